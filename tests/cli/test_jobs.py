@@ -75,7 +75,7 @@ def test_a_size_that_cannot_be_is_refused(timonel: Timonel, engine: EngineHarnes
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda text: text.replace('"format": 1', '"format": 2'), "expected job-status format 1"),
+        (lambda text: text.replace('"format": 1', '"format": 2'), "has job-status format 2"),
         (lambda text: text[: len(text) // 2], "is not valid JSON"),
         (lambda text: text.replace('"tasks": [', '"tasks": [3, '), "the job document "),
     ],
@@ -108,7 +108,10 @@ def test_the_document_of_a_job_is_newer_or_damaged(timonel: Timonel, engine: Eng
     place = find_workspace().jobs / "job" / "spec.json"
     whole = place.read_text()
     for text, said in (
-        (whole.replace('"format": 1', '"format": 2', 1), "expected job format 1 or older"),
+        (
+            whole.replace('"format": 1', '"format": 2', 1),
+            "has job format 2, this release reads 1 or older",
+        ),
         (whole.replace('"roles"', '"rolls"', 1), "the job document "),
         ("{", "is not valid JSON"),
     ):

@@ -65,7 +65,7 @@ def test_the_division_is_the_same_in_every_release() -> None:
 
 
 def test_fewer_records_than_splits() -> None:
-    with pytest.raises(DataError, match="expected at least 3 records for 3 splits, got 2"):
+    with pytest.raises(DataError, match="too few records for 3 splits: 2"):
         divide({"a": items("a", 1), "b": items("b", 1)}, (0.8, 0.1, 0.1), 0)
 
 

@@ -280,7 +280,7 @@ def test_held_out_predictions_that_changed_are_refused(
     finished_run(workspace, export_folder)
     path = export_folder / REFERENCE_FILE
     path.write_text(path.read_text().replace("0.", "1.", 1))
-    with pytest.raises(CorruptError, match="expected digest"):
+    with pytest.raises(CorruptError, match="has digest"):
         export(name="tiny", workspace=workspace)
 
 

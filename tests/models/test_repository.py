@@ -187,7 +187,7 @@ def test_a_broken_high_water_mark_is_an_error(
 ) -> None:
     repository.publish("digits", export_folder)
     (repository.root / "digits/.highest").write_text("many\n")
-    with pytest.raises(CorruptError, match="expected a number"):
+    with pytest.raises(CorruptError, match="does not hold a version number"):
         repository.publish("digits", export_folder)
 
 

@@ -62,7 +62,7 @@ def test_a_wrong_document_is_one_line(export_folder: Path) -> None:
 
 
 def test_another_kind_of_document_is_refused() -> None:
-    with pytest.raises(CorruptError, match="expected a model-version document"):
+    with pytest.raises(CorruptError, match="is not a model-version document"):
         VersionDocument.read(FORMAT_1 / "export" / EXPORT_FILE, "model-version")
     assert (FORMAT_1 / "model-version" / VERSION_FILE).is_file()
 

@@ -83,8 +83,8 @@ def test_a_name_that_is_no_text_has_a_digest(tmp_path: Path) -> None:
 
 
 def test_another_content_or_none_is_corrupt(tmp_path: Path) -> None:
-    with pytest.raises(CorruptError, match="got no file"):
+    with pytest.raises(CorruptError, match="is missing"):
         verify_file(tmp_path / "none", "sha256:0")
     (tmp_path / "file").write_bytes(b"1")
-    with pytest.raises(CorruptError, match=f"expected .* sha256:0 of .*, got {digest_bytes(b'1')}"):
+    with pytest.raises(CorruptError, match=f"has digest {digest_bytes(b'1')}, not sha256:0"):
         verify_file(tmp_path / "file", "sha256:0")

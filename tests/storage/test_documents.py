@@ -37,13 +37,13 @@ def test_a_body_cannot_hide_the_documents_kind() -> None:
         (b"", "is not valid JSON"),
         (b'{"kind": "run", "for', "is not valid JSON"),
         (b"\xff\xfe", "is not valid JSON"),
-        (b"[1]", "got list"),
-        (b"{}", "got None"),
-        (b'{"kind": "job", "format": 1}', "expected a run document in .*, got job"),
-        (b'{"kind": "run"}', "expected a format number"),
-        (b'{"kind": "run", "format": true}', "expected a format number"),
-        (b'{"kind": "run", "format": "1"}', "expected a format number"),
-        (b'{"kind": "run", "format": 0}', "expected a format number"),
+        (b"[1]", "it is not a JSON object"),
+        (b"{}", "its kind is None"),
+        (b'{"kind": "job", "format": 1}', "is not a run document: its kind is job"),
+        (b'{"kind": "run"}', "no valid format number"),
+        (b'{"kind": "run", "format": true}', "no valid format number"),
+        (b'{"kind": "run", "format": "1"}', "no valid format number"),
+        (b'{"kind": "run", "format": 0}', "no valid format number"),
     ],
 )
 def test_what_is_no_document_is_corrupt(tmp_path: Path, content: bytes, message: str) -> None:
@@ -67,9 +67,13 @@ def test_the_format_before_is_read_older_and_newer_ones_are_not(
     monkeypatch.setattr("timonel.storage.documents.FORMATS", {"run": 3})
     check_format("run", 3, "here")
     check_format("run", 2, "here")
-    with pytest.raises(FormatError, match="format 2 or newer in here, got 1: run 'timonel migr"):
+    with pytest.raises(
+        FormatError, match=r"here has run format 1, .* reads 2 or newer: run 'timonel migr"
+    ):
         check_format("run", 1, "here")
-    with pytest.raises(FormatError, match=r"format 3 or older in here, got 4: .* upgrade timonel"):
+    with pytest.raises(
+        FormatError, match=r"here has .* format 4, .* reads 3 or older: .* upgrade timonel"
+    ):
         check_format("run", 4, "here")
 
 

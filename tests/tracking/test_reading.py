@@ -117,14 +117,14 @@ def test_a_broken_record_hides_no_other(runs: Workspace, caplog: pytest.LogCaptu
 
 
 def test_a_run_of_another_kind_is_said_to_be_one(runs: Workspace) -> None:
-    with pytest.raises(NotFoundError, match="got convert-1, which is a convert run"):
+    with pytest.raises(NotFoundError, match="convert-1 is a convert run, not a"):
         read_run(runs, "convert-1", "train")
 
 
 def test_a_newer_record_that_is_named_is_not_called_unknown(runs: Workspace) -> None:
     path = runs.runs / "train-1" / "run.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
-    with pytest.raises(FormatError, match="got 99"):
+    with pytest.raises(FormatError, match="has run format 99"):
         read_run(runs, "train-1", "train")
 
 

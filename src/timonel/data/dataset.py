@@ -121,9 +121,9 @@ class Dataset:
             try:
                 size = path.stat().st_size
             except OSError as error:
-                raise _damaged(path, shard.bytes, error.strerror or str(error)) from error
+                raise _damaged(path, f"cannot be read: {error.strerror or error}") from error
             if size != shard.bytes:
-                raise _damaged(path, shard.bytes, f"it has {size}")
+                raise _damaged(path, f"has {size} bytes instead of {shard.bytes}")
 
     def artifact(self) -> Artifact:
         """Return the dataset as an artifact for run records."""
@@ -131,9 +131,9 @@ class Dataset:
         return Artifact("dataset", self.uri, self.digest, self.path.name, metadata)
 
 
-def _damaged(path: Path, size: int, problem: str) -> CorruptError:
+def _damaged(path: Path, problem: str) -> CorruptError:
     return CorruptError(
-        f"expected a shard of {size} bytes at {path}: {problem}",
+        f"the shard {path} {problem}",
         hint="the file was changed or truncated: convert the source again",
     )
 

@@ -241,8 +241,8 @@ def _channels(schema: ImageSchema, requested: int | None) -> Literal[1, 3, 4]:
         if channels == requested:
             return channels
     raise SpecError(
-        f"expected channels {' or '.join(map(str, allowed))} for images in "
-        f"{', '.join(sorted(formats))}, got {requested}"
+        f"channels={requested} is not supported for images in {', '.join(sorted(formats))}",
+        hint=f"use {' or '.join(map(str, allowed))}",
     )
 
 
@@ -256,8 +256,9 @@ def _label_mode(dataset: Dataset, requested: str) -> LabelMode:
         if mode == requested:
             return mode
     raise SpecError(
-        f"expected one of the label modes auto, {', '.join(allowed)} for {dataset.task} with "
-        f"{len(dataset.labels)} labels, got {requested!r}"
+        f"the label mode {requested!r} does not support {dataset.task} with "
+        f"{len(dataset.labels)} labels",
+        hint=f"use auto, {', '.join(allowed)}",
     )
 
 

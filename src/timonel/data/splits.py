@@ -68,7 +68,7 @@ def divide(
     total = sum(len(records) for records in strata.values())
     if total < needed:
         raise DataError(
-            f"expected at least {needed} records for {needed} splits, got {total}",
+            f"too few records for {needed} splits: {total}",
             hint="add records, or use one split with --splits 1",
         )
     sizes = _fill_empty(_sizes([len(records) for records in strata.values()], fractions), fractions)

@@ -177,7 +177,7 @@ def _shaped(shape: Any, dtype: str) -> Any:
 def _open_batch(spec: Any) -> tf.TensorSpec:
     if spec.shape is None or len(spec.shape) == 0:
         raise ModelError(
-            f"expected model inputs with a batch axis, got shape {spec.shape}",
+            f"the model has an input without a batch axis: shape {spec.shape}",
             hint="define every keras.Input with a shape",
         )
     return tf.TensorSpec([None, *list(spec.shape)[1:]], spec.dtype)

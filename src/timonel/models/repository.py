@@ -253,7 +253,7 @@ def _highest(folder: Path) -> int:
         text = mark.read_text().strip()
         if not VERSION_NUMBER.fullmatch(text):
             raise CorruptError(
-                f"expected a number in {mark}, got {text[:40]!r}",
+                f"{mark} does not hold a version number: {text[:40]!r}",
                 hint="write the highest version number ever used for this model into the file",
             )
         numbers.append(int(text))

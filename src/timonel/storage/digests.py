@@ -59,10 +59,11 @@ def verify_file(path: Path, expected: str) -> None:
     Raises:
         CorruptError: The digest differs, or the file is missing.
     """
-    found = digest_file(path) if path.is_file() else "no file"
+    found = digest_file(path) if path.is_file() else None
     if found != expected:
+        problem = "is missing" if found is None else f"has digest {found}, not {expected}"
         raise CorruptError(
-            f"expected digest {expected} of {path}, got {found}",
+            f"{path} {problem}",
             hint="the file was changed or truncated: create it again from its source",
         )
 

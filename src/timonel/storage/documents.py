@@ -86,8 +86,9 @@ def parse_document(text: str, kind: str, origin: str) -> dict[str, Any]:
     except ValueError as error:
         raise CorruptError(f"{origin} is not valid JSON: {error}") from error
     if not isinstance(value, dict) or value.get("kind") != kind:
-        found = value.get("kind") if isinstance(value, dict) else type(value).__name__
-        raise CorruptError(f"expected a {kind} document in {origin}, got {found}")
+        is_object = isinstance(value, dict)
+        found = f"its kind is {value.get('kind')}" if is_object else "it is not a JSON object"
+        raise CorruptError(f"{origin} is not a {kind} document: {found}")
     check_format(kind, value.get("format"), origin)
     return value
 
@@ -101,12 +102,12 @@ def check_format(kind: str, found: object, origin: str) -> None:
     """
     known = FORMATS[kind]
     if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-        raise CorruptError(f"expected a format number in {origin}, got {found!r}")
+        raise CorruptError(f"{origin} has no valid format number: {found!r}")
     if found > known:
         raise _too_new(kind, known, found, origin)
     if found < known - 1:
         raise FormatError(
-            f"expected {kind} format {known - 1} or newer in {origin}, got {found}",
+            f"{origin} has {kind} format {found}, this release reads {known - 1} or newer",
             hint="run 'timonel migrate' once",
         )
 
@@ -193,7 +194,7 @@ def upgrade(
 
 def _too_new(kind: str, known: int, found: int, origin: str) -> FormatError:
     return FormatError(
-        f"expected {kind} format {known} or older in {origin}, got {found}",
+        f"{origin} has {kind} format {found}, this release reads {known} or older",
         hint="a newer timonel wrote it: upgrade timonel",
     )
 

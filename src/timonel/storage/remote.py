@@ -95,7 +95,7 @@ def _put(fs: Any, folder: Path, root: str, names: list[str]) -> None:
     for name, place in zip(names, places, strict=True):
         expected, found = (folder / name).stat().st_size, fs.size(place)
         if found != expected:
-            raise InputError(f"expected {expected} bytes at {place}, got {found}")
+            raise InputError(f"the copy at {place} has {found} bytes instead of {expected}")
 
 
 def _local_files(folder: Path) -> list[str]:

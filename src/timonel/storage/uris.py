@@ -27,7 +27,7 @@ def normalise(location: str | os.PathLike[str]) -> str:
     if not text.strip():
         raise SpecError("the path or URI is empty")
     if text.rstrip("/").endswith(":") and "://" in text:
-        raise SpecError(f"expected a bucket or path after the scheme, got {text!r}")
+        raise SpecError(f"{text!r} has no bucket or path after the scheme")
     if text.startswith("file://"):
         text = unquote(urlsplit(text).path)
     if "://" in text:

@@ -36,7 +36,7 @@ def read_run(workspace: Workspace, ref: str = "last", kind: str | None = None) -
         if kind in {None, found.kind}:
             return found
         raise NotFoundError(
-            f"expected a {kind} run, got {ref}, which is a {found.kind} run",
+            f"{ref} is a {found.kind} run, not a {kind} run",
             hint="'timonel runs' lists the runs of this workspace",
         )
     require_readable(workspace, ref)

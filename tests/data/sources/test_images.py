@@ -126,7 +126,7 @@ def test_a_bmp_that_tensorflow_cannot_decode(make_images: MakeImages) -> None:
     (root / "cat" / "grey.bmp").write_bytes(encoded("BMP", "L"))
     source = ImageFolderSource(root)
     entry = next(entry for entry in source.scan().entries if entry.key == "cat/grey.bmp")
-    with pytest.raises(UnusableError, match="24 bits per pixel, got 8"):
+    with pytest.raises(UnusableError, match="BMP images of 8 bits per pixel, only of 24"):
         source.read(entry)
 
 
@@ -283,7 +283,7 @@ def test_large_photographs_are_taken_without_a_warning(make_images: MakeImages) 
     source = ImageFolderSource(root)
     entries = {entry.key: entry for entry in source.scan().entries}
     assert source.read(entries["cat/large.png"]).facts.width == 10_000
-    with pytest.raises(UnusableError, match=r"at most 178,956,970 pixels.*got 20,000 x 9,000"):
+    with pytest.raises(UnusableError, match=r"20,000 x 9,000 pixels, .* at most 178,956,970"):
         source.read(entries["cat/larger.png"])
 
 

@@ -33,7 +33,7 @@ def test_a_broken_mirror_is_remembered_and_raised_on_use(
     assert [mirror.name for mirror in installed_mirrors(workspace)] == ["mlflow"]
     with pytest.raises(TimonelError, match="cannot import the mirror broken"):
         mirror_class("broken")
-    with pytest.raises(NotFoundError, match="one of the mirrors mlflow, broken, got 'wandb'"):
+    with pytest.raises(NotFoundError, match="no mirror 'wandb': use one of mlflow, broken"):
         mirror_class("wandb")
 
 

@@ -246,9 +246,8 @@ class CsvSource(Source):
                 kept.append(row)
                 continue
             value = self._file.table[name][row].as_py().strip()
-            reason = (
-                f"expected a label in column {name!r}, got {shorten(value) if value else 'none'}"
-            )
+            found = f"no label but {shorten(value)}" if value else "no label"
+            reason = f"{found} in column {name!r}"
             error = UnusableError(self._key(row), f"{reason} in line {self._file.line_of(row)}")
             if not self.options.skip_bad:
                 raise error

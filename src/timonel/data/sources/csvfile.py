@@ -255,8 +255,8 @@ def _check_encoding(path: Path) -> None:
                 line.decode()
             except UnicodeDecodeError as error:
                 raise DataError(
-                    f"expected UTF-8 in {path}, got the byte {error.object[error.start]:#04x} "
-                    f"in line {number}",
+                    f"{path} is not UTF-8: line {number} has the byte "
+                    f"{error.object[error.start]:#04x}",
                     hint="save the file as UTF-8, for example with 'iconv -t UTF-8'",
                 ) from error
 

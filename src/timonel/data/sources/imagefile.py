@@ -120,8 +120,8 @@ def _check_kind(key: str, image: ImageFile, content: bytes) -> None:
     if width * height > _MAX_PIXELS:
         raise UnusableError(
             key,
-            f"expected at most {_MAX_PIXELS:,} pixels, which TensorFlow decodes, "
-            f"got {width:,} x {height:,}",
+            f"the image has {width:,} x {height:,} pixels, but TensorFlow decodes at most "
+            f"{_MAX_PIXELS:,}",
             hint="make it smaller, or skip such files with --skip-bad",
         )
     if image.format == "WEBP" and getattr(image, "is_animated", False):
@@ -131,7 +131,7 @@ def _check_kind(key: str, image: ImageFile, content: bytes) -> None:
         reason = "a WebP image with transparency, which load() cannot remove"
         raise UnusableError(key, reason, hint=_TO_PNG)
     if image.format == "BMP" and (depth := struct.unpack_from("<H", content, 28)[0]) != 24:
-        reason = f"expected a BMP image of 24 bits per pixel, got {depth}"
+        reason = f"TensorFlow cannot decode BMP images of {depth} bits per pixel, only of 24"
         raise UnusableError(key, reason, hint=_TO_PNG)
 
 

@@ -116,7 +116,7 @@ def mirror_class(name: str) -> type[Mirror]:
     """
     known = known_mirrors()
     if name not in known:
-        raise NotFoundError(f"expected one of the mirrors {', '.join(known)}, got {name!r}")
+        raise NotFoundError(f"no mirror {name!r}", hint=f"use one of {', '.join(known)}")
     found = known[name]
     if isinstance(found, Exception):
         raise TimonelError(f"cannot import the mirror {name}: {found!r}") from found

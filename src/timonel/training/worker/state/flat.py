@@ -73,7 +73,7 @@ class Reader:
         try:
             self._file = self._path.open("rb", buffering=0)
         except OSError as error:
-            raise self._corrupt("no file") from error
+            raise self._corrupt("the file is missing") from error
         return self
 
     def __exit__(self, *_error: object) -> None:
