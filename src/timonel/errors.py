@@ -131,11 +131,11 @@ class Interrupted(TimonelError):  # noqa: N818 - the word the field uses
     Args:
         message: The problem.
         hint: The remedy, printed after the message.
-        is_told: A command that was interrupted as well has already told the user.
+        is_reported: An interrupted child command has already told the user.
     """
 
     exit_code = 130
 
-    def __init__(self, message: str, *, hint: str | None = None, is_told: bool = False) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, is_reported: bool = False) -> None:
         super().__init__(message, hint=hint)
-        self.is_told = is_told
+        self.is_reported = is_reported

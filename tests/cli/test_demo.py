@@ -71,13 +71,13 @@ def test_a_command_that_fails_ends_the_demo(shell: Shell) -> None:
         shell.run("exit 3", step="fail")
 
 
-@pytest.mark.parametrize(("line", "is_told"), [("exit 130", False), ("timonel runs", True)])
-def test_ctrl_c_is_told_once(line, is_told, shell: Shell, monkeypatch) -> None:
+@pytest.mark.parametrize(("line", "is_reported"), [("exit 130", False), ("timonel runs", True)])
+def test_ctrl_c_is_told_once(line, is_reported, shell: Shell, monkeypatch) -> None:
     # A command of timonel has said so itself; any other leaves it to the demo.
     monkeypatch.setattr("timonel.cli.demo.shell.to_argv", lambda _: ["sh", "-c", "exit 130"])
     with pytest.raises(Interrupted) as raised:
         shell.run(line, step="interrupted")
-    assert raised.value.is_told is is_told
+    assert raised.value.is_reported is is_reported
 
 
 def test_ctrl_c_while_a_command_runs_waits_for_its_end(shell: Shell, monkeypatch) -> None:
@@ -94,7 +94,7 @@ def test_ctrl_c_while_a_command_runs_waits_for_its_end(shell: Shell, monkeypatch
     with pytest.raises(Interrupted) as raised:
         shell.run("timonel convert a b", step="convert")
     thread.join()
-    assert raised.value.is_told
+    assert raised.value.is_reported
     assert (shell.folder / "tidied").exists()
 
 

@@ -58,7 +58,7 @@ def test_a_job_is_scaled(
     status = engine.wait_until("job", lambda s: (s.generation, s.state) == (2, JobState.RUNNING))
     assert [task.task_id for task in status.tasks] == tasks
     (size,) = json.loads(timonel("jobs", "show", "job", "--json").out)["sizes"]
-    assert (size["now"], size["wished"]) == (2, 2)
+    assert (size["now"], size["requested"]) == (2, 2)
 
 
 def test_a_size_that_cannot_be_is_refused(timonel: Timonel, engine: EngineHarness) -> None:

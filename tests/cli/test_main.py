@@ -187,7 +187,7 @@ def test_errors_end_with_their_exit_code(error, code, line, timonel, monkeypatch
 
 
 def test_an_interrupt_that_was_told_is_not_told_again(timonel, monkeypatch) -> None:
-    fail_with(Interrupted("interrupted", is_told=True), monkeypatch)
+    fail_with(Interrupted("interrupted", is_reported=True), monkeypatch)
     outcome = timonel("runs")
     assert (outcome.exit_code, outcome.err) == (130, "")
 

@@ -356,7 +356,7 @@ class AbleEngine(FakeEngine, ElasticEngine, ResumingEngine):
 
 
 def test_a_handle_changes_the_size_and_resumes(script: Path, workspace: Workspace) -> None:
-    size = {"role": "worker", "least": 1, "most": 3, "now": 3, "wished": 3}
+    size = {"role": "worker", "least": 1, "most": 3, "now": 3, "requested": 3}
     engine = AbleEngine({"state": JobState.RUNNING, "sizes": [size]})
     run = train(script, workspace=workspace, engine=engine, detach=True, workers="2:4")
     run.job.scale(3)

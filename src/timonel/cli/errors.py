@@ -80,7 +80,7 @@ def _report_expected(error: BaseException) -> int:
         print_error(message)
         return error.exit_code
     if isinstance(error, TimonelError):
-        if not (isinstance(error, Interrupted) and error.is_told):
+        if not (isinstance(error, Interrupted) and error.is_reported):
             print_error(str(error))
         return error.exit_code
     if isinstance(error, typer.TyperException):

@@ -98,7 +98,7 @@ class RoleSize(_Observed):
     Attributes:
         role: Name of the role.
         now: Current number of tasks.
-        wished: Requested number of tasks.
+        requested: Requested number of tasks.
         least: Minimum number of tasks.
         most: Maximum number of tasks.
         serves: Its tasks serve other roles, and stop after them.
@@ -106,18 +106,18 @@ class RoleSize(_Observed):
 
     role: str
     now: int
-    wished: int
+    requested: int
     least: int
     most: int
     serves: bool = False
 
     @classmethod
-    def of(cls, role: RoleSpec, now: int, wished: int | None = None) -> RoleSize:
-        """Return the size of a role; ``wished`` defaults to the maximum."""
+    def of(cls, role: RoleSpec, now: int, requested: int | None = None) -> RoleSize:
+        """Return the size of a role; ``requested`` defaults to the maximum."""
         return cls(
             role=role.name,
             now=now,
-            wished=role.replicas if wished is None else wished,
+            requested=role.replicas if requested is None else requested,
             least=role.least,
             most=role.replicas,
             serves=role.serves,

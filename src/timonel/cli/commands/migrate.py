@@ -34,7 +34,7 @@ def migrate(
             }
             for each in upgraded
         ]
-        print_json({"workspace": str(root), "lifted": documents})
+        print_json({"workspace": str(root), "migrated": documents})
         return
     for each in upgraded:
         place = each.path.relative_to(root)

@@ -144,7 +144,7 @@ class Shell:
 def _interrupted(line: str, code: int) -> Interrupted:
     """Return the error for Ctrl-C, marked if the command already reported it."""
     told = line.startswith("timonel ") and code == Interrupted.exit_code
-    return Interrupted("interrupted", hint="run the demo again to continue", is_told=told)
+    return Interrupted("interrupted", hint="run the demo again to continue", is_reported=told)
 
 
 def _environment() -> dict[str, str]:

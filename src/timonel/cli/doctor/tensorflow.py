@@ -36,7 +36,7 @@ def checks(timeout_s: float) -> Iterator[Check]:
     yield keras(facts)
     yield devices(facts)
     yield what_jobs_get(facts, usable_cores())
-    yield warm_parent(facts)
+    yield zygote(facts)
     yield processor(facts, _cpu_flags())
     yield threads(os.environ.get("OMP_NUM_THREADS"), os.environ.get("TF_NUM_INTRAOP_THREADS"))
 
@@ -133,8 +133,8 @@ def _share(workers: int, gpus: int, cores: float) -> str:
     return words if workers == 1 else f"{words} each"
 
 
-def warm_parent(facts: dict[str, Any]) -> Check:
-    """Report whether a parent that has imported TensorFlow can fork tasks."""
+def zygote(facts: dict[str, Any]) -> Check:
+    """Report whether a zygote that has imported TensorFlow can fork tasks."""
     if facts["threads"] == 1:
         saved = format_seconds(facts["import_s"])
         return Check(AREA, "warm start", Verdict.OK, f"possible: saves {saved} for each task")

@@ -92,7 +92,7 @@ def job_json(job: JobStatus) -> dict[str, Any]:
 
 def sizes(size: RoleSize) -> str:
     """Describe an elastic role's size: ``1, 3 requested (0 to 7)``."""
-    requested = "" if size.now == size.wished else f", {size.wished} requested"
+    requested = "" if size.now == size.requested else f", {size.requested} requested"
     return f"{size.now}{requested} ({size.least} to {size.most})"
 
 

@@ -37,7 +37,7 @@ from timonel.serving.settings.auth import (
 from timonel.serving.status import Code, StatusError
 
 if TYPE_CHECKING:
-    from timonel.serving.auth.tokens import TokenRecogniser
+    from timonel.serving.auth.tokens import TokenVerifier
 
 _BUSY_S = 1.0
 
@@ -208,7 +208,7 @@ class Authenticator:
         self._keys: ReloadedFile[Keyring] | None = None
         if settings.api_keys is not None:
             self._keys = watched_keys(Path(settings.api_keys))
-        self._tokens = None if settings.jwt is None else _recogniser(settings.jwt, clock)
+        self._tokens = None if settings.jwt is None else _verifier(settings.jwt, clock)
 
     async def authenticate(self, shown: RequestCredentials, address: str) -> Principal:
         """Return the principal with these credentials.
@@ -250,8 +250,8 @@ class Authenticator:
         return hmac.compare_digest(given, self._owner_key.encode())
 
 
-def _recogniser(settings: JwtSettings, clock: Callable[[], float]) -> TokenRecogniser:
+def _verifier(settings: JwtSettings, clock: Callable[[], float]) -> TokenVerifier:
     # Imports cryptography, 8 MiB that few servers need.
-    from timonel.serving.auth.tokens import TokenRecogniser  # noqa: PLC0415
+    from timonel.serving.auth.tokens import TokenVerifier  # noqa: PLC0415
 
-    return TokenRecogniser(settings, clock)
+    return TokenVerifier(settings, clock)

@@ -368,7 +368,7 @@ _OPENER = urllib.request.build_opener(_NoRedirects)
 _REMEMBERED = 1024
 
 
-class TokenRecogniser:
+class TokenVerifier:
     """Verify tokens and cache valid ones. For one event loop.
 
     Checking a signature takes 100 us.

@@ -34,7 +34,9 @@ class OptionalContract:
             "leave-at-term", "ready", "await:go", roles=ELASTIC_ROLES, restart=policy
         )
         status = wait_for(engine, job_id, generation=1, size=3)
-        assert [(size.role, size.now, size.wished) for size in status.sizes] == [("worker", 3, 3)]
+        assert [(size.role, size.now, size.requested) for size in status.sizes] == [
+            ("worker", 3, 3)
+        ]
         elastic.scale(job_id, {"worker": 2})
         elastic.scale(job_id, {"worker": 2})
         status = wait_for(engine, job_id, generation=2, size=2)
@@ -44,7 +46,7 @@ class OptionalContract:
         assert status.restarts == 1
         elastic.scale(job_id, {"worker": 3})
         status = wait_for(engine, job_id, generation=4, size=3)
-        assert (status.message, status.sizes[0].wished) == (
+        assert (status.message, status.sizes[0].requested) == (
             "continues with 3 tasks instead of 2",
             3,
         )

@@ -27,7 +27,7 @@ from timonel.training.settings import Settings
 from timonel.training.worker import bootstrap, heartbeat, redirected_saves
 from timonel.training.worker.context import enter
 from timonel.training.worker.evaluation import trainers
-from timonel.training.worker.evaluation.follower import Follower, Wanted
+from timonel.training.worker.evaluation.follower import EvaluationPolicy, Follower
 from timonel.training.worker.evaluation.trainers import add_to_history
 from timonel.training.worker.fit.agreement import TaskAction
 from timonel.training.worker.fit.checkpoints import Checkpoint, Checkpoints
@@ -59,7 +59,7 @@ class EvaluationReport:
         self._task_id = task_id
         self._summaries = summaries
         self._events = EventReader(run.folder / FILE_NAME)
-        self._told: set[tuple[int, str]] = set()
+        self._reported: set[tuple[int, str]] = set()
         self._saved: dict[int, set[str]] = {}
         self._epochs_before = 0
         self._is_shared = False
@@ -75,9 +75,9 @@ class EvaluationReport:
     def tell(self, fit: int, done: CheckpointEvaluation) -> None:
         """Report the metrics of a checkpoint, unless they have been reported."""
         self._look()
-        if (fit, done.checkpoint) in self._told:
+        if (fit, done.checkpoint) in self._reported:
             return
-        self._told.add((fit, done.checkpoint))
+        self._reported.add((fit, done.checkpoint))
         if self._is_shared and done.is_epochs_end:
             self._summarise(done)
             return
@@ -117,7 +117,7 @@ class EvaluationReport:
                     name = Path(str(event.get("path"))).name
                     self._saved.setdefault(int(event.get("fit", 0)), set()).add(name)
                 elif event["type"] == "metrics" and event.get("task") == self._task_id:
-                    self._told.add((int(event["fit"]), str(event["checkpoint"])))
+                    self._reported.add((int(event["fit"]), str(event["checkpoint"])))
 
 
 class EvaluatorFits:
@@ -212,7 +212,7 @@ def run(task: Task, termination: Termination) -> None:
     follower = Follower(
         Checkpoints(context.checkpoint_dir, writes=False, progress=progress),
         records,
-        wanted_by(settings, task.job_dir),
+        evaluation_policy(settings, task.job_dir),
         tell=report.tell,
         saved=report.saved,
     )
@@ -226,14 +226,14 @@ def run(task: Task, termination: Termination) -> None:
         logger.warning("The script called no fit. The evaluator had nothing to do.")
 
 
-def wanted_by(settings: Settings, job_dir: Path) -> Wanted:
+def evaluation_policy(settings: Settings, job_dir: Path) -> EvaluationPolicy:
     """Return how to use the results, given the options of the job."""
     best = parse_best(settings.checkpoints.keep_best)
 
     def ask_to_stop(fit: int) -> None:
         write_text(job_dir / "requests" / TaskAction.STOP.value, f"{fit}\n")
 
-    return Wanted(
+    return EvaluationPolicy(
         best=best if best is not None and best.needs_evaluation else None,
         stopping=parse_early_stopping(settings.evaluation.early_stopping),
         ask_to_stop=ask_to_stop,

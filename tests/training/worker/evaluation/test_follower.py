@@ -14,7 +14,7 @@ from timonel.errors import CorruptError, SpecError
 from timonel.training.evaluations import CheckpointEvaluation, EvaluationRecords
 from timonel.training.option_values import parse_best, parse_early_stopping
 from timonel.training.settings import CheckpointPolicy
-from timonel.training.worker.evaluation.follower import Follower, Wanted, passed_over
+from timonel.training.worker.evaluation.follower import EvaluationPolicy, Follower, passed_over
 from timonel.training.worker.fit.checkpoints import Checkpoint, Checkpoints, FitState, Progress
 
 
@@ -64,7 +64,7 @@ class Job:
         return Follower(
             self.checkpoints,
             self.records,
-            Wanted(ask_to_stop=self.stops.append, **wanted),
+            EvaluationPolicy(ask_to_stop=self.stops.append, **wanted),
             tell=self.tell,
             saved=lambda _: self.saved,
             sleep=sleep,

@@ -35,7 +35,7 @@ Evaluate = Callable[[Checkpoint], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class EvaluationPolicy:
     """Follow-up of evaluations: best checkpoint and early stopping.
 
     Attributes:
@@ -57,7 +57,7 @@ class Follower:
     Args:
         checkpoints: Checkpoints of the job.
         records: Evaluation records.
-        wanted: Use of the results.
+        policy: Use of the results.
         tell: Reports a result to the run, unless it has been reported.
         saved: Returns the names of all checkpoints of a call that the run knows.
         sleep: Sleep function, replaceable in tests.
@@ -67,7 +67,7 @@ class Follower:
         self,
         checkpoints: Checkpoints,
         records: EvaluationRecords,
-        wanted: Wanted,
+        policy: EvaluationPolicy,
         *,
         tell: Callable[[int, CheckpointEvaluation], None],
         saved: Callable[[int], Collection[str]],
@@ -75,7 +75,7 @@ class Follower:
     ) -> None:
         self._checkpoints = checkpoints
         self._records = records
-        self._wanted = wanted
+        self._policy = policy
         self._tell = tell
         self._saved = saved
         self._sleep = sleep
@@ -157,7 +157,7 @@ class Follower:
         )
         self._require_metrics(done)
         every = (*record.done, done)
-        best = None if self._wanted.best is None else best_of(every, self._wanted.best)
+        best = None if self._policy.best is None else best_of(every, self._policy.best)
         update = {
             "evaluating": None,
             "best": None if best is None else best.checkpoint,
@@ -173,9 +173,9 @@ class Follower:
         self._stop_if_due(fit, after)
 
     def _require_metrics(self, done: CheckpointEvaluation) -> None:
-        stopping = self._wanted.stopping
+        stopping = self._policy.stopping
         asked: dict[str, Best | None] = {
-            "keep_best": self._wanted.best,
+            "keep_best": self._policy.best,
             "early_stopping": None if stopping is None else stopping.by,
         }
         for option, by in asked.items():
@@ -186,7 +186,7 @@ class Follower:
                 )
 
     def _stop_if_due(self, fit: int, record: FitEvaluations) -> None:
-        stopping = self._wanted.stopping
+        stopping = self._policy.stopping
         if stopping is None or record.has(FINAL) or not should_stop(record.done, stopping):
             return
         if fit not in self._asked:
@@ -198,7 +198,7 @@ class Follower:
         # Repeated with each evaluation: a trainer that was killed may have consumed the first
         # request.
         self._asked.add(fit)
-        self._wanted.ask_to_stop(fit)
+        self._policy.ask_to_stop(fit)
 
 
 def passed_over(saved: Collection[str], done: Collection[str]) -> set[str]:
