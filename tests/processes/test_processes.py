@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timonel.processes.backoff import backoff_s
+from timonel.processes.cores import usable_cores
 from timonel.processes.loop import Channel
 from timonel.processes.memory import OomWatch, is_memory_scarce, oom_counters
 from timonel.processes.ports import PortReservation
@@ -252,3 +253,23 @@ class TestBackoff:
     @given(st.integers(1, 10**9))
     def test_a_delay_has_bounds(self, restart: int) -> None:
         assert 0 <= backoff_s(restart, 0.5, 10.0) <= 10.0
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"cpu.max": "150000 100000"}, 1.5),
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000"}, 0.5),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ({}, None),
+    ],
+)
+def test_the_control_groups_share_of_the_cores(
+    files: dict[str, str], expected: float | None, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    present = len(os.sched_getaffinity(0))
+    assert usable_cores(tmp_path) == (present if expected is None else min(expected, present))

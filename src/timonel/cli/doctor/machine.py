@@ -17,7 +17,7 @@ from pathlib import Path
 from timonel._version import __version__
 from timonel.cli.doctor.check import Check, Verdict
 from timonel.errors import FormatError, TimonelError
-from timonel.training.worker.strategy.devices import usable_cores
+from timonel.processes.cores import usable_cores
 from timonel.units import format_bytes
 
 AREA = "machine"

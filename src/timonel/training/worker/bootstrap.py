@@ -19,6 +19,7 @@ from typing import Any
 from timonel.data import load_registry
 from timonel.engines.base import FailureCause
 from timonel.errors import TimonelError
+from timonel.processes.cores import usable_cores
 from timonel.storage import Workspace, find_workspace
 from timonel.tracking import RunWriter, open_run
 from timonel.training.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluster
@@ -214,7 +215,7 @@ def _warn_of_shared_cores(task: Task, resources: devices.DeviceResources, run: R
         return
     who = "Both workers" if workers == 2 else f"All {workers} workers"
     message = (
-        f"{who} share this machine's {devices.usable_cores():g} cores; one is usually faster here. "
+        f"{who} share this machine's {usable_cores():g} cores; one is usually faster here. "
         "Drop --workers, or give each its own machine or GPU."
     )
     logger.warning("%s", message)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from timonel.errors import SpecError
 from timonel.training.worker.strategy import devices
-from timonel.training.worker.strategy.devices import assign_gpus, threads, usable_cores
+from timonel.training.worker.strategy.devices import assign_gpus, threads
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(0, 8))
@@ -46,26 +45,6 @@ def test_processes_share_the_cores(
     cores: float, neighbours: int, wanted: int | None, count: int
 ) -> None:
     assert threads(cores, neighbours, wanted) == count
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({"cpu.max": "150000 100000"}, 1.5),
-        ({"cpu.max": "max 100000"}, None),
-        ({"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000"}, 0.5),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
-        ({}, None),
-    ],
-)
-def test_the_control_groups_share_of_the_cores(
-    files: dict[str, str], expected: float | None, tmp_path: Path
-) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    present = len(os.sched_getaffinity(0))
-    assert usable_cores(tmp_path) == (present if expected is None else min(expected, present))
 
 
 def test_a_tpu_is_looked_for_without_a_network(tmp_path: Path) -> None:

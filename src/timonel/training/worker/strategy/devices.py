@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from timonel.errors import SpecError, TimonelError
+from timonel.processes.cores import usable_cores
 from timonel.units import format_bytes
 
 _MIN_INTER_OP = 2
@@ -18,7 +19,6 @@ _MIN_INTER_OP = 2
 A collective blocks inside an op: another op must be able to run meanwhile.
 """
 
-_CGROUP = Path("/sys/fs/cgroup")
 _TPU_VARIABLES = ("TPU_NAME", "COLAB_TPU_ADDR", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -77,22 +77,6 @@ def assign_gpus(count: int, *, per_worker: int, place: int, neighbours: int) -> 
             hint="use fewer workers or devices, or set CUDA_VISIBLE_DEVICES= to train on CPUs",
         )
     return range(place * per_worker, (place + 1) * per_worker)
-
-
-def usable_cores(root: Path = _CGROUP) -> float:
-    """Return the usable cores: CPU affinity, limited by the cgroup's quota.
-
-    TensorFlow considers only the affinity, and starts a thread for each core of the machine in a
-    container limited to two.
-    """
-    present = len(os.sched_getaffinity(0))
-    for read in (_quota_v2, _quota_v1):
-        try:
-            quota = read(root)
-        except (OSError, ValueError):
-            continue
-        return present if quota is None else min(present, quota)
-    return present
 
 
 def threads(cores: float, neighbours: int, requested: int | None = None) -> int:
@@ -235,13 +219,3 @@ def _set_threads(tf: Any, count: int, neighbours: int, *, is_requested: bool) ->
     if is_requested or count != len(os.sched_getaffinity(0)) or count < _MIN_INTER_OP:
         tf.config.threading.set_intra_op_parallelism_threads(count)
         tf.config.threading.set_inter_op_parallelism_threads(max(count, _MIN_INTER_OP))
-
-
-def _quota_v2(root: Path) -> float | None:
-    quota, period = (root / "cpu.max").read_text().split()
-    return None if quota == "max" else int(quota) / int(period)
-
-
-def _quota_v1(root: Path) -> float | None:
-    quota = int((root / "cpu" / "cpu.cfs_quota_us").read_text())
-    return None if quota < 0 else quota / int((root / "cpu" / "cpu.cfs_period_us").read_text())
