@@ -21,7 +21,7 @@ class CommandEntry:
     section: str
     line: str
     group: str | None = None
-    """The group of which it is a shortcut for the command of this name."""
+    """Group that defines the command, if this is a shortcut to it."""
 
     @property
     def module(self) -> str:

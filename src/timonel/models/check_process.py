@@ -174,7 +174,7 @@ def _answers(request: CheckRequest, outputs: Mapping[str, Any]) -> Iterator[Expo
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prediction the request in the first file into the second."""
+    """Answer the request in the first file into the second."""
     return answer_request(arguments, CheckRequest, answer)
 
 

@@ -117,7 +117,9 @@ class RuntimeMeasurement:
         self._saved_model = saved_model
         self._evidence: Evidence | None = None
         with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="timonel-measuring-"))
+            folder = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="timonel-measuring-", ignore_cleanup_errors=True)
+            )
             self._scratch = Path(folder)
             request = MeasuringRequest(
                 saved_model=saved_model.absolute(),

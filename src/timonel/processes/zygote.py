@@ -120,7 +120,9 @@ class Zygote(abc.ABC):
 
 
 class ForkedChild:
-    """A child that a zygote was asked for. Owns its connection. Thread-safe.
+    """Child process requested from a zygote. Owns its connection.
+
+    One thread waits; `kill` and `close` may be called from any.
 
     Args:
         answers: Connection to the zygote, to which the request was sent.
@@ -194,7 +196,7 @@ class ForkedChild:
 
 
 def single_threaded_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return ``env`` with settings with which imports start no threads.
+    """Return ``env`` with settings that keep imports from starting threads.
 
     A process with several threads cannot fork safely.
     """
@@ -209,7 +211,7 @@ def single_threaded_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def extra_threads() -> str | None:
-    """Describe the threads that forbid to fork; None without them."""
+    """Describe the threads that make forking unsafe; None if there are none."""
     extra = len(os.listdir("/proc/self/task")) - 1  # noqa: PTH208 - only a count is needed
     return f"its imports started {extra} thread{'s' * (extra > 1)}" if extra else None
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from timonel.errors import TimonelError
 from timonel.serving.registry import ServerRecord, as_body
-from timonel.serving.server import run
+from timonel.serving.server import configure_logging, run
 from timonel.serving.settings import ServerSettings
 
 _STDIN = 0
@@ -24,13 +24,7 @@ _STDIN = 0
 def main() -> int:
     """Run the server with the settings from stdin; return the exit code."""
     orders = json.loads(_read_line(_STDIN))
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    # At this level, grpc.aio and uvicorn log what this server logs itself.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    # TensorFlow warns about the API that this server calls, not about the model.
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    configure_logging()
     settings = ServerSettings.model_validate(orders["settings"])
     report: int = orders["report"]
 

@@ -20,14 +20,14 @@ A task for each quick request would cost more than it saves.
 """
 
 
-def header(headers: Headers, wanted: bytes) -> bytes:
+def header(headers: Headers, name: bytes) -> bytes:
     """Return the first value of a header with a lower-case name.
 
     Returns:
         Empty bytes if the header is missing.
     """
-    for name, value in headers:
-        if name == wanted:
+    for key, value in headers:
+        if key == name:
             return value
     return b""
 

@@ -15,7 +15,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from timonel.serving.status import outcome
+from timonel.serving.status import StatusError
 
 AT_ONCE_BYTES: Final = 64 * 2**10
 """Size limit for handling a message in the event loop.
@@ -175,3 +175,22 @@ def await_settled(futures: Collection[Future[Any]], timeout_s: float | None = No
         done.acquire(timeout=None if until is None else max(0.0, until - time.monotonic()))
         for _ in futures
     )
+
+
+def outcome(future: Future[T]) -> T:
+    """Return a finished future's result, or raise its error.
+
+    ``future.result()`` would add its callers' frames to the stored error. A frame refers to the
+    future, and the future to the error: this cycle keeps the parsed request in memory until the
+    next full garbage collection, which may be far off.
+
+    Raises:
+        StatusError: A copy of the future's error.
+        Exception: Another error of the future.
+    """
+    error = future.exception()
+    if error is None:
+        return future.result()
+    if isinstance(error, StatusError):
+        raise StatusError(error.code, error.message)
+    raise error

@@ -40,7 +40,7 @@ from timonel.storage import Workspace, local_path
 from timonel.units import parse_bytes
 
 GRPC_OFF = -1
-"""gRPC port on the command line that turns gRPC off."""
+"""gRPC port that turns gRPC off."""
 
 
 @documented(ServeOptions)
@@ -217,15 +217,17 @@ def access_settings(options: ServeOptions) -> AccessSettings:
         access = AccessSettings.model_validate(
             {
                 "api_keys": _absolute(options["api_keys"]),
-                "jwt": issuer
-                and {
+                "jwt": None
+                if issuer is None
+                else {
                     "issuer": issuer,
                     "audience": options["jwt_audience"],
                     "jwks": jwks if jwks is None or "://" in jwks else _absolute(jwks),
                     "allow": tuple(options["jwt_allow"]),
                 },
-                "tls": certificate
-                and {
+                "tls": None
+                if certificate is None
+                else {
                     "certificate": _absolute(certificate),
                     "key": _absolute(options["tls_key"]),
                     "client_ca": _absolute(options["tls_client_ca"]),
@@ -266,7 +268,7 @@ _COMPANIONS = {
 
 def _check_companions(options: Mapping[str, Any]) -> None:
     for name, companion in _COMPANIONS.items():
-        if options[name] and options[companion] is None:
+        if options[name] not in (None, False, ()) and options[companion] is None:
             flag, other = (f"--{each.replace('_', '-')}" for each in (name, companion))
             raise SpecError(f"{flag} requires {other}")
 

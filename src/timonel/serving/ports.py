@@ -60,7 +60,7 @@ def refusal(host: str, port: int, purpose: str, error: OSError) -> ServingError:
         free = _propose(host, port)
         return ServingError(
             f"port {port} for {purpose} is already in use",
-            hint=f"stop that program, or choose another port, such as {free}",
+            hint=f"stop the program that uses it, or choose another port, such as {free}",
         )
     return ServingError(
         f"cannot listen on {authority(host, port)} for {purpose}: {error.strerror or error}",

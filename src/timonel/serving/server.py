@@ -99,13 +99,15 @@ def _run(
     grpc_port = _free_grpc_port(settings)
     catalogue = Catalogue()
     prepared = threading.Event()
-    instruments = Telemetry(settings, catalogue, lambda: loader.models)
+    instruments = Telemetry(settings, catalogue)
     runtime = runtime_for(settings, instruments.batches_of, instruments.name_of)
     held.callback(runtime.close)
     load = instruments.loading(
         lambda path: runtime.load(path, settings.runtime.of(instruments.name_of(path)))
     )
-    loader = ModelManager(settings.models, _load_when(prepared, load), settings.load, catalogue)
+    loader = ModelManager(
+        settings.models, _load_when(prepared, load), settings.load, catalogue, instruments.configure
+    )
     # Scan the disk while TensorFlow is imported.
     loader.start()
     held.callback(loader.stop)
@@ -229,6 +231,17 @@ def _registered(folder: str | None, record: ServerRecord) -> Iterator[None]:
 _ENOUGH = 2**20
 
 
+def configure_logging() -> None:
+    """Log to standard error."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    # At this level, grpc.aio and uvicorn log what this server logs itself.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # TensorFlow warns about the API that this server calls, not about the model.
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+
+
 def raise_limit() -> None:
     """Raise this process's limit of open file descriptors to its maximum.
 
@@ -236,10 +249,10 @@ def raise_limit() -> None:
     accept connections, which looks to clients as if it hung.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    target = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
+    if soft == resource.RLIM_INFINITY or soft >= target:
         return
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
     except (OSError, ValueError) as error:
         _LOG.warning("cannot raise the limit of %d open files: %s", soft, error)

@@ -20,9 +20,10 @@ INIT_OP = "__saved_model_init_op"
 
 It is listed among the signatures, initializes the model's variables and has no outputs.
 """
+PREDICT = "tensorflow/serving/predict"
 CLASSIFY = "tensorflow/serving/classify"
 REGRESS = "tensorflow/serving/regress"
-"""Method names of signatures for Classify and Regress."""
+"""Method names of signatures."""
 STRING = "DT_STRING"
 
 NUMPY_TYPES: Mapping[str, np.dtype[Any]] = {

@@ -6,11 +6,7 @@ The codes are those of gRPC and TensorFlow. `StatusError` is not part of the tre
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from enum import IntEnum
-from typing import TypeVar
-
-T = TypeVar("T")
 
 
 class Code(IntEnum):
@@ -76,22 +72,3 @@ def invalid_argument(message: str) -> StatusError:
 def not_found(message: str) -> StatusError:
     """Return a NOT_FOUND error."""
     return StatusError(Code.NOT_FOUND, message)
-
-
-def outcome(future: Future[T]) -> T:
-    """Return a finished future's result, or raise its error.
-
-    ``future.result()`` would add its callers' frames to the stored error. A frame refers to the
-    future, and the future to the error: this cycle keeps the parsed request in memory until the
-    next full garbage collection, which may be far off.
-
-    Raises:
-        StatusError: A copy of the future's error.
-        Exception: Another error of the future.
-    """
-    error = future.exception()
-    if error is None:
-        return future.result()
-    if isinstance(error, StatusError):
-        raise StatusError(error.code, error.message)
-    raise error

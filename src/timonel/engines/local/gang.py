@@ -167,9 +167,9 @@ class Gang:
         agent.address = self._addresses[task_id]
         place = self.folder.task_dir(task_id)
         env = task_environment(base, place, assignment, self.token)
-        agent.channel.send(self._start_start_task(task_id, role, agent, env))
+        agent.channel.send(self._start_order(task_id, role, agent, env))
 
-    def _start_start_task(
+    def _start_order(
         self, task_id: str, role: RoleSpec, agent: _Agent, env: dict[str, str]
     ) -> dict[str, Any]:
         umask = os.umask(0)

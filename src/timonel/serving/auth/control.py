@@ -246,8 +246,8 @@ class Authenticator:
     def _is_owner(self, secret: str) -> bool:
         if self._owner_key is None:
             return False
-        given = secret.encode("utf-8", "surrogatepass")
-        return hmac.compare_digest(given, self._owner_key.encode())
+        shown_key = secret.encode("utf-8", "surrogatepass")
+        return hmac.compare_digest(shown_key, self._owner_key.encode())
 
 
 def _verifier(settings: JwtSettings, clock: Callable[[], float]) -> TokenVerifier:

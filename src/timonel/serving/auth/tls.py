@@ -59,9 +59,9 @@ def rest_context(
     Raises:
         SpecError: The files cannot be used.
     """
-    watched = ReloadedFile(_paths(settings), lambda: _context(settings), _failed("REST"))
+    file = ReloadedFile(_paths(settings), lambda: _context(settings), _failed("REST"))
     context = ReloadingContext(ssl.PROTOCOL_TLS_SERVER)
-    context.current = lambda: watched.refreshed(clock())
+    context.current = lambda: file.refreshed(clock())
     return context
 
 
@@ -75,13 +75,13 @@ def grpc_credentials(settings: TlsSettings, clock: Callable[[], float] = time.mo
     """
     import grpc  # noqa: PLC0415 - slow to import, and a server may have no gRPC port
 
-    watched = ReloadedFile(_paths(settings), lambda: _read(settings), _failed("gRPC"))
-    last = watched.value
+    file = ReloadedFile(_paths(settings), lambda: _read(settings), _failed("gRPC"))
+    last = file.value
 
     def changed() -> Any:
         # Called for each connection, by one thread at a time; None keeps the configuration.
         nonlocal last
-        found = watched.refreshed(clock())
+        found = file.refreshed(clock())
         if found is last:
             return None
         last = found

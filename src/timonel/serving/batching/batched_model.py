@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
 from timonel.serving.batching.batcher import Batcher, QueueKey
-from timonel.serving.batching.execution import BatchExecutor
-from timonel.serving.batching.policy import BatchingPolicy
-from timonel.serving.batching.queue import Batch, Queue
-from timonel.serving.batching.request import Answer, BatchRequest, Observer
+from timonel.serving.batching.merge import check_outputs, merge, padded_size, split
+from timonel.serving.batching.policy import APART, BatchingPolicy
+from timonel.serving.batching.queue import (
+    Answer,
+    Batch,
+    BatchObservation,
+    BatchRequest,
+    Observer,
+    Piece,
+    Queue,
+)
 from timonel.serving.futures import await_settled
 from timonel.serving.runtimes.base import LoadedModel, WrappedModel, refused
 from timonel.serving.signature import Array
 from timonel.serving.status import Code, StatusError
+
+_LOG = logging.getLogger(__name__)
 
 
 class BatchingModel(WrappedModel):
@@ -41,27 +51,12 @@ class BatchingModel(WrappedModel):
         self._model = model
         self._policy = policy
         self._batcher = batcher
-        self._executor = BatchExecutor(model, policy, observer, clock)
+        self._observer = observer
         self._clock = clock
         self._outstanding: dict[Future[Answer], tuple[QueueKey, BatchRequest]] = {}
         self._gate = threading.Lock()
         self._closing = False
         batcher.attach()
-
-    def run(
-        self,
-        signature: str,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[str] | None = None,
-        deadline: float | None = None,
-    ) -> Answer:
-        """Compute the outputs of a signature, batched with other requests.
-
-        Raises:
-            StatusError: The model rejected the request or failed, the queue is full, or the
-                deadline passed.
-        """
-        return self._wait(self.submit(signature, inputs, outputs, deadline), deadline)
 
     def submit(
         self,
@@ -72,8 +67,7 @@ class BatchingModel(WrappedModel):
     ) -> Future[Answer]:
         """Compute the outputs of a signature asynchronously.
 
-        Takes the arguments of `run`. The future has the result or error of `run`; cancelling it
-        removes the request from the queue.
+        Cancelling the future removes the request from the queue.
         """
         try:
             rows, group = self._policy.place(signature, inputs)
@@ -102,7 +96,7 @@ class BatchingModel(WrappedModel):
         pieces = [piece for piece in batch.pieces if piece.request.claim()]
         try:
             if pieces:
-                self._executor.run_batch(key, pieces)
+                self._run_batch(key, pieces)
         except BaseException as error:  # noqa: BLE001 - becomes the responses
             for piece in pieces:
                 piece.request.fail(error)
@@ -135,13 +129,85 @@ class BatchingModel(WrappedModel):
         if future.cancelled() and key is not None and request is not None:
             self._batcher.remove(key, request)
 
-    def _wait(self, future: Future[Answer], deadline: float | None) -> Answer:
-        if deadline is None or self._policy.waits_for_late:
-            return future.result()
+    def _run_batch(self, key: QueueKey, pieces: Sequence[Piece]) -> None:
+        """Compute a batch, and complete its requests."""
+        started = self._clock()
+        for piece in pieces:
+            piece.request.queue_s = started - piece.request.arrived
+        if key.group == APART:
+            (piece,) = pieces
+            answer = self._model.run(key.signature, piece.inputs, key.outputs)
+            self._policy.ran_apart(key.signature, piece.inputs)
+            piece.request.add_compute_time(self._clock() - started)
+            piece.request.answer(piece, answer)
+            return
+        rows = sum(piece.rows for piece in pieces)
+        padding = padded_size(rows, self._policy.allowed_sizes) - rows if pieces[-1].rows else 0
+        failure: Exception | None = None
         try:
-            return future.result(max(0.0, deadline - self._clock()))
-        except TimeoutError:
-            if future.done() and not future.cancelled():
-                return future.result()
-            future.cancel()
-            raise StatusError(self._policy.late.code, self._policy.late.message) from None
+            found, compute_s = self._run_merged(key, pieces, rows, padding)
+        except Exception as error:  # noqa: BLE001 - passed to all affected requests
+            failure, compute_s = error, self._clock() - started
+        else:
+            for piece in pieces:
+                piece.request.add_compute_time(compute_s)
+            parts = split(found, [p.rows for p in pieces], whole=len(pieces) == 1 and not padding)
+            for piece, part in zip(pieces, parts, strict=True):
+                piece.request.answer(piece, part)
+            self._policy.computed(key.signature, rows, compute_s)
+        queue_s = tuple(piece.request.queue_s for piece in pieces)
+        has_failed = failure is not None
+        self._observe(
+            BatchObservation(queue_s, compute_s, rows, padding, key.signature, has_failed)
+        )
+        if failure is not None:
+            self._fail(key, pieces, failure)
+            del failure  # its traceback refers to this frame
+
+    def _run_merged(
+        self, key: QueueKey, pieces: Sequence[Piece], rows: int, padding: int
+    ) -> tuple[Answer, float]:
+        specs = self._model.signatures[key.signature].inputs
+        inputs = merge(
+            [piece.inputs for piece in pieces],
+            padding,
+            pad_shapes=self._policy.pad_shapes,
+            tensors={name: spec.tensor for name, spec in specs.items()},
+        )
+        began = self._clock()
+        found = self._model.run(key.signature, inputs, key.outputs)
+        compute_s = self._clock() - began
+        if len(pieces) > 1 or self._policy.checks_outputs:
+            try:
+                check_outputs(found, rows + padding)
+            except StatusError:
+                self._policy.misfit(key.signature)
+                raise
+        return found, compute_s
+
+    def _fail(self, key: QueueKey, pieces: Sequence[Piece], failure: Exception) -> None:
+        """Fail the requests of a batch, or retry them one by one."""
+        if len(pieces) == 1 or not self._policy.retries_apart:
+            for piece in pieces:
+                piece.request.fail(failure)
+            return
+        # Invalid rows of one request must not fail the others of its batch.
+        now = self._clock()
+        for piece in pieces:
+            if piece.request.is_late(now):
+                piece.request.fail(self._policy.late)
+                continue
+            try:
+                found = self._model.run(key.signature, piece.request.inputs, key.outputs)
+            except Exception as error:  # noqa: BLE001 - becomes the response
+                piece.request.fail(error)
+            else:
+                piece.request.answer(piece, found)
+
+    def _observe(self, observation: BatchObservation) -> None:
+        if self._observer is None:
+            return
+        try:
+            self._observer(observation)
+        except Exception:  # noqa: BLE001 - a bug there must not fail requests
+            _LOG.exception("the observer of batches failed")

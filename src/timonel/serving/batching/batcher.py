@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from timonel.serving.batching.queue import Batch, Queue
-from timonel.serving.batching.request import BatchRequest
+from timonel.serving.batching.queue import Batch, BatchRequest, Queue
 
 
 class QueueKey(NamedTuple):

@@ -122,8 +122,6 @@ class BatchingPolicy(abc.ABC):
     """Whether to check the number of output rows for single requests too."""
     late: StatusError
     """Error of requests whose deadline passed in the queue."""
-    waits_for_late = False
-    """Whether callers wait for the response even after their deadline."""
 
     @abc.abstractmethod
     def place(self, signature: str, inputs: Mapping[str, Array]) -> QueuePosition:
@@ -250,7 +248,6 @@ class ParameterPolicy(BatchingPolicy):
     late = StatusError(
         Code.RESOURCE_EXHAUSTED, "Run() timeout exceeded while waiting in batching queue"
     )
-    waits_for_late = True
 
     def __init__(self, parameters: BatchingParameters) -> None:
         check_queue(parameters)

@@ -8,7 +8,7 @@ from pathlib import Path
 from timonel.serving.batching.batched_model import BatchingModel
 from timonel.serving.batching.batcher import Batcher
 from timonel.serving.batching.policy import AdaptivePolicy, BatchingPolicy, ParameterPolicy
-from timonel.serving.batching.request import Observer
+from timonel.serving.batching.queue import Observer
 from timonel.serving.batching.tfserving_parameters import check_threads, parameters_of_version
 from timonel.serving.runtimes.base import DeclaringModel, LoadedModel, Runtime
 from timonel.serving.runtimes.saved_model import rows_of_signatures, samples_of
@@ -127,6 +127,7 @@ class BatchingRuntime(Runtime):
 
     def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
         """Load the version in ``path``, and test which requests may be batched."""
+        self._runtime.prepare()
         observer = None if self._observer is None else self._observer(path)
         model = self._runtime.load(path, settings)
         together = batched(model, self._batching, observer, batcher=self._batcher, version=path)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from google.protobuf import json_format
 
 from timonel.serving.inference import Metadata
-from timonel.serving.inference.classification import Classes
+from timonel.serving.inference.classification import Classes, MultiInferenceTask
 from timonel.serving.manager.plan import VersionStatus
 from timonel.serving.protos.messages import (
     get_model_metadata_pb2,
@@ -32,6 +32,14 @@ _OUTPUTS = _tag(predict_pb2.PredictResponse, "outputs")
 _MODEL_SPEC = _tag(predict_pb2.PredictResponse, "model_spec")
 _KEY = _tag(predict_pb2.PredictResponse.OutputsEntry, "key")
 _VALUE = _tag(predict_pb2.PredictResponse.OutputsEntry, "value")
+
+
+def tasks_from(protos: Iterable[Any]) -> list[MultiInferenceTask]:
+    """Return the tasks of a MultiInferenceRequest."""
+    return [
+        MultiInferenceTask(each.model_spec.name, each.model_spec.signature_name, each.method_name)
+        for each in protos
+    ]
 
 
 def model_spec(name: str, version: int, signature_name: str = "") -> Any:

@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Self
 
+from timonel.serving.futures import outcome
 from timonel.serving.inference.context import NO_CONTEXT, LoggedRequest, Recorder, RequestContext
 from timonel.serving.inference.signature_check import (
     check_shapes,
@@ -21,7 +22,7 @@ from timonel.serving.manager.manager import ModelManager
 from timonel.serving.manager.plan import VersionStatus
 from timonel.serving.settings import ModelSettings
 from timonel.serving.signature import DEFAULT_SIGNATURE, INIT_OP, Array, Signature
-from timonel.serving.status import Code, StatusError, outcome
+from timonel.serving.status import Code, StatusError
 
 _LOG = logging.getLogger(__name__)
 

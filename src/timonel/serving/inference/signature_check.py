@@ -11,13 +11,21 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from timonel.serving.signature import CLASSIFY, DTYPE_NAMES, NUMPY_TYPES, REGRESS, Array, Signature
+from timonel.serving.signature import (
+    CLASSIFY,
+    DTYPE_NAMES,
+    NUMPY_TYPES,
+    PREDICT,
+    REGRESS,
+    Array,
+    Signature,
+)
 from timonel.serving.status import Code, StatusError, invalid_argument
 
 MAX_RANK = 8
 """Maximum rank of inputs without declared rank; most kernels accept no more."""
 _COLUMN = (-1, 1)
-_METHODS = ("tensorflow/serving/predict", CLASSIFY, REGRESS)
+_METHODS = (PREDICT, CLASSIFY, REGRESS)
 
 
 def chosen_outputs(signature: Signature, output_filter: Sequence[str]) -> list[str]:

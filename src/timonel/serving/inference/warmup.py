@@ -172,12 +172,7 @@ def _regress(call: Call, request: Any) -> None:
 
 
 def _infer(call: Call, request: Any) -> None:
-    tasks = [
-        classification.MultiInferenceTask(
-            task.model_spec.name, task.model_spec.signature_name, task.method_name
-        )
-        for task in request.tasks
-    ]
+    tasks = conversion.tasks_from(request.tasks)
     if not tasks:
         raise invalid_argument("ModelSpec has no name specified.")
     for prepared in classification.infer(call, tasks, *conversion.examples_from(request.input)):

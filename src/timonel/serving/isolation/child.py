@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from timonel.serving.batching.request import BatchObservation
+from timonel.serving.batching.queue import BatchObservation
 from timonel.serving.batching.runtime import batched
 from timonel.serving.isolation.connection import Connection
 from timonel.serving.isolation.messages import pack_signatures
@@ -54,7 +54,6 @@ def compute(
     try:
         loaded = runtime.load(path, settings)
         observe = partial(_post_observation, link)
-        # This process serves one version, so waiting threads block no other version.
         together = batched(loaded, settings.batching, observe, version=path)
         model = scheduled(together, threads)
         if settings.hooks is not None:

@@ -215,7 +215,7 @@ class Connection:
     def _places(self, arrays: Mapping[str, Array]) -> Iterator[tuple[str, ArrayLocation]]:
         """Share the arrays in this side's shared memory; yield their places."""
         for name, each in arrays.items():
-            hold = hold_of(each)
+            hold = None if each.nbytes <= INLINE_BYTES else hold_of(each)
             if hold is None or not self._arena.owns(hold) or not each.flags.c_contiguous:
                 continue
             # A block is released by its first byte, so the array must start there.

@@ -13,7 +13,7 @@ from typing import Any
 
 from timonel.processes.spawn import describe_exit
 from timonel.processes.zygote import ZygoteError
-from timonel.serving.batching.request import BatchObservation, Observer
+from timonel.serving.batching.queue import BatchObservation, Observer
 from timonel.serving.futures import await_settled
 from timonel.serving.isolation.connection import Connection
 from timonel.serving.isolation.messages import ProtocolError, unpack_signatures
@@ -251,12 +251,12 @@ class ComputeProcess:
         # Set before checking: a later `submit` then knows that it must wake this thread.
         self._sleeping = True
         pending = list(self._pending.values())
-        watched = [response for response in pending if response.deadline is not None]
-        if not watched and not (self._unanswered and self._hang_timeout_s is not None):
+        limited = [response for response in pending if response.deadline is not None]
+        if not limited and not (self._unanswered and self._hang_timeout_s is not None):
             return None
         self._sleeping = False
         now = time.monotonic()
-        for response in watched:
+        for response in limited:
             if response.deadline is not None and now >= response.deadline:
                 self._pending.pop(response.number, None)
                 response.complete(StatusError(Code.DEADLINE_EXCEEDED, "Deadline Exceeded"))

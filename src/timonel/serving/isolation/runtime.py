@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from timonel.processes.backoff import backoff_s
-from timonel.serving.batching.request import Observer
+from timonel.serving.batching.queue import Observer
 from timonel.serving.isolation.connection import is_small
 from timonel.serving.isolation.process import ComputeProcess, Outputs
 from timonel.serving.isolation.zygote_client import ForkOrder, ZygoteClient
@@ -173,16 +173,6 @@ class ProcessModel(ScheduledModel):
         if process is None:
             return refused(self._unavailable)
         return process.submit(signature, inputs, outputs, deadline)
-
-    def run(
-        self,
-        signature: str,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[str] | None = None,
-        deadline: float | None = None,
-    ) -> Outputs:
-        """Compute the outputs of a signature; see `submit`."""
-        return self.submit(signature, inputs, outputs, deadline).result()
 
     def allocate(self, shape: Sequence[int], dtype: str) -> Array:
         """Return an uninitialized array that `submit` sends without a copy.

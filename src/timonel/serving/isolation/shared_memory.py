@@ -1,6 +1,6 @@
 """Shared memory that one side of a connection writes and the other reads.
 
-The writer allocates blocks and sends their places; the reader gives them back. When all segments
+The writer allocates blocks and sends their places; the reader releases them. When all segments
 are full, the writer creates another one and sends its file descriptor, up to a limit; then
 allocations wait.
 

@@ -130,7 +130,9 @@ class ManagedModel:
         try:
             numbers = self.source.versions(relist=relist)
         except OSError as error:
-            self._warn(f"cannot read {self.model.base_path}: {error.strerror}")
+            # A bucket's error names its URI already.
+            place = "" if error.filename is None else f"cannot read {error.filename}: "
+            self._warn(f"{place}{error.strerror}")
             self._candidates = []
             self.may_serve = self._waits
             return VersionPlan()
@@ -294,8 +296,8 @@ class ManagedModel:
 
 
 def first_line(error: StatusError) -> str:
-    """Return the first line of an error's message."""
-    return error.message.partition("\n")[0]
+    """Return the first line of an error's message, without its full stop."""
+    return error.message.partition("\n")[0].removesuffix(".")
 
 
 def _missing_versions(model: ModelSettings, numbers: Collection[int]) -> str | None:

@@ -44,6 +44,7 @@ class ModelManager:
         load: Loads one version; called from several threads.
         settings: Times and limits.
         catalogue: The catalogue to publish versions in.
+        configured: Called with each new configuration.
     """
 
     def __init__(
@@ -52,10 +53,12 @@ class ModelManager:
         load: Load,
         settings: LoadSettings,
         catalogue: Catalogue,
+        configured: Callable[[Sequence[ModelSettings]], None] = lambda _: None,
     ) -> None:
         self._load = load
         self._settings = settings
         self._catalogue = catalogue
+        self._configured = configured
         self._models = tuple(models)
         self._managed: dict[str, ManagedModel] = {}
         self._reloads = Reloads()
@@ -250,6 +253,7 @@ class ModelManager:
     def _configure(self, models: tuple[ModelSettings, ...]) -> None:
         self._models = models
         self._catalogue.configure({model.name: model.labels for model in models})
+        self._configured(models)
         by_name = {model.name: model for model in models}
         for name, managed in self._managed.items():
             managed.configure(by_name.get(name))

@@ -113,14 +113,14 @@ class FolderSource(VersionSource):
         """Fingerprint of a folder, and since when."""
 
     def versions(self, *, relist: bool) -> Collection[int] | None:
-        """Return the available versions; see `Source.versions`."""
+        """Return the available versions; see `VersionSource.versions`."""
         if relist or self._folders is None:
             self._folders = None
             self._folders = version_folders(self._base)
         return self._folders.keys()
 
     def look(self, numbers: Sequence[int], enough: int) -> list[Candidate]:
-        """Return the state of versions; see `Source.look`."""
+        """Return the state of versions; see `VersionSource.look`."""
         del enough
         folders = self._folders or {}
         candidates = [self._candidate(number, folders[number]) for number in numbers]
@@ -129,7 +129,7 @@ class FolderSource(VersionSource):
         return candidates
 
     def fetch(self, candidate: Candidate) -> Future[FolderLease]:
-        """Return a future of a version's folder; see `Source.fetch`."""
+        """Return a future of a version's folder; see `VersionSource.fetch`."""
         done: Future[FolderLease] = Future()
         done.set_result(FolderLease(Path(candidate.path)))
         return done

@@ -114,7 +114,6 @@ class ScheduledModel(LoadedModel):
     `close` may be called while cancelled requests are still being computed.
     """
 
-    @abc.abstractmethod
     def run(
         self,
         signature: str,
@@ -122,18 +121,8 @@ class ScheduledModel(LoadedModel):
         outputs: Sequence[str] | None = None,
         deadline: float | None = None,
     ) -> dict[str, Array]:
-        """Compute the outputs of a signature.
-
-        Args:
-            signature: A key of `signatures`.
-            inputs: Exactly the signature's inputs.
-            outputs: Names of the requested outputs; None for all of them.
-            deadline: When the answer becomes useless, in seconds of `time.monotonic`.
-
-        Raises:
-            StatusError: The model rejected the input, failed or is overloaded, or the deadline
-                passed.
-        """
+        """Compute the outputs of a signature; see `submit`."""
+        return self.submit(signature, inputs, outputs, deadline).result()
 
     @abc.abstractmethod
     def submit(
@@ -143,10 +132,16 @@ class ScheduledModel(LoadedModel):
         outputs: Sequence[str] | None = None,
         deadline: float | None = None,
     ) -> Future[dict[str, Array]]:
-        """Start a `run` without waiting for it.
+        """Start computing the outputs of a signature.
+
+        Args:
+            signature: A key of `signatures`.
+            inputs: Exactly the signature's inputs.
+            outputs: Names of the requested outputs; None for all of them.
+            deadline: When the answer becomes useless, in seconds of `time.monotonic`.
 
         Returns:
-            The future of the outputs or error of `run`; a `Pending` if the compute time is known. A
+            The future outputs, or a `StatusError`; a `Pending` if the compute time is known. A
             request that is cancelled before it starts is never computed.
         """
 

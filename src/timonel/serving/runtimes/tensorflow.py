@@ -110,8 +110,8 @@ class _SessionModel(LoadedModel):
         self, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None
     ) -> dict[str, Array]:
         spec = self._own[signature]
-        wanted = spec.outputs if outputs is None else outputs
-        names = tuple(sorted(wanted))
+        requested = spec.outputs if outputs is None else outputs
+        names = tuple(sorted(requested))
         fetched, call = self._callables.get((signature, names)) or self._make(spec, names)
         try:
             values = call(*[inputs[name] for name in spec.inputs])
@@ -121,7 +121,7 @@ class _SessionModel(LoadedModel):
             # Errors of numpy or of the conversion to a C++ tensor are caused by the caller's array.
             raise StatusError(Code.INVALID_ARGUMENT, str(error)) from error
         found = dict(zip(fetched, values, strict=True))
-        return {name: _as_array(found[name]) for name in wanted}
+        return {name: _as_array(found[name]) for name in requested}
 
     def close(self) -> None:
         self._callables.clear()

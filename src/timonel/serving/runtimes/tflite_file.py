@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from timonel.serving.protos.messages import meta_graph_pb2
-from timonel.serving.signature import DEFAULT_SIGNATURE, NUMPY_TYPES, Signature, TensorSpec
+from timonel.serving.signature import DEFAULT_SIGNATURE, NUMPY_TYPES, PREDICT, Signature, TensorSpec
 from timonel.serving.status import invalid_argument
 
 _METADATA = b"signature_defs_metadata"
-_PREDICT = "tensorflow/serving/predict"
 
 # schema.fbs: enum TensorType, in numeric order.
 _TYPE_NAMES = """
@@ -139,7 +138,7 @@ def _entry(
     outputs: Mapping[str, int],
     *,
     key: str | None = None,
-    method: str = _PREDICT,
+    method: str = PREDICT,
 ) -> FlatbufferSignature:
     signature = Signature(
         name=name,

@@ -36,18 +36,6 @@ class ThreadedModel(WrappedModel):
         self._model = model
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="model")
 
-    def run(
-        self,
-        signature: str,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[str] | None = None,
-        deadline: float | None = None,
-    ) -> dict[str, Array]:
-        """Compute the outputs of a signature in the caller's thread."""
-        if deadline is not None and time.monotonic() >= deadline:
-            raise StatusError(Code.DEADLINE_EXCEEDED, "the request's time was over in the queue")
-        return self._model.run(signature, inputs, outputs)
-
     def submit(
         self,
         signature: str,
@@ -81,8 +69,12 @@ class ThreadedModel(WrappedModel):
         if not pending.set_running_or_notify_cancel():
             return
         began = time.monotonic()
+        if deadline is not None and began >= deadline:
+            late = StatusError(Code.DEADLINE_EXCEEDED, "the request's time was over in the queue")
+            pending.set_exception(late)
+            return
         try:
-            answer = self.run(signature, inputs, outputs, deadline)
+            answer = self._model.run(signature, inputs, outputs)
         except BaseException as error:  # noqa: BLE001 - becomes the answer
             pending.compute_s = time.monotonic() - began
             pending.set_exception(error)

@@ -6,7 +6,7 @@ import importlib.metadata
 from collections.abc import Callable
 from pathlib import Path
 
-from timonel.serving.batching.request import Observer
+from timonel.serving.batching.queue import Observer
 from timonel.serving.batching.runtime import BatchingRuntime
 from timonel.serving.isolation.runtime import ProcessRuntime
 from timonel.serving.runtimes.base import LoadedModel, Runtime
@@ -116,7 +116,6 @@ class ServerRuntime(Runtime):
         """
         code = python_code_of(path, self._name_of(path), self._settings)
         if not code:
-            self._plain.prepare()
             return self._plain.load(path, settings)
         if code.hooks is not None:
             settings = settings.model_copy(update={"hooks": str(code.hooks)})

@@ -21,6 +21,9 @@ def as_spec_error(error: ValidationError) -> SpecError:
     first = error.errors()[0]
     if first["type"] == "value_error":  # raised by a validator, with a readable message
         return SpecError(str(first["ctx"]["error"]))
-    name = ".".join(map(str, first["loc"]))
-    rule = first["msg"].removeprefix("Input should be ")
-    return SpecError(f"{name} must be {rule}, got {first['input']!r}")
+    name, rule = ".".join(map(str, first["loc"])), first["msg"]
+    if not rule.startswith("Input should be "):
+        return SpecError(f"{name}: {rule}, got {first['input']!r}")
+    return SpecError(
+        f"{name} must be {rule.removeprefix('Input should be ')}, got {first['input']!r}"
+    )

@@ -43,7 +43,7 @@ class Recent(NamedTuple):
     Args:
         key: Its key.
         seconds: Its duration.
-        stages: The duration of each of `observation.STAGES`, in seconds.
+        stages: The duration of each of `context.STAGES`, in seconds.
         rows: Its number of rows.
     """
 

@@ -52,7 +52,6 @@ class RequestLog:
     Owns one thread from `start` to `stop`.
 
     Args:
-        configured: Returns the log settings of a model; None if its requests are not logged.
         count: Called for each sampled exchange: ``OK`` once it is in its file,
             ``RESOURCE_EXHAUSTED`` if the queue or the disk was full, ``INTERNAL`` if it could not
             be encoded.
@@ -62,12 +61,11 @@ class RequestLog:
 
     def __init__(
         self,
-        configured: Callable[[str], RequestLogSettings | None],
         count: Callable[[str, Code], None],
         chance: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._configured = configured
+        self._settings: Mapping[str, RequestLogSettings | None] = {}
         self._count = count
         self._chance = chance
         self._clock = clock
@@ -78,6 +76,10 @@ class RequestLog:
         self._paused_until: dict[str, float] = {}
         self._thread = threading.Thread(target=self._write_all, name="requestlog", daemon=True)
         self._stopping = False
+
+    def configure(self, settings: Mapping[str, RequestLogSettings | None]) -> None:
+        """Replace the log settings by model; None to log nothing."""
+        self._settings = settings
 
     def start(self) -> None:
         """Start the writer thread."""
@@ -91,12 +93,12 @@ class RequestLog:
 
     def wants(self, model: str) -> bool:
         """Return whether to record the current request of this model."""
-        settings = self._configured(model)
+        settings = self._settings.get(model)
         return settings is not None and self._chance() < settings.sampling_rate
 
     def record(self, exchange: LoggedRequest) -> None:
         """Queue a copy of an exchange, or drop it if full."""
-        settings = self._configured(exchange.model)
+        settings = self._settings.get(exchange.model)
         if settings is None or self._stopping:
             return
         size = _size(exchange)

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from timonel.serving.asgi import App
-from timonel.serving.batching.request import BatchObservation, Observer
+from timonel.serving.batching.queue import BatchObservation, Observer
 from timonel.serving.inference.warmup import WarmUp, warmed
 from timonel.serving.manager.buckets.cache import cache_of
 from timonel.serving.manager.catalogue import Catalogue
 from timonel.serving.manager.sources import folder_of
 from timonel.serving.runtimes.base import LoadedModel
-from timonel.serving.settings import ModelSettings, RequestLogSettings, ServerSettings
+from timonel.serving.settings import ModelSettings, ServerSettings
 from timonel.serving.status import Code, StatusError
 from timonel.serving.telemetry.monitor import Monitor, count_versions, memory_bytes
 from timonel.serving.telemetry.prometheus import MetricsApp
@@ -34,7 +34,6 @@ class Telemetry:
     Args:
         settings: The server's settings.
         catalogue: The versions in memory.
-        models: Returns the current configuration.
 
     Raises:
         MissingExtraError: Tracing is enabled, but OpenTelemetry is not installed.
@@ -44,18 +43,21 @@ class Telemetry:
         self,
         settings: ServerSettings,
         catalogue: Catalogue,
-        models: Callable[[], Sequence[ModelSettings]],
     ) -> None:
         self._settings = settings
-        self._models = models
         self._cache = cache_of(settings.load)
-        self._logs: tuple[Sequence[ModelSettings], dict[str, RequestLogSettings | None]] = (), {}
         self._provider: Any = None
         tracer = None
         if settings.monitoring.tracing:
             tracer, self._provider = make_tracer()
         self.monitor = Monitor(partial(count_versions, catalogue), memory_bytes, tracer)
-        self.recorder = RequestLog(self._log_of, self.monitor.logged)
+        self.recorder = RequestLog(self.monitor.logged)
+        self.configure(settings.models)
+
+    def configure(self, models: Sequence[ModelSettings]) -> None:
+        """Use the names and request logs of a new configuration."""
+        self._models = models
+        self.recorder.configure({model.name: model.request_log for model in models})
 
     def loading(self, load: Load) -> Load:
         """Wrap a ``load`` to measure it and warm up the loaded version."""
@@ -91,13 +93,13 @@ class Telemetry:
     def batches_of(self, path: Path) -> Observer:
         """Return the observer for the batches of the version in a folder."""
         version = int(path.name)
-        models, name = self._models(), self.name_of(path)
+        models, name = self._models, self.name_of(path)
 
         def observe(batch: BatchObservation) -> None:
             nonlocal models, name
             # A new configuration, which replaces the old one as a whole, may rename the model.
-            if (current := self._models()) is not models:
-                models, name = current, self.name_of(path)
+            if self._models is not models:
+                models, name = self._models, self.name_of(path)
             key = BatchKey(name, version, batch.signature)
             self.monitor.batch(key, batch.rows, batch.padded_rows, batch.queue_s, batch.compute_s)
 
@@ -118,18 +120,9 @@ class Telemetry:
             if self._provider is not None:
                 self._provider.shutdown()
 
-    def _log_of(self, name: str) -> RequestLogSettings | None:
-        # Called for each request, while the configuration is rarely replaced.
-        models, logs = self._logs
-        current = self._models()
-        if current is not models:
-            logs = {model.name: model.request_log for model in current}
-            self._logs = current, logs
-        return logs.get(name)
-
     def _origin(self, path: Path) -> tuple[str, str]:
         """Return the model's name for a version's folder, and the version's path or URI."""
-        for model in self._models():
+        for model in self._models:
             if folder_of(model.base_path) == path.parent:
                 return model.name, str(path)
             if self._cache.holds(model.base_path, path):

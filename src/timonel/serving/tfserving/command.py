@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,8 @@ from timonel.errors import TimonelError
 from timonel.serving.batching.tfserving_parameters import read_parameters
 from timonel.serving.manager.model_config import TextProtoError, read_models, read_text
 from timonel.serving.manager.reload import UnservableError, unavailable
-from timonel.serving.server import run
+from timonel.serving.server import configure_logging, run
+from timonel.serving.settings.batching import cores
 from timonel.serving.status import StatusError
 from timonel.serving.tfserving.flags import Parsed, known_flags, parse, usage
 from timonel.serving.tfserving.options import Files, Translation, metrics_path_from, translate
@@ -38,8 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    flags = known_flags(cores or 1)
+    flags = known_flags(cores())
     parsed = parse(sys.argv[1:] if arguments is None else arguments, flags)
     for error in parsed.errors:
         _say(error, sys.stderr)
@@ -51,13 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if parsed.unknown:
         _say(f"unknown argument: {parsed.unknown[0]}\n{usage(_PROGRAM, flags)}")
-    return _serve(parsed, cores or 1)
+    return _serve(parsed)
 
 
-def _serve(parsed: Parsed, cores: int) -> int:
-    _log_to_standard_error()
+def _serve(parsed: Parsed) -> int:
+    configure_logging()
     try:
-        translation = _translated(parsed, cores)
+        translation = _translated(parsed)
         for remark in translation.remarks:
             _LOG.warning("%s", remark)
         run(translation.settings)
@@ -71,7 +70,7 @@ def _serve(parsed: Parsed, cores: int) -> int:
     return 0
 
 
-def _translated(parsed: Parsed, cores: int) -> Translation:
+def _translated(parsed: Parsed) -> Translation:
     models, batching, monitoring = (
         str(parsed.values[name])
         for name in ("model_config_file", "batching_parameters_file", "monitoring_config_file")
@@ -81,7 +80,7 @@ def _translated(parsed: Parsed, cores: int) -> Translation:
         batching=read_parameters(Path(batching)) if batching else None,
         metrics_path=metrics_path_from(read_text(monitoring), monitoring) if monitoring else None,
     )
-    return translate(parsed, files, cores)
+    return translate(parsed, files, cores())
 
 
 def _refuse(reason: str) -> int:
@@ -99,15 +98,6 @@ def _say(text: str, stream: TextIO | None = None) -> None:
     out = stream or sys.stdout
     out.write(text.rstrip("\n") + "\n")
     out.flush()
-
-
-def _log_to_standard_error() -> None:
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    # At level INFO these loggers repeat this server's messages, or report its own calls.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 
 if __name__ == "__main__":

@@ -99,11 +99,10 @@ def _check_digest(folder: Path, place: str) -> None:
         digest = json.loads((content / VERSION_FILE).read_bytes()).get("digest")
     except (OSError, ValueError, AttributeError):
         return
+    if digest is None or digest == digest_tree(content, exclude={VERSION_FILE, KEPT_REFERENCE}):
+        return
     extra = {path.relative_to(content).as_posix() for path in _files(content / _EXTRA)}
-    if digest is None or digest in {
-        digest_tree(content, exclude={VERSION_FILE, KEPT_REFERENCE}),
-        digest_tree(content, exclude=extra),
-    }:
+    if digest == digest_tree(content, exclude=extra):
         return
     shutil.rmtree(folder, ignore_errors=True)
     raise BucketError(

@@ -36,7 +36,7 @@ _REVISIONS = ("generation", "ETag", "etag", "LastModified", "mtime", "updated", 
 
 
 class BucketError(StatusError):
-    """A bucket cannot be listed or read."""
+    """An error of a bucket or its cache, as opposed to an error of the model."""
 
 
 @dataclass(frozen=True)

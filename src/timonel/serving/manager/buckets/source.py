@@ -150,7 +150,7 @@ class BucketSource(VersionSource):
             threading.Thread(target=target, name=f"{name} {uri}", daemon=True).start()
 
     def versions(self, *, relist: bool) -> Collection[int] | None:
-        """Return the available versions; see `Source.versions`."""
+        """Return the available versions; see `VersionSource.versions`."""
         del relist
         with self._lock:
             if self._names is None and self._error is not None:
@@ -158,7 +158,7 @@ class BucketSource(VersionSource):
             return None if self._names is None else self._names.keys()
 
     def look(self, numbers: Sequence[int], enough: int) -> list[Candidate]:
-        """Return the state of versions; see `Source.look`."""
+        """Return the state of versions; see `VersionSource.look`."""
         with self._lock:
             if enough > self._enough or not set(self._interesting).issuperset(numbers):
                 self._list_now.set()
@@ -170,7 +170,7 @@ class BucketSource(VersionSource):
         ]
 
     def fetch(self, candidate: Candidate) -> Future[FolderLease]:
-        """Return a future of a version's folder; see `Source.fetch`."""
+        """Return a future of a version's folder; see `VersionSource.fetch`."""
         done: Future[FolderLease] = Future()
         self._fetches.put((candidate, done))
         return done
@@ -220,7 +220,7 @@ class BucketSource(VersionSource):
     ) -> bool:
         """List the objects of versions, newest first; return whether to list again soon.
 
-        Versions in use do not change, so in the long run a look is one request. Of a thousand
+        Versions in use do not change, so usually one request lists all. Of a thousand
         versions only the newest are listed, and older ones while those are incomplete.
         """
         complete, unlisted = 0, 0

@@ -20,7 +20,7 @@ from timonel.serving.inference import (
     classification,
     conversion,
 )
-from timonel.serving.inference.classification import Classes, MultiInferenceTask, PreparedRun
+from timonel.serving.inference.classification import Classes, PreparedRun
 from timonel.serving.inference.signature_check import check_inputs, check_method
 from timonel.serving.manager.model_config import next_models
 from timonel.serving.protocols.tfs_grpc.calls import Method, handler, model_spec, spec_from
@@ -134,12 +134,7 @@ class PredictionService:
 
     async def infer(self, request: Any, context: RequestContext) -> bytes:
         """Run several signatures of the first task's version on the same examples."""
-        tasks = [
-            MultiInferenceTask(
-                task.model_spec.name, task.model_spec.signature_name, task.method_name
-            )
-            for task in request.tasks
-        ]
+        tasks = conversion.tasks_from(request.tasks)
         first = request.tasks[0].model_spec if tasks else model_pb2.ModelSpec()
         response = inference_pb2.MultiInferenceResponse()
         examples = await self._examples(request.input)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import re
-import time
 import zlib
 from dataclasses import dataclass
 from enum import Enum
@@ -16,9 +15,7 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from timonel.serving.asgi import Headers, Receive, header
-from timonel.serving.auth.policy import PRINCIPAL
-from timonel.serving.inference import RequestContext
-from timonel.serving.inference.context import Observation, TraceParent
+from timonel.serving.inference.context import TraceParent
 from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.protocols.tfs_rest.response_body import encode_error
 from timonel.serving.status import Code, StatusError, invalid_argument
@@ -56,7 +53,7 @@ class Route:
 
     Args:
         action: The action.
-        spec: The model; without a name for `Action.LIST` and `Action.CONFIG`.
+        spec: The model; without a name for `RestAction.LIST` and `RestAction.CONFIG`.
         as_text: Whether to answer with a text proto instead of JSON.
     """
 
@@ -187,19 +184,6 @@ def error_answer(error: StatusError) -> RestResponse:
 def unexpected(error: Exception) -> StatusError:
     """Convert an unexpected exception to a status error."""
     return StatusError(Code.INTERNAL, f"{type(error).__name__}: {error}")
-
-
-def context_of(
-    api: str, observation: Observation | None, timeout_s: float | None
-) -> RequestContext:
-    """Create the context of a request that has arrived, with its deadline."""
-    return RequestContext(
-        deadline=None if timeout_s is None else time.monotonic() + timeout_s,
-        principal=PRINCIPAL.get(),
-        entrypoint="REST",
-        api=api,
-        observation=observation,
-    )
 
 
 async def body_of(receive: Receive) -> bytes:

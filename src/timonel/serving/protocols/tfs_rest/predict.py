@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+from timonel.serving.auth.policy import PRINCIPAL
 from timonel.serving.futures import AT_ONCE_BYTES, pool_for, when_finished
 from timonel.serving.inference import (
     Call,
@@ -32,7 +34,6 @@ from timonel.serving.protocols.tfs_rest.http import (
     RestAction,
     RestResponse,
     Route,
-    context_of,
     error_answer,
     unexpected,
     unzip,
@@ -54,6 +55,19 @@ from timonel.serving.telemetry.monitor import Monitor
 _LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+def context_of(
+    api: str, observation: Observation | None, timeout_s: float | None
+) -> RequestContext:
+    """Create the context of a request that has arrived, with its deadline."""
+    return RequestContext(
+        deadline=None if timeout_s is None else time.monotonic() + timeout_s,
+        principal=PRINCIPAL.get(),
+        entrypoint="REST",
+        api=api,
+        observation=observation,
+    )
 
 
 @dataclass(frozen=True, slots=True)

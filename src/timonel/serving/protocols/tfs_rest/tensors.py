@@ -48,12 +48,6 @@ _EXACT_INTEGERS = (-(2**53) + 1, 2**53 - 1)
 """Range in which float64 represents each integer uniquely."""
 FLOATS = frozenset({"DT_FLOAT", "DT_DOUBLE"})
 """Floating-point types that JSON numbers can be read into."""
-_HELD, _SMALL = 500, 8192
-"""Limits, in elements, between which arrays are copied in parts.
-
-To copy more than the first, numpy releases the GIL, which costs an event loop two thread switches;
-beyond the second, that pays off.
-"""
 _DISPLAY = {"DT_BOOL": "bool", "DT_BFLOAT16": "bfloat16", STRING: "string"}
 
 
@@ -157,13 +151,7 @@ def write_floats(values: NDArray[np.float64], target: Array) -> Array:
         NARROW(values, target)
         return target
     with np.errstate(over="ignore"):
-        if _HELD < values.size <= _SMALL and contiguous:
-            flat, written = values.reshape(-1), target.reshape(-1)
-            for start in range(0, flat.size, _HELD):
-                part = slice(start, start + _HELD)
-                np.copyto(written[part], flat[part], casting="same_kind")
-        else:
-            np.copyto(target, values, casting="same_kind")
+        np.copyto(target, values, casting="same_kind")
     return target
 
 

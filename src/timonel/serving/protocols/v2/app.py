@@ -24,12 +24,11 @@ from timonel.serving.protocols.tfs_rest.http import (
     HTTP_STATUS,
     TIMED_OUT,
     body_of,
-    context_of,
     is_preflight,
     trace_parent,
     unzip,
 )
-from timonel.serving.protocols.tfs_rest.predict import RestBackend
+from timonel.serving.protocols.tfs_rest.predict import RestBackend, context_of
 from timonel.serving.protocols.tfs_rest.response_body import encode_error
 from timonel.serving.protocols.v2 import rest_codec
 from timonel.serving.protocols.v2.inference import (

@@ -12,10 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from timonel.serving.signature import DTYPE_NAMES, NUMPY_TYPES, STRING, Array, Signature, TensorSpec
+from timonel.serving.signature import (
+    DTYPE_NAMES,
+    NUMPY_TYPES,
+    PREDICT,
+    STRING,
+    Array,
+    Signature,
+    TensorSpec,
+)
 from timonel.serving.status import Code, StatusError, invalid_argument
 
-PREDICT_METHOD = "tensorflow/serving/predict"
 _STRINGS: tuple[Any, ...] = ("string", "str", "bytes", str, bytes, object)
 _TEXT_KINDS = "USO"
 
@@ -38,7 +45,7 @@ def declared(name: str, inputs: Any, outputs: Any, *, where: str) -> Signature:
         name,
         declared_specs(inputs, where=f"inputs of {where}"),
         declared_specs(outputs, where=f"outputs of {where}"),
-        method_name=PREDICT_METHOD,
+        method_name=PREDICT,
     )
 
 

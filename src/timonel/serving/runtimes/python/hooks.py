@@ -142,16 +142,6 @@ class HookedModel(WrappedModel):
         self._pending: set[_HookedRequest] = set()
         self.signatures = {**model.signatures, hooks.client_side.name: hooks.client_side}
 
-    def run(
-        self,
-        signature: str,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[str] | None = None,
-        deadline: float | None = None,
-    ) -> Arrays:
-        """Compute the outputs of a signature; see `submit`."""
-        return self.submit(signature, inputs, outputs, deadline).result()
-
     def submit(
         self,
         signature: str,

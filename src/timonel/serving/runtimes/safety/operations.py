@@ -17,7 +17,7 @@ _UNKNOWN = "is not known to be harmless"
 _REFUSED: tuple[tuple[str, str], ...] = (
     (r"(Eager)?PyFunc(Stateless)?", "runs Python code"),
     (r"Abort", "ends the process"),
-    (r"(Experimental)?Sleep\w*", "holds up whoever waits"),
+    (r"(Experimental)?Sleep\w*", "blocks a thread"),
     # A graph, or code, in a string or elsewhere out of sight of this check.
     (
         r"DatasetFromGraph|XlaCallModule|RemoteCall|\w*TPU\w*|Tpu\w+|TpuHandle\w+",

@@ -127,7 +127,7 @@ class Trainers(FitPlugin):
 
     Args:
         keras: Keras module.
-        records: EvaluationRecords of the evaluator.
+        records: Records of the evaluator.
         task_dir: Folder of this task.
         clock: Monotonic clock in seconds.
         sleep: Sleep function, replaceable in tests.

@@ -49,7 +49,7 @@ class Fits:
         plugins: Features that hook into each call, in order.
         loop: Replacement for Keras' own ``fit``: a `ps.loop.ParameterServerLoop`. Its ``fit``
             starts at ``arguments["initial_epoch"]`` and ``watch.first_step``, and calls
-            `Watch.step_boundary` between steps.
+            `FitWatch.step_boundary` between steps.
     """
 
     def __init__(

@@ -67,7 +67,7 @@ class Profiler:
     """Profiles steps of a ``fit`` call. Used by the training thread.
 
     Args:
-        steps: StepRange to profile.
+        steps: Steps to profile.
         logdir: TensorBoard folder of the job.
         host: Name of this task in TensorBoard.
         scratch: Temporary folder of this task.
