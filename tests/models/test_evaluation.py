@@ -12,7 +12,6 @@ from PIL import Image
 from timonel.models.evaluation import (
     accuracy,
     confusion_matrix,
-    confusion_table,
     write_confusion_png,
 )
 
@@ -36,15 +35,6 @@ def test_counts_and_shares_fit_together(pairs: list[tuple[int, int]]) -> None:
     if pairs:
         right = sum(true == predicted for true, predicted in pairs)
         assert accuracy(confusion) == right / len(pairs)
-
-
-def test_the_table_shows_errors_and_hides_zeros() -> None:
-    assert confusion_table(CONFUSION, LABELS) == [
-        ["true \\ predicted", "cat", "dog", "emu", "recall"],
-        ["cat", "8", "2", "·", "80%"],
-        ["dog", "1", "9", "·", "90%"],
-        ["emu", "·", "·", "·", ""],
-    ]
 
 
 @pytest.mark.parametrize("classes", [2, 10, 40, 200])

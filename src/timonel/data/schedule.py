@@ -105,11 +105,6 @@ class Schedule:
         """Rows of this worker's widest batch."""
         return int(self._sizes[:, self.shard.index].max())
 
-    @property
-    def is_even(self) -> bool:
-        """Whether all of this worker's batches have the same width."""
-        return bool(np.all(self._sizes[:, self.shard.index] == self.width))
-
     def order(self, epoch: int) -> Indices:
         """Return the global record order [n] of an epoch."""
         if not self.shuffle:

@@ -31,24 +31,6 @@ def accuracy(confusion: Confusion) -> float | None:
     return _ratio(sum(row[i] for i, row in enumerate(confusion)), sum(map(sum, confusion)))
 
 
-def confusion_table(confusion: Confusion, labels: Sequence[str]) -> list[list[str]]:
-    """Return the matrix as text cells with a header row.
-
-    Rows are true labels, columns predicted ones. The last column is the recall of the class; zero
-    counts are dots, so that errors stand out.
-    """
-    head = ["true \\ predicted", *labels, "recall"]
-    rows = [
-        [
-            label,
-            *(str(count) if count else "·" for count in row),
-            "" if (share := _ratio(row[number], sum(row))) is None else f"{share:.0%}",
-        ]
-        for number, (label, row) in enumerate(zip(labels, confusion, strict=True))
-    ]
-    return [head, *rows]
-
-
 def write_confusion_png(
     path: Path, confusion: Confusion, labels: Sequence[str], *, title: str | None = None
 ) -> None:

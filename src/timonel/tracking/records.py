@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -18,7 +18,6 @@ from timonel.tracking.events import FILE_NAME, FINISH, RESUME, Event, decode_num
 from timonel.tracking.redaction import redact_text, redact_value
 
 ArtifactType = Literal["files", "dataset", "source", "savedmodel", "model", "checkpoint", "report"]
-ARTIFACT_TYPES: tuple[str, ...] = get_args(ArtifactType)
 
 
 class Artifact(BaseModel):

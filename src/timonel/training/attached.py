@@ -11,8 +11,7 @@ from typing import Any
 from timonel.engines import get_engine
 from timonel.errors import SpecError
 from timonel.storage import Workspace
-from timonel.training import mpi as ranks
-from timonel.training import rendezvous
+from timonel.training import mpi, rendezvous
 from timonel.training.cluster import Cluster, read_cluster
 from timonel.training.foreground import ForegroundTask, run_here
 from timonel.training.handles import Job, Run
@@ -50,11 +49,11 @@ def find_place(
     """
     is_mpi = settings.distribution.launcher == "mpi"
     if is_mpi:
-        ranks.check_launcher(settings)
+        mpi.check_launcher(settings)
     if cluster is None:
         if task_type is not None or task_index is not None:
             raise SpecError("--task-type and --task-index need --cluster")
-        return _rank(settings, environ) if is_mpi and ranks.is_rank(environ) else None
+        return _rank(settings, environ) if is_mpi and mpi.is_rank(environ) else None
     if is_mpi:
         raise SpecError("--cluster and --launcher mpi cannot be combined")
     found = read_cluster(os.fspath(cluster), task_type, task_index, environ)
@@ -99,7 +98,7 @@ def _rank(settings: Settings, environ: Mapping[str, str]) -> ClusterMember:
     Raises:
         SpecError: mpirun started a different number of ranks.
     """
-    asked, count = settings.distribution.workers, ranks.rank_count(environ)
+    asked, count = settings.distribution.workers, mpi.rank_count(environ)
     if count is None:
         return ClusterMember(None, settings)
     if asked not in {1, count}:
@@ -110,7 +109,7 @@ def _rank(settings: Settings, environ: Mapping[str, str]) -> ClusterMember:
 
 
 def _as_rank(request: Request, workspace: Workspace, options: JobOptions) -> Run:
-    rank, world = ranks.join()
+    rank, world = mpi.join()
     cluster = rank.cluster
     with rank.port:
         count = len(cluster.trainers)
@@ -118,7 +117,7 @@ def _as_rank(request: Request, workspace: Workspace, options: JobOptions) -> Run
         if cluster.is_chief:
             spec = _lead_ranks(request, workspace, options, count)
         spec = world.bcast(spec, root=0)
-        ranks.leave()
+        mpi.leave()
         if isinstance(spec, Exception):
             raise spec
         return _run(request, workspace, cluster, spec, spec.parent.name)

@@ -26,11 +26,11 @@ def check_settings(settings: Settings) -> None:
     Raises:
         SpecError: They cannot; the message names the cure.
     """
-    wanted = settings.distribution
+    distribution = settings.distribution
     chosen = choose(
-        wanted.strategy,
-        workers=wanted.workers,
-        devices=wanted.devices_per_worker,
+        distribution.strategy,
+        workers=distribution.workers,
+        devices=distribution.devices_per_worker,
         ps=settings.parameter_servers.ps,
     )
     for message, hint in contradictions(settings, chosen):
@@ -38,7 +38,7 @@ def check_settings(settings: Settings) -> None:
 
 
 def choose(
-    wanted: StrategyName, *, workers: int, devices: int, ps: int = 0, tpu: bool = False
+    requested: StrategyName, *, workers: int, devices: int, ps: int = 0, tpu: bool = False
 ) -> StrategyName:
     """Return the strategy for a job's size; ``none`` for one device.
 
@@ -46,7 +46,7 @@ def choose(
     workers, mirrored for several devices, else none; and parameter servers if requested.
 
     Args:
-        wanted: The user's choice.
+        requested: The user's choice.
         workers: Number of training processes.
         devices: Number of devices of each process.
         ps: Number of parameter servers.
@@ -55,13 +55,13 @@ def choose(
     Raises:
         SpecError: The strategy does not support that many workers.
     """
-    if wanted in _OF_ONE_WORKER and workers > 1:
+    if requested in _OF_ONE_WORKER and workers > 1:
         raise SpecError(
-            f"the strategy '{wanted.value}' runs in one worker, but --workers is {workers}",
+            f"the strategy '{requested.value}' runs in one worker, but --workers is {workers}",
             hint="use --strategy auto, or --devices-per-worker instead of --workers",
         )
-    if wanted is not StrategyName.AUTO:
-        return wanted
+    if requested is not StrategyName.AUTO:
+        return requested
     if ps:
         return StrategyName.PARAMETER_SERVER
     if workers > 1:

@@ -12,8 +12,7 @@ from timonel.errors import Interrupted, SpecError
 from timonel.options import documented, with_defaults
 from timonel.storage import Workspace, find_workspace
 from timonel.tracking import follow_events, new_run_id
-from timonel.training import attached, record
-from timonel.training import mpi as ranks
+from timonel.training import attached, mpi, record
 from timonel.training.entries import Entry
 from timonel.training.finish import interruption
 from timonel.training.handles import Job, Run
@@ -84,7 +83,7 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
             raise SpecError("--detach cannot be used with --cluster: the task runs here")
         return attached.train_here(request, found, job_options, place)
     if settings.distribution.launcher == "mpi":
-        ranks.find_mpirun()
+        mpi.find_mpirun()
     where = get_engine(engine, found) if isinstance(engine, str) else engine
     run = _submit(request, found, where, job_options)
     if not detach:

@@ -40,7 +40,6 @@ from timonel.storage.digests import digest_file
 
 _FEW = 20
 """With more distinct whole numbers than this, a label means regression."""
-_FEATURES = {"numeric", "categorical"}
 
 
 class CsvSource(Source):

@@ -76,7 +76,10 @@ class MirrorFeed:
         except Exception as error:  # noqa: BLE001 - a mirror may raise anything; it is logged
             self._has_begun = False
             self._log(error)
-            return replace(result, error=f"{type(error).__name__}: {error}")
+            is_complete = self._position().is_complete
+            return replace(
+                result, is_complete=is_complete, error=f"{type(error).__name__}: {error}"
+            )
         return replace(result, events=count, is_complete=is_complete)
 
     def restart(self) -> None:

@@ -280,7 +280,13 @@ def _first_user_frame(frames: Sequence[traceback.FrameSummary], script: str) -> 
             return number
     # A module's package may fail before the module's first line.
     entered = max(
-        (n for n, frame in enumerate(frames) if frame.filename == _SCRIPT_RUNNER), default=None
+        (
+            number
+            for number, frame in enumerate(frames)
+            # That package may have parsed arguments, through the runner's wrapper.
+            if frame.filename == _SCRIPT_RUNNER and frame.name != "parse_known_args"
+        ),
+        default=None,
     )
     for number, frame in enumerate(frames):
         if entered is not None and number > entered and not _is_pythons(frame.filename):

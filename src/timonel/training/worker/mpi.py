@@ -62,10 +62,10 @@ def run_rank(spec: Path) -> int:
 
 def _assignment(cluster: Cluster) -> TaskAssignment:
     """Return the engine's assignment with the ranks as its cluster."""
-    told: TaskAssignment = json.loads(os.environ[ENVIRONMENT_VARIABLE])
-    told["cluster"] = {role: list(found) for role, found in cluster.tasks.items()}
-    told["task"] = {"type": cluster.role, "index": cluster.index}
-    return told
+    assignment: TaskAssignment = json.loads(os.environ[ENVIRONMENT_VARIABLE])
+    assignment["cluster"] = {role: list(found) for role, found in cluster.tasks.items()}
+    assignment["task"] = {"type": cluster.role, "index": cluster.index}
+    return assignment
 
 
 def _folders(count: int) -> Iterator[Path]:

@@ -26,6 +26,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
 from timonel.training.cluster import Cluster
 from timonel.training.worker.private import saving
 
@@ -190,8 +192,6 @@ def _with(callback: Any, name: str, scratch: SavedCopies) -> Iterator[None]:
 
 def separate_caches(cluster: Cluster) -> None:
     """Make each task's cache files unique; the chief's keep their names."""
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
     original = tf.data.Dataset.cache
 
     def cache(self: Any, filename: Any = "", name: str | None = None) -> Any:
@@ -218,8 +218,6 @@ _PathParameter = tuple[Any, str, int, str]
 
 
 def _savers(keras: Any) -> Iterator[_PathParameter]:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
     for name in ("save", "save_weights", "export"):
         yield keras.Model, name, 1, "filepath"
     for module in (keras.models, keras.saving):
@@ -231,8 +229,6 @@ def _savers(keras: Any) -> Iterator[_PathParameter]:
 
 
 def _loaders(keras: Any) -> Iterator[_PathParameter]:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
     yield keras.Model, "load_weights", 1, "filepath"
     for module in (keras.models, keras.saving):
         yield module, "load_model", 0, "filepath"

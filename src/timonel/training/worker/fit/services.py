@@ -53,11 +53,14 @@ class Services:
 
     @property
     def workers(self) -> int:
-        """Number of processes that run the training loop.
+        """Number of processes that run the training loop together.
 
-        With parameter servers, only the chief does; it distributes all data itself.
+        1 without a strategy. With parameter servers, only the chief runs it; it distributes all
+        data itself.
         """
-        return 1 if self.settings.uses_parameter_servers else len(self.cluster.trainers)
+        if self.strategy is None or self.settings.uses_parameter_servers:
+            return 1
+        return len(self.cluster.trainers)
 
     def warn(self, message: str) -> None:
         """Log a warning; the chief also records it as an event."""

@@ -16,6 +16,8 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import tensorflow as tf
+
 from timonel.training.settings import Settings
 from timonel.training.worker.fit.model_fit import add_callback
 from timonel.training.worker.fit.watch import FitWatch
@@ -207,8 +209,6 @@ class ParameterServerLoop:
         )
 
     def _stepping(self, model: Any, phase: LoopPhase) -> Callable[[Any], Any]:
-        import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
         def step(iterator: Any) -> Any:
             logs = phase.step(iterator, self._coordinator.done)
             for _ in range(ps_variables.steps_per_execution(model) - 1):
@@ -267,8 +267,6 @@ class ParameterServerLoop:
 @contextlib.contextmanager
 def localised(model: Any) -> Iterator[None]:
     """Copy a model's variables into this process during an export."""
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
     with ps_variables.detached(model):
         found = {id(variable): variable for variable in map(ps_variables.raw, model.variables)}
         copies = {

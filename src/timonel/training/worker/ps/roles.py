@@ -83,7 +83,7 @@ def leave_after_saving(
 
 
 def strategy_for(cluster: Cluster) -> Any:
-    """Return a cluster's ParameterServerStrategy, with a coordinator for `coordinator_of`."""
+    """Return a cluster's ParameterServerStrategy, with its ClusterCoordinator."""
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         spec_of(cluster), task_type=cluster.role, task_id=cluster.index, rpc_layer="grpc"
     )
@@ -95,11 +95,6 @@ def strategy_for(cluster: Cluster) -> Any:
         strategy, lambda shape: shape.rank == 0 or _is_local[0], _CHIEFS_DEVICE
     )
     return strategy
-
-
-def coordinator_of(strategy: Any) -> Any:
-    """Return the strategy's only ClusterCoordinator."""
-    return tf.distribute.coordinator.ClusterCoordinator(strategy)
 
 
 def spec_of(cluster: Cluster) -> Any:

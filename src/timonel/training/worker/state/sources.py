@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from timonel.data.load_registry import Stream
 from timonel.data.loader import steps_of
@@ -33,8 +34,6 @@ class Elements:
     """
 
     def __init__(self, keras: Any, examples: Sequence[Any]) -> None:
-        import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
-
         self._nest = tf.nest
         self._floatx = keras.backend.floatx()
         shapes = [self._leaves(example) for example in examples]
@@ -66,8 +65,6 @@ class Elements:
 
 def can_be_elements(batch: Any) -> bool:
     """Whether a batch consists of arrays only."""
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
-
     leaves = tf.nest.flatten(_tuples(batch))
     return bool(leaves) and all(
         hasattr(leaf, "shape") and len(leaf.shape) > 0 and not hasattr(leaf, "indices")
@@ -146,8 +143,6 @@ def feed_of_sequence(keras: Any, arguments: dict[str, Any], seed: int) -> Feed |
 
     A sequence that uses multiprocessing is left to Keras: its data restart with each epoch.
     """
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
-
     data = arguments.get("x")
     kind = getattr(keras.utils, "PyDataset", keras.utils.Sequence)
     if not isinstance(data, kind) or _wants_processes(data, arguments):
@@ -272,8 +267,6 @@ def feed_of_generator(keras: Any, arguments: dict[str, Any]) -> Feed | None:
 
     None if the data are no generator.
     """
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
-
     data: Any = arguments.get("x")
     if not hasattr(data, "__next__") or not hasattr(data, "__iter__"):
         return None

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from timonel.errors import TimonelError
 from timonel.training.worker.private import hidden_state
@@ -151,8 +152,6 @@ class Replicas:
 
     def _gather(self, values: Any) -> Any:
         """Return the rows of all replicas; traced once per width."""
-        import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
-
         if self._traced is None:
             self._traced = tf.function(lambda rows: self._strategy.gather(rows, axis=0))
         return self._traced(values)
@@ -182,8 +181,6 @@ class Replicas:
 
     def _gathered(self, local: Sequence[Array]) -> list[Array]:
         """Gather values [local replicas, ...] of all workers in a single message."""
-        import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
-
         count = len(local[0])
         rows = [_packed([values[place] for values in local]) for place in range(count)]
         first = self._ids()[0]
