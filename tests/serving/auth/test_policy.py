@@ -86,6 +86,8 @@ def test_what_names_no_model_needs_a_right_to_all():
         ("DELETE /v1/models/m", EVERYTHING_ELSE),
         ("GET /v1/../metrics", EVERYTHING_ELSE),
         ("GET //metrics", EVERYTHING_ELSE),
+        ("POST /metrics", EVERYTHING_ELSE),
+        ("OPTIONS /metrics", Resource(Scope.OPEN)),
         ("POST /anything", EVERYTHING_ELSE),
     ],
 )
@@ -103,7 +105,7 @@ _PARTS = st.sampled_from(
 
 @settings(max_examples=60)
 @given(
-    st.sampled_from(["GET", "POST", "PUT"]),
+    st.sampled_from(["GET", "POST", "PUT", "OPTIONS"]),
     st.lists(_PARTS | _TEXT, max_size=6).map("".join).map("/v1/models".__add__),
     _TEXT,
 )

@@ -29,6 +29,7 @@ from timonel.serving.protos.messages import (
 )
 from timonel.serving.settings import LoadSettings, ModelSettings, RuntimeSettings, ServerSettings
 from timonel.serving.settings.auth import parse_grant
+from timonel.serving.settings.server import METRICS_PATH
 from timonel.storage import find_workspace
 
 BODY = b'{"instances": [1.0]}'
@@ -197,6 +198,31 @@ def test_strangers_see_nothing(rest, keys):
             status, content, _ = rest(path, **headers)
             answers.add((status, content["error"]))
     assert answers == {(401, "no valid API key, token or certificate")}
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "allow"),
+    [
+        (METRICS_PATH, 405, "GET, HEAD"),
+        ("/openapi.json", 404, None),
+        ("/page/live", 404, None),
+        ("/page/models/dogs/1", 404, None),
+        ("/v1/models", 400, None),
+        ("/v1/models/dogs", 400, None),
+        ("/v1/config", 400, None),
+        ("/v2", 405, "GET"),
+        ("/v2/models/dogs", 405, "GET"),
+    ],
+)
+def test_options_needs_no_key_and_shows_nothing(server, place, path, status, allow):
+    connection = http.client.HTTPSConnection(*address(server), context=trusting(place), timeout=20)
+    with contextlib.closing(connection):
+        connection.request("OPTIONS", path)
+        response = connection.getresponse()
+        content = response.read()
+    assert (response.status, response.headers["allow"]) == (status, allow)
+    assert b"dogs" not in content
+    assert len(content) < 300
 
 
 def test_without_the_right_there_is_no_difference_between_models(rest, keys):

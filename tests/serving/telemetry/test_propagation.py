@@ -112,3 +112,6 @@ def test_the_page_hands_other_paths_on(plane):
     assert (livez.text, page.status_code, refused.status_code) == ("ok", 200, 400)
     (head,) = asyncio.run(ask("/metrics", method="HEAD"))
     assert (head.status_code, head.content) == (200, b"")
+    for method in ("OPTIONS", "POST", "options"):
+        (other,) = asyncio.run(ask("/metrics?a=b", method=method))
+        assert (other.status_code, other.headers["allow"]) == (405, "GET, HEAD")

@@ -14,7 +14,7 @@ from timonel.data.records import frame, read_records
 from timonel.errors import ServingError
 from timonel.models.schema import WARMUP_FILE
 from timonel.serving import running_servers
-from timonel.serving.batching.request import BatchObservation
+from timonel.serving.batching.queue import BatchObservation
 from timonel.serving.handle import launch
 from timonel.serving.manager.catalogue import Catalogue
 from timonel.serving.protos.messages import prediction_log_pb2
@@ -155,14 +155,13 @@ def test_loads_and_warm_ups_are_counted(server, place):
 
 def test_batches_and_logs_follow_the_configuration(place):
     settings = settings_for(place)
-    models = [settings.models]
-    instruments = Telemetry(settings, Catalogue(), lambda: models[0])
+    instruments = Telemetry(settings, Catalogue())
     observe = instruments.batches_of(place.models / "m" / "3")
     observe(BatchObservation((0.1, 0.2), 0.3, rows=3, padded_rows=1, signature="s"))
     assert not instruments.recorder.wants("m")
     logged = RequestLogSettings(filename_prefix="/l", sampling_rate=1.0)
     renamed = settings.models[0].model_copy(update={"name": "n", "request_log": logged})
-    models[0] = (renamed,)
+    instruments.configure((renamed,))
     assert instruments.recorder.wants("n")
     assert not instruments.recorder.wants("m")
     observe(BatchObservation((0.1,), 0.3, rows=1, padded_rows=0, signature="s"))
@@ -173,9 +172,9 @@ def test_batches_and_logs_follow_the_configuration(place):
     }
 
 
-def test_any_verb_gets_the_page_and_a_query_is_refused(server):
-    for method in ("GET", "PUT", "DELETE"):
-        assert ask(server, PATH, method=method)[0] == 200
+def test_other_methods_and_queries_are_refused_by_the_page(server):
+    for method in ("PUT", "DELETE", "OPTIONS"):
+        assert ask(server, PATH, method=method)[0] == 405
     status, content_type, text = ask(server, f"{PATH}?x=1")
     assert (status, content_type) == (400, "text/plain")
     assert text.decode() == f"Unexpected path: {PATH}?x=1. Should be {PATH}"

@@ -26,10 +26,14 @@ from timonel.serving.asgi import App, Receive, Scope, Send
 from timonel.serving.telemetry.series import Histogram
 
 Labels = tuple[str, ...]
+_METHODS = ("GET", "HEAD")
 
 
 class MetricsApp:
-    """ASGI application that serves metrics on one path, for any HTTP method.
+    """ASGI application that serves metrics on one path.
+
+    Methods other than GET and HEAD are rejected: access control lets OPTIONS pass, as browsers send
+    it without a key.
 
     Args:
         app: Handles requests for other paths.
@@ -51,7 +55,11 @@ class MetricsApp:
         return self._send(scope, send)
 
     async def _send(self, scope: Scope, send: Send) -> None:
-        if query := scope["query_string"]:
+        allowed: list[tuple[bytes, bytes]] = []
+        if scope["method"] not in _METHODS:
+            body, status, content_type = b"Use GET.", 405, "text/plain"
+            allowed = [(b"allow", ", ".join(_METHODS).encode())]
+        elif query := scope["query_string"]:
             # TensorFlow Serving compares the path including its query.
             target = f"{self._path}?{query.decode('latin-1')}"
             body = f"Unexpected path: {target}. Should be {self._path}".encode()
@@ -63,6 +71,7 @@ class MetricsApp:
         headers = [
             (b"content-type", content_type.encode()),
             (b"content-length", str(len(body)).encode()),
+            *allowed,
         ]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send(

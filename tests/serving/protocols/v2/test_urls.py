@@ -98,7 +98,7 @@ _PARTS = st.sampled_from(
 
 
 @given(
-    st.sampled_from(["GET", "POST", "PUT", "HEAD"]),
+    st.sampled_from(["GET", "POST", "PUT", "HEAD", "OPTIONS"]),
     st.lists(_PARTS | _TEXT, max_size=6).map("".join),
     st.sampled_from(["/v2", "/v2/models/m", "/v2/models/"]),
 )
