@@ -11,13 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from timonel.serving.batching.batcher import QueueKey, Scheduler
 from timonel.serving.batching.queue import (
+    BatchRequest,
     NaturalQueue,
     ParameterQueue,
     QueueCapacity,
     QueueLimits,
     take_rows,
 )
-from timonel.serving.batching.request import BatchRequest
 from timonel.serving.status import Code, StatusError
 
 LIMITS = QueueLimits(request_rows=8, batch_rows=8, timeout_s=1.0, batches=2)
