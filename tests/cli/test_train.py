@@ -116,6 +116,21 @@ def test_a_script_that_raises_shows_its_own_traceback_once(here: Path, timonel: 
 
 
 @pytest.mark.e2e
+@pytest.mark.parametrize("error", ["ValueError", "SystemExit"])
+def test_an_error_with_a_lone_surrogate_is_shown_and_recorded(
+    error: str, here: Path, timonel: Timonel
+) -> None:
+    (here / "train.py").write_text(f'raise {error}("no file \\udcff")\n')
+    outcome = timonel("train", "train.py", *QUICK)
+    assert outcome.exit_code == 5
+    assert outcome.err.splitlines()[-1].endswith("no file \\udcff")
+    (job,) = json.loads(timonel("jobs", "--json").out)["jobs"]
+    assert job["cause"] == "user-error"
+    assert job["message"].endswith("no file \\udcff")
+    assert "no file \\udcff" in timonel("runs", "show").out
+
+
+@pytest.mark.e2e
 def test_what_a_script_says_that_ends_itself_is_shown(here: Path, timonel: Timonel) -> None:
     (here / "train.py").write_text(
         "import argparse\n"

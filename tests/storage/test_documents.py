@@ -26,6 +26,11 @@ def test_a_document_comes_back_with_kind_and_format(tmp_path: Path) -> None:
     assert document("run", value | {"format": 0}) == value
 
 
+def test_a_lone_surrogate_comes_back(tmp_path: Path) -> None:
+    write_document(tmp_path / "d", "run", {"id": "x\udcff"})
+    assert read_document(tmp_path / "d", "run")["id"] == "x\udcff"
+
+
 def test_a_body_cannot_hide_the_documents_kind() -> None:
     with pytest.raises(ValueError, match="expected the kind"):
         document("run", {"kind": "train"})

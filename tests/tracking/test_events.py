@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +39,23 @@ def test_a_reader_gives_each_line_once_and_waits_for_its_end(tmp_path: Path) -> 
     assert [event["type"] for event in reader.read()] == ["b"]
     assert not reader.has_torn_end
     assert reader.offset == path.stat().st_size
+
+
+def test_lone_surrogates_are_escaped(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    fields = {"text": "a\udcff", "all": [Path("b\udcff"), ("\ud800", {"c\udcff": np.float32(1)})]}
+    append_event(path, {"t": 1, "type": "a", **fields})
+    assert read_events(path) == (
+        [
+            {
+                "t": 1,
+                "type": "a",
+                "text": "a\\udcff",
+                "all": ["b\\udcff", ["\\ud800", {"c\\udcff": 1}]],
+            }
+        ],
+        0,
+    )
 
 
 def test_a_reader_goes_on_from_an_offset(tmp_path: Path) -> None:

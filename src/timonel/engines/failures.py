@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from timonel.engines.base import EXIT_DONE, EXIT_RETRYABLE, FailureCause
+from timonel.storage.atomic import escape_surrogates
 
 _SHELL_SIGNAL_BASE = 128
 # Sent by a program or the kernel to end a faulty process.
@@ -88,7 +89,10 @@ class Failure:
 
 
 def parse_report(text: str) -> TaskReport | None:
-    """Parse a task's report; None if it is invalid."""
+    """Parse a task's report; None if it is invalid.
+
+    Its texts are safe to print: a user's error may contain lone surrogates.
+    """
     try:
         value = json.loads(text)
         cause = FailureCause(value["cause"])
@@ -97,8 +101,8 @@ def parse_report(text: str) -> TaskReport | None:
     traceback = value.get("traceback")
     return TaskReport(
         cause=cause,
-        message=str(value.get("message") or cause.value),
-        traceback=traceback if isinstance(traceback, str) else None,
+        message=escape_surrogates(str(value.get("message") or cause.value)),
+        traceback=escape_surrogates(traceback) if isinstance(traceback, str) else None,
     )
 
 

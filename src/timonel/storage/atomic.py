@@ -36,13 +36,21 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, content: str) -> None:
-    """Replace the file at ``path`` with ``content`` in UTF-8, durably."""
-    write_bytes(path, content.encode())
+    """Replace the file at ``path`` with ``content`` in UTF-8, durably.
+
+    Lone surrogates are escaped as in JSON.
+    """
+    write_bytes(path, content.encode("utf-8", "backslashreplace"))
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Replace the file at ``path`` with ``value`` as indented JSON, durably."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def escape_surrogates(text: str) -> str:
+    """Return text that UTF-8 can encode: lone surrogates become JSON escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def create_bytes(path: Path, content: bytes) -> None:

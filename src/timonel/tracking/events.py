@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from timonel.storage import append_line
+from timonel.storage.atomic import append_line, escape_surrogates
 from timonel.storage.workspace import Workspace
 
 FILE_NAME = "events.jsonl"
@@ -52,7 +52,41 @@ def is_over(events: Iterable[Event], before: bool = False) -> bool:
 
 def encode_event(event: Mapping[str, Any]) -> str:
     """Encode an event as one line of text."""
-    return orjson.dumps(event, default=str, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+    return encode_json(event).decode()
+
+
+def encode_json(value: object, option: int = 0) -> bytes:
+    """Encode a value as JSON; numpy arrays become lists, unknown types text.
+
+    Lone surrogates, as in a file name that is not UTF-8, are replaced by escapes in their text.
+
+    Args:
+        value: The value.
+        option: orjson's options.
+
+    Raises:
+        TypeError: A key is not a string.
+    """
+    option |= orjson.OPT_SERIALIZE_NUMPY
+    try:
+        return orjson.dumps(value, default=str, option=option)
+    except TypeError:
+        return orjson.dumps(_escaped(value), default=_escaped_text, option=option)
+
+
+def _escaped(value: object) -> object:
+    """Return the value without lone surrogates."""
+    if isinstance(value, str):
+        return _escaped_text(value)
+    if isinstance(value, Mapping):
+        return {_escaped(key): _escaped(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_escaped(each) for each in value]
+    return value
+
+
+def _escaped_text(value: object) -> str:
+    return escape_surrogates(str(value))
 
 
 def encode_number(value: float) -> float | str:

@@ -22,7 +22,7 @@ from timonel.storage import document
 from timonel.storage.atomic import create_bytes
 from timonel.storage.workspace import Workspace
 from timonel.tracking.environment import environment, git_state, this_process
-from timonel.tracking.events import FILE_NAME, FINISH, append_event, encode_number
+from timonel.tracking.events import FILE_NAME, FINISH, append_event, encode_json, encode_number
 from timonel.tracking.records import Artifact
 from timonel.tracking.redaction import redact_command, redact_params, redact_text, redact_value
 
@@ -201,9 +201,7 @@ def _create(workspace: Workspace, kind: str, run_id: str | None, body: Mapping[s
     if not kind or not set(id_) <= _ID_CHARACTERS or id_.startswith("-"):
         raise SpecError(f"expected a run id of lower-case letters, digits and '-', got {id_!r}")
     record = document("run", {"id": id_, **body})
-    content = orjson.dumps(
-        record, default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
-    )
+    content = encode_json(record, orjson.OPT_INDENT_2)
     try:
         create_bytes(workspace.runs / id_ / RECORD_NAME, content + b"\n")
     except AlreadyExistsError as error:
