@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from timonel.serving.client.predict import Prediction, predict
     from timonel.serving.handle import Server
     from timonel.serving.launch import serve
-    from timonel.serving.registry import ServerRecord, running_servers
+    from timonel.serving.server_records import ServerRecord, running_servers
 
 __all__ = [
     "Prediction",
@@ -29,10 +29,10 @@ __all__ = [
 _HOME_OF = {
     "Prediction": "client.predict",
     "Server": "handle",
-    "ServerRecord": "registry",
+    "ServerRecord": "server_records",
     "curl_example": "client.curl",
     "predict": "client.predict",
-    "running_servers": "registry",
+    "running_servers": "server_records",
     "serve": "launch",
 }
 

@@ -14,8 +14,8 @@ import sys
 from typing import Any
 
 from timonel.errors import TimonelError
-from timonel.serving.registry import ServerRecord, as_body
 from timonel.serving.server import configure_logging, run
+from timonel.serving.server_records import ServerRecord, as_body
 from timonel.serving.settings import ServerSettings
 
 _STDIN = 0

@@ -34,7 +34,7 @@ class Frontends:
         rest_socket: The bound REST socket; None turns REST off.
         grpc_port: The gRPC port; None for no port.
         access: Authentication and limits that requests pass first.
-        instruments: Metrics and traces.
+        telemetry: Metrics and traces.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class Frontends:
         rest_socket: socket.socket | None,
         grpc_port: int | None,
         access: Access,
-        instruments: Telemetry,
+        telemetry: Telemetry,
     ) -> None:
         self._settings = settings
         self._plane = plane
         self._rest_socket = rest_socket
         self._grpc_port = grpc_port
         self._access = access
-        self._instruments = instruments
+        self._telemetry = telemetry
         self._draining = asyncio.Event()
 
     @contextlib.asynccontextmanager
@@ -80,7 +80,7 @@ class Frontends:
         from timonel.serving.protocols.tfs_grpc.server import GrpcServer  # noqa: PLC0415 - only with gRPC
         from timonel.serving.protocols.v2.service import InferenceService  # noqa: PLC0415 - only with gRPC
 
-        monitor, port = self._instruments.monitor, self._grpc_port
+        monitor, port = self._telemetry.monitor, self._grpc_port
         v2 = InferenceService(self._plane, pool, self._draining.is_set, monitor)
         address = None if port is None else authority(self._settings.host, port)
         try:
@@ -109,7 +109,7 @@ class Frontends:
     async def _start_rest(self, pool: ThreadPoolExecutor) -> RestServer | None:
         if self._rest_socket is None:
             return None
-        rest, monitor = self._settings.rest, self._instruments.monitor
+        rest, monitor = self._settings.rest, self._telemetry.monitor
         dialect = DIALECTS[self._settings.dialect]
         backend = RestBackend(self._plane, pool, rest, dialect, monitor)
         is_draining = self._draining.is_set
@@ -119,7 +119,7 @@ class Frontends:
         )
         host = self._settings.rest_host or self._settings.host
         hosts = self._access.hosts(self._rest_socket.getsockname()[0], host)
-        app = self._access.guarded(self._instruments.app(described, pool), hosts, cors=rest.cors)
+        app = self._access.guarded(self._telemetry.app(described, pool), hosts, cors=rest.cors)
         http = self._access.uvicorn_options()
         if self._access.guards_nothing:
             http["http"] = predict_protocol(http["http"], backend, self._access.max_body, hosts)

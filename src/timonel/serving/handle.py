@@ -18,7 +18,7 @@ from typing import Any, Self
 from timonel.errors import ServingError
 from timonel.processes.spawn import describe_exit
 from timonel.serving.credentials import ANONYMOUS, Credentials
-from timonel.serving.registry import ServerRecord, parse_record, running_servers
+from timonel.serving.server_records import ServerRecord, parse_record, running_servers
 from timonel.serving.settings import ServerSettings
 from timonel.storage import Workspace
 

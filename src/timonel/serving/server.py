@@ -37,10 +37,10 @@ from timonel.serving.memory import (
     start_trimming,
 )
 from timonel.serving.ports import authority, bind
-from timonel.serving.registry import ServerRecord, remove_record, write_record
 from timonel.serving.rest_server import bind_rest
 from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.selection.factory import runtime_for
+from timonel.serving.server_records import ServerRecord, remove_record, write_record
 from timonel.serving.settings import ServerSettings
 from timonel.serving.status import StatusError
 from timonel.serving.telemetry.telemetry import Telemetry
@@ -99,36 +99,36 @@ def _run(
     grpc_port = _free_grpc_port(settings)
     catalogue = Catalogue()
     prepared = threading.Event()
-    instruments = Telemetry(settings, catalogue)
-    runtime = runtime_for(settings, instruments.batches_of, instruments.name_of)
+    telemetry = Telemetry(settings, catalogue)
+    runtime = runtime_for(settings, telemetry.batches_of, telemetry.name_of)
     held.callback(runtime.close)
-    load = instruments.loading(
-        lambda path: runtime.load(path, settings.runtime.of(instruments.name_of(path)))
+    load = telemetry.loading(
+        lambda path: runtime.load(path, settings.runtime.of(telemetry.name_of(path)))
     )
-    loader = ModelManager(
-        settings.models, _load_when(prepared, load), settings.load, catalogue, instruments.configure
+    manager = ModelManager(
+        settings.models, _load_when(prepared, load), settings.load, catalogue, telemetry.configure
     )
     # Scan the disk while TensorFlow is imported.
-    loader.start()
-    held.callback(loader.stop)
+    manager.start()
+    held.callback(manager.stop)
     held.callback(prepared.set)
-    plane = DataPlane(catalogue, loader, instruments.recorder)
-    listening = Frontends(settings, plane, rest_socket, grpc_port, access, instruments)
+    plane = DataPlane(catalogue, manager, telemetry.recorder)
+    frontends = Frontends(settings, plane, rest_socket, grpc_port, access, telemetry)
     with_grpc = grpc_port is not None or settings.grpc.socket_path is not None
     _prepare(runtime, with_grpc=with_grpc)
     prepared.set()
-    loader.wait_until_settled()
+    manager.wait_until_settled()
     record = _record(settings, access.scheme, rest_socket, grpc_port, log)
     with (
-        followed(settings, loader.reconfigure),
-        instruments.running(),
+        followed(settings, manager.reconfigure),
+        telemetry.running(),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(_serve(listening, settings, record, on_ready, leash))
+        runner.run(_serve(frontends, settings, record, on_ready, leash))
 
 
 async def _serve(
-    listening: Frontends,
+    frontends: Frontends,
     settings: ServerSettings,
     record: ServerRecord,
     on_ready: Ready | None,
@@ -140,7 +140,7 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     if leash is not None:
         loop.add_reader(leash, _on_leash, leash, stop)
-    async with listening.opened():
+    async with frontends.opened():
         with _registered(settings.servers_folder, record):
             _LOG.info(
                 "serving %s at %s",

@@ -56,6 +56,14 @@ def bytes_of(array: Array) -> int:
     return sum(map(len, array.reshape(-1).tolist()))
 
 
+_DISPLAY = {"DT_BOOL": "bool", "DT_BFLOAT16": "bfloat16", STRING: "string"}
+
+
+def display_name(dtype: str) -> str:
+    """Return TensorFlow's name of a data type, such as ``float``."""
+    return _DISPLAY.get(dtype, dtype.removeprefix("DT_").lower())
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """An input or output of a signature.

@@ -14,7 +14,7 @@ from tests.serving.auth.certificates import Authority
 from timonel.errors import SpecError
 from timonel.serving.auth import AccessSettings, LimitSettings, TlsSettings
 from timonel.serving.auth.access import Access
-from timonel.serving.auth.http import certificate_names
+from timonel.serving.auth.connection_limits import certificate_names
 from timonel.serving.auth.policy import PRINCIPAL
 from timonel.serving.auth.tls import parse_ssl_config, read_ssl_config, rest_context
 

@@ -123,7 +123,7 @@ def test_hundreds_of_megabytes_are_sent_and_given_back():
 
 def test_too_much_is_refused_and_a_full_arena_waits():
     with Pair(limit_bytes=2 * MIB) as pair:
-        with pytest.raises(StatusError, match="at most 2097152 bytes") as caught:
+        with pytest.raises(StatusError, match="exceed the limit of 2097152 bytes") as caught:
             pair.front.allocate((2 * MIB + 1,), "DT_INT8", 9.0)
         assert caught.value.code is Code.RESOURCE_EXHAUSTED
         kept = pair.front.allocate((2 * MIB,), "DT_INT8", 0.0)

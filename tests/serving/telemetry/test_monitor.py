@@ -12,6 +12,7 @@ from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.manager.plan import VersionState, VersionStatus
 from timonel.serving.signature import DEFAULT_SIGNATURE
 from timonel.serving.status import Code, StatusError
+from timonel.serving.telemetry.counts import BatchKey, PathKey
 from timonel.serving.telemetry.monitor import (
     RECENT,
     Monitor,
@@ -19,7 +20,6 @@ from timonel.serving.telemetry.monitor import (
     memory_bytes,
     proportional_bytes,
 )
-from timonel.serving.telemetry.series import BatchKey, PathKey
 from timonel.testing.runtimes import FakeModel
 
 

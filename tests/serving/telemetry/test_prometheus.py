@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from timonel.serving.telemetry.counts import MICROSECONDS, Histogram, exponential
 from timonel.serving.telemetry.prometheus import counter, encode, gauge, histogram
-from timonel.serving.telemetry.series import MICROSECONDS, Histogram, exponential
 
 
 def observed(bounds, *values):

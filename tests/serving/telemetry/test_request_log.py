@@ -49,6 +49,12 @@ def settings(prefix, rate=1.0, **more):
     return RequestLogSettings(filename_prefix=str(prefix), sampling_rate=rate, **more)
 
 
+def log_of(settings, count, **options):
+    log = RequestLog(count, **options)
+    log.configure({"m": settings})
+    return log
+
+
 def logs(prefix):
     """Return what is in the files that have their names."""
     files = sorted(prefix.parent.glob("*.tfrecord"))
@@ -63,7 +69,7 @@ def test_what_is_logged_warms_up_and_can_be_read(prefix, tmp_path):
     model, counts = Everything(), Counts()
     catalogue = Catalogue()
     catalogue.publish("m", {3: Servable("m", 3, model)}, ())
-    log = RequestLog(lambda name: settings(prefix), counts)
+    log = log_of(settings(prefix), counts)
     log.start()
     plane = DataPlane(catalogue, recorder=log)
     with plane.call(ModelSpec("m"), RequestContext(api="Predict")) as call:
@@ -95,7 +101,8 @@ def test_what_is_logged_warms_up_and_can_be_read(prefix, tmp_path):
 def test_a_share_is_kept_and_models_without_a_log_are_left_alone(prefix):
     numbers = iter([0.1, 0.3, 0.2])
     by_model = {"m": settings(prefix, 0.25)}
-    log = RequestLog(by_model.get, Counts(), chance=lambda: next(numbers))
+    log = RequestLog(Counts(), chance=lambda: next(numbers))
+    log.configure(by_model)
     assert [log.wants("m"), log.wants("m"), log.wants("m")] == [True, False, True]
     assert not log.wants("other")
 
@@ -103,7 +110,7 @@ def test_a_share_is_kept_and_models_without_a_log_are_left_alone(prefix):
 def test_a_full_queue_drops_at_once_and_counts(prefix, monkeypatch):
     monkeypatch.setattr(log_module, "_QUEUED_BYTES", 3 * 16)
     counts = Counts()
-    log = RequestLog(lambda name: settings(prefix), counts)
+    log = log_of(settings(prefix), counts)
     began = time.monotonic()
     for _ in range(5):
         log.record(exchange())
@@ -116,7 +123,7 @@ def test_a_full_queue_drops_at_once_and_counts(prefix, monkeypatch):
 
 
 def test_an_array_may_change_after_it_was_recorded(prefix):
-    log = RequestLog(lambda name: settings(prefix), Counts())
+    log = log_of(settings(prefix), Counts())
     x = X.copy()
     log.record(exchange(x))
     x[:] = 0
@@ -128,7 +135,7 @@ def test_an_array_may_change_after_it_was_recorded(prefix):
 
 def test_a_full_disk_drops_counts_and_recovers(prefix, monkeypatch, caplog):
     now, counts = [0.0], Counts()
-    log = RequestLog(lambda name: settings(prefix), counts, clock=lambda: now[0])
+    log = log_of(settings(prefix), counts, clock=lambda: now[0])
     full = [True]
     real = RotatingFile.write
 
@@ -152,7 +159,7 @@ def test_a_full_disk_drops_counts_and_recovers(prefix, monkeypatch, caplog):
 
 def test_an_answer_that_cannot_be_written_down_is_counted(prefix, caplog):
     counts = Counts()
-    log = RequestLog(lambda name: settings(prefix), counts)
+    log = log_of(settings(prefix), counts)
     log.record(LoggedRequest("m", 3, SIGNATURES["sort"], "classify", {"inputs": X}, {}))
     log.record(exchange())
     log.start()

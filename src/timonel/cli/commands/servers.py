@@ -26,7 +26,7 @@ def list_(
     """List running servers."""
     from timonel.cli.render.output import clock, console, iso, print_json
     from timonel.cli.render.tables import table
-    from timonel.serving.registry import running_servers
+    from timonel.serving.server_records import running_servers
 
     found = running_servers(GlobalOptions.of(ctx).find().servers)
     if json:
@@ -66,7 +66,7 @@ def stop(
 ) -> None:
     """Stop a server after it finishes pending requests."""
     from timonel.cli.render.output import print_json
-    from timonel.serving.registry import running_servers
+    from timonel.serving.server_records import running_servers
 
     found = running_servers(GlobalOptions.of(ctx).find().servers)
     chosen = [each for each in found if server == str(each.pid) or server in each.models]

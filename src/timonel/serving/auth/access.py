@@ -7,8 +7,8 @@ from typing import Any
 
 from timonel.serving.asgi import App
 from timonel.serving.auth.asgi import AccessMiddleware
+from timonel.serving.auth.connection_limits import http_protocol
 from timonel.serving.auth.control import AccessControl
-from timonel.serving.auth.http import http_protocol
 from timonel.serving.auth.origin_check import BrowserGuard, hosts_for
 from timonel.serving.auth.tls import (
     ReloadingContext,

@@ -12,8 +12,7 @@ from urllib.parse import quote, urlsplit
 
 from timonel.errors import ServingError, SpecError
 from timonel.serving.credentials import ANONYMOUS, Credentials
-from timonel.serving.protocols.tfs_rest.tensors import display_name
-from timonel.serving.signature import DEFAULT_SIGNATURE, STRING
+from timonel.serving.signature import DEFAULT_SIGNATURE, STRING, display_name
 
 _TIMEOUT_S = 120.0
 

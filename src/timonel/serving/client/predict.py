@@ -27,7 +27,7 @@ from timonel.serving.client.instances import Instance, check_files, instances
 from timonel.serving.credentials import Credentials
 from timonel.serving.handle import launch
 from timonel.serving.references import resolve, split_reference, workspace_for
-from timonel.serving.registry import find_server
+from timonel.serving.server_records import find_server
 from timonel.serving.settings import ServerSettings
 from timonel.storage import Workspace
 

@@ -1,4 +1,4 @@
-"""State of a model in the loader's thread. Not thread-safe."""
+"""State of a model in the manager's thread. Not thread-safe."""
 
 from __future__ import annotations
 

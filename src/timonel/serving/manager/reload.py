@@ -71,7 +71,7 @@ def _check_labels(
 
 
 class Reloads:
-    """Pending reloads that wait for new models. Owned by the loader's thread."""
+    """Pending reloads that wait for new models. Owned by the manager's thread."""
 
     def __init__(self) -> None:
         self._pending: list[tuple[Future[None], frozenset[str]]] = []

@@ -52,7 +52,7 @@ class FolderLease:
 
 
 class VersionSource(abc.ABC):
-    """Versions below a base path. Non-blocking; owned by the loader's thread."""
+    """Versions below a base path. Non-blocking; owned by the manager's thread."""
 
     @abc.abstractmethod
     def versions(self, *, relist: bool) -> Collection[int] | None:

@@ -15,8 +15,8 @@ from prometheus_client.metrics_core import Metric
 
 from timonel.serving.inference.context import STAGES
 from timonel.serving.status import Code
+from timonel.serving.telemetry.counts import ROWS, BatchKey, Counts, Histogram, PathKey, RequestKey
 from timonel.serving.telemetry.prometheus import Labels, counter, gauge, histogram
-from timonel.serving.telemetry.series import ROWS, BatchKey, Counts, Histogram, PathKey, RequestKey
 
 _TFS = ":tensorflow:serving:"
 _TFS_BATCHING = f"{_TFS}batching_session:"

@@ -17,9 +17,7 @@ import psutil
 from timonel.serving.inference.context import Observation, TraceParent
 from timonel.serving.manager.catalogue import Catalogue
 from timonel.serving.status import Code
-from timonel.serving.telemetry.metrics import tensorflow_serving_families, timonel_families
-from timonel.serving.telemetry.prometheus import encode
-from timonel.serving.telemetry.series import (
+from timonel.serving.telemetry.counts import (
     BatchCounts,
     BatchKey,
     Counts,
@@ -29,6 +27,8 @@ from timonel.serving.telemetry.series import (
     Table,
     Times,
 )
+from timonel.serving.telemetry.metrics import tensorflow_serving_families, timonel_families
+from timonel.serving.telemetry.prometheus import encode
 from timonel.serving.telemetry.tracing import OpenTelemetryTracer
 
 RECENT = 2048

@@ -23,7 +23,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from timonel.serving.asgi import App, Receive, Scope, Send
-from timonel.serving.telemetry.series import Histogram
+from timonel.serving.telemetry.counts import Histogram
 
 Labels = tuple[str, ...]
 _METHODS = ("GET", "HEAD")

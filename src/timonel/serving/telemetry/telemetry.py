@@ -19,10 +19,10 @@ from timonel.serving.manager.sources import folder_of
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings import ModelSettings, ServerSettings
 from timonel.serving.status import Code, StatusError
+from timonel.serving.telemetry.counts import BatchKey, PathKey
 from timonel.serving.telemetry.monitor import Monitor, count_versions, memory_bytes
 from timonel.serving.telemetry.prometheus import MetricsApp
 from timonel.serving.telemetry.request_log import RequestLog
-from timonel.serving.telemetry.series import BatchKey, PathKey
 from timonel.serving.telemetry.tracing import make_tracer
 
 Load = Callable[[Path], LoadedModel]

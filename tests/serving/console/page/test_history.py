@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from timonel.serving.console.page.history import ALL, POINTS, History, Point, quantiles
 from timonel.serving.status import Code
+from timonel.serving.telemetry.counts import BatchKey
 from timonel.serving.telemetry.monitor import Monitor
-from timonel.serving.telemetry.series import BatchKey
 
 
 class Rig:

@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 
 from tests.serving.protocols.tfs_rest.options import rest_options
 from tests.serving.transport import Transport
-from timonel.serving.auth.http import http_protocol
+from timonel.serving.auth.connection_limits import http_protocol
 from timonel.serving.batching.runtime import batched
 from timonel.serving.inference import DataPlane
 from timonel.serving.inference.context import TraceParent

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.serving.protocols.v2.arrays import NAMES, arrays, outcome, same
 from tests.serving.protocols.v2.test_tensors import refusal
-from timonel.serving.protocols.v2.inference import InferRequest, InferResult, OutputForm
+from timonel.serving.protocols.v2.requests import InferRequest, InferResult, OutputForm
 from timonel.serving.protocols.v2.rest_codec import decode, encode
 from timonel.serving.protocols.v2.tensors import NUMPY_OF, datatype_of, to_raw
 from timonel.serving.status import Code

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.serving.protocols.v2.arrays import NAMES, arrays, outcome, same
 from tests.serving.protocols.v2.test_tensors import refusal
-from timonel.serving.protocols.v2.inference import InferRequest, InferResult
+from timonel.serving.protocols.v2.requests import InferRequest, InferResult
 from timonel.serving.protocols.v2.service import (
     ModelInferRequest,
     ModelInferResponse,

@@ -28,7 +28,7 @@ from timonel.serving.console.openapi.schemas import (
     request_schema,
     verbs,
 )
-from timonel.serving.protocols.v2.inference import BASE64, CONTENT_TYPE
+from timonel.serving.protocols.v2.requests import BASE64, CONTENT_TYPE
 from timonel.serving.protocols.v2.tensors import datatype_named
 from timonel.serving.signature import DEFAULT_SIGNATURE, Signature, TensorSpec
 

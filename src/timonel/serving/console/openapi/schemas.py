@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 
 from timonel.serving.client.connection import is_image
-from timonel.serving.protocols.tfs_rest.tensors import display_name
 from timonel.serving.signature import (
     CLASSIFY,
     DEFAULT_SIGNATURE,
@@ -20,6 +19,7 @@ from timonel.serving.signature import (
     STRING,
     Signature,
     TensorSpec,
+    display_name,
 )
 
 JSON: Final = "application/json"

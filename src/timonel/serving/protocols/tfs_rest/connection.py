@@ -17,7 +17,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from timonel.serving.asgi import header
-from timonel.serving.auth.http import BoundedHttp, Part
+from timonel.serving.auth.connection_limits import BoundedHttp, Part
 from timonel.serving.auth.origin_check import is_host_allowed
 from timonel.serving.inference.context import TraceParent
 from timonel.serving.protocols.tfs_rest.http import (

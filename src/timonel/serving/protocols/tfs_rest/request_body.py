@@ -22,13 +22,12 @@ from timonel.serving.protocols.tfs_rest.tensors import (
     Allocate,
     Column,
     allocate_plainly,
-    display_name,
     is_b64,
     to_array,
     to_array_fast,
     to_bytes,
 )
-from timonel.serving.signature import STRING, Array, TensorSpec
+from timonel.serving.signature import STRING, Array, TensorSpec, display_name
 from timonel.serving.status import StatusError, invalid_argument
 
 Specs = Mapping[str, TensorSpec]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timonel.serving.protocols.tfs_rest.jsontext import echo, type_name
-from timonel.serving.signature import NUMPY_TYPES, STRING, Array
+from timonel.serving.signature import NUMPY_TYPES, STRING, Array, display_name
 from timonel.serving.status import Code, StatusError, invalid_argument
 
 try:
@@ -48,7 +48,6 @@ _EXACT_INTEGERS = (-(2**53) + 1, 2**53 - 1)
 """Range in which float64 represents each integer uniquely."""
 FLOATS = frozenset({"DT_FLOAT", "DT_DOUBLE"})
 """Floating-point types that JSON numbers can be read into."""
-_DISPLAY = {"DT_BOOL": "bool", "DT_BFLOAT16": "bfloat16", STRING: "string"}
 
 
 def allocate_plainly(shape: Sequence[int], dtype: str) -> Array:
@@ -312,11 +311,6 @@ def _type_error(value: Any, dtype: str) -> StatusError:
         f"JSON Value: {echo(value)} Type: {type_name(value)} is not of expected type: "
         f"{display_name(dtype)}"
     )
-
-
-def display_name(dtype: str) -> str:
-    """Return TensorFlow's name of a data type, such as ``float``."""
-    return _DISPLAY.get(dtype, dtype.removeprefix("DT_").lower())
 
 
 def _as_array(flat: list[Any], dtype: str) -> Array:

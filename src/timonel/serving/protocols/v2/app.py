@@ -31,7 +31,7 @@ from timonel.serving.protocols.tfs_rest.http import (
 from timonel.serving.protocols.tfs_rest.predict import RestBackend, context_of
 from timonel.serving.protocols.tfs_rest.response_body import encode_error
 from timonel.serving.protocols.v2 import rest_codec
-from timonel.serving.protocols.v2.inference import (
+from timonel.serving.protocols.v2.requests import (
     InferResult,
     in_time,
     is_ready,

@@ -17,7 +17,7 @@ import orjson
 from timonel.serving.protocols.tfs_rest.jsontext import parse
 from timonel.serving.protocols.tfs_rest.number_arrays import NumberArray, Outline, read_outline
 from timonel.serving.protocols.tfs_rest.response_body import array_text
-from timonel.serving.protocols.v2.inference import (
+from timonel.serving.protocols.v2.requests import (
     BASE64,
     BINARY_DATA,
     BINARY_DATA_SIZE,

@@ -22,7 +22,7 @@ from timonel.serving.inference import DataPlane, RequestContext
 from timonel.serving.protocols.tfs_grpc.calls import Method, handler
 from timonel.serving.protocols.tfs_grpc.server import Service
 from timonel.serving.protocols.tfs_rest.response_body import CHUNK
-from timonel.serving.protocols.v2.inference import (
+from timonel.serving.protocols.v2.requests import (
     InferRequest,
     InferResult,
     OutputForm,

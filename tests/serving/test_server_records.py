@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from timonel.errors import CorruptError
-from timonel.serving.registry import (
+from timonel.serving.server_records import (
     ServerRecord,
     find_server,
     parse_record,

@@ -9,7 +9,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from tests.serving.transport import Transport
-from timonel.serving.auth.http import http_protocol
+from timonel.serving.auth.connection_limits import http_protocol
 from timonel.serving.settings.auth import LimitSettings
 
 
