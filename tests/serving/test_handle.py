@@ -87,7 +87,7 @@ def test_an_unknown_runtime_is_told_with_the_known_ones(workspace, model):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nope", "no model nope in .*: it has empty"),
+        ("nope", "no model 'nope' in this workspace: the models are: empty"),
         ("empty", "empty has no numbered versions in"),
         ("./nowhere", "no folder at"),
     ],

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from timonel.errors import NotFoundError, SpecError
+from timonel.models import ModelRepository
 from timonel.serving.references import resolve, split_reference, workspace_for
 from timonel.serving.settings import Latest, Specific
 
@@ -44,19 +45,44 @@ def test_names_versions_and_folders(workspace, tmp_path):
 
 
 def test_what_is_not_there(workspace, tmp_path):
-    with pytest.raises(NotFoundError, match="create one with"):
+    with pytest.raises(
+        NotFoundError, match="no model 'digits' in this workspace: publish one with"
+    ):
         resolve("digits", workspace)
     make(workspace.models / "digits", "1", "3")
     (workspace.models / ".tmp-1-x-digits").mkdir()
     loose = make(tmp_path, "loose") / "loose"
     for reference, message in [
-        ("cats", "no model cats in .*: it has digits$"),
+        ("cats", "no model 'cats' in this workspace: the models are: digits$"),
         ("digits/2", "digits has no version 2 in .*: it has 1, 3"),
         (loose, "is not a version number"),
         (tmp_path / "nope", "no folder at"),
     ]:
         with pytest.raises(NotFoundError, match=message):
             resolve(reference, workspace)
+
+
+def test_a_plain_name_is_no_folder_of_raw_files(workspace, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for label in ("7", "9"):
+        (tmp_path / "digits" / label).mkdir(parents=True)
+        (tmp_path / "digits" / label / "image.png").write_bytes(b"")
+    repository = ModelRepository(workspace.models)
+    for reference in ("digits", "digits/9"):
+        for find in (repository.resolve, lambda text: resolve(text, workspace)):
+            with pytest.raises(NotFoundError) as caught:
+                find(reference)
+            assert str(caught.value) == (
+                "no model 'digits' in this workspace: publish one with "
+                "'timonel export --name digits'"
+            )
+    with pytest.raises(NotFoundError, match="no workspace"):
+        workspace_for(tmp_path / "none", ["digits"])
+    assert not (tmp_path / "none").exists()
+    make(tmp_path / "cats", "1")
+    assert resolve("cats", workspace).base_path == str(tmp_path / "cats")
+    assert resolve("cats/1", workspace).policy == Specific(versions=(1,))
+    assert str(repository.resolve("cats")) == "cats/1"
 
 
 def test_a_workspace_is_made_only_for_a_folder_that_is_there(workspace, tmp_path, monkeypatch):

@@ -188,8 +188,10 @@ class ModelRepository:
         if not found:
             known = ", ".join(self.names())
             raise NotFoundError(
-                f"there is no model {name!r} in {self.root}",
-                hint=f"the models are: {known}" if known else "publish one with 'timonel export'",
+                f"no model {name!r} in this workspace",
+                hint=f"the models are: {known}"
+                if known
+                else f"publish one with 'timonel export --name {name}'",
             )
         number = max(found) if version is None else version
         if number not in found:
@@ -219,7 +221,8 @@ class ModelRepository:
         found = open_version(path) if path.is_dir() else None
         if found is not None:
             return found
-        if path.is_dir() or not MODEL_NAME.fullmatch(name):
+        is_name = MODEL_NAME.fullmatch(name) and (not slash or VERSION_NUMBER.fullmatch(number))
+        if not is_name and (path.is_dir() or not MODEL_NAME.fullmatch(name)):
             raise NotFoundError(
                 f"{text!r} is neither a model's name nor the folder of a SavedModel",
                 hint="use name, name/number, or a folder with saved_model.pb",

@@ -12,7 +12,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from timonel.errors import NotFoundError, SpecError, TimonelError
-from timonel.models.inspection import is_python_model, is_saved_model, signatures_of
+from timonel.models.inspection import (
+    PYTHON_MODEL_FILE,
+    is_python_model,
+    is_saved_model,
+    signatures_of,
+)
 from timonel.models.schema import VERSION_FILE, CheckResult, StoredSignature, VersionDocument
 
 _logger = logging.getLogger(__name__)
@@ -103,9 +108,24 @@ def check_name(name: str) -> None:
         )
 
 
+def holds_models(path: Path) -> bool:
+    """Return whether ``path`` is the folder of a model or of numbered versions.
+
+    Folders of raw files may have numeric names too, such as the labels of digits.
+    """
+    return any(map(_is_model, (path, *(version for _, version in numbered(path)))))
+
+
+def _is_model(folder: Path) -> bool:
+    names = ("saved_model.pb", "saved_model.pbtxt", PYTHON_MODEL_FILE, VERSION_FILE)
+    return any((folder / name).is_file() for name in names)
+
+
 def open_version(path: Path) -> ModelVersion | None:
     """Return the version at ``path``, else the highest-numbered one below, else None."""
     absolute = path.absolute()
+    if not holds_models(absolute):
+        return None
     if is_saved_model(absolute) or is_python_model(absolute):
         if VERSION_NUMBER.fullmatch(absolute.name):
             return version_at(absolute.parent.name, int(absolute.name), absolute)

@@ -14,7 +14,7 @@ from typing import Any, Unpack
 
 from pydantic import ValidationError
 
-from timonel.errors import ServingError, SpecError
+from timonel.errors import NotFoundError, ServingError, SpecError
 from timonel.options import documented, with_defaults
 from timonel.processes.spawn import describe_exit
 from timonel.serving.auth import AccessSettings
@@ -122,7 +122,11 @@ def _settings(
         )
     else:
         file = local_path(config)
-        place = workspace_for(workspace, [file.parent])
+        if not file.exists():
+            raise NotFoundError(
+                f"config file {file} does not exist", hint="write a ModelServerConfig there"
+            )
+        place = workspace_for(workspace, [file.absolute().parent])
         served = _configured(file)
         python = python_settings(options["allow_python"], options["hooks"])
     check_files(python)

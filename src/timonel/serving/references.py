@@ -8,6 +8,7 @@ from pathlib import Path
 
 from timonel.errors import NotFoundError, SpecError
 from timonel.models.inspection import is_python_model
+from timonel.models.versions import holds_models
 from timonel.serving.manager.sources import version_folders
 from timonel.serving.settings import Latest, ModelSettings, Specific, VersionPolicy
 from timonel.storage import Workspace, find_workspace, is_local, local_path, normalise
@@ -39,7 +40,7 @@ def workspace_for(
         _refuse_assignment(os.fspath(each))
     if isinstance(workspace, Workspace):
         return workspace
-    elsewhere = (not is_local(each) or Path(each).is_dir() for each in references)
+    elsewhere = (not is_local(each) or _is_folder(os.fspath(each)) for each in references)
     return find_workspace(workspace, create=any(elsewhere))
 
 
@@ -65,13 +66,21 @@ def resolve(
     base = workspace.models / name
     if _is_plain(name) and base.is_dir():
         return _settings(name, base, named_version if version is None else version)
-    if os.sep in text or text.startswith(("~", ".")) or Path(text).is_dir():
+    if _is_folder(text) or not _is_plain(name) or text.startswith("~"):
         return _from_folder(local_path(text), version)
     known = sorted(path.name for path in _folders(workspace.models))
     raise NotFoundError(
-        f"no model {text} in {workspace.models}",
-        hint=f"it has {', '.join(known)}" if known else "create one with 'timonel export'",
+        f"no model {name!r} in this workspace",
+        hint=f"the models are: {', '.join(known)}"
+        if known
+        else f"publish one with 'timonel export --name {name}'",
     )
+
+
+def _is_folder(text: str) -> bool:
+    """Return whether a reference is a folder; a plain name or version must hold a model."""
+    folder = local_path(text)
+    return folder.is_dir() and (not _is_plain(split_reference(text)[0]) or holds_models(folder))
 
 
 def _refuse_assignment(text: str) -> None:
