@@ -242,6 +242,20 @@ def test_a_run_that_failed_has_no_model(workspace: Workspace) -> None:
     assert list_runs(workspace, kind="export") == []
 
 
+def test_the_last_run_is_the_newest_with_a_model(workspace: Workspace, export_folder: Path) -> None:
+    trained = finished_run(workspace, export_folder)
+    stopped = start_run(workspace, "train")
+    stopped.finish("stopped")
+    steps: list[str] = []
+    version = export(name="tiny", workspace=workspace, check=False, progress=steps.append)
+    assert version.run_id == trained.id
+    assert steps[0] == (
+        f"exporting {trained.id}: the last run, {stopped.run_id}, has no model (stopped)"
+    )
+    with pytest.raises(ModelError, match=r"ended \(stopped\) without a model"):
+        export(stopped.run_id, name="tiny", workspace=workspace)
+
+
 def test_a_run_that_fitted_nothing_has_no_model(workspace: Workspace) -> None:
     start_run(workspace, "train").finish("succeeded")
     with pytest.raises(ModelError, match=r"model\.fit"):
@@ -255,7 +269,9 @@ def test_a_run_that_is_running_has_no_model_yet(workspace: Workspace) -> None:
 
 
 def test_unknown_runs_and_names(workspace: Workspace, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="no train run recorded"):
+    with pytest.raises(
+        NotFoundError, match="no training run yet: run 'timonel train SCRIPT' first"
+    ):
         export(name="tiny", workspace=workspace)
     with pytest.raises(NotFoundError, match="matches 'nightly'"):
         export("nightly", name="tiny", workspace=workspace)

@@ -57,7 +57,7 @@ def test_a_beginning_that_fits_several_names_them(runs: Workspace) -> None:
 
 def test_an_empty_workspace_has_no_last_run(workspace: Workspace) -> None:
     assert list_runs(workspace) == []
-    with pytest.raises(NotFoundError, match="no run recorded"):
+    with pytest.raises(NotFoundError, match="no run yet"):
         read_run(workspace)
 
 

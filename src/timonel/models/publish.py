@@ -27,7 +27,7 @@ from timonel.models.schema import REFERENCE_FILE, CheckResult, Export
 from timonel.models.versions import ModelVersion, check_name
 from timonel.storage import Workspace, digest_tree, find_workspace, is_local, local_path
 from timonel.storage.atomic import sweep
-from timonel.tracking import Artifact, RunRecord, RunWriter, read_run, start_run
+from timonel.tracking import Artifact, RunRecord, RunWriter, list_runs, read_run, start_run
 from timonel.tracking.mirrors.sidecar import mirror_in_background
 
 CONFUSION_FILE = "confusion.png"
@@ -70,7 +70,8 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
     work, so that the version's lineage leads to the training run, its data and their source.
 
     Args:
-        run: A training run: its ID or a prefix of it, its name, or ``last``.
+        run: A training run: its ID or a prefix of it, its name, or ``last``, the newest run with a
+            model.
         name: The model's name in the repository.
         workspace: The workspace of the run; by default found in the same way as by the commands.
         repository: The repository for the version; the workspace's ``models`` by default.
@@ -97,11 +98,13 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
         workspace = find_workspace(workspace, create=False)
     if not isinstance(repository, ModelRepository):
         repository = ModelRepository(local_path(repository) if repository else workspace.models)
+    say = progress or (lambda _: None)
     record = read_run(workspace, run, kind="train")
+    if run == "last" and _model_of(record) is None:
+        record = _last_with_model(workspace, record, say)
     artifact = _savedmodel(record)
     datasets = [each for each in record.inputs if each.type == "dataset"]
     params = {"model": name, "run": record.id, "check": check, "force": force}
-    say = progress or (lambda _: None)
     sweep(workspace.runs)  # remove leftovers of killed checks
     inputs = [artifact, *datasets]
     with start_run(workspace, "export", params=params, inputs=inputs) as writer:
@@ -170,10 +173,23 @@ def _raw_folder(data_root: str | os.PathLike[str] | None) -> Path | None:
     return root
 
 
-def _savedmodel(record: RunRecord) -> Artifact:
+def _last_with_model(workspace: Workspace, last: RunRecord, say: Progress) -> RunRecord:
+    """Return the newest training run with a model, or ``last`` if none has one."""
+    for record in list_runs(workspace, kind="train"):
+        if _model_of(record) is not None:
+            say(f"exporting {record.id}: the last run, {last.id}, has no model ({last.status})")
+            return record
+    return last
+
+
+def _model_of(record: RunRecord) -> Artifact | None:
     made = [artifact for artifact in record.outputs if artifact.type == "savedmodel"]
-    if made:
-        return made[-1]
+    return made[-1] if made else None
+
+
+def _savedmodel(record: RunRecord) -> Artifact:
+    if (artifact := _model_of(record)) is not None:
+        return artifact
     if record.status == "running":
         raise ModelError(f"run {record.id} is still training", hint="export it when it ends")
     reason = f": {record.message}" if record.message else ""

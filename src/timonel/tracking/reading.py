@@ -115,7 +115,7 @@ def _headers(workspace: Workspace, kind: str | None) -> list[RunHeader]:
 
 def _choose(headers: list[RunHeader], ref: str, kind: str | None) -> RunHeader:
     """Return the header that matches ``ref``, from headers sorted newest first."""
-    what = f"{kind} run" if kind else "run"
+    what = f"{'training' if kind == 'train' else kind} run" if kind else "run"
     if ref == "last" and headers:
         return headers[0]
     exact = [header for header in headers if ref in {header.id, header.name}]
@@ -128,9 +128,10 @@ def _choose(headers: list[RunHeader], ref: str, kind: str | None) -> RunHeader:
             f"{ref!r} matches {len(begun)} {what}s",
             hint=f"give a longer prefix: {some}",
         )
+    if not begun and ref == "last" and not headers:
+        raise NotFoundError(f"no {what} yet", hint="run 'timonel train SCRIPT' first")
     if not begun:
         raise NotFoundError(
-            f"no {what} recorded" if ref == "last" else f"no {what} matches {ref!r}",
-            hint="'timonel runs' lists the runs of this workspace",
+            f"no {what} matches {ref!r}", hint="'timonel runs' lists the runs of this workspace"
         )
     return begun[0]

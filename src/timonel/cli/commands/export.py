@@ -16,7 +16,8 @@ app = single()
 def export(
     ctx: typer.Context,
     run: Annotated[
-        str, typer.Argument(help="Training run: ID, ID prefix, name, or 'last'.")
+        str,
+        typer.Argument(help="Run: ID, ID prefix, name, or 'last', the newest run with a model."),
     ] = "last",
     *,
     name: Annotated[str, typer.Option(help="Model name.")],
