@@ -35,7 +35,7 @@ def test_a_key_is_made_listed_and_revoked(timonel: Timonel, here: Path) -> None:
     assert key not in listed
     assert timonel("keys", "revoke", "ci").exit_code == 0
     assert timonel("keys", "revoke", second["id"]).exit_code == 0
-    assert "no keys yet" in timonel("keys").out
+    assert "No keys." in timonel("keys").out
 
 
 def test_mistakes_with_keys(timonel: Timonel, here: Path) -> None:

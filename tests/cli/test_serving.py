@@ -210,7 +210,7 @@ def test_a_detached_server_is_listed_and_stopped(timonel: Timonel, fake: Workspa
     assert "m" in timonel("servers").out
     assert timonel("servers", "stop", "nope").exit_code == 2
     assert "stopped server" in timonel("servers", "stop", "m").out
-    assert "no server runs" in timonel("servers").out
+    assert "No servers are running." in timonel("servers").out
 
 
 def test_versions_are_listed_shown_and_deleted(timonel: Timonel, published: Path) -> None:
@@ -231,7 +231,7 @@ def test_versions_are_listed_shown_and_deleted(timonel: Timonel, published: Path
         "deleted digits/1; versions left: none\n"
     )
     assert not published.exists()
-    assert "no models yet" in timonel("models").out
+    assert "No models." in timonel("models").out
 
 
 @pytest.mark.parametrize(("answer", "code"), [("n", 1), ("y", 0)])
@@ -256,7 +256,7 @@ def test_a_server_that_cannot_be_reached(timonel: Timonel, place: Workspace) -> 
 def test_exporting_without_a_run(timonel: Timonel, place: Workspace) -> None:
     outcome = timonel("export", "--name", "digits")
     assert outcome.exit_code == 2
-    assert "recorded" in outcome.error_line
+    assert "no training run yet" in outcome.error_line
     assert "Missing option" in timonel("export").error_line
     assert timonel("export", "--name", "a/b").exit_code == 2
 

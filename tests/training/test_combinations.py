@@ -56,8 +56,8 @@ SERVERS = {"strategy": "parameter-server", "workers": 2, "ps": 1}
         ({"compress_gradients": "bfloat16"}, "--compress-gradients .* not with one device"),
         ({"compress_gradients": "float16", **SERVERS}, "not with 'parameter-server'"),
         ({"strategy": "central-storage", "compress_gradients": "float16"}, "central-storage"),
-        ({"xla": True, **TWO_WORKERS}, "only with one replica, not with 'multi-worker'"),
-        ({"xla": True, **TWO_DEVICES}, "not with 'mirrored'"),
+        ({"xla": True, **TWO_WORKERS}, "supports one replica only, not 'multi-worker'"),
+        ({"xla": True, **TWO_DEVICES}, "not 'mirrored'"),
         ({"xla": True, "deterministic": True}, "--xla cannot be combined with --deterministic"),
         ({"strategy": "tpu", "precision": "float16"}, "a TPU does not support --precision float16"),
         (

@@ -169,4 +169,4 @@ def _no_table(path: Path, key: str, value: Any) -> SpecError:
 
 def _unknown(path: Path, key: str, known: Iterable[str], what: str) -> SpecError:
     hint = did_you_mean(key.rpartition(".")[2], known) or f"it is one of {', '.join(known)}"
-    return SpecError(f"{path}: {key} is no {what} of timonel", hint=hint)
+    return SpecError(f"{path}: unknown {what} {key}", hint=hint)

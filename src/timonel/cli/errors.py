@@ -84,8 +84,7 @@ def _report_expected(error: BaseException) -> int:
             print_error(str(error))
         return error.exit_code
     if isinstance(error, typer.TyperException):
-        # The parser validates with pydantic, whose prefix carries no information.
-        message = error.format_message().rstrip(".").replace(": Value error, ", ": ")
+        message = _usage_problem(error)
         print_error(f"{message}: {_usage_hint(error, message)}")
         return EXIT_USAGE
     print_error("interrupted")
@@ -98,6 +97,20 @@ def _as_input_error(error: OSError) -> TimonelError:
         f"cannot read or write {place}: {error.strerror}",
         hint="check its permissions and the free disk space",
     )
+
+
+def _usage_problem(error: typer.TyperException) -> str:
+    """Return the message of a wrong option, without the words of pydantic, which validates it."""
+    param, cause = getattr(error, "param", None), error.__cause__
+    if param is None or cause is None or not hasattr(cause, "errors"):
+        return error.format_message().rstrip(".")
+    found = cause.errors()[0]
+    rule, is_rule, _ = found["msg"].rpartition("Input should be ")[2].partition(", unable to parse")
+    if not is_rule and not found["msg"].startswith("Input should be "):
+        return error.format_message().rstrip(".").replace(": Value error, ", ": ")
+    name = param.opts[0] if param.param_type_name == "option" else param.human_readable_name
+    rule = rule.replace("a valid integer", "an integer").replace("a valid number", "a number")
+    return f"{name} must be {rule}, got {found['input']!r}"
 
 
 def _usage_hint(error: typer.TyperException, message: str) -> str:

@@ -29,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings=CONTEXT,
-    epilog="Put the options above anywhere before '--'. Each command has its own --help. "
+    epilog="Global options may appear anywhere before '--'. Each command has its own --help. "
     "Defaults of options are read from timonel.toml in the current folder.",
 )
 

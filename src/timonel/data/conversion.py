@@ -42,7 +42,7 @@ from timonel.storage import (
     read_document,
     write_document,
 )
-from timonel.storage.atomic import exists, sweep
+from timonel.storage.atomic import sweep
 from timonel.tracking import Artifact, RunWriter, start_run
 from timonel.tracking.mirrors.sidecar import mirror_in_background
 from timonel.units import parse_bytes
@@ -366,7 +366,9 @@ def check_target(target: Path, *, overwrite: bool) -> None:
     if is_empty:
         return
     if not overwrite:
-        raise exists(target)
+        raise AlreadyExistsError(
+            f"{target} already exists", hint="choose another destination, or use --overwrite"
+        )
     if (target / MANIFEST_NAME).is_file():
         foreign = sorted({path.name for path in target.iterdir()} - _own_files(target))
         if not foreign:

@@ -130,6 +130,11 @@ def read_manifest(folder: Path) -> Manifest:
         FormatError: The manifest's format is not supported by this release.
     """
     path = folder / MANIFEST_NAME
+    if not folder.exists():
+        raise NotFoundError(
+            f"no dataset at {folder}: the folder does not exist",
+            hint="check the path, or create a dataset with 'timonel convert SOURCE DESTINATION'",
+        )
     if not path.is_file():
         raise NotFoundError(
             f"no dataset at {folder}: it has no {MANIFEST_NAME}",

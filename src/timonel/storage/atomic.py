@@ -180,7 +180,7 @@ def exists(target: str | Path) -> AlreadyExistsError:
     """Return the error for a ``target`` that already exists."""
     return AlreadyExistsError(
         f"{target} already exists",
-        hint="choose another path, remove it, or use --overwrite if the command has it",
+        hint="choose another path, or remove it",
     )
 
 

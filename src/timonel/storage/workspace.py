@@ -77,9 +77,13 @@ def find_workspace(
     if root is not None and (root / "FORMAT").exists():
         read_document(root / "FORMAT", "workspace")
         return Workspace(root)
+    if not create and named:
+        raise NotFoundError(
+            f"no workspace at {root}", hint=f"check --workspace or {ENVIRONMENT_VARIABLE}"
+        )
     if not create:
         raise NotFoundError(
-            f"no workspace at {root or Path.cwd()} or above",
+            f"no workspace at {Path.cwd()} or above",
             hint="run 'timonel convert' or 'timonel train' here first, or give --workspace",
         )
     return _make(root or Path.cwd() / FOLDER_NAME)

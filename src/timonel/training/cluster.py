@@ -142,11 +142,12 @@ def _read_document(source: str, environ: Mapping[str, str]) -> dict[str, Any]:
         text, where = environ.get("TF_CONFIG"), "the environment variable TF_CONFIG"
     else:
         path = Path(source).expanduser()
-        text, where = (path.read_text() if path.is_file() else None), f"the file {path}"
+        text, where = (path.read_text() if path.is_file() else None), f"cluster file {path}"
     if text is None:
         raise NotFoundError(
-            f"No cluster: {where} does not exist",
-            hint='describe it as in TF_CONFIG: {"cluster": {"chief": ["a:1"], "worker": ["b:1"]}}',
+            f"{where} does not exist",
+            hint="create it in the format of TF_CONFIG: "
+            '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}}',
         )
     try:
         content = json.loads(text)

@@ -18,6 +18,12 @@ _OF_ONE_WORKER = frozenset(
 )
 _REDUCING = frozenset({StrategyName.MIRRORED, StrategyName.MULTI_WORKER})
 """Strategies whose replicas all-reduce their gradients."""
+_FLAGS = {
+    StrategyName.MIRRORED: "--devices-per-worker",
+    StrategyName.MULTI_WORKER: "--workers",
+    StrategyName.PARAMETER_SERVER: "--ps",
+}
+"""Option that makes ``auto`` choose a strategy."""
 
 
 def check_settings(settings: Settings) -> None:
@@ -133,8 +139,8 @@ def _of_numerics(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str
         yield _without("xla", "--deterministic: XLA lacks deterministic forms of some operations")
     if asked.xla and chosen not in {StrategyName.NONE, StrategyName.ONE_DEVICE}:
         yield (
-            _only_with("--xla", "one replica", chosen),
-            "XLA cannot compile communication between replicas: leave out --xla or the replicas",
+            f"--xla supports one replica only, not {_used(chosen)}",
+            f"remove --xla or {_FLAGS.get(chosen, '--strategy')}",
         )
     if asked.precision == "float16" and chosen is StrategyName.CENTRAL_STORAGE:
         yield (
@@ -226,5 +232,8 @@ def _without(option: str, given: str) -> tuple[str, str]:
 
 
 def _only_with(flag: str, supported: str, chosen: StrategyName) -> str:
-    used = "one device" if chosen is StrategyName.NONE else f"'{chosen.value}'"
-    return f"{flag} works only with {supported}, not with {used}"
+    return f"{flag} works only with {supported}, not with {_used(chosen)}"
+
+
+def _used(chosen: StrategyName) -> str:
+    return "one device" if chosen is StrategyName.NONE else f"'{chosen.value}'"

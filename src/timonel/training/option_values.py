@@ -99,9 +99,8 @@ def parse_early_stopping(text: str | None) -> EarlyStopping | None:
         by = None
     if by is None or patience < 1 or not by.needs_evaluation:
         raise SpecError(
-            "--early-stopping needs a validation metric, such as val_loss, max:val_f1 or "
-            f"val_loss:5, got {text!r}",
-            hint="the number is the patience: how many checkpoints in a row may be no better",
+            f"--early-stopping needs a validation metric, got {text!r}",
+            hint="as in val_loss, max:val_f1 or val_loss:5",
         )
     return EarlyStopping(by, patience)
 

@@ -44,6 +44,9 @@ def list_(ctx: typer.Context, json: Json = False) -> None:
             }
         )
         return
+    if not made:
+        typer.echo("No datasets. Create one with 'timonel convert SOURCE DESTINATION'.")
+        return
     rows = [
         (item.label, item.metadata.get("records"), item.short_digest, clock(run.started_at), uri)
         for uri, (run, item) in made.items()

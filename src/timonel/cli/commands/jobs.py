@@ -44,7 +44,7 @@ def list_(
     elif shown:
         console().print(render.job_list(shown))
     else:
-        typer.echo("no jobs yet: 'timonel train' starts one")
+        typer.echo("No jobs. Start one with 'timonel train SCRIPT'.")
 
 
 @app.command(cls=StyledCommand)
@@ -210,10 +210,13 @@ def find_job(workspace: Workspace, ref: str) -> str:
             f"{ref!r} matches {len(matches)} jobs",
             hint=f"use a longer prefix: {', '.join(matches[:3])}",
         )
+    if not matches and (ref == "last" or not known):
+        raise NotFoundError(
+            "this workspace has no jobs", hint="start one with 'timonel train SCRIPT'"
+        )
     if not matches:
         raise NotFoundError(
-            "this workspace has no jobs" if ref == "last" else f"no job matches {ref!r}",
-            hint="'timonel jobs' lists the jobs of this workspace",
+            f"no job matches {ref!r}", hint="'timonel jobs' lists the jobs of this workspace"
         )
     return matches[0]
 

@@ -110,7 +110,7 @@ def list_(
         )
         return
     if not entries:
-        typer.echo("no keys yet: 'timonel keys create NAME' creates one")
+        typer.echo("No keys. Create one with 'timonel keys create NAME'.")
         return
     rows = [
         (
@@ -134,10 +134,13 @@ def revoke(
 ) -> None:
     """Revoke a key; running servers refuse it within a second."""
     from timonel.cli.render.output import print_json
-    from timonel.serving.auth.keys import KeyRecord, change_entries, read_entries
+    from timonel.serving.auth.keys import KeyRecord, change_entries
 
     path = _path(ctx, file)
-    read_entries(path)  # fails if the file is missing, instead of creating it
+    if not path.exists():
+        raise NotFoundError(
+            f"no key file at {path}", hint="create a key with 'timonel keys create NAME'"
+        )
     revoked: list[KeyRecord] = []
 
     def without(entries: tuple[KeyRecord, ...]) -> list[KeyRecord]:

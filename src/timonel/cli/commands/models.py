@@ -40,7 +40,7 @@ def list_(
     elif found:
         console().print(render.version_list(found))
     else:
-        typer.echo("no models yet: 'timonel export' publishes one")
+        typer.echo("No models. Publish one with 'timonel export --name NAME'.")
 
 
 @app.command(cls=StyledCommand)

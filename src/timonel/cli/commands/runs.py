@@ -77,7 +77,7 @@ def list_(
         if len(shown) < len(found):
             typer.echo(f"and {len(found) - len(shown)} older ones: --limit 0 shows all")
     else:
-        typer.echo("no runs yet: 'timonel convert' and 'timonel train' create them")
+        typer.echo("No runs. 'timonel convert' and 'timonel train' create them.")
 
 
 @app.command(cls=StyledCommand)

@@ -47,7 +47,7 @@ def list_(
         )
         return
     if not found:
-        typer.echo("no server runs: 'timonel serve' starts one")
+        typer.echo("No servers are running. Start one with 'timonel serve MODEL'.")
         return
     rows = [
         (s.pid, ", ".join(s.models), s.rest_url, s.grpc_address, clock(s.started)) for s in found

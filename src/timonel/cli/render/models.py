@@ -89,7 +89,7 @@ def _runtime(version: ModelVersion) -> str | None:
         found = read_evidence(version.path)
     except TimonelError:
         return None
-    return f"{found.runtime}: {found.reason}"
+    return f"{found.runtime} ({found.reason})"
 
 
 def _facts(version: ModelVersion) -> dict[str, Any]:

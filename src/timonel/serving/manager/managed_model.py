@@ -239,6 +239,11 @@ class ManagedModel:
         return Unavailable(self.name, None, not_found(self._problem or "found no version to serve"))
 
     @property
+    def problem(self) -> str | None:
+        """Why the source cannot list its versions, or None."""
+        return self._problem
+
+    @property
     def _waits(self) -> bool:
         # Without polling, no new version is ever found.
         return self._settings.wait_for_versions and self._settings.poll_s > 0

@@ -133,9 +133,11 @@ def unservable(models: Sequence[ManagedModel]) -> UnservableError:
     failures = [model.failure() for model in models]
     first, model = failures[0], models[0].model
     if first.version is None:
+        # The source's error, such as a missing package, names its own cure.
+        problem = models[0].problem
         return UnservableError(
-            f"Model {model.name} has no version to serve: {first.error.message}",
-            hint="export a model first: timonel export --name NAME",
+            problem or f"Model {model.name} has no version to serve",
+            hint="" if problem else f"publish one with 'timonel export --name {model.name}'",
             failures=failures,
         )
     # Exporting again does not help for a model rejected as unsafe.

@@ -60,6 +60,7 @@ from timonel.storage import digest_file
 
 _PACKAGES = ("tensorflow", "ai-edge-litert")
 _TAGS = ("serve",)
+_NO_SAMPLES = "no sample requests to measure other runtimes"
 _MIN_LITERT_BYTES, _MIN_FROZEN_BYTES = 256 << 10, 4 << 20
 """Below these bytes of variables, computing takes less time than the rest of a request."""
 _SINGLE_EXAMPLES, _BATCHED_EXAMPLES = 4, 16
@@ -96,7 +97,7 @@ def choose(request: MeasuringRequest) -> Evidence:
     missing = obstacle(request.saved_model)
     min_bytes = _MIN_FROZEN_BYTES if missing else _MIN_LITERT_BYTES
     if not samples:
-        return _unchanged(request, missing or "there are no requests to compare answers on")
+        return _unchanged(request, missing or _NO_SAMPLES)
     variables = (request.saved_model / "variables").glob("*")
     if not request.required and sum(path.stat().st_size for path in variables) < min_bytes:
         small = "it is small; to measure it anyway, run 'timonel models optimize'"

@@ -197,9 +197,9 @@ def test_options_that_mean_nothing_are_told_before_anything_is_started(workspace
     with pytest.raises(NotFoundError, match="there is no file with hooks"):
         start(workspace, ["m"], hooks=[file])
     file.touch()
-    with pytest.raises(SpecError, match="there is no model other"):
+    with pytest.raises(SpecError, match="no model 'other' in this server"):
         start(workspace, ["m"], hooks=[f"other={file}"])
-    with pytest.raises(SpecError, match="there is no model other"):
+    with pytest.raises(SpecError, match="no model 'other' in this server"):
         start(workspace, ["m"], allow_python=["other"])
     with pytest.raises(SpecError, match="m has several files with hooks"):
         start(workspace, ["m"], hooks=[f"m={file}", f"m={file}"])

@@ -90,7 +90,8 @@ def python_settings(
             if name not in known:
                 served = ", ".join(sorted(known - {EVERY_MODEL}))
                 raise SpecError(
-                    f"there is no model {name}", hint=f"the models are: {served}; or * for all"
+                    f"no model {name!r} in this server",
+                    hint=f"the models are: {served}; or * for all",
                 )
     return PythonSettings(allow=tuple(allow), hooks=files)
 
