@@ -140,6 +140,9 @@ def test_a_damaged_file_is_reported_until_it_is_mended(version):
     with pytest.raises(StatusError, match="exit code 3"):
         ask(model, "exit")
     until(lambda: model.outage is not None and model.outage.message == "a damaged model")
+    assert model.outage.code is Code.DATA_LOSS
+    with pytest.raises(StatusError, match="UNAVAILABLE: a damaged model"):
+        ask(model, "double")
     (version / "saved_model.pb").write_bytes(content)
     until(lambda: model.outage is None, 30)
     assert ask(model, "double") == 2
@@ -287,6 +290,21 @@ def test_the_parent_is_replaced_when_it_dies(version):
     until(lambda: not psutil.pid_exists(before))
     recovered(model, before)
     assert runtime._zygote.pid != parent
+    model.close()
+    runtime.close()
+
+
+def test_requests_are_unavailable_while_the_replaced_parent_dies_too(version):
+    runtime = ProcessRuntime(REFERENCE)
+    model = runtime.load(version, SETTINGS)
+    before, first = model.pid, runtime._zygote
+    os.kill(first.pid, signal.SIGKILL)
+    until(lambda: runtime._zygote not in {None, first})
+    os.kill(runtime._zygote.pid, signal.SIGKILL)
+    until(lambda: "was killed by SIGKILL" in getattr(model.outage, "message", ""))
+    with pytest.raises(StatusError, match=r"UNAVAILABLE: .* was killed by SIGKILL"):
+        ask(model, "double")
+    recovered(model, before)
     model.close()
     runtime.close()
 

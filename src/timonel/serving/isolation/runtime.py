@@ -113,8 +113,9 @@ class ProcessRuntime(Runtime):
 class ProcessModel(ScheduledModel):
     """A model in another process, which is replaced after a crash.
 
-    Requests in flight at a crash, and those until the restart, fail with ``UNAVAILABLE`` at once.
-    They do not wait for the load, so they never delay requests to other models.
+    Requests in flight at a crash, and those until the restart, fail with ``UNAVAILABLE`` at once,
+    even if a restart failed with another code, which `outage` has. They do not wait for the load,
+    so they never delay requests to other models.
 
     Args:
         name: The name for log messages.
@@ -171,7 +172,8 @@ class ProcessModel(ScheduledModel):
         """Request the outputs of a signature; see `ComputeProcess.submit`."""
         process = self._process
         if process is None:
-            return refused(self._unavailable)
+            # Whatever the reason, the client can do nothing about it.
+            return refused(StatusError(Code.UNAVAILABLE, self._unavailable.message))
         return process.submit(signature, inputs, outputs, deadline)
 
     def allocate(self, shape: Sequence[int], dtype: str) -> Array:
