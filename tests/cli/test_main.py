@@ -17,7 +17,8 @@ from PIL import Image
 from tests.cli.conftest import Timonel
 from timonel.cli import main as main_module
 from timonel.cli.catalogue import ENTRIES
-from timonel.errors import Interrupted, ModelError, UserCodeError
+from timonel.errors import InputError, Interrupted, ModelError, UserCodeError
+from timonel.storage import find_workspace
 
 HEAVY = (
     "tensorflow",
@@ -216,6 +217,26 @@ def test_what_is_wrong_with_a_disk_is_no_defect(number: int, timonel, monkeypatc
     assert outcome.exit_code == 2
     expected = f"cannot read or write /there/file: {os.strerror(number)}"
     assert expected in outcome.error_line
+
+
+@pytest.mark.parametrize(
+    ("argv", "part"),
+    [
+        (["train", "n" * 3000], "is too long: use a shorter name"),
+        (["serve", "n" * 3000], "is too long: use a shorter name"),
+        (["lineage", "n" * 3000], "is too long: use a shorter name"),
+        (["convert", "loop", "out"], "loop is a loop of symbolic links"),
+    ],
+)
+def test_a_path_that_cannot_be_opened_is_no_defect(
+    argv: list[str], part: str, here: Path, timonel: Timonel
+) -> None:
+    find_workspace(here / ".timonel")
+    (here / "loop").symlink_to("loop")
+    outcome = timonel(*argv)
+    assert outcome.exit_code == InputError.exit_code
+    assert part in outcome.error_line
+    assert len(outcome.error_line) < 250
 
 
 def test_an_interrupt_outside_a_command_is_one_line_too(timonel, monkeypatch) -> None:

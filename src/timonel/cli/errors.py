@@ -27,6 +27,10 @@ EXIT_BUG = 1
 EXIT_USAGE = 2
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}
 """Errors of a disk or its permissions, not bugs of timonel."""
+_PATH_ERRORS = {errno.ENAMETOOLONG, errno.ELOOP}
+"""Errors of a path that the user typed."""
+_SHOWN_PATH = 80
+"""Characters shown of a path that is too long."""
 _CHOICE = re.compile(r"'[^']*' is not one of .*")
 _QUOTED = re.compile(r"'([^']*)'")
 _RANK_WAIT_S = 5.0
@@ -50,8 +54,10 @@ def report(error: BaseException, args: Sequence[str], *, debug: bool) -> int:
         return _report_expected(error)
     if debug:
         return EXIT_BUG
-    if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
-        return _report_expected(_as_input_error(error))
+    # Until Python 3.12, Path.resolve() turns the error of a symlink loop into a RuntimeError.
+    cause = error.__context__ if isinstance(error, RuntimeError) else error
+    if isinstance(cause, OSError) and cause.errno in _DISK_ERRORS | _PATH_ERRORS:
+        return _report_expected(_as_input_error(cause))
     return _report_bug(error, args)
 
 
@@ -92,7 +98,17 @@ def _report_expected(error: BaseException) -> int:
 
 
 def _as_input_error(error: OSError) -> TimonelError:
-    place = error.filename or tempfile.gettempdir()
+    place = str(error.filename or tempfile.gettempdir())
+    if error.errno == errno.ENAMETOOLONG:
+        return InputError(
+            f"the path {place[:_SHOWN_PATH]}... of {len(place)} characters is too long",
+            hint="use a shorter name",
+        )
+    if error.errno == errno.ELOOP:
+        return InputError(
+            f"the path {place} is a loop of symbolic links",
+            hint="point the link at a file or folder",
+        )
     return InputError(
         f"cannot read or write {place}: {error.strerror}",
         hint="check its permissions and the free disk space",
