@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from timonel.models.exports import reference_of, verify_export
 from timonel.training import TrainingContext, context
 from timonel.training.cluster import Cluster
 from timonel.training.worker import exporting
+from timonel.training.worker.fit import loops
 from timonel.training.worker.fit.managed_fit import Fitted
 
 
@@ -142,3 +144,32 @@ def test_an_evaluator_exports_nothing(tmp_path: Path, model: object) -> None:
     cluster = Cluster({"chief": ("127.0.0.1:1",)}, "evaluator", 0)
     TrainingContext(cluster=cluster, job_dir=tmp_path).export(model)
     assert not any(tmp_path.iterdir())
+
+
+def test_a_loop_of_two_workers_without_a_strategy_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import keras
+
+    cluster = Cluster({"chief": ("127.0.0.1:1",), "worker": ("127.0.0.1:2",)}, "chief", 0)
+    task = TrainingContext(cluster=cluster, job_dir=tmp_path)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.BatchNormalization()])
+    data = tf.data.Dataset.from_tensor_slices(np.ones((4, 2), np.float32)).batch(2)
+
+    def train(epochs: int) -> list[int]:
+        monkeypatch.setattr(loops, "_numbers", itertools.count())
+        saved = task.checkpointer({"model": model}, data=data)
+        done = []
+        for epoch in saved.epochs(epochs):
+            for batch in saved.batches():
+                model(batch, training=True)
+            done.append(epoch)
+        return done
+
+    assert train(1) == [0]
+    moving = [variable.numpy() for variable in model.non_trainable_variables]
+    for variable in model.non_trainable_variables:
+        variable.assign(variable * 0)
+    assert train(1) == []
+    assert np.array_equal([variable.numpy() for variable in model.non_trainable_variables], moving)
+    assert train(2) == [1]
