@@ -104,6 +104,19 @@ def test_a_job_that_was_to_stop_is_not_started_again(engine: EngineHarness) -> N
     assert (status.state, status.generation) == (JobState.STOPPED, 1)
 
 
+def test_a_job_whose_epilogue_has_begun_is_not_started_again(engine: EngineHarness) -> None:
+    steps = ("touch:begun", "await:go", "append:outcomes")
+    engine.submit("ready", epilogue=CommandSpec(module=TASK_MODULE, args=steps))
+    eventually(engine.file("begun").exists)
+    os.kill(record_of(engine).supervisor.pid, signal.SIGKILL)
+    engine.file("go").touch()
+    status = engine.wait("job")
+    assert (status.state, status.generation) == (JobState.FAILED, 1)
+    assert status.message == "supervisor died (signal 9)"
+    last = engine.file("outcomes").read_text().splitlines()[-1]
+    assert json.loads(last)["state"] == "failed"
+
+
 def test_a_job_is_resumed_though_its_sidecar_takes_its_time(engine: EngineHarness) -> None:
     sidecar = CommandSpec(module=TASK_MODULE, args=("wait",), patience_s=600.0)
     engine.submit("ready", "g1@wait", sidecars=(sidecar,))
