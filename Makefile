@@ -9,7 +9,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-peers lock-peers test-soak test-soak-serving test-browser clean
 
-help: ## list the targets
+help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
 
 COMPILED := setup.py src/timonel/serving/protocols/tfs_rest/_numbers.c
@@ -30,7 +30,7 @@ demo: $(DEMO_VENV)/.ready ## set up and run the whole path on real digits
 test: $(VENV)/.ready check ## set up, check and test everything that runs in minutes
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-check: lint types ## format, lint, types and layers
+check: lint types ## check format, lint, types and layers
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
@@ -50,13 +50,13 @@ $(SCHEMATHESIS_VENV)/.ready: $(VENV)/.ready requirements/schemathesis.txt
 	@$(BIN)/uv pip install --quiet --python $(SCHEMATHESIS_VENV)/bin/python -r requirements/schemathesis.txt
 	@touch $@
 
-test-soak: $(VENV)/.ready $(SCHEMATHESIS_VENV)/.ready ## long fault matrices; the figures go to benchmarks/results/
+test-soak: $(VENV)/.ready $(SCHEMATHESIS_VENV)/.ready ## run long fault matrices and write their figures to benchmarks/results/
 	TIMONEL_SCHEMATHESIS=$(SCHEMATHESIS_VENV)/bin/schemathesis \
 	TIMONEL_SOAK_REPORT=benchmarks/results/soak.md \
 	TIMONEL_SERVING_SOAK_REPORT=benchmarks/results/serving_soak.md \
 		$(BIN)/python -m pytest -m soak --timeout 3600
 
-test-soak-serving: $(VENV)/.ready $(SCHEMATHESIS_VENV)/.ready ## the part of it that breaks servers
+test-soak-serving: $(VENV)/.ready $(SCHEMATHESIS_VENV)/.ready ## run only the fault matrices of serving
 	TIMONEL_SCHEMATHESIS=$(SCHEMATHESIS_VENV)/bin/schemathesis \
 	TIMONEL_SERVING_SOAK_REPORT=benchmarks/results/serving_soak.md \
 		$(BIN)/python -m pytest -m soak --timeout 3600 tests/serving
@@ -66,21 +66,21 @@ $(VENV)/.browser: $(VENV)/.ready requirements/browser.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements/browser.txt
 	@touch $@
 
-test-browser: $(VENV)/.browser ## the server's page in a real Chromium (Debian: apt install chromium)
+test-browser: $(VENV)/.browser ## test the server's page in Chromium (Debian: apt install chromium)
 	$(BIN)/python -m pytest -m browser --timeout 300 tests/serving/console/page
 
-bench: bench-main-path bench-training bench-serving ## measure against the same work written by hand
+bench: bench-main-path bench-training bench-serving ## run all benchmarks
 
-bench-main-path: $(VENV)/.ready ## from raw files to the first answer
+bench-main-path: $(VENV)/.ready ## measure the path from raw files to the first prediction
 	$(BIN)/python benchmarks/main_path.py
 
-bench-training: $(VENV)/.ready ## steps, stragglers, kills, checkpoints, numbers of workers
+bench-training: $(VENV)/.ready ## measure training: steps, stragglers, kills, checkpoints, scaling
 	$(BIN)/python benchmarks/training.py
 
-bench-serving: $(VENV)/.ready ## against other model servers; needs wrk and h2load
+bench-serving: $(VENV)/.ready ## compare with other model servers (needs wrk and h2load)
 	$(BIN)/python benchmarks/serving.py
 
-bench-peers: $(VENV)/.ready ## set up those servers, each in an environment of its own
+bench-peers: $(VENV)/.ready ## install the other model servers, each in its own environment
 	$(BIN)/python benchmarks/serving.py --setup
 
 $(WHEEL_VENV)/.ready: requirements/bootstrap.txt
@@ -88,7 +88,7 @@ $(WHEEL_VENV)/.ready: requirements/bootstrap.txt
 	@touch $@
 
 # The wheel is built from the sdist, each in an environment that has setuptools and nothing else.
-wheel: $(WHEEL_VENV)/.ready ## build an sdist and a wheel into dist/, to install elsewhere
+wheel: $(WHEEL_VENV)/.ready ## build an sdist and a wheel into dist/
 	$(WHEEL_VENV)/bin/uv build --python $(WHEEL_VENV)/bin/python --out-dir dist .
 
 docs: $(VENV)/.ready ## build the documentation into site/
@@ -97,9 +97,9 @@ docs: $(VENV)/.ready ## build the documentation into site/
 lock: $(VENV)/.ready ## resolve the pinned requirements again
 	sh scripts/lock.sh $(BIN)/uv
 
-lock-peers: $(VENV)/.ready ## resolve the requirements of the servers that are measured
+lock-peers: $(VENV)/.ready ## resolve the requirements of the other model servers
 	sh benchmarks/peers/lock.sh $(BIN)/uv
 
-clean: ## remove what make made
+clean: ## remove everything that make created
 	rm -rf $(VENV) $(DEMO_VENV) $(SCHEMATHESIS_VENV) $(WHEEL_VENV) benchmarks/peers/*/.venv site dist build demo
 	rm -rf src/*.egg-info src/timonel/serving/protocols/tfs_rest/_numbers*.so

@@ -13,6 +13,7 @@ from mkdocs.structure.files import File, Files
 
 from timonel.cli.catalogue import ENTRIES
 from timonel.cli.defaults import VARIABLES
+from timonel.cli.groups import help_record
 from timonel.cli.main import app
 from timonel.errors import TimonelError
 from timonel.options import options_of
@@ -60,7 +61,7 @@ def command_line() -> str:
 
 def intro(group: Any) -> str:
     """Return what the program is and the options of every command."""
-    return f"{group.help}\n\nThese options may stand anywhere before `--`:\n"
+    return f"{group.help}\n\nGlobal options may appear anywhere before `--`:\n"
 
 
 def precedence() -> str:
@@ -108,7 +109,7 @@ def options(command: Any, context: typer.Context) -> str:
     """Return a command's arguments and options as a table for each section of its help."""
     sections: dict[str, list[str]] = {}
     for param in command.get_params(context):
-        record = param.get_help_record(context)
+        record = help_record(param, context)
         if record and "--help" not in record[0] and "completion" not in record[0]:
             line = f"| <code>{escape(html.escape(record[0]))}</code> | {escape(record[1])} |"
             sections.setdefault(getattr(param, "rich_help_panel", None) or "Name", []).append(line)

@@ -100,7 +100,7 @@ def draw_run(axis, run) -> None:
         axis.plot([p.epoch + 1 for p in points], [p.value for p in points], color=color, label=name)
     axis.legend(frameon=False)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.set_title("Job and Run: two workers", fontweight="bold")
+    axis.set_title("Job and Run", fontweight="bold")
     axis.text(0.5, -0.22, "epoch", ha="center", transform=axis.transAxes)
 
 

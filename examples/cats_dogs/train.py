@@ -1,4 +1,4 @@
-"""Cats and dogs: the convolutional network of the field's tutorial, in plain Keras."""
+"""Classify photographs of cats and dogs with a small convolutional network in plain Keras."""
 
 import argparse
 

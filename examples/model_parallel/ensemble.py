@@ -1,4 +1,4 @@
-"""An ensemble with each member on a device of its own: one plain ``fit``, one exported model.
+"""Train an ensemble with one device per member by one plain ``fit``.
 
 timonel train examples/model_parallel/ensemble.py --strategy one-device --devices-per-worker 2
 """
@@ -20,7 +20,7 @@ devices = [device.name for device in tf.config.list_logical_devices(kind)]
 
 
 class Member(keras.layers.Layer):
-    """A classifier that keeps its weights, and computes, on one device."""
+    """Classifier with its weights and operations on one device."""
 
     def __init__(self, device: str, seed: int) -> None:
         super().__init__(name=f"member_{seed}")

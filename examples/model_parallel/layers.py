@@ -1,8 +1,8 @@
-"""One network whose layers are on two devices, trained by plain ``fit``.
+"""Train one network with its layers on two devices by plain ``fit``.
 
     timonel train examples/model_parallel/layers.py --strategy one-device --devices-per-worker 2
 
-With --set split=0 all layers are on the first device: the difference is what it costs.
+With --set split=0, all layers are on the first device, for comparison.
 """
 
 import argparse
@@ -20,7 +20,7 @@ options = parser.parse_args()
 
 
 class On(keras.layers.Wrapper):
-    """Keeps a layer's weights, and computes its outputs, on one device."""
+    """Wrapper that places a layer's weights and operations on one device."""
 
     def __init__(self, layer: keras.layers.Layer, device: str) -> None:
         super().__init__(layer)
