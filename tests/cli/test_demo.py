@@ -327,7 +327,7 @@ def run_what_to_try_next(text: str, folder: Path) -> None:
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "moment", [pytest.param("$ timonel convert", marks=pytest.mark.soak), "started; follow it"]
+    "moment", [pytest.param("$ timonel convert", marks=pytest.mark.soak), "$ timonel train"]
 )
 def test_ctrl_c_leaves_no_process_behind(moment: str, here: Path) -> None:
     with subprocess.Popen(

@@ -145,7 +145,7 @@ def test_version(timonel: Timonel) -> None:
         (["runs", "shwo"], "did you mean 'show'?"),
         (["--nope"], "No such option: --nope: see 'timonel --help'"),
         (["init"], "see 'timonel init --help'"),
-        (["init", "video"], "'image|table': 'video' is not one of 'image', 'table': see 'timonel"),
+        (["init", "video"], "'TYPE': 'video' is not one of 'image', 'table': see 'timonel"),
         (["init", "imag"], "'imag' is not one of 'image', 'table': did you mean 'image'?"),
         (["train", "t.py", "--strategy", "miror"], "'tpu': did you mean 'mirrored'?"),
         (["train", "train.py", "--epochs", "3"], "timonel train train.py -- --epochs 3"),

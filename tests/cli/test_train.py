@@ -57,7 +57,7 @@ def nothing_started(folder: Path) -> bool:
         (["notes.ipynb"], "notes.ipynb is not a notebook"),
         (["json"], "the package json has no __main__"),
         (["no.such.module"], "and no module no.such.module"),
-        (["train.py", "--cluster", "absent.json"], "the file absent.json does not exist"),
+        (["train.py", "--cluster", "absent.json"], "cluster file absent.json does not exist"),
         (["train.py", "--cluster", "env"], "TF_CONFIG does not exist"),
         (["train.py", "--cluster", "cluster.json"], "does not say which task"),
         (["train.py", "--cluster", "cluster.json", "--task-type", "ps"], "got 'ps'"),

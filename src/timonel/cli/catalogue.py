@@ -40,7 +40,7 @@ ENTRIES = (
     CommandEntry(
         "runs", LOOK, "List, show and compare runs: parameters, metrics, inputs, outputs."
     ),
-    CommandEntry("lineage", LOOK, "Show which data, runs and models something was made from."),
+    CommandEntry("lineage", LOOK, "Trace a dataset, run or model to its sources and products."),
     CommandEntry("jobs", LOOK, "List, show, scale, resume and stop jobs."),
     CommandEntry("models", LOOK, "List, show, add, check, optimize and delete model versions."),
     CommandEntry("data", LOOK, "Convert, list, show and verify datasets."),

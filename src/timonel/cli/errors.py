@@ -124,7 +124,7 @@ def _usage_problem(error: typer.TyperException) -> str:
     rule, is_rule, _ = found["msg"].rpartition("Input should be ")[2].partition(", unable to parse")
     if not is_rule and not found["msg"].startswith("Input should be "):
         return error.format_message().rstrip(".").replace(": Value error, ", ": ")
-    name = param.opts[0] if param.param_type_name == "option" else param.human_readable_name
+    name = param.opts[0] if param.param_type_name == "option" else param.name.upper()
     rule = rule.replace("a valid integer", "an integer").replace("a valid number", "a number")
     return f"{name} must be {rule}, got {found['input']!r}"
 

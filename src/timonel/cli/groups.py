@@ -22,6 +22,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MAX_HELP_WIDTH = 120
 """Maximum help width: longer lines are hard to read."""
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": MAX_HELP_WIDTH}
+_METAVARS = {"str": "TEXT", "int": "N", "float": "N", "path": "PATH"}
+_TYPE = re.compile(rf"<(?:list\[)?({'|'.join(_METAVARS)})(?: range)?\]?>")
 _HEADING = re.compile(r"^[A-Z][A-Za-z, ]+:", re.MULTILINE)
 _TERM = re.compile(r"^  (-\S+(?:, -\S+)*|[a-z]+)(?=\s)", re.MULTILINE)
 
@@ -33,11 +35,21 @@ class StyledCommand(TyperCommand):
         """Return the help text."""
         return colour(super().get_help(ctx))
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the usage: arguments in capitals, optional ones in brackets."""
+        pieces = [self.options_metavar or ""]
+        for param in self.get_params(ctx):
+            if param.param_type_name == "argument":
+                many = "..." if param.nargs != 1 else ""
+                name = f"{_name(param)}{many}"
+                pieces.append(name if param.required else f"[{name}]")
+        return pieces
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments first, then option panels in order of first use."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
+            record = help_record(param, ctx)
             is_option = param.param_type_name == "option"
             title = getattr(param, "rich_help_panel", None) or (
                 "Options" if is_option else "Arguments"
@@ -47,6 +59,22 @@ class StyledCommand(TyperCommand):
         for title in sorted(sections, key=lambda title: (title != "Arguments", title == "Options")):
             with formatter.section(title):
                 formatter.write_dl(sections[title])
+
+
+def help_record(param: Any, ctx: Any) -> tuple[str, str] | None:
+    """Return the term and text of a parameter's help, with metavars instead of Python types."""
+    record = param.get_help_record(ctx)
+    if record is None:
+        return None
+    term, text = record
+    if param.param_type_name == "argument":
+        return _name(param), text
+    return _TYPE.sub(lambda match: _METAVARS[match[1]], term), text
+
+
+def _name(argument: Any) -> str:
+    name: str = argument.metavar or argument.name.upper()
+    return name
 
 
 class Group(TyperGroup):

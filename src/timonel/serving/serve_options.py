@@ -27,8 +27,8 @@ class ServeOptions(TypedDict, total=False):
         Reference | None,
         Option(
             None,
-            "ModelServerConfig text file instead of models; changes are followed. The format is "
-            "TensorFlow Serving's.",
+            "ModelServerConfig text file instead of models, reloaded when it changes. The format "
+            "is TensorFlow Serving's.",
             MODELS,
         ),
     ]
@@ -151,7 +151,8 @@ class ServeOptions(TypedDict, total=False):
         float | None,
         Option(
             None,
-            "Restart a version's process if requests are pending and it stays silent so long. "
+            "Restart a version's process if it has pending requests and does not respond for this "
+            "long. "
             "Must be longer than any request takes.",
             COMPUTE,
             computed="off",

@@ -104,7 +104,7 @@ class TrainOptions(TypedDict, total=False):
     ]
     compress_gradients: Annotated[
         Compression | None,
-        Option(None, "Send gradients in this type. It is used between replicas.", DISTRIBUTION),
+        Option(None, "Compress exchanged gradients to this type.", DISTRIBUTION),
     ]
     chief: Annotated[
         ChiefRole,

@@ -68,8 +68,8 @@ def convert(
 ) -> None:
     """Convert a folder of images or a CSV file to a dataset.
 
-    The dataset is a folder of sharded TFRecords with a manifest. It appears whole or not at all,
-    and is the same to the byte for the same source and seed.
+    The dataset is a folder of sharded TFRecords with a manifest. The write is atomic, and the
+    same source and seed give identical bytes.
     """
     import logging
 

@@ -51,7 +51,7 @@ def list_(ctx: typer.Context, json: Json = False) -> None:
         (item.label, item.metadata.get("records"), item.short_digest, clock(run.started_at), uri)
         for uri, (run, item) in made.items()
     ]
-    console().print(table(("NAME", "RECORDS", "DIGEST", "MADE", "WHERE"), rows, wide=4))
+    console().print(table(("NAME", "RECORDS", "DIGEST", "CREATED", "PATH"), rows, wide=4))
 
 
 @app.command(cls=StyledCommand)

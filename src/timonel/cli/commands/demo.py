@@ -20,8 +20,8 @@ def demo(
 ) -> None:
     """Run the whole path on real handwritten digits.
 
-    Writes 600 images, converts, trains, exports, serves and asks; then trains and exports again
-    while clients ask, and rolls back. It runs the commands that you would type.
+    Writes 600 images, converts, trains, exports, serves and predicts, then publishes a second
+    version under load and rolls back. It runs the same commands as in the quick start.
     """
     from timonel.cli.demo.story import run_demo
     from timonel.cli.render.output import console

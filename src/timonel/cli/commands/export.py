@@ -28,7 +28,7 @@ def export(
         bool, typer.Option("--check/--no-check", help="Check the export with raw held-out inputs.")
     ] = True,
     data_root: Annotated[
-        str | None, typer.Option(help="Current folder of the raw files if they were moved.")
+        str | None, typer.Option(help="New location of the raw files, if they have moved.")
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Publish even if the check fails.")

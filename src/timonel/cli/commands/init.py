@@ -36,7 +36,9 @@ _SOURCES = {
 @app.command(cls=StyledCommand)
 def init(
     ctx: typer.Context,
-    kind: Annotated[ProjectType, typer.Argument(help="Type of data.", metavar="image|table")],
+    kind: Annotated[
+        ProjectType, typer.Argument(help="Type of data: image or table.", metavar="TYPE")
+    ],
     folder: Annotated[Path, typer.Argument(help="Folder of the project.")] = Path(),
     data: Annotated[
         bool, typer.Option("--data/--no-data", help="Write sample data beside the script.")

@@ -25,7 +25,7 @@ def lineage(
     ] = "both",
     json: Json = False,
 ) -> None:
-    """Show which data, runs and models something was made from."""
+    """Trace a dataset, run or model to its sources and products."""
     from timonel.cli.render.output import console, print_json
     from timonel.tracking import as_json, as_rich
     from timonel.tracking import lineage as find_lineage

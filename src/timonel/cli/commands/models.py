@@ -85,7 +85,7 @@ def check(
     ctx: typer.Context,
     model: Annotated[str, MODEL],
     data_root: Annotated[
-        str | None, typer.Option(help="Current folder of the raw files if they were moved.")
+        str | None, typer.Option(help="New location of the raw files, if they have moved.")
     ] = None,
     json: Json = False,
 ) -> None:

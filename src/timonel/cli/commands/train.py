@@ -41,7 +41,7 @@ def train(
     args: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Arguments after '--' are passed to the script unchanged.", metavar="[-- ARGS]"
+            help="Arguments after '--' are passed to the script unchanged.", metavar="-- ARGS"
         ),
     ] = None,
     *,
@@ -112,7 +112,8 @@ def train(
         remarks.print(f"this task of {run.id} is done")
         return
     settings.mention_shared_workspace()
-    remarks.print(f"job {run.id} started; follow it with 'timonel logs'.", soft_wrap=True)
+    follow = "; follow it with 'timonel logs'" if detach else ""
+    remarks.print(f"job {run.id} started{follow}", soft_wrap=True)
     if options["wandb"]:
         from timonel.styles import from_here
         from timonel.tracking.mirrors.wandb import describe_destination, offline_folder

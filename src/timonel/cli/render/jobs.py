@@ -31,7 +31,7 @@ def job_list(jobs: Sequence[JobStatus]) -> Table:
         )
         for job in jobs
     ]
-    return table(("JOB", "STATE", "TASKS", "RESTARTS", "TIME", "WHY"), rows, wide=5)
+    return table(("JOB", "STATE", "TASKS", "RESTARTS", "TIME", "REASON"), rows, wide=5)
 
 
 def job_page(job: JobStatus, training: Sequence[Text] = ()) -> RenderableType:
@@ -42,12 +42,12 @@ def job_page(job: JobStatus, training: Sequence[Text] = ()) -> RenderableType:
         training: Lines on the current state of the training.
     """
     facts = {
-        "made": clock(job.created_at),
+        "created": clock(job.created_at),
         "took": format_seconds(duration_s(job)),
         "generation": job.generation,
         "restarts": job.restarts,
         "cause": job.cause.value if job.cause else None,
-        "why": job.message,
+        "reason": job.message,
         "failed task": job.failed_task,
         **{f"{size.role} tasks": sizes(size) for size in job.sizes},
     }
@@ -67,7 +67,7 @@ def job_page(job: JobStatus, training: Sequence[Text] = ()) -> RenderableType:
         Text.assemble((job.job_id, "bold"), "  ", status(job.state.value)),
         pairs({name: value for name, value in facts.items() if value is not None}),
         *((Text(), *training, Text()) if training else ()),
-        table(("TASK", "STATE", "ATTEMPT", "PID", "ADDRESS", "EXIT", "WHY"), rows, wide=6),
+        table(("TASK", "STATE", "ATTEMPT", "PID", "ADDRESS", "EXIT", "REASON"), rows, wide=6),
     )
 
 

@@ -36,7 +36,7 @@ def version_list(versions: Sequence[ModelVersion]) -> Table:
         )
         for version in versions
     ]
-    return table(("MODEL", "VERSION", "MADE", "HELD OUT", "CHECK", "RUN"), rows, wide=5)
+    return table(("MODEL", "VERSION", "CREATED", "ACCURACY", "CHECK", "RUN"), rows, wide=5)
 
 
 def version_page(version: ModelVersion) -> RenderableType:
@@ -48,8 +48,8 @@ def version_page(version: ModelVersion) -> RenderableType:
             table(
                 ("", "TENSOR", "TYPE", "SHAPE"),
                 [
-                    *_tensors("takes", signature.inputs),
-                    *_tensors("gives", signature.outputs),
+                    *_tensors("input", signature.inputs),
+                    *_tensors("output", signature.outputs),
                 ],
             ),
         ]
@@ -94,21 +94,21 @@ def _runtime(version: ModelVersion) -> str | None:
 
 def _facts(version: ModelVersion) -> dict[str, Any]:
     facts: dict[str, Any] = {
-        "where": version.uri,
+        "path": version.uri,
         "run": version.run_id,
         "runtime": _runtime(version),
     }
     if version.document is not None:
         export = version.document.export
         facts |= {
-            "made": clock(version.document.created_at),
+            "created": clock(version.document.created_at),
             "model": f"{export.model.name}, {export.model.parameters:,} parameters",
             "size": format_bytes(export.size_bytes),
-            "takes": export.preparation.input_kind,
+            "inputs": export.preparation.input_kind,
             "labels": ", ".join(export.labels) if export.labels else None,
             "digest": version.document.digest,
         }
-        facts |= {f"note {i}": note for i, note in enumerate(export.notes, 1)}
+        facts["notes"] = "\n".join(export.notes) or None
     return {name: value for name, value in facts.items() if value is not None}
 
 

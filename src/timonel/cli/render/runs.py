@@ -169,7 +169,7 @@ def _facts(run: RunRecord) -> dict[str, Any]:
         "started": clock(run.started_at),
         "took": _time(run),
         "restarts": run.restarts or None,
-        "why": run.message,
+        "reason": run.message,
         "job": run.job_id,
         "devices": _devices(run.devices),
         "command": " ".join(run.header.command) or None,
