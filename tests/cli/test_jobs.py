@@ -66,7 +66,7 @@ def test_a_size_that_cannot_be_is_refused(timonel: Timonel, engine: EngineHarnes
     engine.submit("ready", "await:go", job_id="fixed")
     assert "can have 2 to 4 workers, got 1" in timonel("jobs", "scale", "job", 1).error_line
     refused = timonel("jobs", "scale", "fixed", 2)
-    assert "has a fixed number of workers" in refused.error_line
+    assert "is not elastic" in refused.error_line
     engine.engine.cancel("job")
     engine.wait("job")
     assert "it has ended (stopped)" in timonel("jobs", "scale", "job", 2).error_line

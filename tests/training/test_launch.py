@@ -375,7 +375,7 @@ def test_a_handle_changes_the_size_and_resumes(script: Path, workspace: Workspac
 def test_an_engine_that_can_do_neither(script: Path, workspace: Workspace) -> None:
     engine = FakeEngine({"state": JobState.RUNNING})
     run = train(script, workspace=workspace, engine=engine, detach=True)
-    with pytest.raises(SpecError, match="has a fixed number of workers"):
+    with pytest.raises(SpecError, match="is not elastic"):
         run.job.scale(2)
     with pytest.raises(SpecError, match="engine fake cannot restart jobs"):
         run.resume()

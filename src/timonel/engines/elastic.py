@@ -96,12 +96,14 @@ def check_sizes(roles: Sequence[RoleSpec], requested: Mapping[str, int]) -> None
         SpecError: A role is missing or not elastic, or a number is out of its bounds.
     """
     known = {role.name: role for role in roles if role.is_elastic}
+    if not known:
+        raise SpecError("this job is not elastic", hint="start it with --workers MIN:MAX")
     for name, count in requested.items():
         role = next((role for role in known.values() if role.name == name), None)
         if role is None:
             raise SpecError(
                 f"the size of role {name} is fixed",
-                hint=f"the job's elastic roles are: {', '.join(known)}" if known else None,
+                hint=f"the job's elastic roles are: {', '.join(known)}",
             )
         if not role.least <= count <= role.replicas:
             raise SpecError(f"expected {role.least} to {role.replicas} {name}s, got {count}")
