@@ -1,0 +1,1 @@
+"""Hyperparameter tuning: studies of trials, each an ordinary training job."""
