@@ -236,6 +236,8 @@ class Parameter:
             raise self._error(f"a parameter of type {self.kind} has bounds instead of values")
         for name in ("low", "high"):
             bound, word = getattr(self, name), "minimum" if name == "low" else "maximum"
+            if bound is None:
+                raise self._error(f"it has no {word}")
             if not is_number(bound):
                 raise self._error(f"the {word} must be a finite number, got {bound!r}")
             if self.kind == "integer" and not float(bound).is_integer():
