@@ -19,6 +19,7 @@ import numpy.typing as npt
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from timonel.tuning.gaussian import Regression
 from timonel.tuning.points import Array, PointSampler, UnitCube, first_free, sobol_point
 from timonel.tuning.space import SearchSpace, Value
 
@@ -31,8 +32,6 @@ _LOCAL_SCALES = (0.2, 0.08, 0.03, 0.01, 0.003)
 _CENTRES = 5
 _MIN_DISTANCE = 0.005
 """Between parallel proposals: closer ones would return almost the same value."""
-_ANY = (1e-12, 1e12)
-"""Bounds that are never reached, as scikit-learn would warn; the optimizer's are narrower."""
 
 
 class BayesianSampler(PointSampler):
@@ -53,15 +52,14 @@ class BayesianSampler(PointSampler):
         self._history = _History(self)
         self._theta: Array | None = None
         self._next_fit = 0
+        self._threads: Any = None
 
     def propose(self, study: Study, trial: FrozenTrial) -> dict[str, Value]:
         """Return the point of the largest expected improvement."""
-        from threadpoolctl import (  # type: ignore[import-untyped]  # noqa: PLC0415 - lazy
-            threadpool_limits,
-        )
-
+        if self._threads is None:
+            self._threads = _thread_controller()
         # Threads slow down matrices of this size, and compete with the trials.
-        with threadpool_limits(1):
+        with self._threads.limit(limits=1):
             return self._propose(study, trial)
 
     def _propose(self, study: Study, trial: FrozenTrial) -> dict[str, Value]:
@@ -111,11 +109,11 @@ class BayesianSampler(PointSampler):
         cube = self._cube
         chosen = _subset(losses, rng)
         positions, losses = positions[chosen], _normalized(losses[chosen])
-        model = _Model(cube.features(positions), losses, self._theta)
+        model = Regression(cube.features(positions), losses, self._theta)
         if self._history.count >= self._next_fit:
             self._theta = model.optimize()
             self._next_fit = self._history.count + 1 + self._history.count // 20
-        model.update()
+        model.condition()
         best = float(model.predict(model.features)[0].min())
         if running:
             model.add(cube.features(np.array([cube.position(point) for point in running])))
@@ -172,71 +170,6 @@ class _History:
             return
         self._positions.append(self._sampler._cube.position(point))
         self._losses.append(sign * value)
-
-
-class _Model:
-    """Gaussian process on features [n, F] and normalised losses [n]."""
-
-    def __init__(self, features: Array, losses: Array, theta: Array | None) -> None:
-        from sklearn.gaussian_process import (  # noqa: PLC0415 - takes a second to load
-            GaussianProcessRegressor,
-            kernels,
-        )
-
-        self.features = features
-        self.losses = losses
-        size = features.shape[1]
-        # Length scales grow with the square root of the dimension, as distances do.
-        self._prior_mean = np.array(
-            [0.0, *[math.log(0.5 * math.sqrt(size))] * size, math.log(1e-3)]
-        )
-        self._prior_deviation = np.array([1.0, *[1.0] * size, 2.0])
-        self._kernel = kernels.ConstantKernel(1.0, _ANY) * kernels.Matern(
-            np.ones(size), _ANY, nu=2.5
-        ) + kernels.WhiteKernel(1e-3, _ANY)
-        self._kernel = self._kernel.clone_with_theta(self._prior_mean if theta is None else theta)
-        self._regressor: Any = GaussianProcessRegressor
-
-    def optimize(self) -> Array:
-        """Fit the hyperparameters by maximum a posteriori and return them."""
-        regressor = self._regressor(self._kernel, optimizer=self._minimize)
-        regressor.fit(self.features, self.losses)
-        self._kernel = regressor.kernel_
-        return np.array(self._kernel.theta)
-
-    def update(self) -> None:
-        """Condition the process on the losses with the present hyperparameters."""
-        self._fitted = self._regressor(self._kernel, optimizer=None)
-        self._fitted.fit(self.features, self.losses)
-
-    def add(self, features: Array) -> None:
-        """Add points as if the objective had returned the mean prediction."""
-        losses = self._fitted.predict(features)
-        self.features = np.vstack([self.features, features])
-        self.losses = np.concatenate([self.losses, losses])
-        self.update()
-
-    def predict(self, features: Array) -> tuple[Array, Array]:
-        """Return the mean and the standard deviation of the objective without its noise."""
-        mean, deviation = self._fitted.predict(features, return_std=True)
-        noise = math.exp(self._kernel.theta[-1])
-        return mean, np.sqrt(np.maximum(deviation**2 - noise, 1e-12))
-
-    def _minimize(self, objective: Any, initial: Array, **_: Any) -> tuple[Array, float]:
-        from scipy.optimize import (  # type: ignore[import-untyped]  # noqa: PLC0415
-            minimize,
-        )
-
-        def penalized(theta: Array) -> tuple[float, Array]:
-            value, gradient = objective(theta)
-            offset = (theta - self._prior_mean) / self._prior_deviation
-            return value + 0.5 * float(offset @ offset), gradient + offset / self._prior_deviation
-
-        bounds = np.log([(0.05, 20.0), *[(0.02, 50.0)] * (len(initial) - 2), (1e-6, 1.0)])
-        found = minimize(
-            penalized, initial, jac=True, bounds=bounds, method="L-BFGS-B", options={"maxiter": 30}
-        )
-        return found.x, found.fun
 
 
 def log_expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
@@ -300,6 +233,16 @@ def _neighbours(cube: UnitCube, centres: Array, scale: float, rng: np.random.Gen
     replaced = cube.is_categorical & (rng.random(shape) < 1 / (cube.size + 1))
     # A child that just became active has no position to move from.
     return cube.snap(np.where(replaced, fresh, moved))
+
+
+def _thread_controller() -> Any:
+    # SciPy brings its own BLAS, which must be loaded to be controlled.
+    import scipy.linalg  # type: ignore[import-untyped]  # noqa: PLC0415, F401 - loads on use
+    from threadpoolctl import (  # type: ignore[import-untyped]  # noqa: PLC0415 - loads on use
+        ThreadpoolController,
+    )
+
+    return ThreadpoolController()
 
 
 def _words(entropy: Any) -> list[int]:
