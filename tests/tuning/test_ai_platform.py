@@ -195,24 +195,24 @@ def test_a_space_of_fixed_values_is_empty() -> None:
     [
         (
             "trainingImput: {}",
-            "the configuration: unknown key 'trainingImput'; did you mean 'trainingInput'?",
+            "the configuration: unknown key 'trainingImput': did you mean 'trainingInput'?",
         ),
-        ("predictions: {}", "the configuration: unknown key 'predictions'"),
+        ("predictions: {}", "the configuration: unknown key 'predictions': use createTime, "),
         (
             "trainingInput: {scaletier: BASIC}",
-            "trainingInput: unknown key 'scaletier'; did you mean 'scaleTier'?",
+            "trainingInput: unknown key 'scaletier': did you mean 'scaleTier'?",
         ),
         (
             "trainingInput: {hyperparameter: {}}",
-            "trainingInput: unknown key 'hyperparameter'; did you mean 'hyperparameters'?",
+            "trainingInput: unknown key 'hyperparameter': did you mean 'hyperparameters'?",
         ),
         (
             PARAMS + "  max_trials: 3",
-            "hyperparameters: unknown key 'max_trials'; did you mean 'maxTrials'?",
+            "hyperparameters: unknown key 'max_trials': did you mean 'maxTrials'?",
         ),
         (
             with_params("type: DOUBLE", "minVlaue: 3"),
-            "hyperparameters.params[0]: unknown key 'minVlaue'; did you mean 'minValue'?",
+            "hyperparameters.params[0]: unknown key 'minVlaue': did you mean 'minValue'?",
         ),
         (PARAMS + "  goal: MAX", "hyperparameters.goal: expected 'GOAL_TYPE_UNSPECIFIED', "),
         (PARAMS + "  maxTrials: 0", "hyperparameters.maxTrials: expected at least 1, got '0'"),

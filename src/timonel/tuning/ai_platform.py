@@ -155,8 +155,8 @@ class _Keys(BaseModel):
         for key in given:
             if key not in known:
                 close = difflib.get_close_matches(str(key), known, n=1)
-                meant = f"; did you mean '{close[0]}'?" if close else ""
-                raise ValueError(f"unknown key '{key}'{meant}")
+                hint = f"did you mean '{close[0]}'?" if close else f"use {', '.join(sorted(known))}"
+                raise ValueError(f"unknown key '{key}'; {hint}")
         return {key: value for key, value in given.items() if value not in _NOTHING}
 
 
@@ -320,7 +320,8 @@ def _explained(error: ValidationError) -> SpecError:
         return SpecError(f"{place} is missing")
     problem = str(context["error"]) if kind == "value_error" else ""
     if problem.startswith("unknown"):
-        return SpecError(f"{place}: {problem}")
+        problem, _, hint = problem.rpartition("; ")
+        return SpecError(f"{place}: {problem}", hint=hint)
     if kind == "literal_error":
         expected = context["expected"]
     elif kind == "greater_than_equal":

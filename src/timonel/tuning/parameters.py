@@ -326,7 +326,7 @@ def check_name(name: str) -> None:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value is a finite int or float; a bool is none."""
+    """Whether a value is a finite int or float, and not a bool."""
     return type(value) in {int, float} and math.isfinite(cast("float", value))
 
 
