@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from timonel.errors import SpecError
 from timonel.tuning.stopping import (
@@ -13,6 +16,9 @@ from timonel.tuning.stopping import (
     Curve,
     Goal,
     StoppingRule,
+    StudyHistory,
+    StudyLimits,
+    TrialProgress,
     make_rule,
 )
 
@@ -33,14 +39,14 @@ def curve(final: float, *, steps: int = STEPS, speed: float = 8.0, start: float 
     ]
 
 
-def study_curves(seed: int, trials: int = 30) -> list[Curve]:
+def study_curves(seed: int, trials: int = 20, spread: float = 0.4) -> list[Curve]:
     """Noisy curves of different speed and level; they cross, one in six never learns."""
     generator = np.random.default_rng(seed)
     curves: list[Curve] = []
     for _ in range(trials):
         learns = generator.random() > 1 / 6
         final = generator.beta(4, 2) if learns else 0.1
-        speed = math.exp(generator.normal(math.log(5), 0.6))
+        speed = math.exp(generator.normal(math.log(5), spread))
         steps = np.arange(1, STEPS + 1)
         values = final - (final - 0.1) * np.exp(-steps / speed)
         values += generator.normal(0, 0.01, STEPS)
@@ -96,3 +102,177 @@ def test_unknown_rules_name_the_nearest() -> None:
     assert make_rule("none", "maximize") is None
     with pytest.raises(SpecError, match="unknown stopping rule 'medain': did you mean 'median'"):
         make_rule("medain", "maximize")
+
+
+@pytest.mark.parametrize(
+    ("name", "kept", "saved"),
+    [
+        ("median", 0.95, 0.15),
+        ("decay-curve", 0.95, 0.35),
+        ("convex", 0.95, 0.35),
+        # Halving trades the best trial for a nearly equal one: 8 % of these studies.
+        ("hyperband", 0.9, 0.5),
+    ],
+)
+def test_studies_keep_their_best_trial_and_save_steps(name: str, kept: float, saved: float) -> None:
+    outcomes = [simulate(rule_of(name), study_curves(seed)) for seed in range(50)]
+    assert sum(outcome.best_is_kept for outcome in outcomes) >= kept * len(outcomes)
+    assert sum(outcome.saved for outcome in outcomes) >= saved * len(outcomes)
+    assert sum(outcome.regret for outcome in outcomes) <= 0.005 * len(outcomes)
+
+
+@given(
+    st.sampled_from(NAMES),
+    st.integers(0, 1000),
+    st.integers(1, STEPS),
+    st.sampled_from([STEPS, None]),
+)
+def test_goals_mirror_each_other(name: str, seed: int, count: int, max_steps: int | None) -> None:
+    own, *completed = study_curves(seed, 12)
+    own = own[:count]
+
+    def mirrored(values: Curve) -> Curve:
+        return [(step, -value) for step, value in values]
+
+    assert rule_of(name, "maximize", max_steps).should_stop(own, completed) == rule_of(
+        name, "minimize", max_steps
+    ).should_stop(mirrored(own), list(map(mirrored, completed)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_values_that_are_not_finite_and_repeated_steps_are_ignored(name: str) -> None:
+    rule = rule_of(name)
+    completed: list[Curve] = [curve(0.5 + 0.04 * index) for index in range(10)]
+    bad = [(14, math.nan), (14, math.inf), *curve(0.12)[:14], (15, math.nan)]
+    assert rule.should_stop(bad, [*completed, [], [(1, math.nan)]], [[]])
+    # A resumed trial reports steps again: the last report of a step counts.
+    resumed = [*curve(0.12)[:14], *curve(0.97)[:14]]
+    assert not rule.should_stop(resumed, completed)
+    assert not rule.should_stop([], completed)
+    assert not rule.should_stop([(1, math.nan)] * 9, completed)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_trials_go_on(name: str) -> None:
+    completed = [curve(0.8)] * 12
+    rule = rule_of(name)
+    assert not any(rule.should_stop(curve(0.8)[:count], completed) for count in range(STEPS + 1))
+    flat = [[(step, 0.1) for step in range(1, STEPS + 1)]] * 12
+    assert not any(rule.should_stop(flat[0][:count], flat) for count in range(STEPS + 1))
+
+
+@pytest.mark.parametrize("name", ["decay-curve", "convex"])
+def test_predictions_need_five_measurements_and_a_tenth_of_the_steps(name: str) -> None:
+    completed = [curve(0.5 + 0.04 * index, steps=100) for index in range(10)]
+    bad = [(step, 0.1) for step in range(1, 100)]
+    rule = rule_of(name, max_steps=100)
+    assert not rule.should_stop(bad[:9], completed)
+    assert rule.should_stop(bad[:10], completed)
+    assert not rule.should_stop(bad[9:60:15], completed)
+
+
+def test_median_needs_five_trials_and_two_measurements() -> None:
+    rule = rule_of("median")
+    assert not rule.should_stop(curve(0.12)[:9], [curve(0.9)] * 4)
+    assert rule.should_stop(curve(0.12)[:2], [curve(0.9)] * 5)
+    assert not rule.should_stop(curve(0.12)[:1], [curve(0.9)] * 5)
+
+
+def test_convex_keeps_a_trial_whose_improvement_accelerates() -> None:
+    late = [(step, 0.1 + 0.0004 * step**2) for step in range(1, 21)]
+    assert not rule_of("convex").should_stop(late, [curve(0.9)])
+
+
+def test_hyperband_counts_running_trials_and_fills_its_rungs() -> None:
+    rule = rule_of("hyperband", max_steps=27)
+    running = [curve(0.9)[:3]] * 8
+    assert not rule.should_stop(curve(0.2)[:2], [], running)
+    assert not rule.should_stop(curve(0.2)[:3], [], running[1:])
+    assert rule.should_stop(curve(0.2)[:3], [], running)
+    assert not rule.should_stop(curve(0.2, steps=27)[:3], [curve(0.9, steps=27)], running[1:-1])
+    assert rule.should_stop(curve(0.2)[:3], [curve(0.9, steps=27)], running)
+    assert rule.should_stop(curve(0.2)[:9], [curve(0.9, steps=27)] * 2)
+
+
+def test_decay_curve_predicts_within_50_ms() -> None:
+    rule = rule_of("decay-curve")
+    completed = study_curves(0, 100)
+    rule.should_stop(curve(0.5)[:20], completed)  # imports scikit-learn
+    times = []
+    for _ in range(5):
+        start = time.process_time()
+        rule.should_stop([(step, 0.3) for step in range(1, 20)], completed)
+        times.append(time.process_time() - start)
+    assert min(times) < 0.05
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(SpecError, match="expected the goal maximize or minimize, got 'max'"):
+        make_rule("median", "max")  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="must be positive, got 0"):
+        make_rule("median", "maximize", max_steps=0)
+    with pytest.raises(SpecError, match="max_failed must be positive, got 0"):
+        StudyLimits(max_failed=0)
+
+
+def history(*values: float | None, goal: Goal = "maximize") -> StudyHistory:
+    """Trials that ended at 110, 120, ...; None failed."""
+    trials = [
+        TrialProgress(ended_at=110 + 10 * index, value=value, failed=value is None)
+        for index, value in enumerate(values)
+    ]
+    return StudyHistory(goal, 100, trials)
+
+
+@pytest.mark.parametrize(
+    ("limits", "values", "now", "reason"),
+    [
+        (StudyLimits(), (None,) * 99, 1e9, None),
+        (StudyLimits(trials=3), (1, 2), 130, None),
+        (StudyLimits(trials=3), (1, None, 2), 130, "all 3 trials were started"),
+        (StudyLimits(max_seconds=90), (1,), 189, None),
+        (StudyLimits(max_seconds=90), (1,), 190, "the time limit of 1m 30s is over"),
+        (StudyLimits(max_failed=2), (None, 1), 130, None),
+        (StudyLimits(max_failed=2), (None, 1, None), 130, "2 trials failed, the limit is 2"),
+        (StudyLimits(trials_without_progress=2), (1, 1, 2, 2), 150, None),
+        (
+            StudyLimits(trials_without_progress=2),
+            (3, math.nan, 2),
+            150,
+            "the last 2 trials did not improve the best value",
+        ),
+        (StudyLimits(seconds_without_progress=30), (1, 2, 1), 149, None),
+        (
+            StudyLimits(seconds_without_progress=30),
+            (1, 2, 1),
+            150,
+            "the best value did not improve for 30s",
+        ),
+        (
+            StudyLimits(seconds_without_progress=30),
+            (),
+            130,
+            "the best value did not improve for 30s",
+        ),
+    ],
+)
+def test_study_limits(
+    limits: StudyLimits, values: tuple[float | None, ...], now: float, reason: str | None
+) -> None:
+    assert limits.reached(history(*values), now) == reason
+
+
+def test_running_trials_count_as_started_only() -> None:
+    running = StudyHistory("minimize", 0, [TrialProgress()] * 3)
+    assert StudyLimits(trials=3).reached(running, 0)
+    assert StudyLimits(trials_without_progress=1, max_failed=1).reached(running, 0) is None
+
+
+@given(st.lists(st.floats(-10, 10) | st.none(), max_size=12), st.integers(1, 4))
+@example([0.0, -0.0], 1)
+def test_limits_mirror_the_goals(values: list[float | None], limit: int) -> None:
+    limits = StudyLimits(trials_without_progress=limit)
+    mirrored = [None if value is None else -value for value in values]
+    assert limits.reached(history(*values), 0) == limits.reached(
+        history(*mirrored, goal="minimize"), 0
+    )

@@ -3,7 +3,7 @@
     median        best so far < median of the others' running averages
     decay-curve   P(final value > best final value) < 5 %, by a Gaussian process over the curves
     convex        best so far + recent gain per step * remaining steps < best final value
-    hyperband     not in the best third at step max/27, max/9 or max/3
+    hyperband     not in the best third at step max/9 or max/3
 
 No rule stops a trial that leads, nor one without others to compare it with.
 """
@@ -33,7 +33,7 @@ RULES: Mapping[str, str] = MappingProxyType(
         "median": "Stop a trial whose best value is below the median of the others' averages.",
         "decay-curve": "Stop a trial that a Gaussian process expects to stay below the best one.",
         "convex": "Stop a trial that cannot reach the best one at its recent rate of improvement.",
-        "hyperband": "Stop all but the best third at 1/27, 1/9 and 1/3 of the steps.",
+        "hyperband": "Stop all but the best third at 1/9 and at 1/3 of the steps.",
     }
 )
 
@@ -118,7 +118,9 @@ class MedianRule:
         averages = [float(each[:, 1].mean()) for each in others if len(each)]
         if len(averages) < _FEWEST_TRIALS:
             return False
-        return bool(own[:, 1].max() < np.median(averages))
+        best, median = float(own[:, 1].max()), float(np.median(averages))
+        # The average of equal values may differ from them by a rounding error.
+        return best < median and not math.isclose(best, median)
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ class DecayCurveRule:
         full = [each for each in case.completed if each[-1, 0] >= _COMPLETE * case.end]
         if len(full) < _FEWEST_TRIALS:
             return False
-        return chance_to_beat(case.target, case.own, full) < _UNLIKELY
+        return chance_to_beat(case.target, case.own, full, case.end) < _UNLIKELY
 
 
 @dataclass(frozen=True)
@@ -183,11 +185,12 @@ class ConvexRule:
 
 @dataclass(frozen=True)
 class HyperbandRule:
-    """Asynchronous successive halving (ASHA), as in Hyperband's most exploring bracket.
+    """Asynchronous successive halving (ASHA), as in Hyperband's brackets of early rungs.
 
-    Rungs are at max_steps / 3, / 9 and / 27. Stop if the trial's best value until its latest rung
-    is not in the best third of the trials that reached this rung, running ones included; with
-    fewer than three trials there is no best third.
+    Rungs are at max_steps / 3 and max_steps / 9: before a tenth of the steps ranks say little. Stop
+    if the trial's best value until its latest rung is not in the best third of the trials that
+    reached this rung, running ones included. As in a bracket, the rung at max_steps / 3^k compares
+    at least 3^k trials.
     """
 
     goal: Goal
@@ -203,15 +206,14 @@ class HyperbandRule:
         end = _end(ended, self.max_steps)
         if not len(own) or own[-1, 0] >= end:
             return False
-        rungs = [end / self.eta**k for k in (1, 2, 3) if self.eta**k <= end]
-        passed = [rung for rung in rungs if own[-1, 0] >= rung]
-        if not passed:
+        fraction = next((f for f in (self.eta, self.eta**2) if own[-1, 0] * f >= end >= f), None)
+        if fraction is None:
             return False
-        rung = passed[0]
+        rung = end / fraction
         peers = ended + [_scores(each, self.goal) for each in others_running]
         at_rung = [_best_at(each, rung) for each in peers if len(each) and each[-1, 0] >= rung]
         count = len(at_rung) + 1
-        if count < self.eta:
+        if count < fraction:
             return False
         better = sum(value > _best_at(own, rung) for value in at_rung)
         return better >= math.ceil(count / self.eta)
