@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from timonel.storage import Workspace, find_workspace
     from timonel.tracking import Artifact, RunRecord, lineage, list_runs, read_run
     from timonel.training import Job, Run, train
+    from timonel.tuning import Study, tune
 
 __all__ = [
     "Artifact",
@@ -40,6 +41,7 @@ __all__ = [
     "Run",
     "RunRecord",
     "Server",
+    "Study",
     "TimonelError",
     "Workspace",
     "__version__",
@@ -52,6 +54,7 @@ __all__ = [
     "read_run",
     "serve",
     "train",
+    "tune",
 ]
 
 _HOMES = {
@@ -63,6 +66,7 @@ _HOMES = {
     "storage": ("Workspace", "find_workspace"),
     "tracking": ("Artifact", "RunRecord", "lineage", "list_runs", "read_run"),
     "training": ("Job", "Run", "train"),
+    "tuning": ("Study", "tune"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

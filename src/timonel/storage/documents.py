@@ -38,6 +38,7 @@ FORMATS: Mapping[str, int] = {
     "model-cache-entry": 1,
     "bucket-listing": 1,
     "api-keys": 1,
+    "study": 1,
 }
 """Format number that this release writes for each kind of document."""
 

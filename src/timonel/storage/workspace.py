@@ -7,6 +7,7 @@
   models/<name>/<version>/
   datasets/         references to datasets by digest
   servers/          one document per running server
+  studies/<name>/   one folder per study of trials
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from timonel.storage.uris import is_local, local_path
 
 FOLDER_NAME = ".timonel"
 ENVIRONMENT_VARIABLE = "TIMONEL_WORKSPACE"
-_FOLDERS = ("jobs", "runs", "models", "datasets", "servers")
+_FOLDERS = ("jobs", "runs", "models", "datasets", "servers", "studies")
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,11 @@ class Workspace:
     def servers(self) -> Path:
         """Folder of documents of running servers."""
         return self.root / "servers"
+
+    @property
+    def studies(self) -> Path:
+        """Folder of studies."""
+        return self.root / "studies"
 
 
 def find_workspace(

@@ -103,6 +103,7 @@ class RunHeader(_Read):
     environment: dict[str, Any] = Field(default_factory=dict, description="Machine and packages.")
     git: dict[str, Any] | None = Field(default=None, description="Git state of the code.")
     job_id: str | None = Field(default=None, description="ID of the job that does the work.")
+    parent: str | None = Field(default=None, description="ID of the study that it belongs to.")
     process: dict[str, Any] | None = Field(default=None, description="Its process, without a job.")
     timonel: str = Field(default="", description="Release that wrote the record.")
 
@@ -148,6 +149,11 @@ class RunRecord(_Read):
     def job_id(self) -> str | None:
         """ID of the job that does the work, if any."""
         return self.header.job_id
+
+    @property
+    def parent(self) -> str | None:
+        """ID of the study that it belongs to, if any."""
+        return self.header.parent
 
     @property
     def started_at(self) -> float:

@@ -47,6 +47,7 @@ def start_run(  # noqa: PLR0913 - these are a record's fields, all but two optio
     inputs: Iterable[Artifact] = (),
     command: Sequence[str] | None = None,
     job_id: str | None = None,
+    parent: str | None = None,
     code_dir: Path | None = None,
 ) -> RunWriter:
     """Create the record of a run that starts now.
@@ -64,6 +65,7 @@ def start_run(  # noqa: PLR0913 - these are a record's fields, all but two optio
         command: The command line; that of this process by default.
         job_id: The job that does the work. Without a job this process is the run: if it dies
             without a finish event, the run counts as lost.
+        parent: ID of the study that the run belongs to.
         code_dir: The folder whose git state is recorded; the current folder by default.
 
     Raises:
@@ -81,6 +83,7 @@ def start_run(  # noqa: PLR0913 - these are a record's fields, all but two optio
         "environment": environment(),
         "git": git_state(code_dir or Path.cwd()),
         "job_id": job_id,
+        "parent": parent,
         "process": None if job_id else this_process(),
         "timonel": __version__,
     }

@@ -85,16 +85,37 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
     if settings.distribution.launcher == "mpi":
         mpi.find_mpirun()
     where = get_engine(engine, found) if isinstance(engine, str) else engine
-    run = _submit(request, found, where, job_options)
+    run = submit(request, found, where, job_options)
     if not detach:
         _follow(run, progress)
     return run
 
 
-def _submit(request: Request, workspace: Workspace, engine: Engine, options: JobOptions) -> Run:
-    run_id = new_run_id("train")
+def submit(
+    request: Request,
+    workspace: Workspace,
+    engine: Engine,
+    options: JobOptions,
+    *,
+    run_id: str | None = None,
+    parent: str | None = None,
+) -> Run:
+    """Start a job for a checked request; return its run at once.
+
+    Args:
+        request: The checked request.
+        workspace: The workspace of the run.
+        engine: The engine of the job.
+        options: How the job is run.
+        run_id: The run's ID; a new one by default.
+        parent: ID of the study that the run belongs to.
+
+    Raises:
+        EngineError: The job could not be started; its run has failed.
+    """
+    run_id = run_id or new_run_id("train")
     spec = job_spec(request, workspace, run_id, options)
-    writer = record.begin(request, workspace, run_id, options)
+    writer = record.begin(request, workspace, run_id, options, parent)
     try:
         record.describe(request, writer, options)
         engine.submit(spec)

@@ -26,7 +26,13 @@ _ALWAYS_RECORDED = frozenset({"strategy", "workers", "devices_per_worker"})
 _SHOWN = 200
 
 
-def begin(request: Request, workspace: Workspace, run_id: str, options: JobOptions) -> RunWriter:
+def begin(
+    request: Request,
+    workspace: Workspace,
+    run_id: str,
+    options: JobOptions,
+    parent: str | None = None,
+) -> RunWriter:
     """Create a training run's record. Steps that may fail belong in `describe`.
 
     Args:
@@ -34,6 +40,7 @@ def begin(request: Request, workspace: Workspace, run_id: str, options: JobOptio
         workspace: Workspace of the record.
         run_id: The run's id, which is also its job's.
         options: How the job is run.
+        parent: ID of the study that the run belongs to.
     """
     return start_run(
         workspace,
@@ -43,6 +50,7 @@ def begin(request: Request, workspace: Workspace, run_id: str, options: JobOptio
         params={**_params(request), **_settings(request, options)},
         inputs=[dataset.artifact() for dataset in request.datasets.values()],
         job_id=run_id,
+        parent=parent,
         code_dir=request.program.folder,
     )
 

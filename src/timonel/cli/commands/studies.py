@@ -1,0 +1,108 @@
+"""``timonel studies``: list, show, resume and stop studies."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from timonel.cli.groups import Json, StyledCommand, noun
+from timonel.cli.settings import GlobalOptions
+
+app = noun("List, show, resume and stop studies; export their best model.")
+
+StudyRef = Annotated[str, typer.Argument(help="Name of the study, or 'last'.", metavar="STUDY")]
+
+
+@app.command("list", cls=StyledCommand)
+def list_(ctx: typer.Context, json: Json = False) -> None:
+    """List the studies of the workspace, newest first."""
+    from timonel.cli.render import studies as render
+    from timonel.cli.render.output import console, print_json
+    from timonel.tuning.study import list_studies
+
+    found = list_studies(GlobalOptions.of(ctx).find())
+    if json:
+        print_json({"studies": [render.study_json(study) for study in found]})
+    elif found:
+        console().print(render.study_list(found))
+    else:
+        typer.echo("no studies yet: 'timonel tune' starts one")
+
+
+@app.command(cls=StyledCommand)
+def show(ctx: typer.Context, study: StudyRef = "last", json: Json = False) -> None:
+    """Show a study: its trials, best first."""
+    from timonel.cli.render import studies as render
+    from timonel.cli.render.output import console, print_json
+    from timonel.tuning.study import open_study
+
+    found = open_study(GlobalOptions.of(ctx).find(), study)
+    if json:
+        print_json(render.study_json(found))
+    else:
+        console().print(render.study_page(found))
+
+
+@app.command(cls=StyledCommand)
+def best(ctx: typer.Context, study: StudyRef = "last", json: Json = False) -> None:
+    """Show the best trial of a study, or its Pareto front."""
+    from timonel.cli.render import studies as render
+    from timonel.cli.render.output import console, print_json
+    from timonel.tuning.study import open_study
+
+    found = open_study(GlobalOptions.of(ctx).find(), study)
+    if json:
+        print_json([render.trial_json(found, trial) for trial in found.best_trials])
+    else:
+        console().print(render.best_line(found), soft_wrap=True)
+
+
+@app.command(cls=StyledCommand)
+def resume(
+    ctx: typer.Context,
+    study: StudyRef = "last",
+    *,
+    trials: Annotated[
+        int | None, typer.Option(help="New number of trials, earlier ones included.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Continue a study and the trials that were running."""
+    from timonel.cli.commands.tune import print_result
+    from timonel.cli.render.studies import StudyView
+    from timonel.tuning.launch import resume as go_on
+    from timonel.tuning.study import open_study
+
+    settings = GlobalOptions.of(ctx)
+    workspace = settings.find()
+    remarks = settings.remarks(stderr=json)
+    found = open_study(workspace, study)
+    view = StudyView(remarks, found.settings.objectives[0].metric)
+    found = go_on(found.name, trials=trials, workspace=workspace, notify=view.notify)
+    print_result(found, remarks, json=json)
+
+
+@app.command(cls=StyledCommand)
+def stop(ctx: typer.Context, study: StudyRef = "last") -> None:
+    """Stop a study and its running trials; 'resume' continues them."""
+    from timonel.tuning.study import open_study
+
+    found = open_study(GlobalOptions.of(ctx).find(), study)
+    found.stop()
+    typer.echo(f"{found.name} stops; 'timonel studies resume {found.name}' continues it")
+
+
+@app.command(cls=StyledCommand)
+def export(
+    ctx: typer.Context,
+    study: StudyRef = "last",
+    *,
+    name: Annotated[str, typer.Option(help="Name of the model.", metavar="MODEL")],
+) -> None:
+    """Publish the model of the best trial as the next version of a name."""
+    from timonel.tuning.study import open_study
+
+    found = open_study(GlobalOptions.of(ctx).find(), study)
+    version = found.best_run.export(name)
+    typer.echo(f"{version.name}/{version.version} is the model of {found.best_run.id}")

@@ -1,0 +1,279 @@
+"""The loop that runs a study: propose values, start jobs, record results.
+
+The loop keeps no state of its own: a trial's run is known to Optuna's storage before its job is
+started. If the process is killed, jobs go on, and the next controller adopts them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import optuna
+from optuna.trial import TrialState
+
+from timonel.engines import Engine, JobState, JobStatus
+from timonel.errors import Interrupted, NotFoundError, SpecError, TimonelError, UserCodeError
+from timonel.tracking import new_run_id
+from timonel.training.handles import Job, Run, check_outcome, resume_job
+from timonel.tuning.objectives import LearningCurves
+from timonel.tuning.space import SearchSpace, Value
+from timonel.tuning.stopping import StoppingRule
+from timonel.tuning.study import REASON, RUN, STATUS, Study, TrialStatus
+
+VALUES = "values"
+_POLL_S = 0.2
+_MAX_PROPOSALS = 200
+"""Proposals in a row that may violate a constraint."""
+_FAILURES_AT_START = 3
+"""Failed trials that end a study in which none has succeeded."""
+
+Submit = Callable[[Mapping[str, Value], str, int], Run]
+"""Starts a trial's job: parameter values, run ID, number of its slot."""
+Notify = Callable[[str, int, Mapping[str, Any]], None]
+"""Called with ``started``, ``progress`` or ``ended``, the trial's number, and facts."""
+
+
+@dataclass
+class _Running:
+    trial: optuna.Trial
+    slot: int
+    run: Run
+    curves: LearningCurves
+    reported: int = 0
+    stopped_by: str = ""
+
+
+@dataclass
+class Controller:
+    """Runs a study until its end. For one thread, under the study's lock.
+
+    Args:
+        study: The study.
+        engine: The engine of the jobs.
+        sampler: Proposes values.
+        submit: Starts a trial's job.
+        rule: Stops trials early; None to let all of them end.
+        notify: Told what happens.
+    """
+
+    study: Study
+    engine: Engine
+    sampler: optuna.samplers.BaseSampler
+    submit: Submit
+    rule: StoppingRule | None = None
+    notify: Notify = lambda event, number, facts: None
+    _running: list[_Running] = field(default_factory=list, init=False)
+    _space: SearchSpace = field(init=False)
+    _optuna: optuna.Study = field(init=False)
+    _began: float = field(init=False)
+
+    def run(self) -> str:
+        """Run trials until a limit is reached; return the reason in words.
+
+        Raises:
+            Interrupted: The study was asked to stop; `run` can continue it later.
+            SpecError: The trials do not record the metric.
+            UserCodeError: The first trials failed; the message is that of the last one.
+        """
+        self._space = self.study.settings.search_space
+        self._optuna = self.study.load(self.sampler)
+        self._began = time.monotonic()
+        self.study.stop_file.unlink(missing_ok=True)
+        try:
+            self._adopt()
+            while True:
+                self._follow()
+                if self.study.stop_file.exists():
+                    raise Interrupted(f"the study {self.study.name} was stopped")
+                ended = self._limit()
+                if ended and not self._running:
+                    return ended
+                if not ended and len(self._running) < self.study.settings.parallel:
+                    self._start(*self._propose())
+                    continue
+                time.sleep(_POLL_S)
+        except BaseException:
+            # A study that cannot go on must not leave jobs behind that nobody follows.
+            self._stop_all()
+            raise
+
+    def _adopt(self) -> None:
+        """Follow, resume or start the trials that an earlier controller left."""
+        for trial in self._optuna.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            live = optuna.Trial(self._optuna, trial._trial_id)  # noqa: SLF001 - no public way
+            run_id = trial.user_attrs.get(RUN)
+            values = trial.user_attrs.get(VALUES)
+            if values is None:  # killed while it was proposed
+                self._optuna.tell(trial.number, state=TrialState.FAIL)
+                continue
+            status = None if run_id is None else self._job_status(run_id)
+            if status is None:
+                self._start(live, values)
+                continue
+            assert run_id is not None
+            if status.state is JobState.STOPPED and not trial.user_attrs.get(REASON):
+                resume_job(self.study.workspace, self.engine, run_id)
+            self._add(live, Run(run_id, self.study.workspace, Job(run_id, self.engine)))
+            self._running[-1].stopped_by = trial.user_attrs.get(REASON, "")
+
+    def _job_status(self, run_id: str) -> JobStatus | None:
+        try:
+            return self.engine.status(run_id)
+        except NotFoundError:
+            return None
+
+    def _propose(self) -> tuple[optuna.Trial, dict[str, Value]]:
+        """Return a new trial and values that satisfy the constraints."""
+        for _ in range(_MAX_PROPOSALS):
+            trial = self._optuna.ask()
+            values = self._space.suggest(trial)
+            violated = self._space.violated(values)
+            if violated is None:
+                trial.set_user_attr(VALUES, values)
+                return trial, values
+            self._fail(trial, "infeasible", f"the constraint {violated!r} does not hold")
+        raise SpecError(
+            f"no values satisfy the constraints in {_MAX_PROPOSALS} proposals",
+            hint="change the ranges so that more of them do",
+        )
+
+    def _start(self, trial: optuna.Trial, values: Mapping[str, Value]) -> None:
+        run_id = new_run_id("train")
+        # Stored first: a controller that is killed now starts no second job for these values.
+        trial.set_user_attr(RUN, run_id)
+        slots = {running.slot for running in self._running}
+        slot = next(n for n in range(len(slots) + 1) if n not in slots)
+        self._add(trial, self.submit(values, run_id, slot), slot)
+        self.notify("started", trial.number, {"params": values, "run": run_id})
+
+    def _add(self, trial: optuna.Trial, run: Run, slot: int | None = None) -> None:
+        metrics = tuple(objective.metric for objective in self.study.settings.objectives)
+        events = self.study.workspace.runs / run.id / "events.jsonl"
+        number = len(self._running) if slot is None else slot
+        self._running.append(_Running(trial, number, run, LearningCurves(events, metrics)))
+
+    def _follow(self) -> None:
+        """Read the curves of running trials; stop or end those that are due."""
+        for running in list(self._running):
+            status = running.run.job.status()
+            running.curves.read()  # after the status, so that the last values are included
+            self._report(running)
+            if status.state.is_final:
+                self._running.remove(running)
+                self._end(running, status)
+            elif self.rule is not None and not running.stopped_by:
+                self._stop_if_hopeless(running, self.rule)
+
+    def _report(self, running: _Running) -> None:
+        first = self.study.settings.objectives[0]
+        curve = running.curves.curves[first.metric]
+        # A job that restarted repeats steps; Optuna keeps the first value of a step.
+        known = running.trial.storage.get_trial(running.trial._trial_id).intermediate_values  # noqa: SLF001
+        for step, value in curve[min(running.reported, len(curve)) :]:
+            if step not in known:
+                running.trial.report(value, step)
+            self.notify("progress", running.trial.number, {"step": step, first.metric: value})
+        running.reported = len(curve)
+
+    def _stop_if_hopeless(self, running: _Running, rule: StoppingRule) -> None:
+        metric = self.study.settings.objectives[0].metric
+        curve = running.curves.curves[metric]
+        if len(curve) < 1:
+            return
+        ended = [
+            tuple(sorted(trial.intermediate_values.items()))
+            for trial in self._optuna.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        ]
+        others = [other.curves.curves[metric] for other in self._running if other is not running]
+        if rule.should_stop(curve, ended, others):
+            running.stopped_by = (
+                f"stopped early at step {curve[-1][0]} by {self.study.settings.stopping_rule}"
+            )
+            running.trial.set_user_attr(REASON, running.stopped_by)
+            running.run.job.stop()
+
+    def _end(self, running: _Running, status: JobStatus) -> None:
+        trial, last = running.trial, running.curves.last()
+        objectives = self.study.settings.objectives
+        values = [last.get(objective.metric, math.nan) for objective in objectives]
+        if status.state is JobState.STOPPED and running.stopped_by:
+            self._optuna.tell(trial, state=TrialState.PRUNED)
+            self.notify("ended", trial.number, {"status": "stopped early", "values": values})
+        elif status.state is not JobState.SUCCEEDED:
+            self._fail(trial, "failed", _reason(status, running.run))
+        elif missing := [o.metric for o in objectives if o.metric not in last]:
+            seen = ", ".join(sorted(running.curves.seen)) or "none"
+            reason = f"the run recorded no metric {missing[0]!r}; it recorded: {seen}"
+            self._fail(trial, "failed", reason)
+            if not self._succeeded():
+                raise SpecError(
+                    f"trial {trial.number} recorded no metric {missing[0]!r}",
+                    hint=f"it recorded: {seen}; name one of them with --metric",
+                )
+        elif any(map(math.isnan, values)):
+            self._fail(trial, "infeasible", "the objective is not a finite number")
+        else:
+            self._optuna.tell(trial, values)
+            self.notify("ended", trial.number, {"status": "succeeded", "values": values})
+
+    def _fail(self, trial: optuna.Trial, status: TrialStatus, reason: str) -> None:
+        trial.set_user_attr(STATUS, status)
+        trial.set_user_attr(REASON, reason)
+        self._optuna.tell(trial, state=TrialState.FAIL)
+        self.notify("ended", trial.number, {"status": status, "reason": reason})
+
+    def _succeeded(self) -> int:
+        states = (TrialState.COMPLETE, TrialState.PRUNED)
+        return len(self._optuna.get_trials(deepcopy=False, states=states))
+
+    def _limit(self) -> str:
+        """Return why no further trial is started; empty while one may be."""
+        settings, trials = self.study.settings, self.study.trials
+        jobs = [trial for trial in trials if trial.run_id is not None]
+        failed = [trial for trial in jobs if trial.status == "failed"]
+        good = [trial for trial in jobs if trial.status in {"succeeded", "stopped early"}]
+        if len(failed) >= _FAILURES_AT_START and not good and settings.max_failed is None:
+            raise UserCodeError(
+                f"the first {len(failed)} trials failed; the last one: {failed[-1].reason}",
+                hint=f"'timonel logs {failed[-1].run_id}' shows the output of its tasks",
+            )
+        if settings.max_failed is not None and len(failed) > settings.max_failed:
+            return f"{len(failed)} trials failed"
+        if len(jobs) >= settings.trials:
+            return f"all {settings.trials} trials have run"
+        if settings.max_seconds is not None and self._elapsed_s() >= settings.max_seconds:
+            return f"the time limit of {settings.max_seconds:g} s has passed"
+        if settings.patience is not None and self._since_best() >= settings.patience:
+            return f"no progress in the last {settings.patience} trials"
+        return ""
+
+    def _elapsed_s(self) -> float:
+        return time.time() - self.study.settings.created_at
+
+    def _since_best(self) -> int:
+        """Return the number of ended trials since the best one."""
+        best = self.study.best_trials
+        if not best:
+            return 0
+        last = max(trial.ended_at or 0.0 for trial in best)
+        return sum((trial.ended_at or 0.0) > last for trial in self.study.trials)
+
+    def _stop_all(self) -> None:
+        """Stop the jobs; their trials stay running, so that `run` can continue them."""
+        for running in self._running:
+            running.run.job.stop()
+        for running in self._running:
+            running.run.job.wait()
+
+
+def _reason(status: JobStatus, run: Run) -> str:
+    try:
+        check_outcome(status, run)
+    except TimonelError as error:
+        lines = [line for line in error.message.splitlines() if line.strip()]
+        return lines[-1].strip() if lines else error.message
+    return ""

@@ -1,0 +1,259 @@
+"""Start and continue studies."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Unpack
+
+import optuna
+
+from timonel.engines import get_engine
+from timonel.errors import LockedError, SpecError
+from timonel.options import with_defaults
+from timonel.processes.cores import usable_cores
+from timonel.storage import Workspace, exclusive, find_workspace
+from timonel.training.handles import Run
+from timonel.training.job import roles
+from timonel.training.launch import submit
+from timonel.training.request import JOB_OPTION_NAMES, JobOptions, Request, check_request
+from timonel.training.settings import OPTION_NAMES, Settings, parse_workers
+from timonel.training.train_options import TrainOptions
+from timonel.tuning.controller import Controller, Notify
+from timonel.tuning.objectives import Goal, Objective
+from timonel.tuning.param_text import parse_space
+from timonel.tuning.samplers import make_sampler
+from timonel.tuning.shares import threads_per_process
+from timonel.tuning.space import SearchSpace, Value
+from timonel.tuning.stopping import make_rule
+from timonel.tuning.study import (
+    Study,
+    StudySettings,
+    create_study,
+    open_study,
+    repair_journal,
+)
+
+_UNSUPPORTED = ("cluster", "task_type", "task_index", "launcher")
+
+
+def tune(  # noqa: PLR0913 - the public function: all but three are optional
+    entry: str | os.PathLike[str],
+    space: SearchSpace | Sequence[str] | Mapping[str, str],
+    metric: str | Sequence[str],
+    *,
+    goal: Goal | Sequence[Goal] = "maximize",
+    trials: int = 20,
+    parallel: int = 1,
+    study: str | None = None,
+    algorithm: str = "bayesian",
+    stopping_rule: str = "none",
+    max_steps: int | None = None,
+    max_failed: int | None = None,
+    max_seconds: float | None = None,
+    patience: int | None = None,
+    constraints: Sequence[str] = (),
+    data: str | os.PathLike[str] | Mapping[str, str] | None = None,
+    args: Sequence[str] = (),
+    workspace: Workspace | str | os.PathLike[str] | None = None,
+    engine: str = "local",
+    notify: Notify | None = None,
+    **options: Unpack[TrainOptions],
+) -> Study:
+    """Search for the best parameters of a training program.
+
+    Each trial is a training job that receives its parameters as flags: ``--lr=0.01``.
+
+    Args:
+        entry: A script, a notebook, or the name of a module.
+        space: A search space, or texts such as ``lr=log(1e-4,1e-1)``.
+        metric: The recorded metric to optimize, or several.
+        goal: ``maximize`` or ``minimize``, one for all metrics or one for each.
+        trials: Number of trials.
+        parallel: Number of trials at the same time; they share the machine's cores.
+        study: Name of the study; a new one by default.
+        algorithm: See `timonel.tuning.samplers.ALGORITHMS`.
+        stopping_rule: Rule that stops trials early; see `timonel.tuning.stopping.RULES`.
+        max_steps: Epochs of a complete trial, for rules that need it.
+        max_failed: Number of failed trials that the study tolerates.
+        max_seconds: Time after which no trial is started.
+        patience: Number of trials without progress after which no trial is started.
+        constraints: Conditions such as ``layers * units <= 1024``.
+        data: A converted dataset, or several by name.
+        args: Further arguments of the script.
+        workspace: A workspace or its location.
+        engine: Name of the engine.
+        notify: Told what happens.
+        **options: Options of the jobs; see `TrainOptions`. The seed is also that of the algorithm.
+
+    Raises:
+        NotFoundError: The script or a dataset does not exist.
+        SpecError: An argument is invalid, or the trials do not record the metric.
+        AlreadyExistsError: A study of this name exists.
+        UserCodeError: The first trials failed.
+        Interrupted: The study was stopped; `resume` continues it.
+    """
+    found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
+    settings = StudySettings(
+        name=study or time.strftime("study-%Y%m%d-%H%M%S", time.gmtime()),
+        created_at=time.time(),
+        entry=os.fspath(entry),
+        working_dir=str(Path.cwd()),
+        data=_texts(data),
+        args=tuple(args),
+        options=dict(options),
+        engine=engine,
+        space=_space(space, constraints).to_json(),
+        objectives=_objectives(metric, goal),
+        algorithm=algorithm,
+        seed=options.get("seed"),
+        stopping_rule=stopping_rule,
+        max_steps=max_steps,
+        trials=trials,
+        parallel=parallel,
+        max_failed=max_failed,
+        max_seconds=max_seconds,
+        patience=patience,
+    )
+    for flag, number in (("--trials", trials), ("--parallel", parallel)):
+        if number < 1:
+            raise SpecError(f"{flag} must be at least 1, got {number}")
+    # All that can be checked is checked before the study exists.
+    controller = _controller(Study(found, settings), notify)
+    create_study(found, settings)
+    _run(controller)
+    return controller.study
+
+
+def resume(
+    name: str,
+    *,
+    trials: int | None = None,
+    workspace: Workspace | str | os.PathLike[str] | None = None,
+    notify: Notify | None = None,
+) -> Study:
+    """Continue a study, with the trials that were running.
+
+    Args:
+        name: Name of the study.
+        trials: Number of trials, earlier ones included; unchanged by default.
+        workspace: A workspace or its location.
+        notify: Told what happens.
+
+    Raises:
+        NotFoundError: No such study exists.
+        SpecError: Another process runs it.
+        Interrupted: The study was stopped again.
+    """
+    found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
+    study = open_study(found, name)
+    if trials is not None:
+        study = Study(found, study.settings.model_copy(update={"trials": trials}))
+    _run(_controller(study, notify))
+    return study
+
+
+def _run(controller: Controller) -> None:
+    study = controller.study
+    try:
+        with exclusive(study.lock, timeout_s=0):
+            repair_journal(study)
+            controller.run()
+    except LockedError:
+        raise SpecError(
+            f"another process runs the study {study.name}",
+            hint=f"follow it with 'timonel studies show {study.name}'",
+        ) from None
+
+
+def _controller(study: Study, notify: Notify | None) -> Controller:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    settings = study.settings
+    space = settings.search_space
+    first = settings.objectives[0]
+    several = len(settings.objectives) > 1
+    if several and settings.stopping_rule != "none":
+        raise SpecError("--stopping-rule supports one objective only")
+    request, job_options = _request(settings, _example(space))
+    rule = make_rule(settings.stopping_rule, first.goal, max_steps=settings.max_steps)
+    sampler = make_sampler(
+        settings.algorithm, space, seed=settings.seed, objectives=len(settings.objectives)
+    )
+    engine = get_engine(settings.engine, study.workspace)
+
+    def start(values: Mapping[str, Value], run_id: str, slot: int) -> Run:
+        trial = replace(request, params={name: str(value) for name, value in values.items()})
+        return submit(
+            trial, study.workspace, engine, job_options, run_id=run_id, parent=study.name
+        )
+
+    made = Controller(study, engine, sampler, start, rule)
+    return made if notify is None else replace(made, notify=notify)
+
+
+def _request(settings: StudySettings, example: Mapping[str, Value]) -> tuple[Request, JobOptions]:
+    """Check everything about the jobs that can be checked before they run."""
+    given: Mapping[str, Any] = with_defaults(TrainOptions, settings.options)  # type: ignore[type-var]
+    for name in _UNSUPPORTED:
+        if settings.options.get(name) not in (None, "processes"):
+            raise SpecError(f"studies do not support --{name.replace('_', '-')}")
+    least, most = parse_workers(given["workers"])
+    chosen = {name: given[name] for name in OPTION_NAMES if name in given}
+    training = Settings.of({**chosen, "workers": most, "min_workers": least})
+    if settings.parallel > 1 and given.get("threads") is None:
+        processes = sum(role.replicas for role in roles(training))
+        share = threads_per_process(usable_cores(), settings.parallel, processes)
+        training = Settings.of(
+            {**chosen, "workers": most, "min_workers": least, "threads": share}
+        )
+    request = check_request(
+        settings.entry,
+        data=settings.data,
+        settings=training,
+        params=example,
+        args=settings.args,
+        pass_job_dir=bool(given["pass_job_dir"]),
+    )
+    return request, JobOptions.of(**{name: given[name] for name in JOB_OPTION_NAMES})
+
+
+def _example(space: SearchSpace) -> dict[str, Value]:
+    """Return values of all parameters, to check their names."""
+    return {**{each.name: each.from_unit(0.5) for each in space.parameters}, **space.fixed}
+
+
+def _space(
+    space: SearchSpace | Sequence[str] | Mapping[str, str], constraints: Sequence[str]
+) -> SearchSpace:
+    if isinstance(space, SearchSpace):
+        return space
+    texts = [f"{name}={text}" for name, text in space.items()] if isinstance(
+        space, Mapping
+    ) else list(space)
+    return parse_space(texts, constraints)
+
+
+def _objectives(metric: str | Sequence[str], goal: Goal | Sequence[Goal]) -> tuple[Objective, ...]:
+    metrics = [metric] if isinstance(metric, str) else list(metric)
+    goals: list[Goal] = [goal] * len(metrics) if isinstance(goal, str) else list(goal)  # type: ignore[list-item]
+    if not metrics or len(set(metrics)) < len(metrics):
+        raise SpecError("--metric must name each metric once")
+    if len(goals) == 1:
+        goals *= len(metrics)
+    if len(goals) != len(metrics):
+        raise SpecError(f"{len(metrics)} metrics need as many goals, got {len(goals)}")
+    for each in goals:
+        if each not in {"maximize", "minimize"}:
+            raise SpecError(f"--goal must be 'maximize' or 'minimize', got {each!r}")
+    return tuple(Objective(each, wish) for each, wish in zip(metrics, goals, strict=True))
+
+
+def _texts(
+    data: str | os.PathLike[str] | Mapping[str, str] | None,
+) -> str | dict[str, str] | None:
+    if data is None or isinstance(data, str):
+        return data
+    return os.fspath(data) if isinstance(data, os.PathLike) else dict(data)
