@@ -21,10 +21,11 @@ from timonel.tracking import new_run_id
 from timonel.training.handles import Job, Run, check_outcome, resume_job
 from timonel.tuning.objectives import LearningCurves
 from timonel.tuning.space import SearchSpace, Value
-from timonel.tuning.stopping import StoppingRule
+from timonel.tuning.stopping import StoppingRule, StudyHistory, TrialProgress
 from timonel.tuning.study import REASON, RUN, STATUS, Study, TrialStatus
 
 VALUES = "values"
+_WITH_RESULT = (TrialState.COMPLETE, TrialState.PRUNED)
 _POLL_S = 0.2
 _MAX_PROPOSALS = 200
 """Proposals in a row that may violate a constraint."""
@@ -69,10 +70,9 @@ class Controller:
     _running: list[_Running] = field(default_factory=list, init=False)
     _space: SearchSpace = field(init=False)
     _optuna: optuna.Study = field(init=False)
-    _began: float = field(init=False)
 
     def run(self) -> str:
-        """Run trials until a limit is reached; return the reason in words.
+        """Run trials until a limit is reached; return which one, in words.
 
         Raises:
             Interrupted: The study was asked to stop; `run` can continue it later.
@@ -81,7 +81,6 @@ class Controller:
         """
         self._space = self.study.settings.search_space
         self._optuna = self.study.load(self.sampler)
-        self._began = time.monotonic()
         self.study.stop_file.unlink(missing_ok=True)
         try:
             self._adopt()
@@ -104,7 +103,7 @@ class Controller:
     def _adopt(self) -> None:
         """Follow, resume or start the trials that an earlier controller left."""
         for trial in self._optuna.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            live = optuna.Trial(self._optuna, trial._trial_id)  # noqa: SLF001 - no public way
+            live = optuna.Trial(self._optuna, trial._trial_id)
             run_id = trial.user_attrs.get(RUN)
             values = trial.user_attrs.get(VALUES)
             if values is None:  # killed while it was proposed
@@ -172,7 +171,7 @@ class Controller:
         first = self.study.settings.objectives[0]
         curve = running.curves.curves[first.metric]
         # A job that restarted repeats steps; Optuna keeps the first value of a step.
-        known = running.trial.storage.get_trial(running.trial._trial_id).intermediate_values  # noqa: SLF001
+        known = running.trial.storage.get_trial(running.trial._trial_id).intermediate_values
         for step, value in curve[min(running.reported, len(curve)) :]:
             if step not in known:
                 running.trial.report(value, step)
@@ -186,7 +185,7 @@ class Controller:
             return
         ended = [
             tuple(sorted(trial.intermediate_values.items()))
-            for trial in self._optuna.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+            for trial in self._optuna.get_trials(deepcopy=False, states=_WITH_RESULT)
         ]
         others = [other.curves.curves[metric] for other in self._running if other is not running]
         if rule.should_stop(curve, ended, others):
@@ -227,40 +226,31 @@ class Controller:
         self.notify("ended", trial.number, {"status": status, "reason": reason})
 
     def _succeeded(self) -> int:
-        states = (TrialState.COMPLETE, TrialState.PRUNED)
-        return len(self._optuna.get_trials(deepcopy=False, states=states))
+        return len(self._optuna.get_trials(deepcopy=False, states=_WITH_RESULT))
 
-    def _limit(self) -> str:
-        """Return why no further trial is started; empty while one may be."""
-        settings, trials = self.study.settings, self.study.trials
-        jobs = [trial for trial in trials if trial.run_id is not None]
+    def _limit(self) -> str | None:
+        """Return why no further trial is started; None while one may be."""
+        settings = self.study.settings
+        jobs = [trial for trial in self.study.trials if trial.run_id is not None]
         failed = [trial for trial in jobs if trial.status == "failed"]
-        good = [trial for trial in jobs if trial.status in {"succeeded", "stopped early"}]
-        if len(failed) >= _FAILURES_AT_START and not good and settings.max_failed is None:
+        if len(failed) >= _FAILURES_AT_START and not self._succeeded() and not settings.max_failed:
             raise UserCodeError(
                 f"the first {len(failed)} trials failed; the last one: {failed[-1].reason}",
                 hint=f"'timonel logs {failed[-1].run_id}' shows the output of its tasks",
             )
-        if settings.max_failed is not None and len(failed) > settings.max_failed:
-            return f"{len(failed)} trials failed"
-        if len(jobs) >= settings.trials:
-            return f"all {settings.trials} trials have run"
-        if settings.max_seconds is not None and self._elapsed_s() >= settings.max_seconds:
-            return f"the time limit of {settings.max_seconds:g} s has passed"
-        if settings.patience is not None and self._since_best() >= settings.patience:
-            return f"no progress in the last {settings.patience} trials"
-        return ""
-
-    def _elapsed_s(self) -> float:
-        return time.time() - self.study.settings.created_at
-
-    def _since_best(self) -> int:
-        """Return the number of ended trials since the best one."""
-        best = self.study.best_trials
-        if not best:
-            return 0
-        last = max(trial.ended_at or 0.0 for trial in best)
-        return sum((trial.ended_at or 0.0) > last for trial in self.study.trials)
+        history = StudyHistory(
+            settings.objectives[0].goal,
+            settings.created_at,
+            [
+                TrialProgress(
+                    trial.ended_at,
+                    trial.values[0] if trial.values else None,
+                    failed=trial.status == "failed",
+                )
+                for trial in jobs
+            ],
+        )
+        return settings.limits.reached(history, time.time())
 
     def _stop_all(self) -> None:
         """Stop the jobs; their trials stay running, so that `run` can continue them."""

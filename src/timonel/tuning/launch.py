@@ -78,7 +78,7 @@ def tune(  # noqa: PLR0913 - the public function: all but three are optional
         algorithm: See `timonel.tuning.samplers.ALGORITHMS`.
         stopping_rule: Rule that stops trials early; see `timonel.tuning.stopping.RULES`.
         max_steps: Epochs of a complete trial, for rules that need it.
-        max_failed: Number of failed trials that the study tolerates.
+        max_failed: Number of failed trials that end the study.
         max_seconds: Time after which no trial is started.
         patience: Number of trials without progress after which no trial is started.
         constraints: Conditions such as ``layers * units <= 1024``.
@@ -118,9 +118,9 @@ def tune(  # noqa: PLR0913 - the public function: all but three are optional
         max_seconds=max_seconds,
         patience=patience,
     )
-    for flag, number in (("--trials", trials), ("--parallel", parallel)):
-        if number < 1:
-            raise SpecError(f"{flag} must be at least 1, got {number}")
+    if parallel < 1:
+        raise SpecError(f"--parallel must be at least 1, got {parallel}")
+    settings.limits  # noqa: B018 - checks them
     # All that can be checked is checked before the study exists.
     controller = _controller(Study(found, settings), notify)
     create_study(found, settings)
@@ -186,9 +186,7 @@ def _controller(study: Study, notify: Notify | None) -> Controller:
 
     def start(values: Mapping[str, Value], run_id: str, slot: int) -> Run:
         trial = replace(request, params={name: str(value) for name, value in values.items()})
-        return submit(
-            trial, study.workspace, engine, job_options, run_id=run_id, parent=study.name
-        )
+        return submit(trial, study.workspace, engine, job_options, run_id=run_id, parent=study.name)
 
     made = Controller(study, engine, sampler, start, rule)
     return made if notify is None else replace(made, notify=notify)
@@ -206,9 +204,7 @@ def _request(settings: StudySettings, example: Mapping[str, Value]) -> tuple[Req
     if settings.parallel > 1 and given.get("threads") is None:
         processes = sum(role.replicas for role in roles(training))
         share = threads_per_process(usable_cores(), settings.parallel, processes)
-        training = Settings.of(
-            {**chosen, "workers": most, "min_workers": least, "threads": share}
-        )
+        training = Settings.of({**chosen, "workers": most, "min_workers": least, "threads": share})
     request = check_request(
         settings.entry,
         data=settings.data,
@@ -230,9 +226,11 @@ def _space(
 ) -> SearchSpace:
     if isinstance(space, SearchSpace):
         return space
-    texts = [f"{name}={text}" for name, text in space.items()] if isinstance(
-        space, Mapping
-    ) else list(space)
+    texts = (
+        [f"{name}={text}" for name, text in space.items()]
+        if isinstance(space, Mapping)
+        else list(space)
+    )
     return parse_space(texts, constraints)
 
 

@@ -30,6 +30,7 @@ from timonel.storage import Workspace, exclusive, read_document, write_document
 from timonel.training.handles import Job, Run
 from timonel.tuning.objectives import Objective
 from timonel.tuning.space import SearchSpace, Value
+from timonel.tuning.stopping import StudyLimits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,6 +66,16 @@ class StudySettings(BaseModel):
     max_failed: int | None = Field(default=None, description="Failed trials that end the study.")
     max_seconds: float | None = Field(default=None, description="Time limit in seconds.")
     patience: int | None = Field(default=None, description="Trials without progress that end it.")
+
+    @property
+    def limits(self) -> StudyLimits:
+        """Limits that end the study."""
+        return StudyLimits(
+            trials=self.trials,
+            max_seconds=self.max_seconds,
+            trials_without_progress=self.patience,
+            max_failed=self.max_failed,
+        )
 
     @property
     def search_space(self) -> SearchSpace:
@@ -249,7 +260,7 @@ def _status(trial: FrozenTrial) -> TrialStatus:
     if trial.state is TrialState.PRUNED:
         return "stopped early"
     if trial.state is TrialState.FAIL:
-        return cast(TrialStatus, trial.user_attrs.get(STATUS, "failed"))
+        return cast("TrialStatus", trial.user_attrs.get(STATUS, "failed"))
     return "running"
 
 

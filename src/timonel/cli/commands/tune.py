@@ -23,7 +23,7 @@ STUDY = "The study"
 
 @app.command(cls=StyledCommand)
 @takes(TrainOptions)
-def tune(  # noqa: PLR0913 - the options of a study
+def tune(
     ctx: typer.Context,
     entry: Annotated[
         str | None,
@@ -105,14 +105,12 @@ def tune(  # noqa: PLR0913 - the options of a study
     ] = None,
     max_steps: Annotated[
         int | None,
-        typer.Option(
-            help="Epochs of a complete trial; hyperband needs it.", rich_help_panel=STUDY
-        ),
+        typer.Option(help="Epochs of a complete trial; hyperband needs it.", rich_help_panel=STUDY),
     ] = None,
     max_failed: Annotated[
         int | None,
         typer.Option(
-            help="End the study once more trials than this have failed.", rich_help_panel=STUDY
+            help="End the study once this many trials have failed.", rich_help_panel=STUDY
         ),
     ] = None,
     max_seconds: Annotated[
@@ -141,9 +139,7 @@ def tune(  # noqa: PLR0913 - the options of a study
     ] = None,
     json: Annotated[
         bool,
-        typer.Option(
-            "--json", help="Print the study as JSON and progress to standard error."
-        ),
+        typer.Option("--json", help="Print the study as JSON and progress to standard error."),
     ] = False,
     **options: Any,
 ) -> None:

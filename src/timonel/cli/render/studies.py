@@ -99,8 +99,7 @@ def best_line(study: Study) -> str:
     return "\n".join(
         f"trial {trial.number}: "
         + ", ".join(
-            f"{metric} {number(value)}"
-            for metric, value in zip(metrics, trial.values, strict=True)
+            f"{metric} {number(value)}" for metric, value in zip(metrics, trial.values, strict=True)
         )
         + f" with {_params(trial.params)} ({trial.run_id})"
         for trial in best
@@ -151,4 +150,6 @@ def _duration(trial: TrialRecord) -> str | None:
 
 
 def _params(values: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={number(v) if isinstance(v, float) else v}" for name, v in values.items())
+    return " ".join(
+        f"{name}={number(v) if isinstance(v, float) else v}" for name, v in values.items()
+    )
