@@ -99,6 +99,7 @@ def submit(
     *,
     run_id: str | None = None,
     parent: str | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> Run:
     """Start a job for a checked request; return its run at once.
 
@@ -109,12 +110,15 @@ def submit(
         options: How the job is run.
         run_id: The run's ID; a new one by default.
         parent: ID of the study that the run belongs to.
+        env: Further environment variables of the tasks.
 
     Raises:
         EngineError: The job could not be started; its run has failed.
     """
     run_id = run_id or new_run_id("train")
     spec = job_spec(request, workspace, run_id, options)
+    if env:
+        spec = spec.model_copy(update={"env": {**spec.env, **env}})
     writer = record.begin(request, workspace, run_id, options, parent)
     try:
         record.describe(request, writer, options)

@@ -66,7 +66,7 @@ class Controller:
     sampler: optuna.samplers.BaseSampler
     submit: Submit
     rule: StoppingRule | None = None
-    notify: Notify = lambda event, number, facts: None
+    notify: Notify | None = None
     _running: list[_Running] = field(default_factory=list, init=False)
     _space: SearchSpace = field(init=False)
     _optuna: optuna.Study = field(init=False)
@@ -86,8 +86,7 @@ class Controller:
             self._adopt()
             while True:
                 self._follow()
-                if self.study.stop_file.exists():
-                    raise Interrupted(f"the study {self.study.name} was stopped")
+                self._check_stop()
                 ended = self._limit()
                 if ended and not self._running:
                     return ended
@@ -99,6 +98,14 @@ class Controller:
             # A study that cannot go on must not leave jobs behind that nobody follows.
             self._stop_all()
             raise
+
+    def _check_stop(self) -> None:
+        if self.study.stop_file.exists():
+            raise Interrupted(f"the study {self.study.name} was stopped")
+
+    def _tell(self, event: str, number: int, **facts: Any) -> None:
+        if self.notify is not None:
+            self.notify(event, number, facts)
 
     def _adopt(self) -> None:
         """Follow, resume or start the trials that an earlier controller left."""
@@ -147,7 +154,7 @@ class Controller:
         slots = {running.slot for running in self._running}
         slot = next(n for n in range(len(slots) + 1) if n not in slots)
         self._add(trial, self.submit(values, run_id, slot), slot)
-        self.notify("started", trial.number, {"params": values, "run": run_id})
+        self._tell("started", trial.number, params=values, run=run_id)
 
     def _add(self, trial: optuna.Trial, run: Run, slot: int | None = None) -> None:
         metrics = tuple(objective.metric for objective in self.study.settings.objectives)
@@ -175,7 +182,7 @@ class Controller:
         for step, value in curve[min(running.reported, len(curve)) :]:
             if step not in known:
                 running.trial.report(value, step)
-            self.notify("progress", running.trial.number, {"step": step, first.metric: value})
+            self._tell("progress", running.trial.number, step=step, value=value)
         running.reported = len(curve)
 
     def _stop_if_hopeless(self, running: _Running, rule: StoppingRule) -> None:
@@ -201,7 +208,7 @@ class Controller:
         values = [last.get(objective.metric, math.nan) for objective in objectives]
         if status.state is JobState.STOPPED and running.stopped_by:
             self._optuna.tell(trial, state=TrialState.PRUNED)
-            self.notify("ended", trial.number, {"status": "stopped early", "values": values})
+            self._tell("ended", trial.number, status="stopped early", values=values)
         elif status.state is not JobState.SUCCEEDED:
             self._fail(trial, "failed", _reason(status, running.run))
         elif missing := [o.metric for o in objectives if o.metric not in last]:
@@ -217,13 +224,13 @@ class Controller:
             self._fail(trial, "infeasible", "the objective is not a finite number")
         else:
             self._optuna.tell(trial, values)
-            self.notify("ended", trial.number, {"status": "succeeded", "values": values})
+            self._tell("ended", trial.number, status="succeeded", values=values)
 
     def _fail(self, trial: optuna.Trial, status: TrialStatus, reason: str) -> None:
         trial.set_user_attr(STATUS, status)
         trial.set_user_attr(REASON, reason)
         self._optuna.tell(trial, state=TrialState.FAIL)
-        self.notify("ended", trial.number, {"status": status, "reason": reason})
+        self._tell("ended", trial.number, status=status, reason=reason)
 
     def _succeeded(self) -> int:
         return len(self._optuna.get_trials(deepcopy=False, states=_WITH_RESULT))
@@ -261,9 +268,10 @@ class Controller:
 
 
 def _reason(status: JobStatus, run: Run) -> str:
+    """Return the end of the error that the job would report, in one line."""
     try:
         check_outcome(status, run)
     except TimonelError as error:
-        lines = [line for line in error.message.splitlines() if line.strip()]
-        return lines[-1].strip() if lines else error.message
+        lines = [line.strip() for line in error.message.splitlines() if line.strip()]
+        return "; ".join(lines[-2:] if error.hint else lines[-1:])
     return ""

@@ -12,10 +12,11 @@ from typing import Any, Unpack
 import optuna
 
 from timonel.engines import get_engine
-from timonel.errors import LockedError, SpecError
+from timonel.errors import SpecError
 from timonel.options import with_defaults
 from timonel.processes.cores import usable_cores
 from timonel.storage import Workspace, exclusive, find_workspace
+from timonel.storage.locks import LockedError
 from timonel.training.handles import Run
 from timonel.training.job import roles
 from timonel.training.launch import submit
@@ -26,7 +27,7 @@ from timonel.tuning.controller import Controller, Notify
 from timonel.tuning.objectives import Goal, Objective
 from timonel.tuning.param_text import parse_space
 from timonel.tuning.samplers import make_sampler
-from timonel.tuning.shares import threads_per_process
+from timonel.tuning.shares import GPUS, gpus_of_slot, threads_per_process, visible_gpus
 from timonel.tuning.space import SearchSpace, Value
 from timonel.tuning.stopping import make_rule
 from timonel.tuning.study import (
@@ -183,18 +184,27 @@ def _controller(study: Study, notify: Notify | None) -> Controller:
         settings.algorithm, space, seed=settings.seed, objectives=len(settings.objectives)
     )
     engine = get_engine(settings.engine, study.workspace)
+    gpus = visible_gpus(os.environ) if settings.parallel > 1 else ()
 
     def start(values: Mapping[str, Value], run_id: str, slot: int) -> Run:
         trial = replace(request, params={name: str(value) for name, value in values.items()})
-        return submit(trial, study.workspace, engine, job_options, run_id=run_id, parent=study.name)
+        share = gpus_of_slot(gpus, slot, settings.parallel)
+        return submit(
+            trial,
+            study.workspace,
+            engine,
+            job_options,
+            run_id=run_id,
+            parent=study.name,
+            env={GPUS: ",".join(share)} if share else {},
+        )
 
-    made = Controller(study, engine, sampler, start, rule)
-    return made if notify is None else replace(made, notify=notify)
+    return Controller(study, engine, sampler, start, rule, notify)
 
 
 def _request(settings: StudySettings, example: Mapping[str, Value]) -> tuple[Request, JobOptions]:
     """Check everything about the jobs that can be checked before they run."""
-    given: Mapping[str, Any] = with_defaults(TrainOptions, settings.options)  # type: ignore[type-var]
+    given: Mapping[str, Any] = with_defaults(TrainOptions, settings.options)
     for name in _UNSUPPORTED:
         if settings.options.get(name) not in (None, "processes"):
             raise SpecError(f"studies do not support --{name.replace('_', '-')}")
@@ -236,7 +246,7 @@ def _space(
 
 def _objectives(metric: str | Sequence[str], goal: Goal | Sequence[Goal]) -> tuple[Objective, ...]:
     metrics = [metric] if isinstance(metric, str) else list(metric)
-    goals: list[Goal] = [goal] * len(metrics) if isinstance(goal, str) else list(goal)  # type: ignore[list-item]
+    goals: list[Goal] = [goal] * len(metrics) if isinstance(goal, str) else list(goal)
     if not metrics or len(set(metrics)) < len(metrics):
         raise SpecError("--metric must name each metric once")
     if len(goals) == 1:

@@ -64,8 +64,8 @@ class LearningCurves:
                 continue
             self.seen.update(event["metrics"])
             for name, curve in self.curves.items():
-                if name in event["metrics"]:
-                    value = decode_number(event["metrics"][name])
+                value = decode_number(event["metrics"].get(name))
+                if value is not None:
                     step = event.get("epoch", event.get("step"))
                     _append(curve, len(curve) if step is None else int(step), value)
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import optuna
 from optuna.storages import JournalStorage
@@ -25,15 +25,13 @@ from optuna.trial import FrozenTrial, TrialState
 from pydantic import BaseModel, ConfigDict, Field
 
 from timonel.engines import get_engine
-from timonel.errors import AlreadyExistsError, CorruptError, LockedError, NotFoundError, SpecError
+from timonel.errors import AlreadyExistsError, CorruptError, NotFoundError, SpecError
 from timonel.storage import Workspace, exclusive, read_document, write_document
+from timonel.storage.locks import LockedError
 from timonel.training.handles import Job, Run
 from timonel.tuning.objectives import Objective
 from timonel.tuning.space import SearchSpace, Value
 from timonel.tuning.stopping import StudyLimits
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 TrialStatus = Literal["running", "succeeded", "stopped early", "infeasible", "failed"]
 _KIND = "study"
@@ -187,9 +185,16 @@ class Study:
         engine = get_engine(self.settings.engine, self.workspace)
         return Run(trial.run_id, self.workspace, Job(trial.run_id, engine))
 
-    def to_dataframe(self) -> pd.DataFrame:
-        """Return a row for each trial: number, status, values, parameters, run, duration."""
-        import pandas as pd  # noqa: PLC0415 - slow to import
+    def to_dataframe(self) -> Any:
+        """Return a pandas DataFrame with a row for each trial.
+
+        Raises:
+            SpecError: pandas is not installed.
+        """
+        try:
+            import pandas as pd  # type: ignore[import-untyped] # noqa: PLC0415 - optional
+        except ImportError:
+            raise SpecError("to_dataframe needs pandas", hint="pip install pandas") from None
 
         metrics = [objective.metric for objective in self.settings.objectives]
         return pd.DataFrame(
@@ -282,7 +287,7 @@ def create_study(workspace: Workspace, settings: StudySettings) -> Study:
             raise AlreadyExistsError(
                 f"the study {settings.name} exists",
                 hint=f"continue it with 'timonel studies resume {settings.name}', or use another "
-                "--name",
+                "--study",
             )
         study.folder.mkdir(parents=True, exist_ok=True)
         (study.folder / "journal.log").unlink(missing_ok=True)

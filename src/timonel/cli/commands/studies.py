@@ -105,4 +105,4 @@ def export(
 
     found = open_study(GlobalOptions.of(ctx).find(), study)
     version = found.best_run.export(name)
-    typer.echo(f"{version.name}/{version.version} is the model of {found.best_run.id}")
+    typer.echo(f"{version} is the model of {found.best_run.id}")

@@ -180,7 +180,7 @@ def tune(
         entry,
         job.space if job is not None and not param else (param or []),
         metrics,
-        goal=goals,  # type: ignore[arg-type] # checked there
+        goal=goals,
         study=study,
         max_steps=max_steps,
         max_seconds=max_seconds,

@@ -151,5 +151,6 @@ def _duration(trial: TrialRecord) -> str | None:
 
 def _params(values: Mapping[str, Any]) -> str:
     return " ".join(
-        f"{name}={number(v) if isinstance(v, float) else v}" for name, v in values.items()
+        f"{name}={number(value) if isinstance(value, float) else value}"
+        for name, value in values.items()
     )
