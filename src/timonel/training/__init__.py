@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from timonel.training.handles import Job, Run
     from timonel.training.launch import train
-    from timonel.training.worker.context import TrainingContext, context
+    from timonel.training.worker.context import TrainingContext, context, report
 
-__all__ = ["Job", "Run", "TrainingContext", "context", "train"]
+__all__ = ["Job", "Run", "TrainingContext", "context", "report", "train"]
 
 _HOME_OF = {
     "Job": "handles",
     "Run": "handles",
     "TrainingContext": "worker.context",
     "context": "worker.context",
+    "report": "worker.context",
     "train": "launch",
 }
 

@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -145,10 +145,11 @@ def _train(task: Task, termination: Termination) -> None:
 
 def _run_alone(task: Task) -> None:
     """Run a script that distributes itself: it gets only ``TF_CONFIG``."""
-    enter(context_of(task, None))
+    run = _open_run(task)
+    enter(replace(context_of(task, None), run=run))
     (task.task_dir / "ready").touch()
     heartbeat.begin(task.task_dir)
-    run_program_of(task, _open_run(task))
+    run_program_of(task, run)
 
 
 def _run_managed(task: Task, name: StrategyName, termination: Termination) -> None:
@@ -178,9 +179,9 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
     # The coordination service of multi-worker training replaced our handler with one that only
     # records SIGTERM.
     termination.install()
-    context = context_of(task, strategy)
-    enter(context)
     run = _open_run(task)
+    context = replace(context_of(task, strategy), run=run)
+    enter(context)
     if run is not None:
         if task.cluster.generation == 1:
             _warn_of_shared_cores(task, resources, run)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from timonel.tracking import RunWriter
 from timonel.training.cluster import Cluster
 
 LOCAL_FOLDER = "timonel-job"
@@ -28,6 +29,7 @@ class TrainingContext:
         params: The parameters given with ``--set``.
         data: The datasets given with ``--data``, by name.
         in_job: False outside a job.
+        run: Writes the run's record; None in other tasks than the chief, and outside a job.
     """
 
     cluster: Cluster
@@ -36,6 +38,7 @@ class TrainingContext:
     params: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, str] = field(default_factory=dict)
     in_job: bool = True
+    run: RunWriter | None = None
 
     @property
     def is_chief(self) -> bool:
@@ -126,6 +129,25 @@ def enter(context: TrainingContext) -> None:
 def context() -> TrainingContext:
     """Return this process's training context, or a stand-in outside a job."""
     return _entered[0] if _entered else _local()
+
+
+def report(metrics: Mapping[str, float], step: int | None = None) -> None:
+    """Record metric values of a script without ``model.fit``.
+
+    Only the chief records them; in other tasks and outside a job, this does nothing.
+
+    Args:
+        metrics: Values by metric name.
+        step: The step or epoch of the values; the number of earlier reports by default.
+    """
+    run = context().run
+    if run is not None:
+        place = _reports[0] if step is None else step
+        _reports[0] = place + 1
+        run.metrics({name: float(value) for name, value in metrics.items()}, step=place)
+
+
+_reports = [0]
 
 
 def _local() -> TrainingContext:

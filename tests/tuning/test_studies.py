@@ -1,0 +1,236 @@
+"""Studies of real jobs: results, limits, kills and bad input."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tuning.conftest import SCRIPT
+from timonel.engines import get_engine
+from timonel.errors import (
+    AlreadyExistsError,
+    Interrupted,
+    NotFoundError,
+    SpecError,
+    UserCodeError,
+)
+from timonel.storage import Workspace
+from timonel.tuning import Study, list_studies, open_study, resume, tune
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+X = "x=float(0,1)"
+
+
+def study(workspace: Workspace, name: str, *space: str, **options: Any) -> Study:
+    options = {"algorithm": "random", "seed": 1, "metric": "score", **options}
+    return tune(SCRIPT, list(space or (X,)), study=name, workspace=workspace, **options)
+
+
+def until(true: Callable[[], Any], timeout_s: float = 120.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_study_finds_its_best_trial(workspace: Workspace) -> None:
+    found = study(workspace, "best", X, "epochs=3", trials=4, parallel=2)
+    trials = found.trials
+    assert [trial.number for trial in trials] == [0, 1, 2, 3]
+    assert {trial.status for trial in trials} == {"succeeded"}
+    for trial in trials:
+        x = float(trial.params["x"])
+        assert trial.params["epochs"] == 3
+        assert trial.values == pytest.approx((-((x - 0.3) ** 2) - 1 / 3,))
+        assert [step for step, _ in trial.curve] == [0, 1, 2]
+        run = found.run_of(trial).record
+        assert run.parent == "best"
+        assert float(run.params["x"]) == x
+    best = max(trials, key=lambda trial: trial.values)
+    assert [trial.number for trial in found.best_trials] == [best.number]
+    assert found.best_run.id == best.run_id
+    assert trials[1].started_at < (trials[0].ended_at or 0), "two trials ran at the same time"
+    assert list_studies(workspace)[0].name == "best"
+    frame = found.to_dataframe()
+    assert list(frame["score"]) == [trial.values[0] for trial in trials]
+    with pytest.raises(AlreadyExistsError, match="the study best exists"):
+        study(workspace, "best", trials=1)
+
+
+def test_more_trials_continue_a_study(workspace: Workspace) -> None:
+    study(workspace, "more", trials=1)
+    found = resume("more", trials=2, workspace=workspace)
+    assert [trial.status for trial in found.trials] == ["succeeded"] * 2
+    assert len({trial.params["x"] for trial in found.trials}) == 2
+
+
+def test_minimize_several_objectives(workspace: Workspace) -> None:
+    found = study(
+        workspace, "pareto", metric=["loss", "score"], goal=["minimize", "maximize"], trials=2
+    )
+    assert all(trial.values[0] == -trial.values[1] for trial in found.trials)
+    # One is the negative of the other: the same trial is best in both.
+    assert len(found.best_trials) == 1
+    with pytest.raises(SpecError, match="several best trials"):
+        _ = found.best_run
+
+
+def test_constraints_hold_in_all_jobs(workspace: Workspace) -> None:
+    found = study(workspace, "constrained", X, constraints=["x >= 0.5"], trials=3)
+    jobs = [trial for trial in found.trials if trial.run_id]
+    assert len(jobs) == 3
+    assert all(float(trial.params["x"]) >= 0.5 for trial in jobs)
+
+
+def test_a_metric_that_is_never_recorded_ends_the_study(workspace: Workspace) -> None:
+    with pytest.raises(SpecError, match="recorded no metric 'accuracy'") as caught:
+        study(workspace, "metric", metric="accuracy", trials=5)
+    assert "it recorded: loss, score" in (caught.value.hint or "")
+    assert len(open_study(workspace, "metric").trials) == 1
+
+
+def test_failures_at_the_start_end_the_study(workspace: Workspace) -> None:
+    with pytest.raises(UserCodeError, match="the first 3 trials failed.*x is too large"):
+        study(workspace, "failing", "x=float(0.5,1)", "fail-above=0", trials=9)
+    found = open_study(workspace, "failing")
+    assert [trial.status for trial in found.trials] == ["failed"] * 3
+    with pytest.raises(NotFoundError, match="no trial of the study failing has succeeded"):
+        _ = found.best_run
+
+
+def test_failed_trials_are_counted(workspace: Workspace) -> None:
+    found = study(workspace, "some", "x=float(0.5,1)", "fail-above=0", trials=9, max_failed=1)
+    assert len(found.trials) == 1
+
+
+def test_a_refused_flag_is_named(workspace: Workspace) -> None:
+    with pytest.raises(UserCodeError, match="unrecognized arguments: --y"):
+        study(workspace, "flag", X, "y=int(1,3)", trials=3)
+
+
+def test_an_objective_that_is_not_a_number_is_infeasible(workspace: Workspace) -> None:
+    found = study(workspace, "nan", "x=values(0,1)", "nan-below=0.5", algorithm="grid", trials=2)
+    assert {trial.params["x"]: trial.status for trial in found.trials} == {
+        0: "infeasible",
+        1: "succeeded",
+    }
+    assert found.best_trials[0].params["x"] == 1
+
+
+def test_bad_trials_are_stopped_early(workspace: Workspace) -> None:
+    found = study(
+        workspace,
+        "early",
+        "x=values(0.3,0.31,0.32,0.33,0.34,0.35,9.0)",
+        "epochs=12",
+        "pause=0.3",
+        algorithm="grid",
+        stopping_rule="median",
+        trials=7,
+        parallel=2,
+    )
+    stopped = [trial for trial in found.trials if trial.status == "stopped early"]
+    assert found.best_trials[0].status == "succeeded"
+    for trial in stopped:
+        assert len(trial.curve) < 12
+        assert "by median" in trial.reason
+        assert found.run_of(trial).record.status == "stopped"
+
+
+def test_a_killed_study_adopts_its_trials(workspace: Workspace, tmp_path: Path) -> None:
+    program = (
+        "import sys; from timonel.tuning import tune\n"
+        f"tune({str(SCRIPT)!r}, ['x=float(0,1)', 'epochs=6', 'pause=0.5'], 'score',\n"
+        "     study='killed', trials=4, parallel=2, algorithm='random', seed=3,\n"
+        f"     workspace={str(workspace.root)!r})\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path)
+    file = workspace.studies / "killed" / "study.json"
+    until(lambda: file.exists() and len(open_study(workspace, "killed").trials) >= 2)
+    until(lambda: all(t.run_id for t in open_study(workspace, "killed").trials))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    found = open_study(workspace, "killed")
+    before = {trial.number: (trial.run_id, trial.params) for trial in found.trials}
+    assert not found.is_running
+    with (found.folder / "journal.log").open("a") as journal:
+        journal.write('{"op_code": 4, "wor')  # as if killed while writing
+    found = resume("killed", workspace=workspace)
+    trials = found.trials
+    assert [trial.status for trial in trials] == ["succeeded"] * 4
+    assert {n: (trials[n].run_id, trials[n].params) for n in before} == before
+    runs = [trial.run_id for trial in trials]
+    assert len(set(runs)) == 4
+    jobs = {job.job_id for job in get_engine("local", workspace).jobs()}
+    assert set(runs) <= jobs
+    mine = [
+        run.name for run in workspace.runs.iterdir() if _parent(workspace, run.name) == "killed"
+    ]
+    assert sorted(mine) == sorted(filter(None, runs)), "no run without a trial, none twice"
+
+
+def test_a_stopped_study_continues_its_trials(workspace: Workspace, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "timonel", "-w", str(workspace.root), "tune", str(SCRIPT)]
+    options = ["--param", X, "--param", "epochs=4", "--param", "pause=0.5", "--metric", "score"]
+    process = subprocess.Popen(
+        [*command, *options, "--trials", "2", "--study", "stopped", "--algorithm", "random"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    file = workspace.studies / "stopped" / "study.json"
+    until(lambda: file.exists() and any(t.curve for t in open_study(workspace, "stopped").trials))
+    found = open_study(workspace, "stopped")
+    assert found.is_running
+    with pytest.raises(SpecError, match="another process runs the study stopped"):
+        resume("stopped", workspace=workspace)
+    found.stop()
+    output = process.communicate(timeout=120)[0]
+    assert process.returncode == Interrupted.exit_code
+    assert "the study stopped was stopped" in output
+    found = resume("stopped", workspace=workspace)
+    assert [trial.status for trial in found.trials] == ["succeeded"] * 2
+    assert len(found.trials[0].curve) == 4
+
+
+def _parent(workspace: Workspace, run_id: str) -> str | None:
+    from timonel.tracking import read_run
+
+    return read_run(workspace, run_id).parent
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trials": 0}, "must be positive"),
+        ({"parallel": 0}, "--parallel must be at least 1, got 0"),
+        ({"algorithm": "bayes"}, "bayes"),
+        ({"stopping_rule": "mean"}, "unknown stopping rule 'mean'"),
+        ({"goal": "max"}, "--goal must be 'maximize' or 'minimize', got 'max'"),
+        ({"metric": ["a", "a"]}, "name each metric once"),
+        ({"metric": ["a", "b"], "goal": ["maximize"] * 3}, "2 metrics need as many goals, got 3"),
+        ({"study": "a/b"}, "the study's name is invalid"),
+        ({"cluster": "c.json"}, "studies do not support --cluster"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_made(
+    workspace: Workspace, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        tune(SCRIPT, [X], **{"metric": "score", "study": "bad", "workspace": workspace, **options})
+    assert not (workspace.studies / "bad").exists()
+
+
+def test_studies_that_do_not_exist(workspace: Workspace) -> None:
+    with pytest.raises(NotFoundError, match="no study 'nothing' in this workspace"):
+        open_study(workspace, "nothing")
