@@ -98,7 +98,7 @@ def test_a_metric_that_is_never_recorded_ends_the_study(workspace: Workspace) ->
 
 
 def test_failures_at_the_start_end_the_study(workspace: Workspace) -> None:
-    with pytest.raises(UserCodeError, match="the first 3 trials failed.*x is too large"):
+    with pytest.raises(UserCodeError, match=r"the first 3 trials failed.*x is too large"):
         study(workspace, "failing", "x=float(0.5,1)", "fail-above=0", trials=9)
     found = open_study(workspace, "failing")
     assert [trial.status for trial in found.trials] == ["failed"] * 3

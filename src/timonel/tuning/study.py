@@ -144,6 +144,12 @@ class Study:
         return [self._record(trial) for trial in self.load().get_trials(deepcopy=False)]
 
     @property
+    def trial_count(self) -> int:
+        """Number of trials; 0 before the study exists."""
+        exists = (self.folder / "study.json").exists()
+        return len(self.load().get_trials(deepcopy=False)) if exists else 0
+
+    @property
     def best_trials(self) -> list[TrialRecord]:
         """The best trial; with several objectives, those that no other trial dominates."""
         found = self.load()

@@ -15,7 +15,7 @@ from timonel.errors import SpecError
 from timonel.training.train_options import PROGRAM, TrainOptions
 
 if TYPE_CHECKING:
-    from timonel.tuning.ai_platform import TuningJob
+    from timonel.tuning.ai_platform import TuningConfig
 
 app = single()
 STUDY = "The study"
@@ -165,8 +165,8 @@ def tune(
     )
     if job is not None and job.ignored:
         remarks.print(f"ignored in {config}: {', '.join(job.ignored)}")
-    entry = entry or (job.entry if job else None)
-    metrics = metric or ([job.metric] if job else None)
+    entry = entry or (job.python_module if job else None)
+    metrics = metric or ([job.metric_tag] if job else None)
     if entry is None:
         raise SpecError("no script to run", hint="as in 'timonel tune train.py'")
     if not param and job is None:
@@ -181,7 +181,7 @@ def tune(
         job.space if job is not None and not param else (param or []),
         metrics,
         goal=goals,
-        study=study,
+        study=study or (job.job_id if job else None),
         max_steps=max_steps,
         max_seconds=max_seconds,
         patience=patience,
@@ -210,21 +210,25 @@ def print_result(study: Any, remarks: Any, *, json: bool) -> None:
         remarks.print(f"next: timonel export {run} --name NAME", style="dim", soft_wrap=True)
 
 
-def _job_of(config: Path) -> TuningJob:
-    from timonel.tuning.ai_platform import read_tuning_job
+def _job_of(config: Path) -> TuningConfig:
+    from timonel.tuning.ai_platform import parse_config
 
-    return read_tuning_job(config)
+    try:
+        text = config.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"cannot read {config}: {error}") from error
+    return parse_config(text)
 
 
-def _chosen(job: TuningJob | None, **options: Any) -> dict[str, Any]:
+def _chosen(job: TuningConfig | None, **options: Any) -> dict[str, Any]:
     """Return options with a value; those of the YAML file replace missing ones."""
     stated: dict[str, Any] = {}
     if job is not None:
         stated = {
             "algorithm": job.algorithm,
-            "trials": job.trials,
-            "parallel": job.parallel,
+            "trials": job.max_trials,
+            "parallel": job.parallel_trials,
             "stopping_rule": "median" if job.early_stopping else "none",
-            "max_failed": job.max_failed,
+            "max_failed": job.failed_trials,
         }
     return {**stated, **{name: value for name, value in options.items() if value is not None}}
