@@ -23,6 +23,7 @@ from timonel.errors import (
     UserCodeError,
 )
 from timonel.storage import Workspace
+from timonel.tracking import read_run
 from timonel.tuning import Study, list_studies, open_study, resume, tune
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -159,14 +160,14 @@ def test_a_killed_study_adopts_its_trials(workspace: Workspace, tmp_path: Path) 
     process.send_signal(signal.SIGKILL)
     process.wait()
     found = open_study(workspace, "killed")
-    before = {trial.number: (trial.run_id, trial.params) for trial in found.trials}
+    before = {trial.number: trial.params for trial in found.trials}
     assert not found.is_running
     with (found.folder / "journal.log").open("a") as journal:
         journal.write('{"op_code": 4, "wor')  # as if killed while writing
     found = resume("killed", workspace=workspace)
     trials = found.trials
     assert [trial.status for trial in trials] == ["succeeded"] * 4
-    assert {n: (trials[n].run_id, trials[n].params) for n in before} == before
+    assert {number: trials[number].params for number in before} == before
     runs = [trial.run_id for trial in trials]
     assert len(set(runs)) == 4
     jobs = {job.job_id for job in get_engine("local", workspace).jobs()}
@@ -201,12 +202,6 @@ def test_a_stopped_study_continues_its_trials(workspace: Workspace, tmp_path: Pa
     found = resume("stopped", workspace=workspace)
     assert [trial.status for trial in found.trials] == ["succeeded"] * 2
     assert len(found.trials[0].curve) == 4
-
-
-def _parent(workspace: Workspace, run_id: str) -> str | None:
-    from timonel.tracking import read_run
-
-    return read_run(workspace, run_id).parent
 
 
 @pytest.mark.parametrize(

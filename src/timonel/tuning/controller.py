@@ -6,6 +6,7 @@ started. If the process is killed, jobs go on, and the next controller adopts th
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from optuna.trial import TrialState
 
 from timonel.engines import Engine, JobState, JobStatus
 from timonel.errors import Interrupted, NotFoundError, SpecError, TimonelError, UserCodeError
-from timonel.tracking import new_run_id
+from timonel.tracking import new_run_id, open_run
 from timonel.training.handles import Job, Run, check_outcome, resume_job
 from timonel.tuning.objectives import LearningCurves
 from timonel.tuning.space import SearchSpace, Value
@@ -117,8 +118,8 @@ class Controller:
                 self._optuna.tell(trial.number, state=TrialState.FAIL)
                 continue
             status = None if run_id is None else self._job_status(run_id)
-            if status is None:
-                self._start(live, values)
+            if status is None:  # killed before the job was started
+                self._start(live, values, self._unused(run_id))
                 continue
             assert run_id is not None
             if status.state is JobState.STOPPED and not trial.user_attrs.get(REASON):
@@ -147,8 +148,20 @@ class Controller:
             hint="change the ranges so that more of them do",
         )
 
-    def _start(self, trial: optuna.Trial, values: Mapping[str, Value]) -> None:
-        run_id = new_run_id("train")
+    def _unused(self, run_id: str | None) -> str | None:
+        """Return a run ID that has no record yet, or None; close the record otherwise."""
+        if run_id is None or not (self.study.workspace.runs / run_id).exists():
+            return run_id
+        with contextlib.suppress(NotFoundError):
+            open_run(self.study.workspace, run_id).finish(
+                "failed", "its job was never started", "engine"
+            )
+        return None
+
+    def _start(
+        self, trial: optuna.Trial, values: Mapping[str, Value], run_id: str | None = None
+    ) -> None:
+        run_id = run_id or new_run_id("train")
         # Stored first: a controller that is killed now starts no second job for these values.
         trial.set_user_attr(RUN, run_id)
         slots = {running.slot for running in self._running}
@@ -180,7 +193,7 @@ class Controller:
         # A job that restarted repeats steps; Optuna keeps the first value of a step.
         known = running.trial.storage.get_trial(running.trial._trial_id).intermediate_values
         for step, value in curve[min(running.reported, len(curve)) :]:
-            if step not in known:
+            if step not in known and len(self.study.settings.objectives) == 1:
                 running.trial.report(value, step)
             self._tell("progress", running.trial.number, step=step, value=value)
         running.reported = len(curve)

@@ -175,7 +175,7 @@ def tune(
         )
     if not metrics:
         raise SpecError("no metric to optimize", hint="give --metric val_accuracy")
-    goals = list(goal or ([job.goal] if job else ["maximize"]))
+    goals: Any = goal or ([job.goal] if job else ["maximize"])  # checked by tune
     found = start(
         entry,
         job.space if job is not None and not param else (param or []),
