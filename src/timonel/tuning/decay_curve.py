@@ -5,8 +5,9 @@ the gain that it still made until its end. A Gaussian process regresses the last
 and so predicts how much the running trial can still gain.
 
 A decay curve gains less with each doubling of its steps. A trial that would reach the target at an
-equal gain per doubling is therefore never counted out, however unlike the completed ones: in 40
-simulated studies, this kept the best trial in all instead of 35, for 1 % of the saved steps.
+equal gain per doubling is therefore never counted out, however unlike the completed ones: in 50
+simulated studies, this kept the best trial in 49 instead of 44 and saved 42 % of the steps instead
+of 46 %.
 
     S = measurements of a curve, N = completed curves; greater values are better
 """
@@ -32,7 +33,7 @@ def chance_to_beat(target: float, curve: Floats, completed: Sequence[Floats], en
         target: The value to beat.
         curve: Steps and values [S, 2] of the running trial, by increasing step.
         completed: Steps and values of each trial that reached its last step, at least three. The
-            latest 60 are used, which bounds the time (10 ms).
+            latest 60 are used, which bounds the time.
         end: The last step of a full curve.
 
     Returns:
