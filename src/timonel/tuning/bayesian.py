@@ -24,10 +24,10 @@ from timonel.tuning.points import Array, PointSampler, UnitCube, first_free, sob
 from timonel.tuning.space import SearchSpace, Value
 
 _STARTUP_MAX = 10
-_MODEL_SIZE = 120
+_MODEL_SIZE = 100
 """Trials in the model: fitting costs their cube."""
-_GLOBAL_CANDIDATES = 512
-_LOCAL_CANDIDATES = 160
+_GLOBAL_CANDIDATES = 384
+_LOCAL_CANDIDATES = 128
 _LOCAL_SCALES = (0.2, 0.08, 0.03, 0.01, 0.003)
 _CENTRES = 5
 _MIN_DISTANCE = 0.005
@@ -77,7 +77,7 @@ class BayesianSampler(PointSampler):
     ) -> dict[str, Value]:
         """Return the first feasible candidate, preferably one that was not tried yet."""
         tried = {position.tobytes() for position in positions}
-        new = [c for c in self._distant(candidates, running) if c.tobytes() not in tried]
+        new = (c for c in self._distant(candidates, running) if c.tobytes() not in tried)
         for choice, taken in ((new, running), (candidates, running), (candidates, [])):
             point = first_free(self._cube, choice, taken)
             if point is not None:
