@@ -27,6 +27,7 @@ NAMES = [
     "Run",
     "RunRecord",
     "Server",
+    "Study",
     "TimonelError",
     "Workspace",
     "__version__",
@@ -39,6 +40,7 @@ NAMES = [
     "read_run",
     "serve",
     "train",
+    "tune",
 ]
 
 PYTHON_ONLY = {

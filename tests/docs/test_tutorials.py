@@ -37,7 +37,17 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]
 def test_each_tutorial_is_run_here() -> None:
     # What the server's page does is tried in a browser, by the tests of the page.
     pages = {path.stem for path in TUTORIALS.glob("*.md")} - {"index", "page"}
-    assert pages == {"dataset", "job", "run", "model", "serving", "scale", "table", "python"}
+    assert pages == {
+        "dataset",
+        "job",
+        "run",
+        "model",
+        "serving",
+        "scale",
+        "table",
+        "python",
+        "tuning",
+    }
     assert all(blocks(TUTORIALS / f"{page}.md") for page in pages)
 
 
@@ -54,7 +64,7 @@ def test_blocks_are_found_and_folders_followed(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", ["dataset", "job", "run", "model", "serving", "scale"])
+@pytest.mark.parametrize("page", ["dataset", "job", "run", "tuning", "model", "serving", "scale"])
 def test_a_tutorial_does_what_it_shows(page: str, reader: dict[str, Path]) -> None:
     reader["folder"], printed = run_page(TUTORIALS / f"{page}.md", reader["folder"])
     if page == "serving":

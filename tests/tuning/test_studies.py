@@ -23,6 +23,7 @@ from timonel.errors import (
     UserCodeError,
 )
 from timonel.storage import Workspace
+from timonel.tracking import read_run
 from timonel.tuning import Study, list_studies, open_study, resume, tune
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

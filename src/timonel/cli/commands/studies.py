@@ -84,12 +84,16 @@ def resume(
 
 
 @app.command(cls=StyledCommand)
-def stop(ctx: typer.Context, study: StudyRef = "last") -> None:
+def stop(ctx: typer.Context, study: StudyRef = "last", json: Json = False) -> None:
     """Stop a study and its running trials; 'resume' continues them."""
+    from timonel.cli.render.output import print_json
     from timonel.tuning.study import open_study
 
     found = open_study(GlobalOptions.of(ctx).find(), study)
     found.stop()
+    if json:
+        print_json({"name": found.name})
+        return
     typer.echo(f"{found.name} stops; 'timonel studies resume {found.name}' continues it")
 
 
@@ -99,10 +103,16 @@ def export(
     study: StudyRef = "last",
     *,
     name: Annotated[str, typer.Option(help="Name of the model.", metavar="MODEL")],
+    json: Json = False,
 ) -> None:
     """Publish the model of the best trial as the next version of a name."""
+    from timonel.cli.render.models import version_json
+    from timonel.cli.render.output import print_json
     from timonel.tuning.study import open_study
 
     found = open_study(GlobalOptions.of(ctx).find(), study)
     version = found.best_run.export(name)
+    if json:
+        print_json(version_json(version))
+        return
     typer.echo(f"{version} is the model of {found.best_run.id}")
