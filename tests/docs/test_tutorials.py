@@ -18,6 +18,8 @@ from tests.docs.blocks import Block, after, blocks, run, run_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 TUTORIALS = DOCS / "tutorials"
+SEQUENCE = ("dataset", "job", "run", "tuning", "model", "serving", "scale")
+"""Pages that one reader follows, in this order."""
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,7 @@ def test_blocks_are_found_and_folders_followed(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", ["dataset", "job", "run", "tuning", "model", "serving", "scale"])
+@pytest.mark.parametrize("page", SEQUENCE)
 def test_a_tutorial_does_what_it_shows(page: str, reader: dict[str, Path]) -> None:
     reader["folder"], printed = run_page(TUTORIALS / f"{page}.md", reader["folder"])
     if page == "serving":

@@ -23,7 +23,7 @@ from timonel.errors import (
     UserCodeError,
 )
 from timonel.storage import Workspace
-from timonel.tracking import read_run
+from timonel.tracking import list_runs
 from timonel.tuning import Study, list_studies, open_study, resume, tune
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -172,9 +172,11 @@ def test_a_killed_study_adopts_its_trials(workspace: Workspace, tmp_path: Path) 
     assert len(set(runs)) == 4
     jobs = {job.job_id for job in get_engine("local", workspace).jobs()}
     assert set(runs) <= jobs
-    names = [folder.name for folder in workspace.runs.iterdir()]
-    mine = [read_run(workspace, name) for name in names]
-    ran = [run.id for run in mine if run.parent == "killed" and run.status == "succeeded"]
+    ran = [
+        run.id
+        for run in list_runs(workspace)
+        if run.parent == "killed" and run.status == "succeeded"
+    ]
     assert sorted(ran) == sorted(filter(None, runs)), "no trial ran twice"
 
 
