@@ -39,17 +39,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]
 def test_each_tutorial_is_run_here() -> None:
     # What the server's page does is tried in a browser, by the tests of the page.
     pages = {path.stem for path in TUTORIALS.glob("*.md")} - {"index", "page"}
-    assert pages == {
-        "dataset",
-        "job",
-        "run",
-        "model",
-        "serving",
-        "scale",
-        "table",
-        "python",
-        "tuning",
-    }
+    assert pages == {*SEQUENCE, "table", "python"}
     assert all(blocks(TUTORIALS / f"{page}.md") for page in pages)
 
 
