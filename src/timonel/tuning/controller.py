@@ -16,11 +16,12 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState
 
-from timonel.engines import Engine, JobState, JobStatus
+from timonel.engines import Engine, FailureCause, JobState, JobStatus
 from timonel.errors import Interrupted, NotFoundError, SpecError, TimonelError, UserCodeError
 from timonel.tracking import new_run_id, open_run
 from timonel.training.handles import Job, Run, check_outcome, resume_job
 from timonel.tuning.objectives import LearningCurves
+from timonel.tuning.samplers import GridSampler
 from timonel.tuning.space import SearchSpace, Value
 from timonel.tuning.stopping import StoppingRule, StudyHistory, TrialProgress
 from timonel.tuning.study import REASON, RUN, STATUS, Study, TrialStatus
@@ -122,7 +123,7 @@ class Controller:
                 self._start(live, values, self._unused(run_id))
                 continue
             assert run_id is not None
-            if status.state is JobState.STOPPED and not trial.user_attrs.get(REASON):
+            if _can_continue(status) and not trial.user_attrs.get(REASON):
                 resume_job(self.study.workspace, self.engine, run_id)
             self._add(live, Run(run_id, self.study.workspace, Job(run_id, self.engine)))
             self._running[-1].stopped_by = trial.user_attrs.get(REASON, "")
@@ -270,6 +271,9 @@ class Controller:
                 for trial in jobs
             ],
         )
+        points = self.sampler.size if isinstance(self.sampler, GridSampler) else None
+        if points is not None and len(jobs) >= points:
+            return f"all {points} points of the grid have run"
         return settings.limits.reached(history, time.time())
 
     def _stop_all(self) -> None:
@@ -278,6 +282,14 @@ class Controller:
             running.run.job.stop()
         for running in self._running:
             running.run.job.wait()
+
+
+def _can_continue(status: JobStatus) -> bool:
+    """Return whether a job ended for a reason outside its trial."""
+    # A controller that is killed while it starts a job takes the job's supervisor with it.
+    return status.state is JobState.STOPPED or (
+        status.state is JobState.FAILED and status.cause is FailureCause.ENGINE
+    )
 
 
 def _reason(status: JobStatus, run: Run) -> str:

@@ -180,8 +180,10 @@ def _controller(study: Study, notify: Notify | None) -> Controller:
         raise SpecError("--stopping-rule supports one objective only")
     request, job_options = _request(settings, _example(space))
     rule = make_rule(settings.stopping_rule, first.goal, max_steps=settings.max_steps)
-    # A study that goes on must not repeat the choices of its start.
-    seed = None if settings.seed is None else settings.seed + study.trial_count
+    seed = settings.seed
+    if seed is not None and settings.algorithm in {"tpe", "random", "cma-es"}:
+        # These begin anew when a study goes on, and must not repeat the choices of its start.
+        seed += study.trial_count
     sampler = make_sampler(
         settings.algorithm, space, seed=seed, objectives=len(settings.objectives)
     )
