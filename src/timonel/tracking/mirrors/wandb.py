@@ -201,7 +201,6 @@ class WandbMirror(Mirror):
             "run_id": run.id,
             "run_job_type": run.kind,
             "run_name": run.name or run.id,
-            "x_start_time": run.started_at,
         }
         known = type(wandb.Settings()).model_fields
         self.folder.mkdir(parents=True, exist_ok=True)
