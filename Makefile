@@ -7,7 +7,7 @@ WHEEL_VENV ?= .venv-wheel
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-peers lock-peers test-soak test-soak-serving test-browser clean
+.PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-peers lock-peers test-soak test-soak-serving test-browser clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -69,10 +69,13 @@ $(VENV)/.browser: $(VENV)/.ready requirements/browser.txt
 test-browser: $(VENV)/.browser ## test the server's page in Chromium (Debian: apt install chromium)
 	$(BIN)/python -m pytest -m browser --timeout 300 tests/serving/console/page
 
-bench: bench-main-path bench-training bench-serving ## run all benchmarks
+bench: bench-main-path bench-training bench-serving bench-tuning ## run all benchmarks
 
 bench-main-path: $(VENV)/.ready ## measure the path from raw files to the first prediction
 	$(BIN)/python benchmarks/main_path.py
+
+bench-tuning: $(VENV)/.ready ## measure tuning: best values, cost of a proposal
+	$(BIN)/python benchmarks/tuning.py
 
 bench-training: $(VENV)/.ready ## measure training: steps, stragglers, kills, checkpoints, scaling
 	$(BIN)/python benchmarks/training.py
