@@ -29,7 +29,7 @@ def test_metrics_and_warm_up_by_their_names(batching):
     status, headers, body = batching.ask("GET", "/m")
     text = body.decode()
     assert (status, headers["content-type"].partition(";")[0]) == (200, "text/plain")
-    assert batching.ask("POST", "/m")[0] == 200
+    assert batching.ask("POST", "/m")[0] == 405
     assert batching.ask("GET", "/m?x=1")[0] == 400
     assert "# TYPE :tensorflow:serving:request_count counter\n" in text
     for line in (
