@@ -228,6 +228,24 @@ def test_bad_options_are_refused_before_anything_is_made(
     assert not (workspace.studies / "bad").exists()
 
 
+def test_a_configuration_that_continues_another_job_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "tuning.yaml"
+    config.write_text(
+        "hyperparameters:\n  resumePreviousJobId: job_7\n  maxTrials: 1\n  params:\n"
+        "  - {parameterName: x, type: DOUBLE, minValue: 0, maxValue: 1}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "timonel", "tune", str(SCRIPT), "--config", str(config)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == SpecError.exit_code
+    assert "resumePreviousJobId" in done.stderr
+    assert "timonel studies resume job_7" in done.stderr
+
+
 def test_studies_that_do_not_exist(workspace: Workspace) -> None:
     with pytest.raises(NotFoundError, match="no study 'nothing' in this workspace"):
         open_study(workspace, "nothing")

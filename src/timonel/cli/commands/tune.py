@@ -165,6 +165,8 @@ def tune(
     )
     if job is not None and job.ignored:
         remarks.print(f"ignored in {config}: {', '.join(job.ignored)}")
+    if job is not None and job.pass_job_dir:
+        options["pass_job_dir"] = True
     entry = entry or (job.python_module if job else None)
     metrics = metric or ([job.metric_tag] if job else None)
     if entry is None:
@@ -217,7 +219,13 @@ def _job_of(config: Path) -> TuningConfig:
         text = config.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"cannot read {config}: {error}") from error
-    return parse_config(text)
+    job = parse_config(text)
+    if job.resume_job_id is not None:
+        raise SpecError(
+            f"resumePreviousJobId in {config} is not supported",
+            hint=f"remove it, and use 'timonel studies resume {job.resume_job_id} --trials N'",
+        )
+    return job
 
 
 def _chosen(job: TuningConfig | None, **options: Any) -> dict[str, Any]:
