@@ -22,6 +22,9 @@ exits with the class's ``exit_code``; any other exception is a bug and keeps its
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class TimonelError(Exception):
     """Base of all errors that timonel raises on purpose.
@@ -139,3 +142,9 @@ class Interrupted(TimonelError):  # noqa: N818 - the word the field uses
     def __init__(self, message: str, *, hint: str | None = None, is_reported: bool = False) -> None:
         super().__init__(message, hint=hint)
         self.is_reported = is_reported
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """Return a question with the closest known word, or None."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean '{close[0]}'?" if close else None

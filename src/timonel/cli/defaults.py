@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from timonel.cli.catalogue import BY_NAME
-from timonel.cli.groups import did_you_mean
-from timonel.errors import InputError, SpecError
+from timonel.errors import InputError, SpecError, did_you_mean
 
 CONFIG_NAME = "timonel.toml"
 VARIABLES = {

@@ -19,9 +19,15 @@ from pathlib import Path
 import typer
 
 from timonel._version import __version__
-from timonel.cli.groups import did_you_mean
 from timonel.cli.settings import GlobalOptions
-from timonel.errors import InputError, Interrupted, JobError, TimonelError, UserCodeError
+from timonel.errors import (
+    InputError,
+    Interrupted,
+    JobError,
+    TimonelError,
+    UserCodeError,
+    did_you_mean,
+)
 
 EXIT_BUG = 1
 EXIT_USAGE = 2

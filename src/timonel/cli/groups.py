@@ -6,17 +6,15 @@ three times as long as everything else that ``timonel --help`` needs.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from timonel.cli.catalogue import BY_NAME, ENTRIES
-from timonel.errors import Interrupted, SpecError
+from timonel.errors import Interrupted, SpecError, did_you_mean
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MAX_HELP_WIDTH = 120
@@ -180,9 +178,3 @@ def colour(text: str) -> str:
 
 def _nothing() -> None:
     """Callback without effect."""
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """Return a question with the closest known word, or None."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"did you mean '{close[0]}'?" if close else None

@@ -6,7 +6,6 @@ and listed as ignored; any other key is an error.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
@@ -15,7 +14,8 @@ import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from timonel.errors import SpecError
+from timonel.errors import SpecError, did_you_mean
+from timonel.tuning.objectives import Goal
 from timonel.tuning.parameters import Parameter, ParameterKind, Scale, Value
 from timonel.tuning.space import SearchSpace
 
@@ -71,7 +71,7 @@ class TuningConfig:
     """
 
     space: SearchSpace
-    goal: Literal["maximize", "minimize"] = "maximize"
+    goal: Goal = "maximize"
     metric_tag: str = DEFAULT_METRIC_TAG
     max_trials: int = 1
     parallel_trials: int = 1
@@ -154,8 +154,7 @@ class _Keys(BaseModel):
         known = {field.alias or name for name, field in cls.model_fields.items()} | cls.unused
         for key in given:
             if key not in known:
-                close = difflib.get_close_matches(str(key), known, n=1)
-                hint = f"did you mean '{close[0]}'?" if close else f"use {', '.join(sorted(known))}"
+                hint = did_you_mean(str(key), known) or f"use {', '.join(sorted(known))}"
                 raise ValueError(f"unknown key '{key}'; {hint}")
         return {key: value for key, value in given.items() if value not in _NOTHING}
 

@@ -8,13 +8,12 @@ and compiled to closures when the study is made; no code of the user is executed
 from __future__ import annotations
 
 import ast
-import difflib
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from timonel.errors import SpecError
+from timonel.errors import SpecError, did_you_mean
 
 Kind: TypeAlias = Literal["number", "text", "condition"]
 
@@ -139,11 +138,9 @@ class _Compiler:
     def _name(self, word: str) -> _Term:
         name = self._known.get(word)
         if name is None:
-            close = difflib.get_close_matches(word, list(self._known), n=1)
-            known = ", ".join(self._known)
             raise self._error(
                 f"contains the unknown name '{word}'",
-                f"did you mean '{close[0]}'?" if close else f"the parameters are {known}",
+                did_you_mean(word, self._known) or f"the parameters are {', '.join(self._known)}",
             )
         self.names.add(name)
         return _Term(self._kinds[name], lambda values: values[name])

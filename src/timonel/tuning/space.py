@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,7 +15,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from timonel.errors import FormatError, SpecError
+from timonel.errors import FormatError, SpecError, did_you_mean
 from timonel.tuning.constraints import Constraint, Kind, identifier
 from timonel.tuning.parameters import Parameter, Value, check_name, is_number
 
@@ -196,10 +195,10 @@ class SearchSpace:
             return
         above = self._by_name.get(parent)
         if above is None:
-            close = difflib.get_close_matches(parent, [*self._by_name, *self.fixed], n=1)
             raise SpecError(
                 f"{prefix} its parent '{parent}' is not a parameter",
-                hint=f"did you mean '{close[0]}'?" if close else f"add '{parent}' to the space",
+                hint=did_you_mean(parent, [*self._by_name, *self.fixed])
+                or f"add '{parent}' to the space",
             )
         if above.kind == "double":
             raise SpecError(

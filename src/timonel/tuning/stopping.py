@@ -10,22 +10,21 @@ No rule stops a trial that leads, nor one without others to compare it with.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, Protocol, get_args
+from typing import Protocol, get_args
 
 import numpy as np
 
-from timonel.errors import SpecError
+from timonel.errors import SpecError, did_you_mean
 from timonel.tuning.decay_curve import Floats, chance_to_beat
+from timonel.tuning.objectives import Goal
 from timonel.units import format_seconds
 
 Curve = Sequence[tuple[int, float]]
 """Steps (or epochs) and values of the objective; values that are not finite are ignored."""
-Goal = Literal["maximize", "minimize"]
 
 RULES: Mapping[str, str] = MappingProxyType(
     {
@@ -91,8 +90,7 @@ def make_rule(name: str, goal: Goal, *, max_steps: int | None = None) -> Stoppin
             return ConvexRule(goal, max_steps)
         case "hyperband":
             return HyperbandRule(goal, max_steps)
-    close = difflib.get_close_matches(name, RULES, n=1)
-    hint = f"did you mean '{close[0]}'?" if close else f"use one of {', '.join(RULES)}"
+    hint = did_you_mean(name, RULES) or f"use one of {', '.join(RULES)}"
     raise SpecError(f"unknown stopping rule '{name}'", hint=hint)
 
 
