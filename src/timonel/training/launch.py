@@ -18,7 +18,7 @@ from timonel.training.finish import interruption
 from timonel.training.handles import Job, Run
 from timonel.training.job import job_spec
 from timonel.training.request import JOB_OPTION_NAMES, JobOptions, Request, check_request
-from timonel.training.settings import OPTION_NAMES, Settings, parse_workers
+from timonel.training.settings import settings_of
 from timonel.training.train_options import TrainOptions
 
 Progress = Callable[[Mapping[str, Any]], None]
@@ -62,9 +62,7 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
         Interrupted: The job was stopped, or the user pressed Ctrl-C.
     """
     given: Mapping[str, Any] = with_defaults(TrainOptions, options)
-    least, most = parse_workers(given["workers"])
-    chosen = {name: given[name] for name in OPTION_NAMES if name in given}
-    settings = Settings.of({**chosen, "workers": most, "min_workers": least})
+    settings = settings_of(given)
     place = attached.find_place(
         settings, given["cluster"], given["task_type"], given["task_index"], os.environ
     )

@@ -195,6 +195,17 @@ OPTION_NAMES = tuple(_GROUP_OF)
 """Names of all options, as `train` takes them."""
 
 
+def settings_of(options: Mapping[str, Any]) -> Settings:
+    """Build settings from complete options of `train`; those of the job itself are ignored.
+
+    Raises:
+        SpecError: A value is invalid.
+    """
+    least, most = parse_workers(options["workers"])
+    chosen = {name: options[name] for name in OPTION_NAMES if name in options}
+    return Settings.of({**chosen, "workers": most, "min_workers": least})
+
+
 def parse_workers(workers: int | str) -> tuple[int, int]:
     """Parse ``4`` or ``2:8`` into the minimum and maximum number of workers.
 

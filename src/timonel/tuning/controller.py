@@ -19,6 +19,7 @@ from optuna.trial import TrialState
 from timonel.engines import Engine, FailureCause, JobState, JobStatus
 from timonel.errors import Interrupted, NotFoundError, SpecError, TimonelError, UserCodeError
 from timonel.tracking import new_run_id, open_run
+from timonel.tracking.events import FILE_NAME
 from timonel.training.handles import Job, Run, check_outcome, resume_job
 from timonel.tuning.objectives import LearningCurves
 from timonel.tuning.samplers import GridSampler
@@ -125,8 +126,8 @@ class Controller:
             assert run_id is not None
             if _can_continue(status) and not trial.user_attrs.get(REASON):
                 resume_job(self.study.workspace, self.engine, run_id)
-            self._add(live, Run(run_id, self.study.workspace, Job(run_id, self.engine)))
-            self._running[-1].stopped_by = trial.user_attrs.get(REASON, "")
+            run = Run(run_id, self.study.workspace, Job(run_id, self.engine))
+            self._add(live, run, self._free_slot(), trial.user_attrs.get(REASON, ""))
 
     def _job_status(self, run_id: str) -> JobStatus | None:
         try:
@@ -165,16 +166,18 @@ class Controller:
         run_id = run_id or new_run_id("train")
         # Stored first: a controller that is killed now starts no second job for these values.
         trial.set_user_attr(RUN, run_id)
-        slots = {running.slot for running in self._running}
-        slot = next(n for n in range(len(slots) + 1) if n not in slots)
+        slot = self._free_slot()
         self._add(trial, self.submit(values, run_id, slot), slot)
         self._tell("started", trial.number, params=values, run=run_id)
 
-    def _add(self, trial: optuna.Trial, run: Run, slot: int | None = None) -> None:
+    def _free_slot(self) -> int:
+        used = {running.slot for running in self._running}
+        return next(slot for slot in range(len(used) + 1) if slot not in used)
+
+    def _add(self, trial: optuna.Trial, run: Run, slot: int, stopped_by: str = "") -> None:
         metrics = tuple(objective.metric for objective in self.study.settings.objectives)
-        events = self.study.workspace.runs / run.id / "events.jsonl"
-        number = len(self._running) if slot is None else slot
-        self._running.append(_Running(trial, number, run, LearningCurves(events, metrics)))
+        curves = LearningCurves(self.study.workspace.runs / run.id / FILE_NAME, metrics)
+        self._running.append(_Running(trial, slot, run, curves, stopped_by=stopped_by))
 
     def _follow(self) -> None:
         """Read the curves of running trials; stop or end those that are due."""
@@ -202,7 +205,7 @@ class Controller:
     def _stop_if_hopeless(self, running: _Running, rule: StoppingRule) -> None:
         metric = self.study.settings.objectives[0].metric
         curve = running.curves.curves[metric]
-        if len(curve) < 1:
+        if not curve:
             return
         ended = [
             tuple(sorted(trial.intermediate_values.items()))
@@ -252,7 +255,7 @@ class Controller:
     def _limit(self) -> str | None:
         """Return why no further trial is started; None while one may be."""
         settings = self.study.settings
-        jobs = [trial for trial in self.study.trials if trial.run_id is not None]
+        jobs = [trial for trial in self.study.records(self._optuna) if trial.run_id]
         failed = [trial for trial in jobs if trial.status == "failed"]
         if len(failed) >= _FAILURES_AT_START and not self._succeeded() and not settings.max_failed:
             raise UserCodeError(

@@ -21,7 +21,7 @@ from timonel.training.handles import Run
 from timonel.training.job import roles
 from timonel.training.launch import submit
 from timonel.training.request import JOB_OPTION_NAMES, JobOptions, Request, check_request
-from timonel.training.settings import OPTION_NAMES, Settings, parse_workers
+from timonel.training.settings import settings_of
 from timonel.training.train_options import TrainOptions
 from timonel.tuning.controller import Controller, Notify
 from timonel.tuning.objectives import Goal, Objective
@@ -212,13 +212,11 @@ def _request(settings: StudySettings, example: Mapping[str, Value]) -> tuple[Req
     for name in _UNSUPPORTED:
         if settings.options.get(name) not in (None, "processes"):
             raise SpecError(f"studies do not support --{name.replace('_', '-')}")
-    least, most = parse_workers(given["workers"])
-    chosen = {name: given[name] for name in OPTION_NAMES if name in given}
-    training = Settings.of({**chosen, "workers": most, "min_workers": least})
+    training = settings_of(given)
     if settings.parallel > 1 and given.get("threads") is None:
         processes = sum(role.replicas for role in roles(training))
         share = threads_per_process(usable_cores(), settings.parallel, processes)
-        training = Settings.of({**chosen, "workers": most, "min_workers": least, "threads": share})
+        training = settings_of({**given, "threads": share})
     request = check_request(
         settings.entry,
         data=settings.data,

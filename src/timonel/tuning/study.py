@@ -141,7 +141,11 @@ class Study:
     @property
     def trials(self) -> list[TrialRecord]:
         """All trials, oldest first."""
-        return [self._record(trial) for trial in self.load().get_trials(deepcopy=False)]
+        return self.records(self.load())
+
+    def records(self, found: optuna.Study) -> list[TrialRecord]:
+        """Return the trials of Optuna's view of the study, which reads only what is new."""
+        return [self._record(trial) for trial in found.get_trials(deepcopy=False)]
 
     @property
     def trial_count(self) -> int:
