@@ -3,16 +3,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from timonel.errors import MissingExtraError
-from timonel.storage import Workspace
+from timonel.storage import Workspace, write_document
 from timonel.testing.mirrors import MirrorContract, MirroredRun
 from timonel.tracking import Artifact, read_run, start_run
-from timonel.tracking.mirrors import sync_run
+from timonel.tracking.mirrors import rebuild, sync_run
 from timonel.tracking.mirrors.mlflow import RUN_ID_TAG, MlflowMirror, _quietly
 
 STATUS = {"RUNNING": "running", "FINISHED": "succeeded", "FAILED": "failed", "KILLED": "stopped"}
@@ -166,6 +167,53 @@ def test_the_place_can_be_chosen(
     (fed,) = sync_run(workspace, run.run_id, [MlflowMirror(workspace)])
     assert fed.error is None
     assert not database.exists()
+
+
+def test_trials_are_child_runs_of_one_run_per_study(workspace: Workspace) -> None:
+    write_document(workspace.studies / "lr" / "study.json", "study", {"created_at": 5.0})
+    trials = [start_run(workspace, "train", parent="lr") for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:  # as the trials' mirrors, which run at the same time
+        feeds = list(
+            pool.map(lambda run: sync_run(workspace, run.run_id, [MlflowMirror(workspace)]), trials)
+        )
+    assert [fed.error for (fed,) in feeds] == [None] * 4
+    (parent,) = named(workspace, "lr")
+    assert (parent.info.status, parent.info.start_time) == ("RUNNING", 5000)
+    stored = [found(workspace, run.run_id)[0] for run in trials]
+    assert {run.data.tags["mlflow.parentRunId"] for run in stored} == {parent.info.run_id}
+    for run in trials:
+        assert named(workspace, "lr")[0].info.status == "RUNNING"
+        run.finish("succeeded")
+        sync_run(workspace, run.run_id, [MlflowMirror(workspace)])
+    (parent,) = named(workspace, "lr")
+    assert parent.info.status == "FINISHED"
+    assert parent.info.end_time == max(
+        found(workspace, run.run_id)[0].info.end_time for run in trials
+    )
+    with start_run(workspace, "train", parent="lr") as run:  # the study goes on
+        sync_run(workspace, run.run_id, [MlflowMirror(workspace)])
+        assert named(workspace, "lr")[0].info.status == "RUNNING"
+    rebuild(workspace, [MlflowMirror(workspace)])
+    assert [run.info.status for run in named(workspace, "lr")] == ["FINISHED"]
+
+
+def test_studies_of_one_name_in_two_workspaces_stay_apart(
+    workspace: Workspace, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
+    for place, created_at in ((workspace, 5.0), (Workspace(workspace.root / "other"), 6.0)):
+        write_document(place.studies / "lr" / "study.json", "study", {"created_at": created_at})
+        with start_run(place, "train", parent="lr") as run:
+            pass
+        sync_run(place, run.run_id, [MlflowMirror(place)])
+    assert len(named(workspace, "lr")) == 2
+
+
+def named(workspace: Workspace, name: str) -> list[Any]:
+    mlflow = client(workspace)
+    experiments = [experiment.experiment_id for experiment in mlflow.search_experiments()]
+    runs: list[Any] = mlflow.search_runs(experiments, f"attributes.run_name = '{name}'")
+    return runs
 
 
 def test_a_spoilt_database_fails_no_run(workspace: Workspace, database: Path) -> None:

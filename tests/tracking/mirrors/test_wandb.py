@@ -97,7 +97,7 @@ class TestWandbMirror(MirrorContract):
 
 def test_the_whole_record_is_in_wandbs_file(workspace: Workspace) -> None:
     data = Artifact("dataset", "/data/digits", "sha256:" + "d" * 64, "digits")
-    with start_run(workspace, "train", name="base", inputs=[data], job_id="job-1") as run:
+    with start_run(workspace, "train", name="base", inputs=[data], parent="lr") as run:
         run.metrics({"loss": 0.5}, step=7, epoch=1)
         run.metrics({"eval_loss": 0.6}, step=3)  # an evaluator comes late
         run.finish("stopped", "stopped by the user", "stopped")
@@ -108,7 +108,7 @@ def test_the_whole_record_is_in_wandbs_file(workspace: Workspace) -> None:
              for kind in ("run", "history", "metric", "exit")}  # fmt: skip
     header = found["run"][0].run
     assert (header.project, header.display_name, header.job_type) == ("digits", "base", "train")
-    assert header.host == ""
+    assert (header.host, header.run_group) == ("", "lr")
     first, second = (values(one.history.item) for one in found["history"])
     assert (first["loss"], first[STEP], first["timonel/epoch"]) == (0.5, 7, 1)
     assert first["_timestamp"] == pytest.approx(record.series["loss"][0].t)

@@ -1,7 +1,8 @@
 """Mirror that copies runs to MLflow: parameters, metrics, inputs and results.
 
 A run goes to the server in ``MLFLOW_TRACKING_URI``, else to ``mlflow.db`` (SQLite) in the
-workspace: ``mlflow ui --backend-store-uri sqlite:///<workspace>/mlflow.db`` shows it.
+workspace: ``mlflow ui --backend-store-uri sqlite:///<workspace>/mlflow.db`` shows it. The trials of
+a study are child runs of a run that bears its name.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from timonel.errors import MissingExtraError
-from timonel.storage import exclusive
+from timonel.errors import MissingExtraError, TimonelError
+from timonel.storage import exclusive, read_document
 from timonel.storage.workspace import Workspace
 from timonel.tracking.events import FINISH, Event, decode_number
 from timonel.tracking.mirrors.base import Mirror, subject
+from timonel.tracking.reading import list_runs
 from timonel.tracking.records import Artifact, RunRecord, event_artifacts
 
 RUN_ID_TAG = "timonel.run_id"
+PARENT_TAG = "mlflow.parentRunId"
 _Metric = tuple[str, float, int, int]
 """Key, value, time in milliseconds, step."""
 _STATUS = {
@@ -43,7 +46,7 @@ _KEY_LENGTH = 250
 _CUT_MARK = "… [truncated by timonel: the run record has the full value]"
 _NOT_IN_KEYS = re.compile(r"[^\w\-. :/]")
 # Creating or migrating the tables takes seconds; two processes must not do it at once.
-_TABLES_TIMEOUT_S = 120.0
+_LOCK_TIMEOUT_S = 120.0
 
 
 class MlflowMirror(Mirror):
@@ -55,6 +58,8 @@ class MlflowMirror(Mirror):
         super().__init__(workspace)
         self._client: Any = None
         self._mlflow_id = ""
+        self._parent_id = ""
+        self._study: str | None = None
         self._params: dict[str, str] = {}
 
     @classmethod
@@ -72,14 +77,20 @@ class MlflowMirror(Mirror):
         client = self._connect()
         found = self._find(run.id)
         known = found is not None
+        self._study = run.parent
         if found is None:
+            experiment = self._experiment_id(subject(self.workspace, run))
+            parent = {} if run.parent is None else self._parent(run.parent, run, experiment)
             found = client.create_run(
-                self._experiment_id(subject(self.workspace, run)),
+                experiment,
                 start_time=_ms(run.started_at),
                 run_name=run.name or run.id,
-                tags=_header_tags(run),
+                tags={**_header_tags(run), **parent},
             )
         self._mlflow_id = found.info.run_id
+        self._parent_id = found.data.tags.get(PARENT_TAG, "")
+        if self._parent_id and not run.is_finished:
+            client.update_run(self._parent_id, status="RUNNING")
         self._params = dict(found.data.params)
         self._log(params=run.params)
         for artifact in run.header.inputs:
@@ -117,7 +128,7 @@ class MlflowMirror(Mirror):
     def _connect(self) -> Any:
         """Return MLflow's client; the first call creates or migrates the tables."""
         if self._client is None:
-            with exclusive(self.workspace.root / "mlflow.lock", timeout_s=_TABLES_TIMEOUT_S):
+            with exclusive(self.workspace.root / "mlflow.lock", timeout_s=_LOCK_TIMEOUT_S):
                 with _quietly():
                     client = _client_class()(tracking_uri=self.tracking_uri)
                     client.search_experiments(max_results=1)
@@ -192,6 +203,28 @@ class MlflowMirror(Mirror):
                 self._tag(f"timonel.{name}", str(event[name]))
         status = _STATUS.get(str(event.get("status")), "FAILED")
         self._client.set_terminated(self._mlflow_id, status, _ms(event["t"]))
+        if self._parent_id:
+            trials = [run for run in list_runs(self.workspace) if run.parent == self._study]
+            if all(run.is_finished for run in trials):
+                ended = max(run.ended_at or event["t"] for run in trials)
+                self._client.set_terminated(self._parent_id, "FINISHED", _ms(ended))
+
+    def _parent(self, study: str, trial: RunRecord, experiment: str) -> dict[str, str]:
+        """Return the tag that names the run of a study, which the first trial creates."""
+        created_at = 0.0
+        with contextlib.suppress(TimonelError, KeyError):  # the study may have been removed
+            file = self.workspace.studies / study / "study.json"
+            created_at = float(read_document(file, "study")["created_at"])
+        # Workspaces that share a server may have studies of the same name.
+        key = f"{study}@{created_at}"
+        with exclusive(self.workspace.root / "mlflow.lock", timeout_s=_LOCK_TIMEOUT_S):
+            found = self._find(key) or self._client.create_run(
+                experiment,
+                start_time=_ms(created_at or trial.started_at),
+                run_name=study,
+                tags={RUN_ID_TAG: key, "timonel.kind": "study"},
+            )
+        return {PARENT_TAG: found.info.run_id}
 
     def _tag(self, name: str, text: str) -> None:
         self._client.set_tag(self._mlflow_id, name, _shortened(text, _TAG_LENGTH))

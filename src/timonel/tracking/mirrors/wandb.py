@@ -198,6 +198,7 @@ class WandbMirror(Mirror):
             "project": self._project(run),
             "resume": "allow" if chosen == "online" else None,
             "root_dir": str(self.folder.parent),
+            "run_group": run.parent,
             "run_id": run.id,
             "run_job_type": run.kind,
             "run_name": run.name or run.id,
