@@ -1,123 +1,62 @@
-"""Tuning algorithms on test functions, against Optuna's default (TPE) and random search.
+"""Tuning algorithms on test functions and tables, against Optuna's TPE, Vizier and random search.
 
-usage: tuning.py [--seeds 20] [--trials 20,50] [--overhead-trials 1000] [--algorithms a,b,...]
-                 [--output benchmarks/results/tuning.md]
+usage: tuning.py [--seeds 20] [--trials 20,50,100] [--overhead-trials 1000] [--processes 2]
+                 [--algorithms a,b,...] [--vizier-seeds 3] [--vizier-trials 20]
+                 [--runs FILE] [--output benchmarks/results/tuning.md]
+
+Vizier takes part if it is installed. Runs in FILE are not repeated.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import importlib.util
+import json
+import multiprocessing
 import os
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
 
 import _measure
 import numpy as np
 import optuna
+from _problems import PROBLEMS, Problem
 
 from timonel.tuning.samplers import make_sampler
-from timonel.tuning.space import Parameter, SearchSpace
+from timonel.tuning.space import SearchSpace
 
-Values = Mapping[str, Any]
 HERE = Path(__file__).parent
 PEERS = {"optuna tpe": "TPESampler", "optuna random": "RandomSampler"}
+VIZIER = "google-vizier"
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @dataclass(frozen=True)
-class Problem:
-    """A function to minimise; noise is what a trial reports on top of the value."""
+class Run:
+    """One study of an algorithm. Runs with the same seed have the same noise."""
 
-    name: str
-    space: SearchSpace
-    function: Callable[[Values], float]
-    noise: float = 0.0
-
-
-def doubles(size: int, low: float, high: float) -> SearchSpace:
-    """Return a space of ``size`` doubles x0, x1, ..."""
-    return space_of(*(Parameter(f"x{i}", "double", low, high) for i in range(size)))
+    algorithm: str
+    problem: str
+    seed: int
+    parallel: int
+    trials: int
 
 
-def space_of(*parameters: Parameter) -> SearchSpace:
-    """Return a space without fixed values and constraints."""
-    return SearchSpace(parameters=parameters, fixed={}, constraints=())
+@dataclass(frozen=True)
+class Found:
+    """Result of a run.
 
+    Attributes:
+        best: Noise-free value of the trial that was best with noise, after each trial.
+        reached: First trial whose noise-free value is within the target; trials + 1 without one.
+    """
 
-def vector(values: Values) -> np.ndarray:
-    """Return x0, x1, ... as an array."""
-    return np.array([values[f"x{i}"] for i in range(len(values))])
-
-
-def branin(values: Values) -> float:
-    a, b = values["a"], values["b"]
-    bowl = (b - 5.1 / (4 * math.pi**2) * a**2 + 5 / math.pi * a - 6) ** 2
-    return bowl + 10 * (1 - 1 / (8 * math.pi)) * math.cos(a) + 10
-
-
-_A = np.array([[10, 3, 17, 3.5, 1.7, 8], [0.05, 10, 17, 0.1, 8, 14],
-               [3, 3.5, 1.7, 10, 17, 8], [17, 8, 0.05, 10, 0.1, 14]])  # fmt: skip
-_P = 1e-4 * np.array([[1312, 1696, 5569, 124, 8283, 5886],
-                      [2329, 4135, 8307, 3736, 1004, 9991],
-                      [2348, 1451, 3522, 2883, 3047, 6650],
-                      [4047, 8828, 8732, 5743, 1091, 381]])  # fmt: skip
-
-
-def hartmann(values: Values) -> float:
-    inner = (_A * (vector(values) - _P) ** 2).sum(axis=1)
-    return float(-np.array([1.0, 1.2, 3.0, 3.2]) @ np.exp(-inner))
-
-
-def rosenbrock(values: Values) -> float:
-    x = vector(values)
-    return float((100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2).sum())
-
-
-def ackley(values: Values) -> float:
-    # Shifted, so that the minimum is neither the centre nor on the diagonal.
-    x = vector(values) - np.linspace(-8, 11, len(values))
-    waves = np.exp(np.cos(2 * math.pi * x).mean())
-    return float(-20 * np.exp(-0.2 * math.sqrt((x**2).mean())) - waves + 20 + math.e)
-
-
-def mixed(values: Values) -> float:
-    """Imitate a training job: optimizer, learning rate, units, dropout, batch size, momentum."""
-    best_rate = {"sgd": -1.0, "adam": -3.0, "rmsprop": -3.3, "adagrad": -1.7}[values["optimizer"]]
-    loss = {"sgd": 0.05, "adam": 0.0, "rmsprop": 0.03, "adagrad": 0.12}[values["optimizer"]]
-    loss += {"relu": 0.02, "gelu": 0.0, "tanh": 0.08}[values["activation"]]
-    loss += 0.15 * (math.log10(values["lr"]) - best_rate) ** 2
-    loss += 0.1 * (math.log2(values["units"]) - 7) ** 2 / 4
-    loss += 0.8 * (values["dropout"] - 0.3 * math.log2(values["units"]) / 8) ** 2
-    loss += 0.02 * abs(math.log2(values["batch"] / 64))
-    return loss + (0.3 * (values["momentum"] - 0.9) ** 2 if "momentum" in values else 0.0)
-
-
-PROBLEMS = (
-    Problem("Branin", space_of(Parameter("a", "double", -5, 10), Parameter("b", "double", 0, 15)),
-            branin),
-    Problem("Hartmann 6-d", doubles(6, 0, 1), hartmann),
-    Problem("Rosenbrock 5-d", doubles(5, -5, 10), rosenbrock),
-    Problem("Ackley 10-d, noisy", doubles(10, -32.768, 32.768), ackley, noise=0.5),
-    Problem(
-        "mixed, conditional",
-        space_of(
-            Parameter("optimizer", "categorical", values=("sgd", "adam", "rmsprop", "adagrad")),
-            Parameter("activation", "categorical", values=("relu", "gelu", "tanh")),
-            Parameter("lr", "double", 1e-5, 1.0, scale="log"),
-            Parameter("units", "integer", 16, 512, scale="log"),
-            Parameter("dropout", "double", 0.0, 0.7),
-            Parameter("batch", "discrete", values=(16, 32, 64, 128, 256)),
-            Parameter("momentum", "double", 0.0, 0.99, parent="optimizer", parent_values=("sgd",)),
-        ),
-        mixed,
-        noise=0.005,
-    ),
-)  # fmt: skip
+    best: list[float]
+    reached: int
 
 
 def sampler_of(algorithm: str, space: SearchSpace, seed: int) -> optuna.samplers.BaseSampler:
@@ -127,29 +66,31 @@ def sampler_of(algorithm: str, space: SearchSpace, seed: int) -> optuna.samplers
     return make_sampler(algorithm, space, seed=seed)
 
 
-def best_values(
-    algorithm: str, problem: Problem, seed: int, parallel: int, counts: list[int]
-) -> list[float]:
-    """Return the noise-free value of the best trial after each count of trials.
+def execute(run: Run) -> Found:
+    """Run a study.
 
     Of ``parallel`` running trials the oldest ends first, then the next one is proposed.
     """
-    noise = np.random.default_rng(seed)
-    study = optuna.create_study(sampler=sampler_of(algorithm, problem.space, seed))
+    problem = next(problem for problem in PROBLEMS if problem.name == run.problem)
+    noise = np.random.default_rng(run.seed)
+    study = optuna.create_study(sampler=sampler_of(run.algorithm, problem.space, run.seed))
     running: list[tuple[optuna.Trial, float]] = []
     reported: list[tuple[float, float]] = []
-    for count in range(max(counts) + parallel):
-        if len(running) == parallel or count >= max(counts):
-            if not running:
-                break
+    for count in range(run.trials + run.parallel):
+        if running and (len(running) == run.parallel or count >= run.trials):
             trial, value = running.pop(0)
             observed = value + problem.noise * noise.standard_normal()
             study.tell(trial, observed)
             reported.append((observed, value))
-        if count < max(counts):
+        if count < run.trials:
             trial = study.ask()
             running.append((trial, problem.function(problem.space.suggest(trial))))
-    return [min(reported[:count])[1] for count in counts]
+    target = problem.target()
+    values = [value for _, value in reported]
+    return Found(
+        [min(reported[: count + 1])[1] for count in range(run.trials)],
+        next((n for n, value in enumerate(values, 1) if value <= target), run.trials + 1),
+    )
 
 
 def overhead_ms(algorithm: str, trials: int, seed: int = 0) -> float:
@@ -173,37 +114,101 @@ def ranks(values: list[float]) -> list[float]:
     ]
 
 
-def ranking(algorithms: list[str], seeds: int, parallel: int, counts: list[int]) -> list[str]:
-    """Return a table for each count of trials."""
-    found = {
-        (problem.name, seed): [
-            best_values(name, problem, seed, parallel, counts) for name in algorithms
+def execute_all(runs: Sequence[Run], processes: int, kept: Path) -> dict[Run, Found]:
+    """Return the results of runs; append new ones to a file as they come."""
+    found = {}
+    if kept.exists():
+        for line in kept.read_text().splitlines():
+            run, result = json.loads(line)
+            found[Run(*run)] = Found(*result)
+    missing = [run for run in runs if run not in found]
+    with (
+        multiprocessing.get_context("spawn").Pool(processes, be_quiet) as pool,
+        kept.open("a") as file,
+    ):
+        for run, result in pool.imap_unordered(_with_result, missing):
+            found[run] = result
+            file.write(json.dumps([astuple(run), astuple(result)]) + "\n")
+            file.flush()
+    return found
+
+
+def _with_result(run: Run) -> tuple[Run, Found]:
+    return run, execute(run)
+
+
+def be_quiet() -> None:
+    """Silence Optuna in this process."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+
+
+class Comparison:
+    """Runs of some algorithms, seeds and numbers of trials, as tables."""
+
+    def __init__(
+        self, algorithms: list[str], seeds: int, counts: list[int], parallel: Sequence[int]
+    ) -> None:
+        self.algorithms, self.seeds, self.counts = algorithms, seeds, counts
+        self.parallel = parallel
+
+    def run(self, algorithm: str, problem: Problem, seed: int, parallel: int) -> Run:
+        """Return a run of the longest count."""
+        return Run(algorithm, problem.name, seed, parallel, max(self.counts))
+
+    def runs(self) -> list[Run]:
+        """Return all runs."""
+        return [
+            self.run(algorithm, problem, seed, parallel)
+            for seed in range(self.seeds)
+            for parallel in self.parallel
+            for problem in PROBLEMS
+            for algorithm in self.algorithms
         ]
-        for problem in PROBLEMS
-        for seed in range(seeds)
-    }
-    lines = []
-    for place, count in enumerate(counts):
-        lines += [
-            f"\n## Best value after {count} trials, {parallel} in parallel\n",
-            "| function | " + " | ".join(algorithms) + " |",
-            "|---" * (len(algorithms) + 1) + "|",
-        ]
-        for problem in PROBLEMS:
-            cells = [
-                statistics.median(found[problem.name, s][i][place] for s in range(seeds))
-                for i in range(len(algorithms))
+
+    def tables(self, found: dict[Run, Found]) -> list[str]:
+        """Return a table for each count of trials, and one of the trials to the target."""
+        lines = []
+        for parallel in self.parallel:
+            where = f"{parallel} in parallel, {self.seeds} seeds"
+            for count in self.counts:
+                lines += self._table(
+                    f"Best value after {count} trials, {where}",
+                    lambda run, count=count: found[run].best[count - 1],
+                    parallel,
+                )
+            lines += self._table(
+                f"Trials to the best known value within 1 %, at most {max(self.counts)}, {where}",
+                lambda run: found[run].reached,
+                parallel,
+            )
+        return lines
+
+    def _table(self, title: str, value: Callable[[Run], float], parallel: int) -> list[str]:
+        rows = {
+            problem: [
+                [value(self.run(name, problem, seed, parallel)) for name in self.algorithms]
+                for seed in range(self.seeds)
             ]
-            lines.append(f"| {problem.name} | " + " | ".join(f"{c:.4g}" for c in cells) + " |")
-        table = [ranks([values[place] for values in row]) for row in found.values()]
+            for problem in PROBLEMS
+        }
+        lines = [
+            f"\n### {title}\n",
+            "| function | " + " | ".join(self.algorithms) + " |",
+            "|---" * (len(self.algorithms) + 1) + "|",
+        ]
+        for problem, values in rows.items():
+            cells = [f"{statistics.median(column):.4g}" for column in zip(*values, strict=True)]
+            lines.append(f"| {problem.name} | " + " | ".join(cells) + " |")
+        table = [ranks(row) for values in rows.values() for row in values]
         means = [statistics.mean(column) for column in zip(*table, strict=True)]
-        lines.append("| **mean rank** | " + " | ".join(f"**{mean:.2f}**" for mean in means) + " |")
-    return lines
+        return [*lines, "| **mean rank** | " + " | ".join(f"**{m:.2f}**" for m in means) + " |"]
 
 
 def overhead(algorithms: list[str], trials: int) -> list[str]:
     """Return the table of the time per trial."""
-    times = {name: overhead_ms(name, trials) for name in algorithms}
+    with multiprocessing.get_context("spawn").Pool(1, be_quiet) as pool:
+        times = {name: pool.apply(overhead_ms, (name, trials)) for name in algorithms}
     alone = times["optuna tpe"]
     return [
         f"\n## Overhead per trial, {trials:,} trials of 6 doubles\n",
@@ -217,30 +222,50 @@ def main() -> None:
     """Run everything, print the tables and write them with the machine, its load and the commit."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--trials", default="20,50")
+    parser.add_argument("--trials", default="20,50,100")
     parser.add_argument("--overhead-trials", type=int, default=1000)
-    parser.add_argument("--algorithms", default="bayesian,tpe,qmc")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--algorithms", default="bayesian")
+    parser.add_argument("--vizier-seeds", type=int, default=3)
+    parser.add_argument("--vizier-trials", default="20")
+    parser.add_argument("--runs", type=Path, default=HERE / "results" / "tuning.jsonl")
     parser.add_argument("--output", type=Path, default=HERE / "results" / "tuning.md")
     options = parser.parse_args()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    os.environ.update(dict.fromkeys(THREADS, "1"))
     algorithms = [*options.algorithms.split(","), *PEERS]
-    counts = [int(count) for count in options.trials.split(",")]
-    about = (
-        f"Measured {time.strftime('%Y-%m-%d')} at commit {_measure.commit()} on "
-        f"{_measure.machine()}, load {os.getloadavg()[0]:.1f} at the start, {options.seeds} seeds. "
-        "Smaller is better everywhere. Values are of the best trial, without noise: the median "
-        "over the seeds. The mean rank is over functions and seeds. The overhead is the CPU "
-        "time to propose and record a trial; BLAS has one thread."
-    )
-    lines = ["# Tuning algorithms on test functions\n", about]
-    for parallel in (1, 4):
-        lines += ranking(algorithms, options.seeds, parallel, counts)
+    parts = [Comparison(algorithms, options.seeds, _counts(options.trials), (1, 4))]
+    if options.vizier_seeds and importlib.util.find_spec("vizier"):
+        counts = _counts(options.vizier_trials)
+        parts.append(Comparison(["bayesian", VIZIER, *PEERS], options.vizier_seeds, counts, (1,)))
+    lines = ["# Tuning algorithms on test functions\n", _about()]
     if options.overhead_trials:
         lines += overhead(algorithms, options.overhead_trials)
+    for part, title in zip(parts, ("Optuna", "Vizier"), strict=False):
+        found = execute_all(part.runs(), options.processes, options.runs)
+        lines += [f"\n## Against {title}", *part.tables(found)]
     page = "\n".join(lines) + "\n"
     print(page)
     options.output.write_text(page)
+
+
+def _counts(text: str) -> list[int]:
+    return [int(count) for count in text.split(",")]
+
+
+def _about() -> str:
+    return (
+        f"Measured {time.strftime('%Y-%m-%d')} at commit {_measure.commit()} on "
+        f"{_measure.machine()}, load {os.getloadavg()[0]:.1f} at the start. Smaller is better "
+        "everywhere.\n\n"
+        "- Values are of the best trial, without noise: the median over the seeds. The mean rank "
+        "is over functions and seeds; equal values share a rank.\n"
+        "- The distance to the best known value is measured in parts of the distance from it to "
+        "the median of 1,001 random points. A trial reaches it within 1 % by its value without "
+        "noise. A run that does not reach it counts as one trial more than it had.\n"
+        "- The tables hold the cross-validated losses of scikit-learn models: a support-vector "
+        "machine on digits, and a network with one hidden layer on breast cancer.\n"
+        "- The overhead is the CPU time to propose and record a trial. BLAS has one thread."
+    )
 
 
 if __name__ == "__main__":

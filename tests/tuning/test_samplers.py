@@ -30,6 +30,7 @@ NAMES = [
     if name == "cma-es"
     else name
     for name in ALGORITHMS
+    if name != "google-vizier"  # its proposals take seconds: test_vizier.py
 ]
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")

@@ -63,7 +63,7 @@ class BayesianSampler(PointSampler):
             return self._propose(study, trial)
 
     def _propose(self, study: Study, trial: FrozenTrial) -> dict[str, Value]:
-        rng = np.random.default_rng([*_words(self._seed), trial.number])
+        rng = np.random.default_rng([*entropy_words(self._seed), trial.number])
         positions, losses = self._history.update(study)
         running = self.running(study, trial)
         if len(losses) < 2 or len(losses) + len(running) < self._startup or np.ptp(losses) == 0:
@@ -94,7 +94,7 @@ class BayesianSampler(PointSampler):
         return candidates
 
     def _quasi_random(self, number: int, rng: np.random.Generator) -> Array:
-        sobol = sobol_point(self._cube.size, number, _words(self._seed)[0])
+        sobol = sobol_point(self._cube.size, number, entropy_words(self._seed)[0])
         others = rng.random((_GLOBAL_CANDIDATES, self._cube.size))
         return self._cube.draw(np.vstack([sobol, others]))
 
@@ -127,7 +127,7 @@ class BayesianSampler(PointSampler):
         centres = positions[np.argsort(losses)[:_CENTRES]]
         candidates, scores = ranked(np.vstack([start, centres]))
         for scale in _LOCAL_SCALES:
-            near = _neighbours(cube, np.vstack([candidates[:_CENTRES], centres]), scale, rng)
+            near = neighbours(cube, np.vstack([candidates[:_CENTRES], centres]), scale, rng)
             near, near_scores = ranked(near)
             order = np.argsort(-np.concatenate([scores, near_scores]), kind="stable")
             candidates = np.vstack([candidates, near])[order]
@@ -223,8 +223,8 @@ def _subset(losses: Array, rng: np.random.Generator) -> npt.NDArray[np.int64]:
     return np.sort(np.concatenate([order[:half], others]))
 
 
-def _neighbours(cube: UnitCube, centres: Array, scale: float, rng: np.random.Generator) -> Array:
-    """Random neighbours of the centres: some values moved, few categories replaced."""
+def neighbours(cube: UnitCube, centres: Array, scale: float, rng: np.random.Generator) -> Array:
+    """Return random neighbours of the centres: some values moved, few categories replaced."""
     starts = centres[rng.integers(len(centres), size=_LOCAL_CANDIDATES)]
     shape = starts.shape
     share = max(0.5, 2 / cube.size)
@@ -245,5 +245,6 @@ def _thread_controller() -> Any:
     return ThreadpoolController()
 
 
-def _words(entropy: Any) -> list[int]:
+def entropy_words(entropy: Any) -> list[int]:
+    """Return four 32-bit words of a seed's entropy."""
     return [int(word) for word in np.random.SeedSequence(entropy).generate_state(4)]
