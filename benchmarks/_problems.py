@@ -107,7 +107,7 @@ def table(name: str, space: SearchSpace) -> Problem:
     )
 
 
-PROBLEMS = (
+FUNCTIONS = (
     Problem("Branin", space_of(Parameter("a", "double", -5, 10), Parameter("b", "double", 0, 15)),
             branin, 0.397887),
     Problem("Hartmann 6-d", doubles(6, 0, 1), hartmann, -3.32237),
@@ -127,6 +127,5 @@ PROBLEMS = (
         mixed,
         noise=0.005,
     ),
-    table("digits", SVM),
-    table("breast_cancer", MLP),
 )  # fmt: skip
+PROBLEMS = (*FUNCTIONS, table("digits", SVM), table("breast_cancer", MLP))

@@ -1,10 +1,10 @@
 """Tuning algorithms on test functions and tables, against Optuna's TPE, Vizier and random search.
 
 usage: tuning.py [--seeds 20] [--trials 20,50,100] [--overhead-trials 1000] [--processes 2]
-                 [--algorithms a,b,...] [--vizier-seeds 3] [--vizier-trials 20]
+                 [--algorithms a,b,...] [--vizier-seeds 2] [--vizier-trials 20]
                  [--runs FILE] [--output benchmarks/results/tuning.md]
 
-Vizier takes part if it is installed. Runs in FILE are not repeated.
+Vizier takes part if it is installed. Runs in FILE, of the same code, are not repeated.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import os
 import statistics
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ from pathlib import Path
 import _measure
 import numpy as np
 import optuna
-from _problems import PROBLEMS, Problem
+from _problems import FUNCTIONS, PROBLEMS, Problem
 
 from timonel.tuning.samplers import make_sampler
 from timonel.tuning.space import SearchSpace
@@ -143,14 +144,15 @@ def be_quiet() -> None:
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
 
 
+@dataclass(frozen=True)
 class Comparison:
-    """Runs of some algorithms, seeds and numbers of trials, as tables."""
+    """Runs of some algorithms, seeds, numbers of trials and problems, as tables."""
 
-    def __init__(
-        self, algorithms: list[str], seeds: int, counts: list[int], parallel: Sequence[int]
-    ) -> None:
-        self.algorithms, self.seeds, self.counts = algorithms, seeds, counts
-        self.parallel = parallel
+    algorithms: list[str]
+    seeds: int
+    counts: list[int]
+    parallel: Sequence[int]
+    problems: Sequence[Problem]
 
     def run(self, algorithm: str, problem: Problem, seed: int, parallel: int) -> Run:
         """Return a run of the longest count."""
@@ -162,7 +164,7 @@ class Comparison:
             self.run(algorithm, problem, seed, parallel)
             for seed in range(self.seeds)
             for parallel in self.parallel
-            for problem in PROBLEMS
+            for problem in self.problems
             for algorithm in self.algorithms
         ]
 
@@ -190,7 +192,7 @@ class Comparison:
                 [value(self.run(name, problem, seed, parallel)) for name in self.algorithms]
                 for seed in range(self.seeds)
             ]
-            for problem in PROBLEMS
+            for problem in self.problems
         }
         lines = [
             f"\n### {title}\n",
@@ -226,23 +228,26 @@ def main() -> None:
     parser.add_argument("--overhead-trials", type=int, default=1000)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--algorithms", default="bayesian")
-    parser.add_argument("--vizier-seeds", type=int, default=3)
+    parser.add_argument("--vizier-seeds", type=int, default=2)
     parser.add_argument("--vizier-trials", default="20")
-    parser.add_argument("--runs", type=Path, default=HERE / "results" / "tuning.jsonl")
+    parser.add_argument("--runs", type=Path, default=None)
     parser.add_argument("--output", type=Path, default=HERE / "results" / "tuning.md")
     options = parser.parse_args()
     os.environ.update(dict.fromkeys(THREADS, "1"))
     algorithms = [*options.algorithms.split(","), *PEERS]
-    parts = [Comparison(algorithms, options.seeds, _counts(options.trials), (1, 4))]
+    parts = [Comparison(algorithms, options.seeds, _counts(options.trials), (1, 4), PROBLEMS)]
     if options.vizier_seeds and importlib.util.find_spec("vizier"):
         counts = _counts(options.vizier_trials)
-        parts.append(Comparison(["bayesian", VIZIER, *PEERS], options.vizier_seeds, counts, (1,)))
+        names = ["bayesian", VIZIER, *PEERS]
+        parts.append(Comparison(names, options.vizier_seeds, counts, (1,), FUNCTIONS))
     lines = ["# Tuning algorithms on test functions\n", _about()]
     if options.overhead_trials:
         lines += overhead(algorithms, options.overhead_trials)
-    for part, title in zip(parts, ("Optuna", "Vizier"), strict=False):
-        found = execute_all(part.runs(), options.processes, options.runs)
-        lines += [f"\n## Against {title}", *part.tables(found)]
+    with tempfile.TemporaryDirectory() as folder:
+        kept = options.runs or Path(folder) / "runs.jsonl"
+        for part, title in zip(parts, ("Optuna", "Vizier"), strict=False):
+            found = execute_all(part.runs(), options.processes, kept)
+            lines += [f"\n## Against {title}", *part.tables(found)]
     page = "\n".join(lines) + "\n"
     print(page)
     options.output.write_text(page)
@@ -264,6 +269,7 @@ def _about() -> str:
         "noise. A run that does not reach it counts as one trial more than it had.\n"
         "- The tables hold the cross-validated losses of scikit-learn models: a support-vector "
         "machine on digits, and a network with one hidden layer on breast cancer.\n"
+        "- Vizier takes 10 to 30 seconds for a proposal, so it has few seeds and trials.\n"
         "- The overhead is the CPU time to propose and record a trial. BLAS has one thread."
     )
 
