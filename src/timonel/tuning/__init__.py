@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from timonel.tuning.launch import resume, tune
-    from timonel.tuning.study import Study, TrialRecord, list_studies, open_study
+    from timonel.tuning.records import TrialRecord
+    from timonel.tuning.study import Study, list_studies, open_study
 
 __all__ = ["Study", "TrialRecord", "list_studies", "open_study", "resume", "tune"]
 
 _HOME_OF = {
     "Study": "study",
-    "TrialRecord": "study",
+    "TrialRecord": "records",
     "list_studies": "study",
     "open_study": "study",
     "resume": "launch",

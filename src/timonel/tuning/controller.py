@@ -22,10 +22,11 @@ from timonel.tracking import new_run_id, open_run
 from timonel.tracking.events import FILE_NAME
 from timonel.training.handles import Job, Run, check_outcome, resume_job
 from timonel.tuning.objectives import LearningCurves
+from timonel.tuning.records import TrialStatus
 from timonel.tuning.samplers import GridSampler
 from timonel.tuning.space import SearchSpace, Value
 from timonel.tuning.stopping import StoppingRule, StudyHistory, TrialProgress
-from timonel.tuning.study import REASON, RUN, STATUS, Study, TrialStatus
+from timonel.tuning.study import REASON, RUN, STATUS, Study
 
 VALUES = "values"
 _WITH_RESULT = (TrialState.COMPLETE, TrialState.PRUNED)

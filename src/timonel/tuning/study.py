@@ -13,10 +13,8 @@ import math
 import os
 import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import optuna
 from optuna.storages import JournalStorage
@@ -30,10 +28,12 @@ from timonel.storage import Workspace, exclusive, read_document, write_document
 from timonel.storage.locks import LockedError
 from timonel.training.handles import Job, Run
 from timonel.tuning.objectives import Objective
-from timonel.tuning.space import SearchSpace, Value
+from timonel.tuning.page import write_plot
+from timonel.tuning.plots import Plots
+from timonel.tuning.records import TrialRecord, TrialStatus
+from timonel.tuning.space import SearchSpace
 from timonel.tuning.stopping import StudyLimits
 
-TrialStatus = Literal["running", "succeeded", "stopped early", "infeasible", "failed"]
 _KIND = "study"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
 # Attributes of trials in Optuna's storage.
@@ -79,33 +79,6 @@ class StudySettings(BaseModel):
     def search_space(self) -> SearchSpace:
         """The search space."""
         return SearchSpace.from_json(self.space)
-
-
-@dataclass(frozen=True)
-class TrialRecord:
-    """A trial of a study.
-
-    Args:
-        number: Number of the trial, from 0.
-        status: How it stands or ended.
-        params: Values by parameter name, fixed ones included.
-        values: Objective values in the order of the objectives; empty without a result.
-        curve: Values of the first objective by step.
-        run_id: The run; None if no job was started.
-        reason: Why it failed or was stopped; empty otherwise.
-        started_at: Start time, in Unix seconds.
-        ended_at: End time, in Unix seconds; None while it runs.
-    """
-
-    number: int
-    status: TrialStatus
-    params: Mapping[str, Value]
-    values: tuple[float, ...]
-    curve: tuple[tuple[int, float], ...]
-    run_id: str | None
-    reason: str
-    started_at: float
-    ended_at: float | None
 
 
 class Study:
@@ -220,6 +193,39 @@ class Study:
                 for trial in self.trials
             ]
         )
+
+    def best_first(self, trials: list[TrialRecord]) -> list[TrialRecord]:
+        """Return trials in the order of the first objective, then those without a result."""
+        sign = -1 if self.settings.objectives[0].goal == "maximize" else 1
+        return sorted(
+            trials,
+            key=lambda trial: (
+                trial.status != "succeeded",
+                sign * trial.values[0] if trial.values else 0,
+                trial.number,
+            ),
+        )
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Write figures of the study to a PNG file, or to an HTML page with its trials.
+
+        Args:
+            path: A name that ends in ``.png`` or ``.html``.
+
+        Raises:
+            SpecError: The name has another ending.
+            InputError: The file cannot be written.
+        """
+        settings, found = self.settings, self.load()
+        trials = self.best_first(self.records(found))
+        facts = {
+            "script": settings.entry,
+            "algorithm": settings.algorithm,
+            "trials": f"{sum(t.status != 'running' for t in trials)} of {settings.trials}",
+        }
+        best = frozenset(trial.number for trial in self.best_trials)
+        plots = Plots(found, settings.objectives, self._space, trials, best)
+        write_plot(Path(path), plots, facts)
 
     @property
     def is_running(self) -> bool:

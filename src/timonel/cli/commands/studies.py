@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -31,15 +32,28 @@ def list_(ctx: typer.Context, json: Json = False) -> None:
 
 
 @app.command(cls=StyledCommand)
-def show(ctx: typer.Context, study: StudyRef = "last", json: Json = False) -> None:
-    """Show a study: its trials, best first."""
+def show(
+    ctx: typer.Context,
+    study: StudyRef = "last",
+    *,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Write figures to FILE.png, or a page to FILE.html.", metavar="FILE"),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show a study: its trials, best first; or draw it."""
     from timonel.cli.render import studies as render
     from timonel.cli.render.output import console, print_json
     from timonel.tuning.study import open_study
 
     found = open_study(GlobalOptions.of(ctx).find(), study)
+    if plot is not None:
+        found.plot(plot)
     if json:
         print_json(render.study_json(found))
+    elif plot is not None:
+        typer.echo(f"{plot} shows the study {found.name}")
     else:
         console().print(render.study_page(found))
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from timonel.tuning.study import Study, TrialRecord
+    from timonel.tuning.records import TrialRecord
+    from timonel.tuning.study import Study
 
 
 class StudyView:
@@ -84,7 +85,7 @@ def study_page(study: Study) -> RenderableType:
             _duration(trial),
             trial.run_id,
         )
-        for trial in _best_first(study, trials)
+        for trial in study.best_first(trials)
     ]
     headers = ("TRIAL", "STATUS", *metrics, "CURVE", "PARAMETERS", "TIME", "RUN")
     return Group(pairs(facts), Text(""), table(headers, rows, wide=headers.index("PARAMETERS")))
@@ -134,15 +135,6 @@ def trial_json(study: Study, trial: TrialRecord) -> dict[str, Any]:
         "started_at": iso(trial.started_at),
         "ended_at": iso(trial.ended_at),
     }
-
-
-def _best_first(study: Study, trials: list[TrialRecord]) -> list[TrialRecord]:
-    first = study.settings.objectives[0]
-    sign = -1 if first.goal == "maximize" else 1
-    return sorted(
-        trials,
-        key=lambda t: (t.status != "succeeded", sign * t.values[0] if t.values else 0, t.number),
-    )
 
 
 def _duration(trial: TrialRecord) -> str | None:
