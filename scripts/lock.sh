@@ -7,7 +7,7 @@ compile() {
     "$uv" pip compile --quiet --python-version 3.11 --python-platform linux --generate-hashes \
         --no-annotate --custom-compile-command "make lock" "$@"
 }
-# Without vizier: it requires a nightly build, and those are deleted after a time.
+# Without vizier, which requires a nightly build.
 compile pyproject.toml --extra cmaes --extra legacy-keras --extra mlflow --extra mpi --extra wandb \
     --extra gcs --extra otel --extra s3 --group dev --group docs -o requirements/dev.txt
 compile pyproject.toml --extra mlflow -c requirements/dev.txt -o requirements/demo.txt

@@ -89,7 +89,7 @@ def tune(
     algorithm: Annotated[
         str | None,
         typer.Option(
-            help="bayesian, tpe, gp, cma-es, random, grid, qmc or google-vizier. [default: bayesian]",
+            help="bayesian, tpe, gp, cma-es, random, grid, qmc, google-vizier. [default: bayesian]",
             metavar="NAME",
             rich_help_panel=STUDY,
         ),
