@@ -157,7 +157,7 @@ class Plots:
             if _is_wide([value for _, value in done]):
                 axes.set_yscale("log")
         panels[-1].set(xlabel="trial", xlim=(-0.7, max(1, len(self.trials)) - 0.3))
-        panels[-1].xaxis.get_major_locator().set_params(integer=True)
+        panels[-1].xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         place.legend(
             *panels[0].get_legend_handles_labels(),
             loc="outside lower center", ncols=3, fontsize=8, frameon=False,
@@ -200,7 +200,7 @@ class Plots:
             )  # fmt: skip
             if trial.status == "stopped early":
                 axes.plot(steps[-1:], values[-1:], "v", color=_ORANGE, ms=5, zorder=4)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         if _is_wide([value for trial in curves for _, value in trial.curve]):
             axes.set_yscale("log")
         if self.best:
