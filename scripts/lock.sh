@@ -9,7 +9,8 @@ compile() {
 }
 # Without vizier, which requires a nightly build.
 compile pyproject.toml --extra cmaes --extra legacy-keras --extra mlflow --extra mpi --extra wandb \
-    --extra gcs --extra otel --extra s3 --group dev --group docs -o requirements/dev.txt
+    --extra gcs --extra otel --extra s3 --extra tensorboard --group dev --group docs \
+    -o requirements/dev.txt
 compile pyproject.toml --extra mlflow -c requirements/dev.txt -o requirements/demo.txt
 compile --group browser -c requirements/dev.txt -o requirements/browser.txt
 compile --group schemathesis -o requirements/schemathesis.txt

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from timonel.data.records import frame, masked_crc, read_index, read_records
+from timonel.data.records import frame, masked_crc, read_appended, read_index, read_records
 from timonel.errors import CorruptError
 
 PAYLOADS = [b"", b"one", b"x" * 1000]
@@ -74,3 +74,21 @@ def test_a_length_beyond_the_file_is_found(tmp_path: Path) -> None:
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     with pytest.raises(CorruptError, match=r"cannot read the shard .*gone: No such file"):
         list(read_records(tmp_path / "gone"))
+
+
+def test_a_growing_file_is_read_record_by_record(shard: Path) -> None:
+    content = shard.read_bytes()
+    path = shard.with_name("growing")
+    found: list[bytes] = []
+    offset = 0
+    for size in range(len(content) + 1):
+        path.write_bytes(content[:size])
+        for payload, following in read_appended(path, offset):
+            found.append(payload)
+            offset = following
+        assert offset <= size
+    assert found == PAYLOADS
+    assert offset == len(content)
+    path.write_bytes(content + b"".join(frame(b"new"))[:-1] + b"!")
+    with pytest.raises(CorruptError, match=f"wrong checksum at byte {len(content)}"):
+        list(read_appended(path, offset))

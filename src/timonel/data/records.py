@@ -55,6 +55,33 @@ def read_records(path: Path) -> Iterator[bytes]:
             yield check_payload(content[span.offset : span.offset + span.length + 4], span, path)
 
 
+def read_appended(path: Path, offset: int) -> Iterator[tuple[bytes, int]]:
+    """Yield the complete records of a growing file after an offset.
+
+    A record that is cut off at the end of the file is still being written.
+
+    Args:
+        path: The file.
+        offset: Where a record starts, in bytes.
+
+    Yields:
+        The payload of a record, and the offset of the next one.
+
+    Raises:
+        CorruptError: A checksum is wrong.
+        OSError: The file cannot be read.
+    """
+    with path.open("rb") as file:
+        file.seek(offset)
+        while len(header := file.read(_HEADER_BYTES)) == _HEADER_BYTES:
+            span = Span(offset + _HEADER_BYTES, _length(header, path, offset))
+            framed = file.read(span.length + _CRC.size)
+            if len(framed) < span.length + _CRC.size:
+                return
+            offset += FRAME_BYTES + span.length
+            yield check_payload(framed, span, path), offset
+
+
 def read_index(path: Path) -> list[Span]:
     """Return the payload positions of a shard, reading its headers only.
 
@@ -83,13 +110,18 @@ def _spans(content: mmap.mmap | bytes, path: Path) -> Iterator[Span]:
         header = content[position : position + _HEADER_BYTES]
         if len(header) < _HEADER_BYTES:
             raise _corrupt(path, position, "a truncated header")
-        if _CRC.unpack_from(header, 8)[0] != masked_crc(header[:8]):
-            raise _corrupt(path, position, "a length with a wrong checksum")
-        length = _LENGTH.unpack_from(header)[0]
+        length = _length(header, path, position)
         if position + FRAME_BYTES + length > end:
             raise _corrupt(path, position, "a truncated record")
         yield Span(position + _HEADER_BYTES, length)
         position += FRAME_BYTES + length
+
+
+def _length(header: bytes, path: Path, position: int) -> int:
+    if _CRC.unpack_from(header, _LENGTH.size)[0] != masked_crc(header[: _LENGTH.size]):
+        raise _corrupt(path, position, "a length with a wrong checksum")
+    length: int = _LENGTH.unpack_from(header)[0]
+    return length
 
 
 class _mapped:  # noqa: N801 - used as a with statement's word

@@ -24,6 +24,8 @@ FILE_NAME = "events.jsonl"
 FINISH = "finish"
 RESUME = "resume"
 """Event type that cancels an earlier finish: the run continues with the same ID."""
+SUMMARIES = "summaries"
+"""Event type that names a ``folder`` of TensorBoard event files."""
 
 Event = dict[str, Any]
 

@@ -21,12 +21,13 @@ from timonel.errors import Interrupted, NotFoundError, SpecError, TimonelError, 
 from timonel.tracking import new_run_id, open_run
 from timonel.tracking.events import FILE_NAME
 from timonel.training.handles import Job, Run, check_outcome, resume_job
-from timonel.tuning.objectives import LearningCurves
+from timonel.tuning.curves import LearningCurves
 from timonel.tuning.records import TrialStatus
 from timonel.tuning.samplers import GridSampler
 from timonel.tuning.space import SearchSpace, Value
 from timonel.tuning.stopping import StoppingRule, StudyHistory, TrialProgress
 from timonel.tuning.study import REASON, RUN, STATUS, Study
+from timonel.tuning.tensorboard import ScalarReader
 
 VALUES = "values"
 _WITH_RESULT = (TrialState.COMPLETE, TrialState.PRUNED)
@@ -177,14 +178,17 @@ class Controller:
 
     def _add(self, trial: optuna.Trial, run: Run, slot: int, stopped_by: str = "") -> None:
         metrics = tuple(objective.metric for objective in self.study.settings.objectives)
-        curves = LearningCurves(self.study.workspace.runs / run.id / FILE_NAME, metrics)
+        workspace = self.study.workspace
+        scalars = ScalarReader(workspace.jobs / run.id, run.id)
+        curves = LearningCurves(workspace.runs / run.id / FILE_NAME, metrics, scalars)
         self._running.append(_Running(trial, slot, run, curves, stopped_by=stopped_by))
 
     def _follow(self) -> None:
         """Read the curves of running trials; stop or end those that are due."""
         for running in list(self._running):
             status = running.run.job.status()
-            running.curves.read()  # after the status, so that the last values are included
+            # After the status, so that the last values are included.
+            running.curves.read(is_final=status.state.is_final)
             self._report(running)
             if status.state.is_final:
                 self._running.remove(running)
@@ -229,8 +233,10 @@ class Controller:
             self._tell("ended", trial.number, status="stopped early", values=values)
         elif status.state is not JobState.SUCCEEDED:
             self._fail(trial, "failed", _reason(status, running.run))
+        elif problem := running.curves.problem():
+            self._fail(trial, "failed", problem)
         elif missing := [o.metric for o in objectives if o.metric not in last]:
-            seen = ", ".join(sorted(running.curves.seen)) or "none"
+            seen = running.curves.names()
             reason = f"the run recorded no metric {missing[0]!r}; it recorded: {seen}"
             self._fail(trial, "failed", reason)
             if not self._succeeded():

@@ -37,6 +37,7 @@ from timonel.tuning.study import (
     open_study,
     repair_journal,
 )
+from timonel.tuning.tensorboard import hypertune_file
 
 _UNSUPPORTED = ("cluster", "task_type", "task_index", "launcher")
 
@@ -193,6 +194,7 @@ def _controller(study: Study, notify: Notify | None) -> Controller:
     def start(values: Mapping[str, Value], run_id: str, slot: int) -> Run:
         trial = replace(request, params={name: str(value) for name, value in values.items()})
         share = gpus_of_slot(gpus, slot, settings.parallel)
+        reports = hypertune_file(study.workspace.jobs / run_id)
         return submit(
             trial,
             study.workspace,
@@ -200,7 +202,11 @@ def _controller(study: Study, notify: Notify | None) -> Controller:
             job_options,
             run_id=run_id,
             parent=study.name,
-            env={GPUS: ",".join(share)} if share else {},
+            env={
+                **({GPUS: ",".join(share)} if share else {}),
+                "CLOUD_ML_HP_METRIC_FILE": str(reports),
+                "CLOUD_ML_HP_METRIC_TAG": first.metric,
+            },
         )
 
     return Controller(study, engine, sampler, start, rule, notify)

@@ -45,6 +45,7 @@ with _bare_package():
     from tensorflow.core.example import example_pb2
     from tensorflow.core.framework import tensor_pb2, tensor_shape_pb2, types_pb2
     from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, saved_model_pb2
+    from tensorflow.core.util import event_pb2
     from tensorflow_serving.apis import (
         classification_pb2,
         get_model_metadata_pb2,
@@ -71,6 +72,7 @@ with _bare_package():
 __all__ = [
     "classification_pb2",
     "config_pb2",
+    "event_pb2",
     "example_pb2",
     "get_model_metadata_pb2",
     "get_model_status_pb2",

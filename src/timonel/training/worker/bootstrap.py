@@ -38,6 +38,7 @@ from timonel.training.worker.program import (
     recording_parameters,
     run_program,
 )
+from timonel.training.worker.reports.summaries import recorded_summaries
 from timonel.training.worker.state.checkpoint_writer import is_writing
 from timonel.training.worker.strategy import devices, strategies
 from timonel.training.worker.termination import Termination, watch_peers
@@ -228,12 +229,13 @@ def run_program_of(task: Task, run: RunWriter | None) -> None:
     cluster, job_dir = task.cluster, str(task.job_dir)
     argv = fill_placeholders(task.spec.argv(job_dir), cluster.tasks, cluster.role, cluster.index)
     keywords = {"job_dir": job_dir} if task.spec.pass_job_dir else {}
-    if run is None:
-        run_program(task.spec, argv, keywords)
-        return
-    known = {*task.spec.params, *(("job_dir",) if task.spec.pass_job_dir else ())}
-    with recording_parameters(run.params, known):
-        value = run_program(task.spec, argv, keywords)
+    with recorded_summaries(run):
+        if run is None:
+            run_program(task.spec, argv, keywords)
+            return
+        known = {*task.spec.params, *(("job_dir",) if task.spec.pass_job_dir else ())}
+        with recording_parameters(run.params, known):
+            value = run_program(task.spec, argv, keywords)
     if value is not None:
         record_result(run, value)
 
