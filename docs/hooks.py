@@ -19,6 +19,7 @@ from timonel.errors import TimonelError
 from timonel.options import options_of
 from timonel.serving.serve_options import ServeOptions
 from timonel.training.train_options import TrainOptions
+from timonel.tuning.tune_options import TuneOptions
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -26,6 +27,7 @@ def on_files(files: Files, config: Any) -> Files:
     pages = {
         "reference/cli.md": command_line(),
         "reference/train.md": python_options("train", TrainOptions),
+        "reference/tune.md": python_options("tune", TuneOptions),
         "reference/serve.md": python_options("serve", ServeOptions),
         "reference/errors.md": errors(),
         "changelog.md": Path(config.config_file_path).with_name("CHANGELOG.md").read_text(),

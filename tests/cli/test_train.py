@@ -15,7 +15,7 @@ import pytest
 from tests.cli.conftest import Timonel
 from tests.waiting import until
 from timonel.cli import project
-from timonel.cli.commands.train import parse_data
+from timonel.cli.options import parse_data
 from timonel.errors import SpecError
 
 QUICK = ("--strategy", "none", "--no-warm")

@@ -103,18 +103,20 @@ def problem_of(text: str) -> str:
 def test_a_job() -> None:
     assert parse_config(JOB) == TuningConfig(
         space=SPACE,
-        goal="minimize",
         metric_tag="epoch_val_loss",
-        max_trials=70,
-        parallel_trials=7,
-        failed_trials=5,
-        early_stopping=True,
-        algorithm="random",
-        job_id="digits_1",
+        options={
+            "goal": "minimize",
+            "trials": 70,
+            "parallel": 7,
+            "max_failed": 5,
+            "stopping_rule": "median",
+            "algorithm": "random",
+            "study": "digits_1",
+            "pass_job_dir": True,
+        },
         resume_job_id="digits_0",
         python_module="trainer.task",
         args=("--train-files", "gs://bucket/train.csv", "--steps", "010", "1e-4"),
-        pass_job_dir=True,
         ignored=(
             "labels",
             "trainingInput.scaleTier",
@@ -135,9 +137,19 @@ def test_a_job() -> None:
 
 def test_defaults() -> None:
     found = parse_config(PARAMS)
-    assert found == TuningConfig(space=SearchSpace((Parameter("x", "double", 0, 1),)))
-    assert (found.goal, found.metric_tag) == ("maximize", "training/hptuning/metric")
-    assert (found.max_trials, found.parallel_trials, found.failed_trials) == (1, 1, None)
+    assert found == TuningConfig(
+        space=SearchSpace((Parameter("x", "double", 0, 1),)),
+        metric_tag="training/hptuning/metric",
+        options={
+            "goal": "maximize",
+            "trials": 1,
+            "parallel": 1,
+            "max_failed": None,
+            "stopping_rule": "none",
+            "algorithm": "bayesian",
+            "study": None,
+        },
+    )
 
 
 def test_unspecified_and_empty_values_are_defaults() -> None:
@@ -147,7 +159,7 @@ def test_unspecified_and_empty_values_are_defaults() -> None:
 
 
 def test_grid_search() -> None:
-    assert parse_config(PARAMS + "  algorithm: GRID_SEARCH\n").algorithm == "grid"
+    assert parse_config(PARAMS + "  algorithm: GRID_SEARCH\n").options["algorithm"] == "grid"
 
 
 def test_json_is_yaml() -> None:
@@ -163,7 +175,7 @@ def test_json_is_yaml() -> None:
         }
     }
     found = parse_config(orjson.dumps(document).decode())
-    assert found.max_trials == 3
+    assert found.options["trials"] == 3
     assert found.space.parameters == (Parameter("x", "double", 1e-5, 1),)
 
 

@@ -240,19 +240,6 @@ def history(*values: float | None, goal: Goal = "maximize") -> StudyHistory:
             150,
             "the last 2 trials did not improve the best value",
         ),
-        (StudyLimits(seconds_without_progress=30), (1, 2, 1), 149, None),
-        (
-            StudyLimits(seconds_without_progress=30),
-            (1, 2, 1),
-            150,
-            "the best value did not improve for 30s",
-        ),
-        (
-            StudyLimits(seconds_without_progress=30),
-            (),
-            130,
-            "the best value did not improve for 30s",
-        ),
     ],
 )
 def test_study_limits(

@@ -62,8 +62,10 @@ def test_a_study_finds_its_best_trial(workspace: Workspace) -> None:
     assert list_studies(workspace)[0].name == "best"
     frame = found.to_dataframe()
     assert list(frame["score"]) == [trial.values[0] for trial in trials]
-    with pytest.raises(AlreadyExistsError, match="the study best exists"):
-        study(workspace, "best", trials=1)
+    with pytest.raises(AlreadyExistsError, match="the study best exists: continue"):
+        study(workspace, "best", X, "epochs=3", trials=1)
+    with pytest.raises(AlreadyExistsError, match="best exists with another search space"):
+        study(workspace, "best", X, trials=1)
 
 
 def test_more_trials_continue_a_study(workspace: Workspace) -> None:
@@ -71,6 +73,18 @@ def test_more_trials_continue_a_study(workspace: Workspace) -> None:
     found = resume("more", trials=2, workspace=workspace)
     assert [trial.status for trial in found.trials] == ["succeeded"] * 2
     assert len({trial.params["x"] for trial in found.trials}) == 2
+    assert open_study(workspace, "more").settings.trials == 2
+
+
+def test_a_study_is_resumed_where_it_was_started(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study(workspace, "moved", trials=1)
+    here = Path.cwd()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SpecError, match=f"was started in {here}"):
+        resume("moved", trials=2, workspace=workspace)
+    assert len(open_study(workspace, "moved").trials) == 1
 
 
 def test_minimize_several_objectives(workspace: Workspace) -> None:
@@ -146,7 +160,9 @@ def test_bad_trials_are_stopped_early(workspace: Workspace) -> None:
         assert found.run_of(trial).record.status == "stopped"
 
 
-def test_a_killed_study_adopts_its_trials(workspace: Workspace, tmp_path: Path) -> None:
+def test_a_killed_study_adopts_its_trials(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = (
         "import sys; from timonel.tuning import tune\n"
         f"tune({str(SCRIPT)!r}, ['x=float(0,1)', 'epochs=6', 'pause=0.5'], 'score',\n"
@@ -164,6 +180,7 @@ def test_a_killed_study_adopts_its_trials(workspace: Workspace, tmp_path: Path) 
     assert not found.is_running
     with (found.folder / "journal.log").open("a") as journal:
         journal.write('{"op_code": 4, "wor')  # as if killed while writing
+    monkeypatch.chdir(tmp_path)
     found = resume("killed", workspace=workspace)
     trials = found.trials
     assert [(trial.status, trial.reason) for trial in trials] == [("succeeded", "")] * 4
@@ -180,7 +197,9 @@ def test_a_killed_study_adopts_its_trials(workspace: Workspace, tmp_path: Path) 
     assert sorted(ran) == sorted(filter(None, runs)), "no trial ran twice"
 
 
-def test_a_stopped_study_continues_its_trials(workspace: Workspace, tmp_path: Path) -> None:
+def test_a_stopped_study_continues_its_trials(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = [sys.executable, "-m", "timonel", "-w", str(workspace.root), "tune", str(SCRIPT)]
     options = ["--param", X, "--param", "epochs=4", "--param", "pause=0.5", "--metric", "score"]
     process = subprocess.Popen(
@@ -195,6 +214,7 @@ def test_a_stopped_study_continues_its_trials(workspace: Workspace, tmp_path: Pa
     until(lambda: file.exists() and any(t.curve for t in open_study(workspace, "stopped").trials))
     found = open_study(workspace, "stopped")
     assert found.is_running
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SpecError, match="another process runs the study stopped"):
         resume("stopped", workspace=workspace)
     found.stop()
@@ -228,22 +248,36 @@ def test_bad_options_are_refused_before_anything_is_made(
     assert not (workspace.studies / "bad").exists()
 
 
-def test_a_configuration_that_continues_another_job_is_refused(tmp_path: Path) -> None:
+CONTINUED = """
+hyperparameters:
+  resumePreviousJobId: previous
+  maxTrials: 2
+  params:
+  - {parameterName: x, type: DOUBLE, minValue: 0, maxValue: HIGH}
+"""
+
+
+def test_a_configuration_continues_the_study_of_an_earlier_job(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    study(workspace, "previous", trials=1)
     config = tmp_path / "tuning.yaml"
-    config.write_text(
-        "hyperparameters:\n  resumePreviousJobId: job_7\n  maxTrials: 1\n  params:\n"
-        "  - {parameterName: x, type: DOUBLE, minValue: 0, maxValue: 1}\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "timonel", "tune", str(SCRIPT), "--config", str(config)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == SpecError.exit_code
-    assert "resumePreviousJobId" in done.stderr
-    assert "timonel studies resume job_7" in done.stderr
+    command = [sys.executable, "-m", "timonel", "-w", str(workspace.root)]
+
+    def continued(high: str) -> subprocess.CompletedProcess[str]:
+        config.write_text(CONTINUED.replace("HIGH", high))
+        return subprocess.run(
+            [*command, "tune", "--config", str(config)], capture_output=True, text=True, check=False
+        )
+
+    refused = continued("2")
+    assert refused.returncode == SpecError.exit_code
+    assert "the parameters differ from those of the study previous" in refused.stderr
+    assert len(open_study(workspace, "previous").trials) == 1
+    done = continued("1")
+    assert done.returncode == 0, done.stderr
+    trials = open_study(workspace, "previous").trials
+    assert [trial.status for trial in trials] == ["succeeded"] * 3
 
 
 def test_studies_that_do_not_exist(workspace: Workspace) -> None:

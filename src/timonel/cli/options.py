@@ -11,7 +11,29 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import typer
 
+from timonel.errors import SpecError
 from timonel.options import Option, options_of
+from timonel.training.train_options import JOB, PROGRAM
+
+ENTRY = typer.Argument(help="Script, notebook, or module name as in 'python -m'.", metavar="ENTRY")
+ScriptArgs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Arguments after '--' are passed to the script unchanged.", metavar="[-- ARGS]"
+    ),
+]
+DataOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data",
+        help="Dataset for timonel.data.load(); repeat it with names.",
+        metavar="[NAME=]FOLDER",
+        rich_help_panel=PROGRAM,
+    ),
+]
+EngineOption = Annotated[
+    str, typer.Option("--engine", help="Engine that runs the job.", rich_help_panel=JOB)
+]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -36,20 +58,51 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value not in (None, [])}
 
 
+def parse_data(words: list[str] | None) -> str | dict[str, str] | None:
+    """Parse ``--data``: one dataset, several by name, or none.
+
+    Raises:
+        SpecError: One of several datasets has no name.
+    """
+    if not words:
+        return None
+    if len(words) == 1 and not _is_named(words[0]):
+        return words[0]
+    unnamed = [word for word in words if not _is_named(word)]
+    if unnamed:
+        raise SpecError(
+            f"several datasets need names, got {unnamed[0]!r}",
+            hint="give --data NAME=FOLDER, and load(name=NAME) in the script",
+        )
+    return {name: place for name, _, place in (word.partition("=") for word in words)}
+
+
+def _is_named(word: str) -> bool:
+    name, equals, _ = word.partition("=")
+    return bool(equals) and name.isidentifier()
+
+
+def is_given(ctx: typer.Context, name: str) -> bool:
+    """Return whether an option was given, on the command line or otherwise."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
 def _parameter(name: str, kind: Any, option: Option) -> inspect.Parameter:
     value = _value_type(kind)
     flag = option.flag or f"--{name.replace('_', '-')}"
     if value is bool and option.default:
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
+    shown = option.computed or (option.default if get_origin(value) is list else None)
     info = typer.Option(
         flag,
-        help=option.summary + (f" [default: {option.computed}]" if option.computed else ""),
+        help=option.summary + (f" [default: {shown}]" if shown else ""),
         rich_help_panel=option.panel,
         metavar=option.metavar,
         min=option.least,
     )
     default = option.default
-    if default is None or default == ():
+    if default is None or get_origin(value) is list:
         value, default = value | None, None
     return inspect.Parameter(
         name,

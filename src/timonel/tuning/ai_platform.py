@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
 import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from timonel.errors import SpecError, did_you_mean
-from timonel.tuning.objectives import Goal
 from timonel.tuning.parameters import Parameter, ParameterKind, Scale, Value
 from timonel.tuning.space import SearchSpace
+from timonel.tuning.tune_options import Algorithm, TuneOptions
 
-Algorithm: TypeAlias = Literal["bayesian", "grid", "random"]
 DEFAULT_METRIC_TAG = "training/hptuning/metric"
 _NOTHING = ("", "~", "null")
 _ALGORITHMS: Mapping[str, Algorithm] = {
@@ -55,35 +55,33 @@ class TuningConfig:
 
     Attributes:
         space: Parameters; those with a single value are fixed values.
-        goal: Direction of the objective.
         metric_tag: TensorBoard tag of the objective.
-        max_trials: Number of trials of the study.
-        parallel_trials: Number of trials that run at the same time.
-        failed_trials: Number of failed trials after which the study ends; None for the default.
-        early_stopping: Whether unpromising trials are stopped.
-        algorithm: Name of the sampler.
-        job_id: Name of the job; None if the file has none.
+        options: Options of `timonel.tune` that the file sets.
         resume_job_id: Job whose study is continued.
         python_module: Module that the trials run.
         args: Arguments of the script.
-        pass_job_dir: Whether the script expects ``--job-dir``.
         ignored: Keys that have no effect here, such as ``trainingInput.scaleTier``.
     """
 
     space: SearchSpace
-    goal: Goal = "maximize"
-    metric_tag: str = DEFAULT_METRIC_TAG
-    max_trials: int = 1
-    parallel_trials: int = 1
-    failed_trials: int | None = None
-    early_stopping: bool = False
-    algorithm: Algorithm = "bayesian"
-    job_id: str | None = None
+    metric_tag: str
+    options: TuneOptions
     resume_job_id: str | None = None
     python_module: str | None = None
     args: tuple[str, ...] = ()
-    pass_job_dir: bool = False
     ignored: tuple[str, ...] = ()
+
+
+def read_config(path: Path) -> TuningConfig:
+    """Read a configuration file; see `parse_config`.
+
+    Raises:
+        SpecError: The file cannot be read, or its content is invalid.
+    """
+    try:
+        return parse_config(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"cannot read {path}: {error}") from error
 
 
 def parse_config(text: str) -> TuningConfig:
@@ -106,20 +104,24 @@ def parse_config(text: str) -> TuningConfig:
             "the configuration has no 'hyperparameters'",
             hint="write them under 'trainingInput', or at the top",
         )
+    options: TuneOptions = {
+        "goal": "minimize" if tuning.goal == "MINIMIZE" else "maximize",
+        "trials": tuning.max_trials,
+        "parallel": tuning.max_parallel_trials,
+        "algorithm": _ALGORITHMS[tuning.algorithm],
+        "stopping_rule": "median" if tuning.enable_trial_early_stopping else "none",
+        "max_failed": tuning.max_failed_trials or None,
+        "study": job.job_id,
+    }
+    if training.job_dir is not None:
+        options["pass_job_dir"] = True
     return TuningConfig(
         space=_space(tuning.params),
-        goal="minimize" if tuning.goal == "MINIMIZE" else "maximize",
         metric_tag=tuning.hyperparameter_metric_tag,
-        max_trials=tuning.max_trials,
-        parallel_trials=tuning.max_parallel_trials,
-        failed_trials=tuning.max_failed_trials or None,
-        early_stopping=tuning.enable_trial_early_stopping,
-        algorithm=_ALGORITHMS[tuning.algorithm],
-        job_id=job.job_id,
+        options=options,
         resume_job_id=tuning.resume_previous_job_id,
         python_module=training.python_module,
         args=training.args,
-        pass_job_dir=training.job_dir is not None,
         ignored=_ignored(document),
     )
 

@@ -32,8 +32,6 @@ from timonel.tuning.tensorboard import ScalarReader
 VALUES = "values"
 _WITH_RESULT = (TrialState.COMPLETE, TrialState.PRUNED)
 _POLL_S = 0.2
-_MAX_PROPOSALS = 200
-"""Proposals in a row that may violate a constraint."""
 _FAILURES_AT_START = 3
 """Failed trials that end a study in which none has succeeded."""
 
@@ -95,7 +93,7 @@ class Controller:
                 ended = self._limit()
                 if ended and not self._running:
                     return ended
-                if not ended and len(self._running) < self.study.settings.parallel:
+                if not ended and len(self._running) < self.study.settings.options["parallel"]:
                     self._start(*self._propose())
                     continue
                 time.sleep(_POLL_S)
@@ -138,19 +136,18 @@ class Controller:
             return None
 
     def _propose(self) -> tuple[optuna.Trial, dict[str, Value]]:
-        """Return a new trial and values that satisfy the constraints."""
-        for _ in range(_MAX_PROPOSALS):
-            trial = self._optuna.ask()
-            values = self._space.suggest(trial)
-            violated = self._space.violated(values)
-            if violated is None:
-                trial.set_user_attr(VALUES, values)
-                return trial, values
+        """Return a new trial and its values."""
+        trial = self._optuna.ask()
+        values = self._space.suggest(trial)
+        violated = self._space.violated(values)
+        if violated is not None:
             self._fail(trial, "infeasible", f"the constraint {violated!r} does not hold")
-        raise SpecError(
-            f"no values satisfy the constraints in {_MAX_PROPOSALS} proposals",
-            hint="change the ranges so that more of them do",
-        )
+            raise SpecError(
+                f"found no values that satisfy {violated!r}",
+                hint="change the ranges so that more of them do",
+            )
+        trial.set_user_attr(VALUES, values)
+        return trial, values
 
     def _unused(self, run_id: str | None) -> str | None:
         """Return a run ID that has no record yet, or None; close the record otherwise."""
@@ -219,7 +216,8 @@ class Controller:
         others = [other.curves.curves[metric] for other in self._running if other is not running]
         if rule.should_stop(curve, ended, others):
             running.stopped_by = (
-                f"stopped early at step {curve[-1][0]} by {self.study.settings.stopping_rule}"
+                f"stopped early at step {curve[-1][0]} "
+                f"by {self.study.settings.options['stopping_rule']}"
             )
             running.trial.set_user_attr(REASON, running.stopped_by)
             running.run.job.stop()
@@ -264,7 +262,11 @@ class Controller:
         settings = self.study.settings
         jobs = [trial for trial in self.study.records(self._optuna) if trial.run_id]
         failed = [trial for trial in jobs if trial.status == "failed"]
-        if len(failed) >= _FAILURES_AT_START and not self._succeeded() and not settings.max_failed:
+        if (
+            len(failed) >= _FAILURES_AT_START
+            and not self._succeeded()
+            and not settings.options["max_failed"]
+        ):
             raise UserCodeError(
                 f"the first {len(failed)} trials failed; the last one: {failed[-1].reason}",
                 hint=f"'timonel logs {failed[-1].run_id}' shows the output of its tasks",

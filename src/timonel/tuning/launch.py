@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack, cast
 
 import optuna
 
 from timonel.engines import get_engine
 from timonel.errors import SpecError
-from timonel.options import with_defaults
+from timonel.options import documented, with_defaults
 from timonel.processes.cores import usable_cores
 from timonel.storage import Workspace, exclusive, find_workspace
 from timonel.storage.locks import LockedError
@@ -22,9 +23,8 @@ from timonel.training.job import roles
 from timonel.training.launch import submit
 from timonel.training.request import JOB_OPTION_NAMES, JobOptions, Request, check_request
 from timonel.training.settings import settings_of
-from timonel.training.train_options import TrainOptions
 from timonel.tuning.controller import Controller, Notify
-from timonel.tuning.objectives import Goal, Objective
+from timonel.tuning.objectives import Objective
 from timonel.tuning.param_text import parse_space
 from timonel.tuning.samplers import make_sampler
 from timonel.tuning.shares import GPUS, gpus_of_slot, threads_per_process, visible_gpus
@@ -38,32 +38,23 @@ from timonel.tuning.study import (
     repair_journal,
 )
 from timonel.tuning.tensorboard import hypertune_file
+from timonel.tuning.tune_options import Goal, TuneOptions
 
 _UNSUPPORTED = ("cluster", "task_type", "task_index", "launcher")
 
 
+@documented(TuneOptions)
 def tune(  # noqa: PLR0913 - the public function: all but three are optional
     entry: str | os.PathLike[str],
     space: SearchSpace | Sequence[str] | Mapping[str, str],
     metric: str | Sequence[str],
     *,
-    goal: Goal | Sequence[Goal] = "maximize",
-    trials: int = 20,
-    parallel: int = 1,
-    study: str | None = None,
-    algorithm: str = "bayesian",
-    stopping_rule: str = "none",
-    max_steps: int | None = None,
-    max_failed: int | None = None,
-    max_seconds: float | None = None,
-    patience: int | None = None,
-    constraints: Sequence[str] = (),
     data: str | os.PathLike[str] | Mapping[str, str] | None = None,
     args: Sequence[str] = (),
     workspace: Workspace | str | os.PathLike[str] | None = None,
     engine: str = "local",
     notify: Notify | None = None,
-    **options: Unpack[TrainOptions],
+    **options: Unpack[TuneOptions],
 ) -> Study:
     """Search for the best parameters of a training program.
 
@@ -73,23 +64,12 @@ def tune(  # noqa: PLR0913 - the public function: all but three are optional
         entry: A script, a notebook, or the name of a module.
         space: A search space, or texts such as ``lr=log(1e-4,1e-1)``.
         metric: The recorded metric to optimize, or several.
-        goal: ``maximize`` or ``minimize``, one for all metrics or one for each.
-        trials: Number of trials.
-        parallel: Number of trials at the same time; they share the machine's cores.
-        study: Name of the study; a new one by default.
-        algorithm: See `timonel.tuning.samplers.ALGORITHMS`.
-        stopping_rule: Rule that stops trials early; see `timonel.tuning.stopping.RULES`.
-        max_steps: Epochs of a complete trial, for rules that need it.
-        max_failed: Number of failed trials that end the study.
-        max_seconds: Time after which no trial is started.
-        patience: Number of trials without progress after which no trial is started.
-        constraints: Conditions such as ``layers * units <= 1024``.
         data: A converted dataset, or several by name.
         args: Further arguments of the script.
         workspace: A workspace or its location.
         engine: Name of the engine.
         notify: Told what happens.
-        **options: Options of the jobs; see `TrainOptions`. The seed is also that of the algorithm.
+        **options: See `TuneOptions`.
 
     Raises:
         NotFoundError: The script or a dataset does not exist.
@@ -99,29 +79,21 @@ def tune(  # noqa: PLR0913 - the public function: all but three are optional
         Interrupted: The study was stopped; `resume` continues it.
     """
     found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
+    given = with_defaults(TuneOptions, options)
     settings = StudySettings(
-        name=study or time.strftime("study-%Y%m%d-%H%M%S", time.gmtime()),
+        name=given["study"] or time.strftime("study-%Y%m%d-%H%M%S", time.gmtime()),
         created_at=time.time(),
         entry=os.fspath(entry),
         working_dir=str(Path.cwd()),
         data=_texts(data),
         args=tuple(args),
-        options=dict(options),
         engine=engine,
-        space=_space(space, constraints).to_json(),
-        objectives=_objectives(metric, goal),
-        algorithm=algorithm,
-        seed=options.get("seed"),
-        stopping_rule=stopping_rule,
-        max_steps=max_steps,
-        trials=trials,
-        parallel=parallel,
-        max_failed=max_failed,
-        max_seconds=max_seconds,
-        patience=patience,
+        space=_space(space, given["constraints"]).to_json(),
+        objectives=_objectives(metric, given["goal"]),
+        options=dict(given),
     )
-    if parallel < 1:
-        raise SpecError(f"--parallel must be at least 1, got {parallel}")
+    if given["parallel"] < 1:
+        raise SpecError(f"--parallel must be at least 1, got {given['parallel']}")
     settings.limits  # noqa: B018 - checks them
     # All that can be checked is checked before the study exists.
     controller = _controller(Study(found, settings), notify)
@@ -147,13 +119,20 @@ def resume(
 
     Raises:
         NotFoundError: No such study exists.
-        SpecError: Another process runs it.
+        SpecError: Another process runs it, or it was started in another folder.
         Interrupted: The study was stopped again.
     """
     found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
     study = open_study(found, name)
+    settings = study.settings
+    if Path.cwd() != Path(settings.working_dir):
+        raise SpecError(
+            f"the study {study.name} was started in {settings.working_dir}",
+            hint=f"resume it there: cd {shlex.quote(settings.working_dir)}",
+        )
     if trials is not None:
-        study = Study(found, study.settings.model_copy(update={"trials": trials}))
+        options = {**settings.options, "trials": trials}
+        study = Study(found, settings.model_copy(update={"options": options}))
     _run(_controller(study, notify))
     return study
 
@@ -163,6 +142,7 @@ def _run(controller: Controller) -> None:
     try:
         with exclusive(study.lock, timeout_s=0):
             repair_journal(study)
+            study.save()
             controller.run()
     except LockedError:
         raise SpecError(
@@ -174,26 +154,28 @@ def _run(controller: Controller) -> None:
 def _controller(study: Study, notify: Notify | None) -> Controller:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     settings = study.settings
+    options = cast("TuneOptions", settings.options)
     space = settings.search_space
-    first = settings.objectives[0]
     several = len(settings.objectives) > 1
-    if several and settings.stopping_rule != "none":
+    if several and options["stopping_rule"] != "none":
         raise SpecError("--stopping-rule supports one objective only")
     request, job_options = _request(settings, _example(space))
-    rule = make_rule(settings.stopping_rule, first.goal, max_steps=settings.max_steps)
-    seed = settings.seed
-    if seed is not None and settings.algorithm in {"tpe", "random", "cma-es"}:
+    rule = make_rule(
+        options["stopping_rule"], settings.objectives[0].goal, max_steps=options["max_steps"]
+    )
+    seed = options["seed"]
+    if seed is not None and options["algorithm"] in {"tpe", "random", "cma-es"}:
         # These begin anew when a study goes on, and must not repeat the choices of its start.
         seed += study.trial_count
     sampler = make_sampler(
-        settings.algorithm, space, seed=seed, objectives=len(settings.objectives)
+        options["algorithm"], space, seed=seed, objectives=len(settings.objectives)
     )
     engine = get_engine(settings.engine, study.workspace)
-    gpus = visible_gpus(os.environ) if settings.parallel > 1 else ()
+    gpus = visible_gpus(os.environ) if options["parallel"] > 1 else ()
 
     def start(values: Mapping[str, Value], run_id: str, slot: int) -> Run:
         trial = replace(request, params={name: str(value) for name, value in values.items()})
-        share = gpus_of_slot(gpus, slot, settings.parallel)
+        share = gpus_of_slot(gpus, slot, options["parallel"])
         reports = hypertune_file(study.workspace.jobs / run_id)
         return submit(
             trial,
@@ -214,14 +196,14 @@ def _controller(study: Study, notify: Notify | None) -> Controller:
 
 def _request(settings: StudySettings, example: Mapping[str, Value]) -> tuple[Request, JobOptions]:
     """Check everything about the jobs that can be checked before they run."""
-    given: Mapping[str, Any] = with_defaults(TrainOptions, settings.options)
+    given = settings.options
     for name in _UNSUPPORTED:
-        if settings.options.get(name) not in (None, "processes"):
+        if given[name] not in (None, "processes"):
             raise SpecError(f"studies do not support --{name.replace('_', '-')}")
     training = settings_of(given)
-    if settings.parallel > 1 and given.get("threads") is None:
+    if given["parallel"] > 1 and given["threads"] is None:
         processes = sum(role.replicas for role in roles(training))
-        share = threads_per_process(usable_cores(), settings.parallel, processes)
+        share = threads_per_process(usable_cores(), given["parallel"], processes)
         training = settings_of({**given, "threads": share})
     request = check_request(
         settings.entry,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-Goal = Literal["maximize", "minimize"]
+from timonel.tuning.tune_options import Goal
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,3 @@ class Objective:
 
     metric: str
     goal: Goal = "maximize"
-
-    def better(self, first: float, second: float) -> bool:
-        """Return whether the first value is better than the second."""
-        return first > second if self.goal == "maximize" else first < second

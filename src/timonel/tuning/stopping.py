@@ -20,7 +20,7 @@ import numpy as np
 
 from timonel.errors import SpecError, did_you_mean
 from timonel.tuning.decay_curve import Floats, chance_to_beat
-from timonel.tuning.objectives import Goal
+from timonel.tuning.tune_options import Goal
 from timonel.units import format_seconds
 
 Curve = Sequence[tuple[int, float]]
@@ -252,7 +252,6 @@ class StudyLimits:
         trials: Trials that start.
         max_seconds: Seconds since the study started.
         trials_without_progress: Trials that end in a row without a new best value.
-        seconds_without_progress: Seconds since the best value, or since the start before it.
         max_failed: Trials that fail.
 
     Raises:
@@ -262,7 +261,6 @@ class StudyLimits:
     trials: int | None = None
     max_seconds: float | None = None
     trials_without_progress: int | None = None
-    seconds_without_progress: float | None = None
     max_failed: int | None = None
 
     def __post_init__(self) -> None:
@@ -282,26 +280,23 @@ class StudyLimits:
             return f"all {self.trials} trials were started"
         if self.max_seconds is not None and now - history.started_at >= self.max_seconds:
             return f"the time limit of {format_seconds(self.max_seconds)} is over"
-        idle, improved_at = _progress(history)
+        idle = _idle(history)
         if self.trials_without_progress is not None and idle >= self.trials_without_progress:
             return f"the last {idle} trials did not improve the best value"
-        quiet = self.seconds_without_progress
-        if quiet is not None and now - improved_at >= quiet:
-            return f"the best value did not improve for {format_seconds(quiet)}"
         return None
 
 
-def _progress(history: StudyHistory) -> tuple[int, float]:
-    """Return the number of trials that ended since the best value, and its time."""
-    best, idle, improved_at = -math.inf, 0, history.started_at
+def _idle(history: StudyHistory) -> int:
+    """Return the number of trials that ended since the best value."""
+    best, idle = -math.inf, 0
     ended = [(trial.ended_at, trial) for trial in history.trials if trial.ended_at is not None]
-    for ended_at, trial in sorted(ended, key=lambda item: item[0]):
+    for _, trial in sorted(ended, key=lambda item: item[0]):
         score = math.nan if trial.value is None else _sign(history.goal) * trial.value
         if score > best and not trial.failed:
-            best, idle, improved_at = score, 0, ended_at
+            best, idle = score, 0
         else:
             idle += 1
-    return idle, improved_at
+    return idle
 
 
 @dataclass(frozen=True)

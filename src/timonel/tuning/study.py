@@ -1,7 +1,7 @@
 """Studies on disk: settings, trials and results.
 
 <workspace>/studies/<name>/
-  study.json      the settings, written once
+  study.json      the settings
   journal.log     Optuna's journal: every trial, value and state
   controller.lock held by the process that runs the study
   stop            exists once the study was asked to stop
@@ -41,7 +41,7 @@ RUN, REASON, STATUS = "run", "reason", "status"
 
 
 class StudySettings(BaseModel):
-    """Settings of a study; they never change."""
+    """Settings of a study; only its number of trials ever changes."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -51,28 +51,24 @@ class StudySettings(BaseModel):
     working_dir: str = Field(description="Folder in which the study was started.")
     data: str | dict[str, str] | None = Field(default=None, description="Dataset of the trials.")
     args: tuple[str, ...] = Field(default=(), description="Further arguments of the script.")
-    options: dict[str, Any] = Field(default_factory=dict, description="Options of the jobs.")
     engine: str = Field(default="local", description="Engine of the jobs.")
     space: dict[str, Any] = Field(description="Search space.")
     objectives: tuple[Objective, ...] = Field(description="Metrics to optimize.")
-    algorithm: str = Field(description="Algorithm that proposes values.")
-    seed: int | None = Field(default=None, description="Seed of the algorithm.")
-    stopping_rule: str = Field(default="none", description="Rule that stops trials early.")
-    max_steps: int | None = Field(default=None, description="Epochs of a complete trial.")
-    trials: int = Field(description="Number of trials.")
-    parallel: int = Field(description="Number of trials at the same time.")
-    max_failed: int | None = Field(default=None, description="Failed trials that end the study.")
-    max_seconds: float | None = Field(default=None, description="Time limit in seconds.")
-    patience: int | None = Field(default=None, description="Trials without progress that end it.")
+    options: dict[str, Any] = Field(description="All `TuneOptions`.")
+
+    @property
+    def trials(self) -> int:
+        """Number of trials."""
+        return int(self.options["trials"])
 
     @property
     def limits(self) -> StudyLimits:
         """Limits that end the study."""
         return StudyLimits(
             trials=self.trials,
-            max_seconds=self.max_seconds,
-            trials_without_progress=self.patience,
-            max_failed=self.max_failed,
+            max_seconds=self.options["max_seconds"],
+            trials_without_progress=self.options["patience"],
+            max_failed=self.options["max_failed"],
         )
 
     @property
@@ -255,6 +251,11 @@ class Study:
                 if trial.status == "running" and trial.run_id is not None:
                     engine.cancel(trial.run_id)
 
+    def save(self) -> None:
+        """Write the settings."""
+        body = self.settings.model_dump(mode="json")
+        write_document(self.folder / "study.json", _KIND, body)
+
     def _record(self, trial: FrozenTrial) -> TrialRecord:
         started, ended = trial.datetime_start, trial.datetime_complete
         curve = tuple(
@@ -300,8 +301,10 @@ def create_study(workspace: Workspace, settings: StudySettings) -> Study:
     study = Study(workspace, settings)
     with exclusive(workspace.studies / f".{settings.name}.lock"):
         if (study.folder / "study.json").exists():
+            space = open_study(workspace, settings.name).settings.search_space
+            other = "" if space == settings.search_space else " with another search space"
             raise AlreadyExistsError(
-                f"the study {settings.name} exists",
+                f"the study {settings.name} exists{other}",
                 hint=f"continue it with 'timonel studies resume {settings.name}', or use another "
                 "--study",
             )
@@ -313,7 +316,7 @@ def create_study(workspace: Workspace, settings: StudySettings) -> Study:
             directions=[objective.goal for objective in settings.objectives],
         )
         # Written last: a folder without it is no study yet.
-        write_document(study.folder / "study.json", _KIND, settings.model_dump(mode="json"))
+        study.save()
     return study
 
 

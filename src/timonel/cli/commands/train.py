@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from timonel.cli.groups import StyledCommand, single
-from timonel.cli.options import given, takes
+from timonel.cli.options import (
+    ENTRY,
+    DataOption,
+    EngineOption,
+    ScriptArgs,
+    given,
+    parse_data,
+    takes,
+)
 from timonel.cli.settings import GlobalOptions
 from timonel.errors import SpecError
 from timonel.training.train_options import JOB, PROGRAM, TrainOptions
@@ -34,25 +42,10 @@ _PIPE_INTERVAL_S = 30.0
 @takes(TrainOptions)
 def train(
     ctx: typer.Context,
-    entry: Annotated[
-        str,
-        typer.Argument(help="Script, notebook, or module name as in 'python -m'.", metavar="ENTRY"),
-    ],
-    args: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Arguments after '--' are passed to the script unchanged.", metavar="-- ARGS"
-        ),
-    ] = None,
+    entry: Annotated[str, ENTRY],
+    args: ScriptArgs = None,
     *,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Dataset for timonel.data.load(); repeat it with names.",
-            metavar="[NAME=]FOLDER",
-            rich_help_panel=PROGRAM,
-        ),
-    ] = None,
+    data: DataOption = None,
     params: Annotated[
         list[str] | None,
         typer.Option(
@@ -62,9 +55,7 @@ def train(
             rich_help_panel=PROGRAM,
         ),
     ] = None,
-    engine: Annotated[
-        str, typer.Option(help="Engine that runs the job.", rich_help_panel=JOB)
-    ] = "local",
+    engine: EngineOption = "local",
     detach: Annotated[
         bool,
         typer.Option(
@@ -150,30 +141,6 @@ def _print_run(run: Run, remarks: Console, *, json: bool, detach: bool) -> None:
     out.print(line, soft_wrap=True)
     if any(artifact.type == "savedmodel" for artifact in record.outputs):
         remarks.print("next: timonel export --name NAME", style="dim", soft_wrap=True)
-
-
-def parse_data(words: list[str] | None) -> str | dict[str, str] | None:
-    """Parse ``--data``: one dataset, several by name, or none.
-
-    Raises:
-        SpecError: One of several datasets has no name.
-    """
-    if not words:
-        return None
-    if len(words) == 1 and not _is_named(words[0]):
-        return words[0]
-    unnamed = [word for word in words if not _is_named(word)]
-    if unnamed:
-        raise SpecError(
-            f"several datasets need names, got {unnamed[0]!r}",
-            hint="give --data NAME=FOLDER, and load(name=NAME) in the script",
-        )
-    return {name: place for name, _, place in (word.partition("=") for word in words)}
-
-
-def _is_named(word: str) -> bool:
-    name, equals, _ = word.partition("=")
-    return bool(equals) and name.isidentifier()
 
 
 def _follow(run: Run, workspace: Workspace, screen: Console) -> None:

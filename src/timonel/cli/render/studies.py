@@ -72,7 +72,7 @@ def study_page(study: Study) -> RenderableType:
         "status": "running" if study.is_running else "ended",
         "script": settings.entry,
         "goal": ", ".join(f"{each.goal} {each.metric}" for each in settings.objectives),
-        "algorithm": settings.algorithm,
+        "algorithm": settings.options["algorithm"],
         "trials": f"{sum(t.status != 'running' for t in trials)} of {settings.trials}",
     }
     rows = [
@@ -116,7 +116,7 @@ def study_json(study: Study) -> dict[str, Any]:
         "created_at": iso(settings.created_at),
         "entry": settings.entry,
         "objectives": [{"metric": o.metric, "goal": o.goal} for o in settings.objectives],
-        "algorithm": settings.algorithm,
+        "algorithm": settings.options["algorithm"],
         "best": [trial.number for trial in study.best_trials],
         "trials": [trial_json(study, trial) for trial in study.trials],
     }

@@ -1,0 +1,72 @@
+"""Options of `timonel.tune` and ``timonel tune``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, TypedDict
+
+from timonel.options import Option
+from timonel.training.train_options import TrainOptions
+
+Goal = Literal["maximize", "minimize"]
+Algorithm = Literal["bayesian", "gp", "tpe", "cma-es", "random", "grid", "qmc", "google-vizier"]
+Rule = Literal["none", "median", "decay-curve", "convex", "hyperband"]
+
+# Sections of the command line's help.
+STUDY = "The study"
+LIMITS = "End of trials and of the study"
+
+
+class StudyOptions(TypedDict, total=False):
+    """Options of a study."""
+
+    goal: Annotated[
+        Goal | Sequence[Goal],
+        Option("maximize", "'maximize' or 'minimize', for all metrics or for each.", STUDY),
+    ]
+    trials: Annotated[int, Option(20, "Number of trials.", STUDY, least=1)]
+    parallel: Annotated[
+        int,
+        Option(
+            1,
+            "Number of trials at the same time. They share the machine's cores and GPUs.",
+            STUDY,
+            least=1,
+        ),
+    ]
+    study: Annotated[
+        str | None, Option(None, "Name of the study.", STUDY, computed="study-DATE", metavar="NAME")
+    ]
+    algorithm: Annotated[
+        Algorithm, Option("bayesian", "Algorithm that proposes parameters.", STUDY)
+    ]
+    constraints: Annotated[
+        Sequence[str],
+        Option(
+            (),
+            "Conditions on the parameters of all trials, such as 'layers * units <= 1024'.",
+            STUDY,
+            metavar="CONDITION",
+            flag="--constraint",
+        ),
+    ]
+    stopping_rule: Annotated[Rule, Option("none", "Rule that stops trials early.", LIMITS)]
+    max_steps: Annotated[
+        int | None,
+        Option(None, "Epochs of a complete trial; hyperband needs it.", LIMITS, least=1),
+    ]
+    max_failed: Annotated[
+        int | None,
+        Option(None, "End the study once this many trials have failed.", LIMITS, least=1),
+    ]
+    max_seconds: Annotated[
+        float | None, Option(None, "Start no trial after this many seconds.", LIMITS)
+    ]
+    patience: Annotated[
+        int | None,
+        Option(None, "End the study after this many trials without progress.", LIMITS, least=1),
+    ]
+
+
+class TuneOptions(StudyOptions, TrainOptions, total=False):
+    """Options of a study and of the jobs of its trials; the seed is that of both."""
