@@ -12,12 +12,14 @@ import pytest
 from optuna.trial import TrialState
 
 from timonel.errors import SpecError
+from timonel.options import with_defaults
 from timonel.storage import Workspace
 from timonel.tuning import Study
 from timonel.tuning.objectives import Objective
 from timonel.tuning.param_text import parse_space
 from timonel.tuning.plots import Plots
 from timonel.tuning.study import REASON, STATUS, StudySettings, create_study
+from timonel.tuning.tune_options import TuneOptions
 
 MIXED = (
     "lr=log(1e-5,1e-1)",
@@ -47,9 +49,7 @@ def study(
         working_dir="/",
         space=parse_space(space, ()).to_json(),
         objectives=tuple(Objective(metric) for metric in metrics),
-        algorithm="random",
-        trials=trials,
-        parallel=1,
+        options=dict(with_defaults(TuneOptions, {"trials": max(trials, 1)})),
     )
     made = create_study(Workspace(tmp_path / "workspace"), settings)
     found = made.load(optuna.samplers.RandomSampler(seed=1))

@@ -7,6 +7,7 @@ mirrored values on reverse-log scales.
 from __future__ import annotations
 
 import io
+import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -146,9 +147,8 @@ class Plots:
             done = [(trial.number, trial.values[index]) for trial in self._done]
             _style(axes, "", objective.metric)
             axes.scatter(*_columns(done), s=22, color=_BLUE, label=f"succeeded ({len(done)})")
-            best: list[float] = []
-            for _, value in done:
-                best.append(best[-1] if best and not objective.better(value, best[-1]) else value)
+            better = max if objective.goal == "maximize" else min
+            best = list(itertools.accumulate((value for _, value in done), better))
             axes.step([n for n, _ in done], best, where="post", color=_DARK, label="best so far")
             self._mark(axes, "stopped early", "v", _ORANGE, last=True)
             self._mark(axes, "running", "o", _GREY, last=True)

@@ -216,7 +216,7 @@ class Study:
         trials = self.best_first(self.records(found))
         facts = {
             "script": settings.entry,
-            "algorithm": settings.algorithm,
+            "algorithm": settings.options["algorithm"],
             "trials": f"{sum(t.status != 'running' for t in trials)} of {settings.trials}",
         }
         best = frozenset(trial.number for trial in self.best_trials)
@@ -267,7 +267,8 @@ class Study:
             number=trial.number,
             status=_status(trial),
             params=self._space.values_of(trial.params),
-            values=tuple(trial.values or ()),
+            # Optuna gives a stopped trial the last value that it reported.
+            values=tuple(trial.values or ()) if trial.state is TrialState.COMPLETE else (),
             curve=curve,
             run_id=trial.user_attrs.get(RUN),
             reason=trial.user_attrs.get(REASON, ""),
