@@ -187,7 +187,7 @@ def _controller(study: Study, notify: Notify | None) -> Controller:
             env={
                 **({GPUS: ",".join(share)} if share else {}),
                 "CLOUD_ML_HP_METRIC_FILE": str(reports),
-                "CLOUD_ML_HP_METRIC_TAG": first.metric,
+                "CLOUD_ML_HP_METRIC_TAG": settings.objectives[0].metric,
             },
         )
 
