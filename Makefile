@@ -74,8 +74,9 @@ bench: bench-main-path bench-training bench-serving bench-tuning ## run all benc
 bench-main-path: $(VENV)/.ready ## measure the path from raw files to the first prediction
 	$(BIN)/python benchmarks/main_path.py
 
-bench-tuning: $(VENV)/.ready ## measure tuning: best values, cost of a proposal
+bench-tuning: $(VENV)/.ready ## measure tuning: best values, cost of a proposal, early stopping, parallel trials
 	$(BIN)/python benchmarks/tuning.py
+	$(BIN)/python benchmarks/tuning_jobs.py
 
 bench-training: $(VENV)/.ready ## measure training: steps, stragglers, kills, checkpoints, scaling
 	$(BIN)/python benchmarks/training.py
