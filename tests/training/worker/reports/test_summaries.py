@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,23 @@ def test_values_are_written_at_once(
     names = sorted(path.name for path in (tmp_path / "logs").iterdir())
     assert [name.partition(run.run_id)[2] for name in names] == [".v2", ".mine"]
     assert tf.summary.create_file_writer is original
+
+
+def test_values_of_a_writer_that_the_script_drops_are_written_at_the_end(
+    run: RunWriter, tmp_path: Path
+) -> None:
+    def write() -> None:
+        with tf.Graph().as_default():
+            writer = tf.compat.v1.summary.FileWriter(str(tmp_path / "logs"), max_queue=5000)
+        for step in range(3000):
+            value = tf.compat.v1.Summary.Value(tag=f"loss{step}", simple_value=0.5)
+            writer.add_summary(tf.compat.v1.Summary(value=[value]), step)
+
+    with recorded_summaries(run):
+        write()
+        gc.collect()
+    shutil.copytree(tmp_path / "logs", tmp_path / "then")  # a thread goes on writing
+    assert tags(tmp_path / "then") == [f"loss{step}" for step in range(3000)]
 
 
 def test_values_that_the_script_holds_back_are_written_at_the_end(

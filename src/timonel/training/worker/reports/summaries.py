@@ -58,6 +58,8 @@ class _Writers:
         self._run = run
         self._folders: set[str] = set()
         self._writers: weakref.WeakSet[Any] = weakref.WeakSet()
+        # A thread writes the values of TensorFlow 1's writers, also after the script drops them.
+        self._v1_writers: list[Any] = []
 
     def noted(self, original: Callable[..., Any], *, suffix: str, **flush: int) -> Any:
         """Return a function or ``__init__`` that also notes the writer it creates.
@@ -89,13 +91,15 @@ class _Writers:
 
     def flush(self) -> None:
         """Write all values to the files."""
-        for writer in list(self._writers):
+        for writer in [*self._writers, *self._v1_writers]:
             with contextlib.suppress(Exception):  # closed, or its session is
-                # The first is TensorFlow 1's: the method itself warns of closed files.
-                getattr(writer, "event_writer", writer).flush()
+                writer.flush()
 
     def _note(self, writer: Any, folder: Any) -> None:
-        self._writers.add(writer)
+        if (queue := getattr(writer, "event_writer", None)) is not None:
+            self._v1_writers.append(queue)  # FileWriter.flush warns of closed files
+        else:
+            self._writers.add(writer)
         with contextlib.suppress(AttributeError):  # a tensor
             folder = folder.numpy()
         if self._run is None or not isinstance(folder, str | bytes | os.PathLike):
