@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +68,13 @@ def test_values_of_a_writer_that_the_script_drops_are_written_at_the_end(
             value = tf.compat.v1.Summary.Value(tag=f"loss{step}", simple_value=0.5)
             writer.add_summary(tf.compat.v1.Summary(value=[value]), step)
 
-    with recorded_summaries(run):
-        write()
-        gc.collect()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)  # the thread that writes values waits for this one
+    try:
+        with recorded_summaries(run):
+            write()
+    finally:
+        sys.setswitchinterval(interval)
     shutil.copytree(tmp_path / "logs", tmp_path / "then")  # a thread goes on writing
     assert tags(tmp_path / "then") == [f"loss{step}" for step in range(3000)]
 
