@@ -128,8 +128,7 @@ def _resume(job: TuningConfig, settings: GlobalOptions, remarks: Console) -> Stu
     if study.settings.search_space != job.space:
         raise SpecError(
             f"the parameters differ from those of the study {study.name}",
-            hint="remove resumePreviousJobId, and continue from its results with --start-from "
-            f"{study.name}",
+            hint="remove resumePreviousJobId to begin a new study",
         )
     remarks.print(f"continues the study {study.name} with its script and options", soft_wrap=True)
     started = sum(trial.run_id is not None for trial in study.trials)
