@@ -9,6 +9,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+from matplotlib.figure import Figure
 from optuna.trial import TrialState
 
 from timonel.errors import SpecError
@@ -18,7 +19,8 @@ from timonel.tuning import Study
 from timonel.tuning.objectives import Objective
 from timonel.tuning.param_text import parse_space
 from timonel.tuning.plots import Plots
-from timonel.tuning.study import REASON, STATUS, StudySettings, create_study
+from timonel.tuning.settings import StudySettings
+from timonel.tuning.study import REASON, STATUS, create_study
 from timonel.tuning.tune_options import TuneOptions
 
 MIXED = (
@@ -124,6 +126,15 @@ def test_importances_have_the_names_of_the_space(tmp_path: Path) -> None:
     assert sum(shares.values()) == pytest.approx(1)
     assert plots(study(tmp_path / "few", 9)).importances == {}
     assert plots(study(tmp_path / "same", 12, constant=True)).importances == {}
+
+
+def test_the_history_shows_trials_that_begin_after_earlier_results(tmp_path: Path) -> None:
+    found = study(tmp_path, 6)
+    objectives, space = found.settings.objectives, found.settings.search_space
+    plots = Plots(found.load(), objectives, space, found.trials[4:], frozenset())
+    drawing = Figure(layout="constrained")
+    plots.figures[0].draw(drawing)
+    assert drawing.axes[0].get_xlim() == pytest.approx((3.3, 5.7))
 
 
 def test_other_endings_are_refused(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import optuna
 import pytest
 
 from timonel.errors import MissingExtraError, SpecError
-from timonel.tuning.samplers import ALGORITHMS, GridSampler, make_sampler
+from timonel.tuning.samplers import GridSampler, make_sampler
 from timonel.tuning.space import Parameter, SearchSpace, Value
+from timonel.tuning.tune_options import ALGORITHMS
 
 PARAMETERS = (
     Parameter("optimizer", "categorical", values=("sgd", "adam")),
@@ -181,13 +182,28 @@ def test_grid_rejects_doubles_and_huge_grids() -> None:
     huge = SearchSpace(tuple(Parameter(f"x{i}", "integer", 1, 1000) for i in range(4)))
     with pytest.raises(SpecError, match="more than 100,000 points"):
         make_sampler("grid", huge, seed=None)
+    with pytest.raises(SpecError, match="more than 100,000 points"):
+        make_sampler("grid", SearchSpace(huge.parameters, {}, ("x3 > 1",)), seed=None)
     empty = SearchSpace((Parameter("x", "integer", 1, 4),), {}, ("x > 4",))
     with pytest.raises(SpecError, match="no point of the grid"):
         make_sampler("grid", empty, seed=None)
 
 
+@pytest.mark.parametrize("algorithm", ["random", "tpe", "bayesian"])
+def test_a_resumed_study_repeats_no_random_choices(algorithm: str) -> None:
+    first, resumed = (
+        make_sampler(algorithm, SPACE, seed=1, objectives=2, earlier_trials=count)
+        for count in (0, 5)
+    )
+    points = []
+    for sampler in (first, resumed):
+        study = optuna.create_study(sampler=sampler, directions=["minimize", "maximize"])
+        points.append(SPACE.suggest(study.ask()))
+    assert points[0] != points[1]
+
+
 def test_unknown_algorithm_names_the_nearest() -> None:
-    with pytest.raises(SpecError, match=r"'baysian': did you mean bayesian\? use one of"):
+    with pytest.raises(SpecError, match=r"'baysian': did you mean 'bayesian'\?"):
         make_sampler("baysian", SPACE, seed=None)
     with pytest.raises(SpecError, match=r"unknown algorithm 'x': use one of bayesian"):
         make_sampler("x", SPACE, seed=None)

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import copy
 import math
-import pickle
 from typing import Any
 
 import optuna
@@ -424,10 +422,3 @@ def test_equality_ignores_the_order() -> None:
     assert space != SearchSpace((LAYERS, UNITS), {"a": 1}, ())
     assert space != SearchSpace((LAYERS,), {"a": 1, "b": 2}, ("a < 2", "b < 3"))
     assert space != "space"
-
-
-def test_a_space_can_be_copied_and_pickled() -> None:
-    space = SearchSpace((LAYERS, UNITS), {}, ("layers * units <= 1024",))
-    for again in (copy.deepcopy(space), pickle.loads(pickle.dumps(space))):
-        assert again == space
-        assert again.violated({"layers": 4, "units": 512}) == "layers * units <= 1024"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
 from tests.tuning.conftest import SCRIPT
@@ -25,6 +27,7 @@ from timonel.errors import (
 from timonel.storage import Workspace
 from timonel.tracking import list_runs
 from timonel.tuning import Study, list_studies, open_study, resume, tune
+from timonel.tuning.controller import Controller
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 X = "x=float(0,1)"
@@ -105,11 +108,56 @@ def test_constraints_hold_in_all_jobs(workspace: Workspace) -> None:
     assert all(float(trial.params["x"]) >= 0.5 for trial in jobs)
 
 
+def test_trials_beyond_a_threshold_are_never_the_best(workspace: Workspace) -> None:
+    found = study(
+        workspace, "threshold", "x=values(0.3,0.4,0.9)",
+        algorithm="grid", trials=3, thresholds=["loss >= 0.505", "score >= -1"],
+    )  # fmt: skip
+    trials = {float(trial.params["x"]): trial for trial in found.trials}
+    assert {x: trial.status for x, trial in trials.items()} == {
+        0.3: "infeasible", 0.4: "succeeded", 0.9: "succeeded"
+    }  # fmt: skip
+    assert trials[0.3].reason == "loss is 0.5, below 0.505"
+    assert trials[0.3].values == (-0.5,)
+    assert found.best_trials == [trials[0.4]]
+    assert found.load().best_trial.number == trials[0.4].number, "Optuna knows it too"
+    with pytest.raises(SpecError, match="recorded no metric 'latency'") as caught:
+        study(workspace, "no-latency", thresholds=["latency <= 1"], trials=1)
+    assert "name one of them with --threshold" in (caught.value.hint or "")
+
+
+def test_more_trials_than_cores_are_warned_of(
+    workspace: Workspace, caplog: pytest.LogCaptureFixture
+) -> None:
+    study(workspace, "few", trials=1, parallel=1)
+    assert not caplog.records
+    study(workspace, "many", trials=1, parallel=1000)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("1000 parallel processes share")
+
+
+def test_a_study_starts_from_another_and_from_a_run(workspace: Workspace) -> None:
+    earlier = study(workspace, "before", algorithm="qmc", trials=4, parallel=2)
+    best = earlier.best_trials[0]
+    found = study(
+        workspace, "after", algorithm="bayesian", trials=2,
+        start_from=["before", earlier.best_run.id],
+    )  # fmt: skip
+    assert len(found.priors) == 4
+    assert [trial.number for trial in found.trials] == [4, 5]
+    assert found.trials[0].params == best.params
+    assert found.trials[1].params != best.params
+    assert resume("after", trials=3, workspace=workspace).trials[2].number == 6
+
+
 def test_a_metric_that_is_never_recorded_ends_the_study(workspace: Workspace) -> None:
     with pytest.raises(SpecError, match="recorded no metric 'accuracy'") as caught:
         study(workspace, "metric", metric="accuracy", trials=5)
     assert "it recorded: loss, score" in (caught.value.hint or "")
     assert len(open_study(workspace, "metric").trials) == 1
+    with pytest.raises(SpecError, match="recorded no metric 'scores'") as caught:
+        study(workspace, "typo", metric="scores", trials=1)
+    assert caught.value.hint == "did you mean 'score'?"
 
 
 def test_failures_at_the_start_end_the_study(workspace: Workspace) -> None:
@@ -158,6 +206,25 @@ def test_bad_trials_are_stopped_early(workspace: Workspace) -> None:
         assert len(trial.curve) < 12
         assert "by median" in trial.reason
         assert found.run_of(trial).record.status == "stopped"
+
+
+def test_stopping_rules_compare_with_feasible_trials_only(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[int] = []
+
+    class Rule:
+        def should_stop(self, curve: Any, completed: Any, others_running: Any = ()) -> bool:
+            compared.append(len(completed))
+            return False
+
+    monkeypatch.setattr("timonel.tuning.launch.make_rule", lambda *_, **__: Rule())
+    found = study(
+        workspace, "infeasible", X, "epochs=3", "pause=0.5",
+        trials=2, stopping_rule="median", thresholds=["loss >= 1e9"],
+    )  # fmt: skip
+    assert [trial.status for trial in found.trials] == ["infeasible"] * 2
+    assert set(compared) == {0}
 
 
 def test_a_killed_study_adopts_its_trials(
@@ -237,6 +304,7 @@ def test_a_stopped_study_continues_its_trials(
         ({"metric": ["a", "a"]}, "name each metric once"),
         ({"metric": ["a", "b"], "goal": ["maximize"] * 3}, "2 metrics need as many goals, got 3"),
         ({"study": "a/b"}, "the study's name is invalid"),
+        ({"study": "last"}, "'last' means the newest study"),
         ({"cluster": "c.json"}, "studies do not support --cluster"),
     ],
 )
@@ -283,3 +351,83 @@ def test_a_configuration_continues_the_study_of_an_earlier_job(
 def test_studies_that_do_not_exist(workspace: Workspace) -> None:
     with pytest.raises(NotFoundError, match="no study 'nothing' in this workspace"):
         open_study(workspace, "nothing")
+
+
+def test_a_dropped_proposal_is_no_trial_and_its_point_is_tried(workspace: Workspace) -> None:
+    first = study(workspace, "point", trials=1)
+    found = study(workspace, "dropped", trials=1, start_from=[first.best_run.id])
+    found.load().enqueue_trial({"x": 0.125})
+    found.load().ask()  # as if killed before the values were stored
+    found = resume("dropped", trials=2, workspace=workspace)
+    assert [(trial.number, trial.status) for trial in found.trials] == [
+        (0, "succeeded"), (2, "succeeded")
+    ]  # fmt: skip
+    assert found.trials[1].params["x"] == 0.125
+
+
+@pytest.mark.parametrize("steps", ["-1", str(2**40)])
+def test_steps_that_storages_refuse(workspace: Workspace, tmp_path: Path, steps: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from timonel.training import report\n"
+        f"report({{'score': 1.0}}, step={steps})\n"
+    )  # fmt: skip
+    found = tune(script, ["x=float(0,1)"], "score", trials=1, study=f"step{steps}",
+                 workspace=workspace)  # fmt: skip
+    assert [(trial.status, trial.values, trial.curve) for trial in found.trials] == [
+        ("succeeded", (1.0,), ())
+    ]
+
+
+def test_studies_of_an_earlier_release(workspace: Workspace) -> None:
+    found = study(workspace, "old", trials=1)
+    path = found.folder / "study.json"
+    settings = json.loads(path.read_text())
+    for name in ("storage", "thresholds", "start_from"):
+        del settings["options"][name]
+    path.write_text(json.dumps(settings))
+    assert len(resume("old", trials=2, workspace=workspace).trials) == 2
+
+
+def test_the_next_controller_stops_a_trial_that_a_rule_gave_up(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(event: str, *_: object) -> None:
+        if event == "started":
+            raise RuntimeError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Controller, "_stop_all", lambda _: None)  # its job goes on
+        with pytest.raises(RuntimeError, match="killed"):
+            study(workspace, "halted", X, "epochs=300", "pause=0.1", trials=1, notify=kill)
+    found = open_study(workspace, "halted").load()
+    live = optuna.Trial(found, found.get_trials()[0]._trial_id)
+    live.set_user_attr("reason", "stopped early at step 0 by median")
+    assert [trial.status for trial in resume("halted", workspace=workspace).trials] == [
+        "stopped early"
+    ]
+
+
+def test_a_misspelled_parameter_is_told_once(workspace: Workspace, tmp_path: Path) -> None:
+    """Its script takes what it knows, so the trials succeed and differ in nothing."""
+    script = tmp_path / "lenient.py"
+    script.write_text(
+        "import argparse\n"
+        "from timonel.training import report\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--learning-rate', type=float, default=0.1)\n"
+        "args, _ = parser.parse_known_args()\n"
+        "report({'score': args.learning_rate}, step=0)\n"
+    )
+    told: list[str] = []
+
+    def notify(event: str, _: int, facts: Any) -> None:
+        if event == "warning":
+            told.append(facts["message"])
+
+    tune(
+        script, ["learning_rate=float(0,1)"], "score", trials=2, study="lenient",
+        workspace=workspace, algorithm="random", notify=notify,
+    )  # fmt: skip
+    assert len(set(told)) == len(told), "each warning once for all trials"
+    assert sum("does not know --learning_rate" in message for message in told) == 1

@@ -92,7 +92,7 @@ def parse_config(text: str) -> TuningConfig:
     """
     document = _load(text)
     try:
-        job = _Job.model_validate(document)
+        job = JobConfig.model_validate(document)
     except ValidationError as error:
         raise _explained(error) from None
     training = job.training_input or TrainingInput()
@@ -234,15 +234,21 @@ class TrainingInput(_Keys):
     )
 
 
-class _Job(_Keys):
+class JobConfig(_Keys):
+    """A tuning job."""
+
     unused: ClassVar[frozenset[str]] = frozenset(
         {"labels", "etag", "createTime", "startTime", "endTime", "state", "errorMessage"}
         | {"trainingOutput", "jobPosition"}
     )
 
-    job_id: str | None = None
-    training_input: TrainingInput | None = None
-    hyperparameters: Hyperparameters | None = None
+    job_id: str | None = Field(default=None, description="Name of the study.")
+    training_input: TrainingInput | None = Field(
+        default=None, description="Program and study of the trials."
+    )
+    hyperparameters: Hyperparameters | None = Field(
+        default=None, description="The study, if the file has no `trainingInput`."
+    )
 
 
 def _load(text: str) -> Any:
@@ -305,7 +311,7 @@ def _single_value(spec: ParameterSpec) -> Value | None:
 def _ignored(document: Mapping[str, Any]) -> tuple[str, ...]:
     training = document.get("trainingInput") or {}
     return (
-        *(key for key in document if key in _Job.unused),
+        *(key for key in document if key in JobConfig.unused),
         *(f"trainingInput.{key}" for key in training if key in TrainingInput.unused),
     )
 

@@ -20,6 +20,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from timonel.tuning.gaussian import Regression
+from timonel.tuning.objectives import is_infeasible
 from timonel.tuning.points import Array, PointSampler, UnitCube, first_free, sobol_point
 from timonel.tuning.space import SearchSpace, Value
 
@@ -37,7 +38,7 @@ _MIN_DISTANCE = 0.005
 class BayesianSampler(PointSampler):
     """Sampler that maximises the expected improvement under a Gaussian process.
 
-    Failed trials count as the worst value seen, pruned ones with their last report.
+    Failed and infeasible trials count as the worst value seen, pruned ones with their last report.
 
     Args:
         space: The search space.
@@ -46,7 +47,7 @@ class BayesianSampler(PointSampler):
 
     def __init__(self, space: SearchSpace, *, seed: int | None = None) -> None:
         super().__init__(space, seed=seed)
-        self._seed = np.random.SeedSequence(seed).entropy
+        self._words = np.random.SeedSequence(seed).generate_state(4).tolist()
         self._cube = UnitCube(space)
         self._startup = min(_STARTUP_MAX, self._cube.size + 3)
         self._history = _History(self)
@@ -63,7 +64,7 @@ class BayesianSampler(PointSampler):
             return self._propose(study, trial)
 
     def _propose(self, study: Study, trial: FrozenTrial) -> dict[str, Value]:
-        rng = np.random.default_rng([*entropy_words(self._seed), trial.number])
+        rng = np.random.default_rng([*self._words, trial.number])
         positions, losses = self._history.update(study)
         running = self.running(study, trial)
         if len(losses) < 2 or len(losses) + len(running) < self._startup or np.ptp(losses) == 0:
@@ -94,7 +95,7 @@ class BayesianSampler(PointSampler):
         return candidates
 
     def _quasi_random(self, number: int, rng: np.random.Generator) -> Array:
-        sobol = sobol_point(self._cube.size, number, entropy_words(self._seed)[0])
+        sobol = sobol_point(self._cube.size, number, self._words[0])
         others = rng.random((_GLOBAL_CANDIDATES, self._cube.size))
         return self._cube.draw(np.vstack([sobol, others]))
 
@@ -191,7 +192,7 @@ def log_expected_improvement(mean: Array, deviation: Array, best: float) -> Arra
 
 def _value(trial: FrozenTrial) -> float | None:
     """A trial's objective, NaN if it failed or is infeasible, None if it says nothing."""
-    if any(violation > 0 for violation in trial.system_attrs.get("constraints") or ()):
+    if is_infeasible(trial):
         return math.nan
     if trial.state == TrialState.COMPLETE:
         return trial.value
@@ -243,8 +244,3 @@ def _thread_controller() -> Any:
     )
 
     return ThreadpoolController()
-
-
-def entropy_words(entropy: Any) -> list[int]:
-    """Return four 32-bit words of a seed's entropy."""
-    return [int(word) for word in np.random.SeedSequence(entropy).generate_state(4)]

@@ -58,14 +58,9 @@ class Constraint:
     def __init__(self, text: str, kinds: Mapping[str, Kind]) -> None:
         compiler = _Compiler(text, kinds)
         self.text = text
-        self._kinds = dict(kinds)
         self._holds = compiler.compile()
         self.names: frozenset[str] = frozenset(compiler.names)
         """Parameters that the expression reads."""
-
-    def __reduce__(self) -> tuple[type[Constraint], tuple[str, dict[str, Kind]]]:
-        # Closures cannot be pickled.
-        return type(self), (self.text, self._kinds)
 
     def holds(self, values: Mapping[str, Any]) -> bool:
         """Whether the values satisfy the constraint.

@@ -18,27 +18,33 @@ from optuna.trial import TrialState
 
 from timonel.engines import Engine, FailureCause, JobState, JobStatus
 from timonel.errors import Interrupted, NotFoundError, SpecError, TimonelError, UserCodeError
+from timonel.styles import number
 from timonel.tracking import new_run_id, open_run
 from timonel.tracking.events import FILE_NAME
 from timonel.training.handles import Job, Run, check_outcome, resume_job
 from timonel.tuning.curves import LearningCurves
+from timonel.tuning.objectives import is_infeasible
+from timonel.tuning.points import PointSampler
 from timonel.tuning.records import TrialStatus
-from timonel.tuning.samplers import GridSampler
 from timonel.tuning.space import SearchSpace, Value
-from timonel.tuning.stopping import StoppingRule, StudyHistory, TrialProgress
-from timonel.tuning.study import REASON, RUN, STATUS, Study
+from timonel.tuning.stopping import StoppingRule
+from timonel.tuning.study import PRIOR, REASON, RUN, STATUS, VALUES, Study
 from timonel.tuning.tensorboard import ScalarReader
 
-VALUES = "values"
 _WITH_RESULT = (TrialState.COMPLETE, TrialState.PRUNED)
 _POLL_S = 0.2
+_LAST_STEP = 2**31 - 1
+"""Databases store steps in 32 bits, and Optuna takes none below 0."""
 _FAILURES_AT_START = 3
 """Failed trials that end a study in which none has succeeded."""
 
 Submit = Callable[[Mapping[str, Value], str, int], Run]
-"""Starts a trial's job: parameter values, run ID, number of its slot."""
+"""Function that starts a trial's job: parameter values, run ID, number of its slot."""
 Notify = Callable[[str, int, Mapping[str, Any]], None]
-"""Called with ``started``, ``progress`` or ``ended``, the trial's number, and facts."""
+"""Callback for an event, a trial's number and details.
+
+Events are ``started``, ``continued``, ``warning``, ``progress`` and ``ended``.
+"""
 
 
 @dataclass
@@ -49,6 +55,8 @@ class _Running:
     curves: LearningCurves
     reported: int = 0
     stopped_by: str = ""
+    compared: tuple[int, ...] = ()
+    """Lengths of the curves that the stopping rule compared last."""
 
 
 @dataclass
@@ -61,21 +69,22 @@ class Controller:
         sampler: Proposes values.
         submit: Starts a trial's job.
         rule: Stops trials early; None to let all of them end.
-        notify: Told what happens.
+        notify: Callback for events of trials.
     """
 
     study: Study
     engine: Engine
-    sampler: optuna.samplers.BaseSampler
+    sampler: PointSampler
     submit: Submit
     rule: StoppingRule | None = None
     notify: Notify | None = None
     _running: list[_Running] = field(default_factory=list, init=False)
+    _warned: set[str] = field(default_factory=set, init=False)
     _space: SearchSpace = field(init=False)
     _optuna: optuna.Study = field(init=False)
 
     def run(self) -> str:
-        """Run trials until a limit is reached; return which one, in words.
+        """Run trials until a limit is reached; return the limit in words.
 
         Raises:
             Interrupted: The study was asked to stop; `run` can continue it later.
@@ -90,12 +99,13 @@ class Controller:
             while True:
                 self._follow()
                 self._check_stop()
-                ended = self._limit()
-                if ended and not self._running:
-                    return ended
-                if not ended and len(self._running) < self.study.settings.options["parallel"]:
-                    self._start(*self._propose())
-                    continue
+                if len(self._running) < self.study.settings.options["parallel"]:
+                    limit = self._limit()
+                    if limit is None:
+                        self._start(*self._propose())
+                        continue
+                    if not self._running:
+                        return limit
                 time.sleep(_POLL_S)
         except BaseException:
             # A study that cannot go on must not leave jobs behind that nobody follows.
@@ -104,9 +114,12 @@ class Controller:
 
     def _check_stop(self) -> None:
         if self.study.stop_file.exists():
-            raise Interrupted(f"the study {self.study.name} was stopped")
+            raise Interrupted(
+                f"the study {self.study.name} was stopped",
+                hint=f"'timonel studies resume {self.study.name}' continues it",
+            )
 
-    def _tell(self, event: str, number: int, **facts: Any) -> None:
+    def _publish(self, event: str, number: int, **facts: Any) -> None:
         if self.notify is not None:
             self.notify(event, number, facts)
 
@@ -118,6 +131,8 @@ class Controller:
             values = trial.user_attrs.get(VALUES)
             if values is None:  # killed while it was proposed
                 self._optuna.tell(trial.number, state=TrialState.FAIL)
+                if point := trial.system_attrs.get("fixed_params"):
+                    self._optuna.enqueue_trial(point)
                 continue
             status = None if run_id is None else self._job_status(run_id)
             if status is None:  # killed before the job was started
@@ -127,7 +142,11 @@ class Controller:
             if _can_continue(status) and not trial.user_attrs.get(REASON):
                 resume_job(self.study.workspace, self.engine, run_id)
             run = Run(run_id, self.study.workspace, Job(run_id, self.engine))
-            self._add(live, run, self._free_slot(), trial.user_attrs.get(REASON, ""))
+            stopped_by = trial.user_attrs.get(REASON, "")
+            if stopped_by and not status.state.is_final:  # killed before the job was stopped
+                run.job.stop()
+            self._add(live, run, self._free_slot(), stopped_by)
+            self._publish("continued", trial.number, params=values, run=run_id)
 
     def _job_status(self, run_id: str) -> JobStatus | None:
         try:
@@ -167,14 +186,17 @@ class Controller:
         trial.set_user_attr(RUN, run_id)
         slot = self._free_slot()
         self._add(trial, self.submit(values, run_id, slot), slot)
-        self._tell("started", trial.number, params=values, run=run_id)
+        self._publish("started", trial.number, params=values, run=run_id)
 
     def _free_slot(self) -> int:
         used = {running.slot for running in self._running}
         return next(slot for slot in range(len(used) + 1) if slot not in used)
 
     def _add(self, trial: optuna.Trial, run: Run, slot: int, stopped_by: str = "") -> None:
-        metrics = tuple(objective.metric for objective in self.study.settings.objectives)
+        settings = self.study.settings
+        needed = [objective.metric for objective in settings.objectives]
+        needed += [threshold.metric for threshold in settings.thresholds]
+        metrics = tuple(dict.fromkeys(needed))
         workspace = self.study.workspace
         scalars = ScalarReader(workspace.jobs / run.id, run.id)
         curves = LearningCurves(workspace.runs / run.id / FILE_NAME, metrics, scalars)
@@ -187,33 +209,51 @@ class Controller:
             # After the status, so that the last values are included.
             running.curves.read(is_final=status.state.is_final)
             self._report(running)
+            self._warn(running)
             if status.state.is_final:
                 self._running.remove(running)
                 self._end(running, status)
             elif self.rule is not None and not running.stopped_by:
-                self._stop_if_hopeless(running, self.rule)
+                self._apply_rule(running, self.rule)
+
+    def _warn(self, running: _Running) -> None:
+        """Pass on what a run warned of, once for all trials."""
+        for message in running.curves.warnings:
+            if message not in self._warned:
+                self._warned.add(message)
+                self._publish("warning", running.trial.number, message=message)
+        running.curves.warnings.clear()
 
     def _report(self, running: _Running) -> None:
         first = self.study.settings.objectives[0]
         curve = running.curves.curves[first.metric]
+        if len(curve) == running.reported:
+            return
         # A job that restarted repeats steps; Optuna keeps the first value of a step.
         known = running.trial.storage.get_trial(running.trial._trial_id).intermediate_values
         for step, value in curve[min(running.reported, len(curve)) :]:
-            if step not in known and len(self.study.settings.objectives) == 1:
+            is_stored = 0 <= step <= _LAST_STEP and len(self.study.settings.objectives) == 1
+            if is_stored and step not in known:
                 running.trial.report(value, step)
-            self._tell("progress", running.trial.number, step=step, value=value)
+            self._publish("progress", running.trial.number, step=step, value=value)
         running.reported = len(curve)
 
-    def _stop_if_hopeless(self, running: _Running, rule: StoppingRule) -> None:
+    def _apply_rule(self, running: _Running, rule: StoppingRule) -> None:
         metric = self.study.settings.objectives[0].metric
         curve = running.curves.curves[metric]
-        if not curve:
-            return
-        ended = [
-            tuple(sorted(trial.intermediate_values.items()))
-            for trial in self._optuna.get_trials(deepcopy=False, states=_WITH_RESULT)
-        ]
         others = [other.curves.curves[metric] for other in self._running if other is not running]
+        # An infeasible trial must not set the value to beat.
+        trials = [
+            trial
+            for trial in self._optuna.get_trials(deepcopy=False, states=_WITH_RESULT)
+            if not is_infeasible(trial)
+        ]
+        compared = (len(curve), len(trials), *map(len, others))
+        # The same curves give the same decision, and some rules take milliseconds.
+        if not curve or compared == running.compared:
+            return
+        running.compared = compared
+        ended = [tuple(sorted(trial.intermediate_values.items())) for trial in trials]
         if rule.should_stop(curve, ended, others):
             running.stopped_by = (
                 f"stopped early at step {curve[-1][0]} "
@@ -224,41 +264,63 @@ class Controller:
 
     def _end(self, running: _Running, status: JobStatus) -> None:
         trial, last = running.trial, running.curves.last()
-        objectives = self.study.settings.objectives
-        values = [last.get(objective.metric, math.nan) for objective in objectives]
+        metrics = [objective.metric for objective in self.study.settings.objectives]
+        values = [last.get(metric, math.nan) for metric in metrics]
         if status.state is JobState.STOPPED and running.stopped_by:
             self._optuna.tell(trial, state=TrialState.PRUNED)
-            self._tell("ended", trial.number, status="stopped early", values=values)
+            self._publish("ended", trial.number, status="stopped early", values=values)
         elif status.state is not JobState.SUCCEEDED:
             self._fail(trial, "failed", _reason(status, running.run))
         elif problem := running.curves.problem():
             self._fail(trial, "failed", problem)
-        elif missing := [o.metric for o in objectives if o.metric not in last]:
+        elif missing := [name for name in running.curves.metrics if name not in last]:
             seen = running.curves.names()
             reason = f"the run recorded no metric {missing[0]!r}; it recorded: {seen}"
             self._fail(trial, "failed", reason)
             if not self._succeeded():
+                option = "--metric" if missing[0] in metrics else "--threshold"
+                closest = running.curves.closest(missing[0])
                 raise SpecError(
                     f"trial {trial.number} recorded no metric {missing[0]!r}",
-                    hint=f"it recorded: {seen}; name one of them with --metric",
+                    hint=closest or f"it recorded: {seen}; name one of them with {option}",
                 )
-        elif any(map(math.isnan, values)):
-            self._fail(trial, "infeasible", "the objective is not a finite number")
+        elif undefined := [name for name in running.curves.metrics if math.isnan(last[name])]:
+            self._fail(trial, "infeasible", f"{undefined[0]} is not a finite number")
         else:
-            self._optuna.tell(trial, values)
-            self._tell("ended", trial.number, status="succeeded", values=values)
+            self._record_result(trial, values, last)
+
+    def _record_result(
+        self, trial: optuna.Trial, values: list[float], last: Mapping[str, float]
+    ) -> None:
+        status: TrialStatus = "succeeded"
+        reason = ""
+        for threshold in self.study.settings.thresholds:
+            value = last[threshold.metric]
+            excess = threshold.excess(value)
+            trial.set_constraint(str(threshold), excess)
+            if excess > 0:
+                beyond = "above" if threshold.is_upper else "below"
+                status, reason = (
+                    "infeasible",
+                    f"{threshold.metric} is {number(value)}, {beyond} {threshold.bound:g}",
+                )
+        # A trial may succeed although a rule asked it to stop.
+        trial.set_user_attr(REASON, reason)
+        self._optuna.tell(trial, values)
+        self._publish("ended", trial.number, status=status, values=values, reason=reason)
 
     def _fail(self, trial: optuna.Trial, status: TrialStatus, reason: str) -> None:
         trial.set_user_attr(STATUS, status)
         trial.set_user_attr(REASON, reason)
         self._optuna.tell(trial, state=TrialState.FAIL)
-        self._tell("ended", trial.number, status=status, reason=reason)
+        self._publish("ended", trial.number, status=status, reason=reason)
 
     def _succeeded(self) -> int:
-        return len(self._optuna.get_trials(deepcopy=False, states=_WITH_RESULT))
+        trials = self._optuna.get_trials(deepcopy=False, states=_WITH_RESULT)
+        return sum(PRIOR not in trial.user_attrs for trial in trials)
 
     def _limit(self) -> str | None:
-        """Return why no further trial is started; None while one may be."""
+        """Return the limit that allows no further trial, in words, or None."""
         settings = self.study.settings
         jobs = [trial for trial in self.study.records(self._optuna) if trial.run_id]
         failed = [trial for trial in jobs if trial.status == "failed"]
@@ -271,22 +333,10 @@ class Controller:
                 f"the first {len(failed)} trials failed; the last one: {failed[-1].reason}",
                 hint=f"'timonel logs {failed[-1].run_id}' shows the output of its tasks",
             )
-        history = StudyHistory(
-            settings.objectives[0].goal,
-            settings.created_at,
-            [
-                TrialProgress(
-                    trial.ended_at,
-                    trial.values[0] if trial.values else None,
-                    failed=trial.status == "failed",
-                )
-                for trial in jobs
-            ],
-        )
-        points = self.sampler.size if isinstance(self.sampler, GridSampler) else None
-        if points is not None and len(jobs) >= points:
-            return f"all {points} points of the grid have run"
-        return settings.limits.reached(history, time.time())
+        if self.sampler.size is not None and len(jobs) >= self.sampler.size:
+            return f"all {self.sampler.size} points of the grid have run"
+        elapsed_s = time.time() - settings.created_at
+        return settings.limits.reached(jobs, settings.objectives[0], elapsed_s)
 
     def _stop_all(self) -> None:
         """Stop the jobs; their trials stay running, so that `run` can continue them."""

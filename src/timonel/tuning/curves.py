@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from timonel.errors import did_you_mean
 from timonel.tracking.events import SUMMARIES, EventReader, decode_number
 from timonel.tuning.tensorboard import ScalarReader, Source
 
@@ -32,6 +33,8 @@ class LearningCurves:
     scalars: ScalarReader
     curves: dict[str, _Points] = field(init=False)
     """Steps and values by metric."""
+    warnings: list[str] = field(default_factory=list, init=False)
+    """Warnings of the run, oldest first."""
     _seen: set[str] = field(default_factory=set, init=False)
     _tags: set[str] = field(default_factory=set, init=False)
     _sources: dict[str, dict[Source, _Points]] = field(init=False)
@@ -70,6 +73,10 @@ class LearningCurves:
         tags = sorted(self._tags - self._seen)
         return metrics + (f"; TensorBoard scalars: {', '.join(tags)}" if tags else "")
 
+    def closest(self, metric: str) -> str | None:
+        """Return a question with the most similar name of a recorded value, or None."""
+        return did_you_mean(metric, sorted(self._tags | self._seen))
+
     def problem(self) -> str | None:
         """Return why the last value of a metric may be missing; None if it is not."""
         broken = self.scalars.problems
@@ -84,6 +91,8 @@ class LearningCurves:
         for event in events:
             if event["type"] == SUMMARIES and isinstance(event.get("folder"), str):
                 self.scalars.add_folder(Path(event["folder"]))
+            if event["type"] == "log" and event.get("level") == "warning":
+                self.warnings.append(str(event.get("message")))
             if event["type"] != "metrics" or not isinstance(event.get("metrics"), dict):
                 continue
             self._seen.update(event["metrics"])

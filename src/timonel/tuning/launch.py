@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import time
@@ -12,8 +13,8 @@ from typing import Unpack, cast
 
 import optuna
 
-from timonel.engines import get_engine
-from timonel.errors import SpecError
+from timonel.engines import DEFAULT_ENGINE, get_engine
+from timonel.errors import Interrupted, SpecError
 from timonel.options import documented, with_defaults
 from timonel.processes.cores import usable_cores
 from timonel.storage import Workspace, exclusive, find_workspace
@@ -27,19 +28,21 @@ from timonel.tuning.controller import Controller, Notify
 from timonel.tuning.objectives import Objective
 from timonel.tuning.param_text import parse_space
 from timonel.tuning.samplers import make_sampler
+from timonel.tuning.settings import StudySettings
 from timonel.tuning.shares import GPUS, gpus_of_slot, threads_per_process, visible_gpus
 from timonel.tuning.space import SearchSpace, Value
 from timonel.tuning.stopping import make_rule
+from timonel.tuning.storage import repair_journal, storage_errors
 from timonel.tuning.study import (
     Study,
-    StudySettings,
     create_study,
     open_study,
-    repair_journal,
 )
 from timonel.tuning.tensorboard import hypertune_file
 from timonel.tuning.tune_options import Goal, TuneOptions
+from timonel.tuning.warm_start import read_warm_start
 
+logger = logging.getLogger(__name__)
 _UNSUPPORTED = ("cluster", "task_type", "task_index", "launcher")
 
 
@@ -52,7 +55,7 @@ def tune(  # noqa: PLR0913 - the public function: all but three are optional
     data: str | os.PathLike[str] | Mapping[str, str] | None = None,
     args: Sequence[str] = (),
     workspace: Workspace | str | os.PathLike[str] | None = None,
-    engine: str = "local",
+    engine: str | None = None,
     notify: Notify | None = None,
     **options: Unpack[TuneOptions],
 ) -> Study:
@@ -67,14 +70,15 @@ def tune(  # noqa: PLR0913 - the public function: all but three are optional
         data: A converted dataset, or several by name.
         args: Further arguments of the script.
         workspace: A workspace or its location.
-        engine: Name of the engine.
-        notify: Told what happens.
+        engine: Name of the engine; by default this machine.
+        notify: Callback for events of trials.
         **options: See `TuneOptions`.
 
     Raises:
         NotFoundError: The script or a dataset does not exist.
         SpecError: An argument is invalid, or the trials do not record the metric.
         AlreadyExistsError: A study of this name exists.
+        DataError: The storage of the trials fails.
         UserCodeError: The first trials failed.
         Interrupted: The study was stopped; `resume` continues it.
     """
@@ -87,17 +91,20 @@ def tune(  # noqa: PLR0913 - the public function: all but three are optional
         working_dir=str(Path.cwd()),
         data=_texts(data),
         args=tuple(args),
-        engine=engine,
+        engine=engine or DEFAULT_ENGINE,
         space=_space(space, given["constraints"]).to_json(),
         objectives=_objectives(metric, given["goal"]),
         options=dict(given),
     )
     if given["parallel"] < 1:
         raise SpecError(f"--parallel must be at least 1, got {given['parallel']}")
-    settings.limits  # noqa: B018 - checks them
-    # All that can be checked is checked before the study exists.
+    settings.limits, settings.thresholds  # noqa: B018 - checks them
+    start = read_warm_start(
+        found, given["start_from"], settings.search_space, settings.objectives, given["algorithm"]
+    )
+    # Its checks come before the study exists.
     controller = _controller(Study(found, settings), notify)
-    create_study(found, settings)
+    create_study(found, settings, start.priors, start.points)
     _run(controller)
     return controller.study
 
@@ -115,7 +122,7 @@ def resume(
         name: Name of the study.
         trials: Number of trials, earlier ones included; unchanged by default.
         workspace: A workspace or its location.
-        notify: Told what happens.
+        notify: Callback for events of trials.
 
     Raises:
         NotFoundError: No such study exists.
@@ -140,10 +147,18 @@ def resume(
 def _run(controller: Controller) -> None:
     study = controller.study
     try:
-        with exclusive(study.lock, timeout_s=0):
-            repair_journal(study)
+        with exclusive(study.lock, timeout_s=1):  # readers of `is_running` hold it briefly
+            if study.settings.options["storage"] is None:
+                repair_journal(study.folder)
             study.save()
-            controller.run()
+            with storage_errors(study.name):
+                limit = controller.run()
+        logger.info("the study %s ended: %s", study.name, limit)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"the study {study.name} was interrupted",
+            hint=f"'timonel studies resume {study.name}' continues it",
+        ) from None
     except LockedError:
         raise SpecError(
             f"another process runs the study {study.name}",
@@ -163,15 +178,19 @@ def _controller(study: Study, notify: Notify | None) -> Controller:
     rule = make_rule(
         options["stopping_rule"], settings.objectives[0].goal, max_steps=options["max_steps"]
     )
-    seed = options["seed"]
-    if seed is not None and options["algorithm"] in {"tpe", "random", "cma-es"}:
-        # These begin anew when a study goes on, and must not repeat the choices of its start.
-        seed += study.trial_count
     sampler = make_sampler(
-        options["algorithm"], space, seed=seed, objectives=len(settings.objectives)
+        options["algorithm"],
+        space,
+        seed=options["seed"],
+        objectives=len(settings.objectives),
+        earlier_trials=study.trial_count,
     )
     engine = get_engine(settings.engine, study.workspace)
-    gpus = visible_gpus(os.environ) if options["parallel"] > 1 else ()
+    shares = engine.shares_machine and options["parallel"] > 1
+    gpus = visible_gpus(os.environ) if shares else ()
+    processes = options["parallel"] * sum(role.replicas for role in roles(request.settings))
+    if shares and not gpus:
+        _warn_of_cores(processes)
 
     def start(values: Mapping[str, Value], run_id: str, slot: int) -> Run:
         trial = replace(request, params={name: str(value) for name, value in values.items()})
@@ -195,7 +214,7 @@ def _controller(study: Study, notify: Notify | None) -> Controller:
 
 
 def _request(settings: StudySettings, example: Mapping[str, Value]) -> tuple[Request, JobOptions]:
-    """Check everything about the jobs that can be checked before they run."""
+    """Check the request of the trials' jobs before the study exists."""
     given = settings.options
     for name in _UNSUPPORTED:
         if given[name] not in (None, "processes"):
@@ -214,6 +233,17 @@ def _request(settings: StudySettings, example: Mapping[str, Value]) -> tuple[Req
         pass_job_dir=bool(given["pass_job_dir"]),
     )
     return request, JobOptions.of(**{name: given[name] for name in JOB_OPTION_NAMES})
+
+
+def _warn_of_cores(processes: int) -> None:
+    cores = usable_cores()
+    if processes > cores:
+        logger.warning(
+            "%d parallel processes share %g cores, so each trial takes longer. "
+            "Use a smaller --parallel.",
+            processes,
+            cores,
+        )
 
 
 def _example(space: SearchSpace) -> dict[str, Value]:

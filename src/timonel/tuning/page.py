@@ -19,9 +19,10 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1f2d3d; max-width: 1200px;
   margin: 2em auto; padding: 0 1em }
 h1 { font-size: 1.6em } h2 { font-size: 1.15em; margin: 0 } p { margin: 0; color: #555 }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(340px, 1fr)); gap: 2em;
-  margin: 2em 0 }
-.wide { grid-column: 1 / -1 } figure { margin: 0 } img { width: 100% }
+.figures { display: grid; gap: 2em; margin: 2em 0;
+  grid-template-columns: repeat(auto-fit, minmax(min(340px, 100%), 1fr)) }
+.wide { grid-column: 1 / -1; overflow-x: auto } figure { margin: 0; min-width: 0 }
+img { width: 100% } .wide img { min-width: 680px }
 .table { overflow-x: auto } table { border-collapse: collapse; font-size: 13px }
 th, td { text-align: left; padding: .3em .9em .3em 0; border-bottom: 1px solid #e3e3e3;
   vertical-align: top; white-space: nowrap } td { font-variant-numeric: tabular-nums }
@@ -56,7 +57,6 @@ def _page(plots: Plots, facts: Mapping[str, str]) -> str:
         f'{base64.b64encode(plots.svg(figure)).decode()}"></figure>'
         for figure in plots.figures
     )
-    facts = {"goal": plots.goal, **facts}
     name = escape(plots.study.study_name)
     about = "".join(_row("td", pair) for pair in facts.items())
     return (

@@ -88,31 +88,6 @@ def parse_space(texts: Sequence[str], constraints: Sequence[str] = ()) -> Search
     return SearchSpace(tuple(parameters), fixed, tuple(constraints))
 
 
-def format_space(space: SearchSpace) -> list[str]:
-    """Return the texts of the parameters and fixed values; the inverse of `parse_space`."""
-    fixed = [f"{name}={_format_value(value)}" for name, value in space.fixed.items()]
-    return [*map(format_parameter, space.parameters), *fixed]
-
-
-def format_parameter(parameter: Parameter) -> str:
-    """Return the text of a parameter, such as ``units=int(32,256,log)``."""
-    scale = [] if parameter.scale == "linear" else [parameter.scale]
-    words = [_format_value(value) for value in parameter.values]
-    match parameter.kind:
-        case "double":
-            form, words = (*scale, "float")[0], [repr(parameter.low), repr(parameter.high)]
-        case "integer":
-            form, words = "int", [repr(parameter.low), repr(parameter.high), *scale]
-        case "discrete":
-            form, words = "values", [*words, *scale]
-        case "categorical":
-            form = "choice"
-    text = f"{parameter.name}={form}({','.join(words)})"
-    if parameter.parent is None:
-        return text
-    return f"{text} if {parameter.parent}={'|'.join(map(_format_value, parameter.parent_values))}"
-
-
 def _parse(text: str) -> tuple[str, Parameter | Value]:
     """Parse a text to a name and a parameter, whose condition is still text, or a fixed value."""
     match = _TEXT.fullmatch(text)
@@ -210,13 +185,6 @@ def _number(word: str) -> int | float | None:
 def _unquoted(word: str) -> str:
     # strict=False: JSON would refuse line breaks.
     return str(json.loads(word, strict=False)) if word.startswith('"') else word
-
-
-def _format_value(value: Value) -> str:
-    if not isinstance(value, str):
-        return repr(value)
-    is_plain = _PLAIN.fullmatch(value) and _number(value) is None
-    return value if is_plain else json.dumps(value, ensure_ascii=False)
 
 
 def _error(text: str) -> SpecError:

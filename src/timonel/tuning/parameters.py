@@ -108,6 +108,14 @@ class Parameter:
             return IntDistribution(int(low), int(high), step=int(step))
         return FloatDistribution(low, high, step=float(step))
 
+    @property
+    def choices(self) -> Sequence[Value] | None:
+        """All values in order; None for a double."""
+        if self.kind == "integer":
+            low, high = self._bounds
+            return range(int(low), int(high) + 1)
+        return self.values or None
+
     def contains(self, value: Value) -> bool:
         """Whether the parameter can have this value."""
         if self.kind in {"categorical", "discrete"}:

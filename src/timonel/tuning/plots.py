@@ -78,11 +78,6 @@ class Plots:
         self._done = [trial for trial in by_number if trial.status == "succeeded"]
 
     @property
-    def goal(self) -> str:
-        """The objectives in words."""
-        return ", ".join(f"{each.goal} {each.metric}" for each in self.objectives)
-
-    @property
     def figures(self) -> list[Figure]:
         """The figures, in their order on a page."""
         metric = self.objectives[0].metric
@@ -103,7 +98,7 @@ class Plots:
             Figure("Importances", IMPORTANCE, self._bars),
             Figure(
                 "Parallel coordinates",
-                f"A line for each trial, coloured by {metric}; grey ones have no result.",
+                f"A line for each trial, coloured by {metric}; grey ones have not succeeded.",
                 self._lines,
                 wide=True,
             ),
@@ -113,7 +108,9 @@ class Plots:
         """Return all figures in one PNG file."""
         sheet = _figure(17, 10.5)
         sheet.suptitle(
-            _text(f"{self.study.study_name}: {self.goal}", 120), fontsize=15, color=_DARK
+            _text(f"{self.study.study_name}: {', '.join(map(str, self.objectives))}", 120),
+            fontsize=15,
+            color=_DARK,
         )
         above, below = sheet.subfigures(2, 1, height_ratios=(1, 1.1))
         places = [*above.subfigures(1, 3), below]
@@ -156,7 +153,9 @@ class Plots:
             self._mark(axes, "infeasible", "D", _GREY)
             if _is_wide([value for _, value in done]):
                 axes.set_yscale("log")
-        panels[-1].set(xlabel="trial", xlim=(-0.7, max(1, len(self.trials)) - 0.3))
+        # The numbers of a study that started from others begin after their results.
+        numbers = [trial.number for trial in self.trials] or [0]
+        panels[-1].set(xlabel="trial", xlim=(min(numbers) - 0.7, max(numbers) + 0.7))
         panels[-1].xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         place.legend(
             *panels[0].get_legend_handles_labels(),

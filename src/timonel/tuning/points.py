@@ -35,6 +35,9 @@ class PointSampler(BaseSampler):
     An instance serves one study and one thread.
     """
 
+    size: int | None = None
+    """Number of points that it proposes; None without a limit."""
+
     def __init__(self, space: SearchSpace, *, seed: int | None = None) -> None:
         self.space = space
         self._distributions = space.distributions()
@@ -139,16 +142,11 @@ class UnitCube:
 
     def point(self, position: Array) -> dict[str, Value]:
         """Return the active values at a position [P]."""
-        values: dict[str, Value] = dict(self.space.fixed)
         point: dict[str, Value] = {}
         for parameter, unit in zip(self.parameters, position, strict=True):
-            if self.space.is_active(parameter, values):
-                values[parameter.name] = point[parameter.name] = parameter.from_unit(float(unit))
+            if self.space.is_active(parameter, point):
+                point[parameter.name] = parameter.from_unit(float(unit))
         return point
-
-    def is_feasible(self, point: Mapping[str, Value]) -> bool:
-        """Return whether a point satisfies the space's constraints."""
-        return self.space.violated({**self.space.fixed, **point}) is None
 
 
 def first_free(
@@ -157,7 +155,7 @@ def first_free(
     """Return the first position's point that is feasible and not taken, None without one."""
     for position in positions:
         point = cube.point(position)
-        if cube.is_feasible(point) and point not in taken:
+        if cube.space.violated(point) is None and point not in taken:
             return point
     return None
 
@@ -174,16 +172,10 @@ def sobol_point(size: int, number: int, seed: int) -> Array:
 
 def _levels(parameter: Parameter) -> Array | None:
     """Positions of a parameter's values, None if it is continuous."""
-    values: Iterable[Value] = parameter.values
-    if parameter.kind == "double":
+    choices = parameter.choices
+    if choices is None or (parameter.kind == "integer" and len(choices) > _LISTED_INTEGERS):
         return None
-    if parameter.kind == "integer":
-        assert parameter.low is not None
-        assert parameter.high is not None
-        if parameter.high - parameter.low >= _LISTED_INTEGERS:
-            return None
-        values = range(int(parameter.low), int(parameter.high) + 1)
-    return np.array([parameter.to_unit(value) for value in values])
+    return np.array([parameter.to_unit(value) for value in choices])
 
 
 def _children(parameters: tuple[Parameter, ...]) -> list[tuple[int, int, Array]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from timonel.tuning.objectives import Objective
 from timonel.tuning.parameters import Value
 
 TrialStatus = Literal["running", "succeeded", "stopped early", "infeasible", "failed"]
@@ -17,12 +19,12 @@ class TrialRecord:
 
     Args:
         number: Number of the trial, from 0.
-        status: How it stands or ended.
+        status: State of the trial.
         params: Values by parameter name, fixed ones included.
         values: Objective values in the order of the objectives; empty without a result.
         curve: Values of the first objective by step.
         run_id: The run; None if no job was started.
-        reason: Why it failed or was stopped; empty otherwise.
+        reason: Cause of a failure or stop; empty otherwise.
         started_at: Start time, in Unix seconds.
         ended_at: End time, in Unix seconds; None while it runs.
     """
@@ -36,3 +38,27 @@ class TrialRecord:
     reason: str
     started_at: float
     ended_at: float | None
+
+
+def best_of(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRecord]:
+    """Return the best trial; with several objectives, those that no other trial dominates.
+
+    Of equal trials, the first one counts.
+    """
+    losses = {
+        trial.number: tuple(
+            objective.loss(value) for objective, value in zip(objectives, trial.values, strict=True)
+        )
+        for trial in trials
+        if trial.status == "succeeded"
+    }
+
+    def dominated(number: int) -> bool:
+        own = losses[number]
+        return any(
+            all(map(operator.le, other, own)) and (other != own or another < number)
+            for another, other in losses.items()
+            if another != number
+        )
+
+    return [trial for trial in trials if trial.number in losses and not dominated(trial.number)]

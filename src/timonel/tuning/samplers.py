@@ -6,13 +6,11 @@ those of running trials wherever the space has another one.
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import itertools
 import random
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from optuna import samplers
@@ -21,61 +19,68 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from timonel.errors import MissingExtraError, SpecError
+from timonel.errors import MissingExtraError, SpecError, did_you_mean
 from timonel.tuning.bayesian import BayesianSampler
 from timonel.tuning.points import PointSampler, UnitCube, first_free, sobol_point
 from timonel.tuning.space import Parameter, SearchSpace, Value
+from timonel.tuning.tune_options import ALGORITHMS
 from timonel.tuning.vizier import VizierSampler
 
-ALGORITHMS: Mapping[str, str] = MappingProxyType(
-    {
-        "bayesian": "Bayesian optimization with a Gaussian process (default)",
-        "gp": "the same as bayesian",
-        "tpe": "tree-structured Parzen estimator, cheap for thousands of trials",
-        "cma-es": "evolution strategy for continuous parameters and hundreds of trials",
-        "random": "independent random values",
-        "grid": "every combination once, without doubles",
-        "qmc": "quasi-random values, which cover the space evenly",
-        "google-vizier": "Google Vizier's Gaussian-process bandit, 10 to 30 seconds per proposal",
-    }
-)
-"""Description of each algorithm by name."""
-
+LEARNING = ("bayesian", "gp", "tpe", "google-vizier")
+"""Algorithms that learn from the results of earlier studies."""
 _SINGLE_OBJECTIVE = frozenset({"bayesian", "gp", "cma-es", "google-vizier"})
+_RANDOM_STREAM = frozenset({"tpe", "random", "cma-es"})
+# Their choices depend on how often they were asked, not on the number of the trial.
 _ATTEMPTS = 64
 _RANDOM_POINTS = 1024
 _GRID_LIMIT = 100_000
 
 
 def make_sampler(
-    algorithm: str, space: SearchSpace, *, seed: int | None, objectives: int = 1
-) -> BaseSampler:
+    algorithm: str,
+    space: SearchSpace,
+    *,
+    seed: int | None,
+    objectives: int = 1,
+    earlier_trials: int = 0,
+) -> PointSampler:
     """Return a new sampler of an algorithm, for one study.
 
     Args:
-        algorithm: A name of `ALGORITHMS`.
+        algorithm: Name of the algorithm.
         space: The search space of the study.
         seed: Seed of all random choices; None draws one.
         objectives: Number of objectives. With several, `bayesian`, `gp`, `cma-es` and
             `google-vizier` use TPE.
+        earlier_trials: Trials that the study has; the sampler repeats none of their random choices.
 
     Raises:
         SpecError: The algorithm is unknown, or does not suit the space.
         MissingExtraError: The algorithm needs a package that is not installed.
     """
-    if algorithm not in ALGORITHMS:
-        raise _unknown(algorithm)
     if objectives > 1 and algorithm in _SINGLE_OBJECTIVE:
         algorithm = "tpe"
-    if algorithm == "google-vizier":
-        return VizierSampler(space, seed=seed)
-    if algorithm in {"bayesian", "gp"}:
-        return BayesianSampler(space, seed=seed)
-    if algorithm == "grid":
-        return GridSampler(space, seed=seed)
-    if algorithm == "qmc":
-        return QuasiRandomSampler(space, seed=seed)
-    return CompletePointSampler(space, _OPTUNA[algorithm](space, seed), seed=seed)
+    if seed is not None and algorithm in _RANDOM_STREAM:
+        seed += earlier_trials
+    match algorithm:
+        case "bayesian" | "gp":
+            return BayesianSampler(space, seed=seed)
+        case "google-vizier":
+            return VizierSampler(space, seed=seed)
+        case "grid":
+            return GridSampler(space, seed=seed)
+        case "qmc":
+            return QuasiRandomSampler(space, seed=seed)
+        case "tpe":
+            inner = _tpe(space, seed)
+        case "cma-es":
+            inner = _cma_es(seed)
+        case "random":
+            inner = samplers.RandomSampler(seed=seed)
+        case _:
+            hint = did_you_mean(algorithm, ALGORITHMS) or f"use one of {', '.join(ALGORITHMS)}"
+            raise SpecError(f"unknown algorithm '{algorithm}'", hint=hint)
+    return CompletePointSampler(space, inner, seed=seed)
 
 
 class CompletePointSampler(PointSampler):
@@ -92,7 +97,7 @@ class CompletePointSampler(PointSampler):
         taken = self.running(study, trial)
         for _ in range(_ATTEMPTS):
             point = self._complete(study, trial)
-            if self._cube.is_feasible(point) and point not in taken:
+            if self.space.violated(point) is None and point not in taken:
                 return point
         candidates = self._cube.draw(self._rng.random((_RANDOM_POINTS, self._cube.size)))
         free = first_free(self._cube, candidates, taken)
@@ -121,7 +126,7 @@ class CompletePointSampler(PointSampler):
         for (name, distribution), parameter in zip(
             self._distributions.items(), self.space.parameters, strict=True
         ):
-            if self.space.is_active(parameter, {**self.space.fixed, **point}):
+            if self.space.is_active(parameter, point):
                 if name in relative:
                     value = relative[name]
                 else:
@@ -133,28 +138,22 @@ class CompletePointSampler(PointSampler):
 class GridSampler(PointSampler):
     """Sampler that proposes every point once, in an order shuffled by the seed.
 
-    `size` is the number of points; after that many proposals it starts again.
-    Finished, failed and running trials all count as visited.
+    After the last point it starts again. Finished, failed and running trials count as visited.
     """
 
     def __init__(self, space: SearchSpace, *, seed: int | None) -> None:
         super().__init__(space, seed=seed)
-        cube = UnitCube(space)
-        grid = itertools.islice(_grid(space), _GRID_LIMIT + 1)
-        self._points = [point for point in grid if cube.is_feasible(point)]
-        if len(self._points) > _GRID_LIMIT:
+        points = list(itertools.islice(_grid(space), _GRID_LIMIT + 1))
+        if len(points) > _GRID_LIMIT:
             raise SpecError(
                 f"the grid has more than {_GRID_LIMIT:,} points",
                 hint="use fewer values, or another algorithm",
             )
+        self._points = [point for point in points if space.violated(point) is None]
         if not self._points:
             raise SpecError("no point of the grid satisfies the constraints")
         random.Random(seed or 0).shuffle(self._points)
-
-    @property
-    def size(self) -> int:
-        """Number of points."""
-        return len(self._points)
+        self.size = len(self._points)
 
     def propose(self, study: Study, trial: FrozenTrial) -> dict[str, Value]:
         """Return the first point with the fewest visits."""
@@ -193,28 +192,10 @@ def _tpe(space: SearchSpace, seed: int | None) -> BaseSampler:
         )
 
 
-def _cma_es(_: SearchSpace, seed: int | None) -> BaseSampler:
+def _cma_es(seed: int | None) -> BaseSampler:
     if importlib.util.find_spec("cmaes") is None:
         raise MissingExtraError("the algorithm cma-es", "cmaes")
     return samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
-
-
-def _random(_: SearchSpace, seed: int | None) -> BaseSampler:
-    return samplers.RandomSampler(seed=seed)
-
-
-_OPTUNA: Mapping[str, Callable[[SearchSpace, int | None], BaseSampler]] = MappingProxyType(
-    {"tpe": _tpe, "cma-es": _cma_es, "random": _random}
-)
-
-
-def _unknown(algorithm: str) -> SpecError:
-    nearest = difflib.get_close_matches(algorithm, list(ALGORITHMS), n=1)
-    known = f"use one of {', '.join(ALGORITHMS)}"
-    return SpecError(
-        f"unknown algorithm '{algorithm}'",
-        hint=f"did you mean {nearest[0]}? {known}" if nearest else known,
-    )
 
 
 def _grid(space: SearchSpace) -> Iterator[dict[str, Value]]:
@@ -223,7 +204,7 @@ def _grid(space: SearchSpace) -> Iterator[dict[str, Value]]:
     def extend(point: dict[str, Value], rest: tuple[Parameter, ...]) -> Iterator[dict[str, Value]]:
         if not rest:
             yield point
-        elif not space.is_active(rest[0], {**space.fixed, **point}):
+        elif not space.is_active(rest[0], point):
             yield from extend(point, rest[1:])
         else:
             for value in _grid_values(rest[0]):
@@ -233,16 +214,13 @@ def _grid(space: SearchSpace) -> Iterator[dict[str, Value]]:
 
 
 def _grid_values(parameter: Parameter) -> Sequence[Value]:
-    if parameter.kind == "double":
+    choices = parameter.choices
+    if choices is None:
         raise SpecError(
             f"the grid algorithm cannot enumerate the parameter '{parameter.name}' of type double",
             hint="give it discrete values, or use another algorithm",
         )
-    if parameter.kind == "integer":
-        assert parameter.low is not None
-        assert parameter.high is not None
-        return range(int(parameter.low), int(parameter.high) + 1)
-    return parameter.values
+    return choices
 
 
 def _key(point: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:

@@ -36,7 +36,7 @@ def visible_gpus(environ: Mapping[str, str], driver: Path = _DRIVER) -> tuple[st
 def gpus_of_slot(gpus: Sequence[str], slot: int, parallel: int) -> tuple[str, ...]:
     """Return the GPUs of one of ``parallel`` slots for trials.
 
-    Each slot gets as many GPUs as the others; with fewer GPUs than slots, slots share them.
+    All slots get the same number of GPUs; with fewer GPUs than slots, slots share them.
 
     Args:
         gpus: Names of the GPUs.

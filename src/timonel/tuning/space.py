@@ -41,8 +41,10 @@ class SearchSpace:
 
     def __post_init__(self) -> None:
         if not self.parameters:
+            fixed = f": {', '.join(self.fixed)} has a fixed value" if self.fixed else ""
             raise SpecError(
-                "the search space is empty", hint="give a parameter, such as 'lr=log(1e-4,1e-1)'"
+                f"the search space is empty{fixed}",
+                hint="give a parameter with a range, such as 'lr=log(1e-4,1e-1)'",
             )
         object.__setattr__(self, "fixed", dict(self.fixed))
         object.__setattr__(self, "constraints", tuple(self.constraints))
@@ -83,7 +85,7 @@ class SearchSpace:
             if self.is_active(parameter, values):
                 chosen = _suggested(trial, parameter.optuna_name, parameter.distribution)
                 values[parameter.name] = parameter.from_optuna(chosen)
-        return values
+        return self._fixed_last(values)
 
     def values_of(self, params: Mapping[str, Any]) -> dict[str, Value]:
         """Return active and fixed values for the parameters of an Optuna trial."""
@@ -91,7 +93,12 @@ class SearchSpace:
         for parameter in self.parameters:
             if parameter.optuna_name in params and self.is_active(parameter, values):
                 values[parameter.name] = parameter.from_optuna(params[parameter.optuna_name])
-        return values
+        return self._fixed_last(values)
+
+    def _fixed_last(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """Return values in the order in which a narrow column should show them."""
+        chosen = {name: value for name, value in values.items() if name not in self.fixed}
+        return {**chosen, **self.fixed}
 
     def params_of(self, values: Mapping[str, Value]) -> dict[str, Any]:
         """Return Optuna's parameters for values, for `Study.enqueue_trial`; omit inactive ones.

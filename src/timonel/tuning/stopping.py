@@ -1,40 +1,28 @@
-"""Rules that stop a trial early, and limits that end a study, as pure functions.
+"""Rules that stop a trial early, as pure functions of learning curves.
 
     median        best so far < median of the others' running averages
     decay-curve   P(final value > best final value) < 5 %, by a Gaussian process over the curves
     convex        best so far + recent gain per step * remaining steps < best final value
     hyperband     in the worst third at step max/9, or not in the best third at max/3
 
-No rule stops a trial that leads, nor one without others to compare it with.
+No rule stops the best trial, or a trial without others to compare it with.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Protocol, get_args
+from typing import Protocol
 
 import numpy as np
 
 from timonel.errors import SpecError, did_you_mean
 from timonel.tuning.decay_curve import Floats, chance_to_beat
-from timonel.tuning.tune_options import Goal
-from timonel.units import format_seconds
+from timonel.tuning.tune_options import RULES, Goal
 
 Curve = Sequence[tuple[int, float]]
 """Steps (or epochs) and values of the objective; values that are not finite are ignored."""
-
-RULES: Mapping[str, str] = MappingProxyType(
-    {
-        "none": "Let every trial run to its end.",
-        "median": "Stop a trial whose best value is below the median of the others' averages.",
-        "decay-curve": "Stop a trial that a Gaussian process expects to stay below the best one.",
-        "convex": "Stop a trial that cannot reach the best one at its recent rate of improvement.",
-        "hyperband": "Stop the worst third at 1/9 of the steps, and all but the best third at 1/3.",
-    }
-)
 
 _FEWEST_TRIALS = 5
 # The median of 5 trials is among the best tenth of all trials in fewer than 1 % of studies
@@ -43,6 +31,8 @@ _FEWEST_MEASUREMENTS = 5
 _FEWEST_STEPS = 0.1
 _UNLIKELY = 0.05
 _COMPLETE = 0.9
+_ETA = 3
+"""Ratio of the steps of two rungs of hyperband, as its authors name it."""
 
 
 class StoppingRule(Protocol):
@@ -64,7 +54,7 @@ class StoppingRule(Protocol):
 
 
 def make_rule(name: str, goal: Goal, *, max_steps: int | None = None) -> StoppingRule | None:
-    """Build a stopping rule by its name in `RULES`; ``none`` is None.
+    """Build a stopping rule by name; ``none`` is None.
 
     Args:
         name: The rule.
@@ -73,10 +63,8 @@ def make_rule(name: str, goal: Goal, *, max_steps: int | None = None) -> Stoppin
             longest completed curve.
 
     Raises:
-        SpecError: The name or the goal does not exist, or ``max_steps`` is not positive.
+        SpecError: The rule does not exist, or ``max_steps`` is not positive.
     """
-    if goal not in get_args(Goal):
-        raise SpecError(f"expected the goal maximize or minimize, got {goal!r}")
     if max_steps is not None and max_steps < 1:
         raise SpecError(f"the maximum number of steps must be positive, got {max_steps}")
     match name:
@@ -99,7 +87,7 @@ class MedianRule:
     """Median rule of Vertex AI.
 
     Stop if the trial's best value is strictly below the median of the ended trials' running
-    averages up to the same step: from the second measurement on, and with five trials or more.
+    averages up to the same step, after two measurements and with at least five ended trials.
     """
 
     goal: Goal
@@ -126,8 +114,8 @@ class DecayCurveRule:
     """Decay-curve rule of Vertex AI.
 
     Stop if the final value exceeds the best final value with a probability below 5 %, by a Gaussian
-    process: from five measurements and a tenth of the steps on. Its prior are the curves that
-    reached nine tenths of the steps, five at least.
+    process, after at least five measurements and a tenth of the steps. Its prior is at least five
+    curves that reached nine tenths of the steps.
     """
 
     goal: Goal
@@ -151,9 +139,9 @@ class DecayCurveRule:
 class ConvexRule:
     """Stop a trial that cannot reach the best one while its improvement slows down.
 
-    From five measurements and a tenth of the steps on: fit a line by least squares to the later
-    half of the measurements (at least four). An improvement that slows down goes on at most at that
-    line's slope, so the final value is at most ::
+    After at least five measurements and a tenth of the steps: fit a line by least squares to the
+    later half of the measurements (at least four). An improvement that slows down continues at most
+    at that slope, so the final value is at most ::
 
         best so far + max(0, slope + 2 standard errors) * remaining steps
 
@@ -195,7 +183,6 @@ class HyperbandRule:
 
     goal: Goal
     max_steps: int | None = None
-    eta: int = 3
 
     def should_stop(
         self, curve: Curve, completed: Sequence[Curve], others_running: Sequence[Curve] = ()
@@ -206,7 +193,7 @@ class HyperbandRule:
         end = _end(ended, self.max_steps)
         if not len(own) or own[-1, 0] >= end:
             return False
-        fraction = next((f for f in (self.eta, self.eta**2) if own[-1, 0] * f >= end >= f), None)
+        fraction = next((f for f in (_ETA, _ETA**2) if own[-1, 0] * f >= end >= f), None)
         if fraction is None:
             return False
         rung = end / fraction
@@ -216,87 +203,8 @@ class HyperbandRule:
         if count < fraction:
             return False
         better = sum(value > _best_at(own, rung) for value in at_rung)
-        share = 1 / self.eta if fraction == self.eta else 1 - 1 / self.eta
+        share = 1 / _ETA if fraction == _ETA else 1 - 1 / _ETA
         return better >= math.ceil(count * share - 1e-9)
-
-
-@dataclass(frozen=True)
-class TrialProgress:
-    """Progress of one trial, as study limits see it.
-
-    Args:
-        ended_at: Time of its end in seconds, None while it runs.
-        value: Its final value, None if it has none.
-        failed: It ended without success.
-    """
-
-    ended_at: float | None = None
-    value: float | None = None
-    failed: bool = False
-
-
-@dataclass(frozen=True)
-class StudyHistory:
-    """Trials of a study that were started, as study limits see them."""
-
-    goal: Goal
-    started_at: float
-    trials: Sequence[TrialProgress] = ()
-
-
-@dataclass(frozen=True)
-class StudyLimits:
-    """Limits that end a study; None is no limit.
-
-    Args:
-        trials: Trials that start.
-        max_seconds: Seconds since the study started.
-        trials_without_progress: Trials that end in a row without a new best value.
-        max_failed: Trials that fail.
-
-    Raises:
-        SpecError: A limit is not positive.
-    """
-
-    trials: int | None = None
-    max_seconds: float | None = None
-    trials_without_progress: int | None = None
-    max_failed: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, limit in vars(self).items():
-            if limit is not None and not limit > 0:
-                raise SpecError(
-                    f"the study's limit {name} must be positive, got {limit}",
-                    hint="leave it out for no limit",
-                )
-
-    def reached(self, history: StudyHistory, now: float) -> str | None:
-        """Return the first limit that is reached, in plain words, or None."""
-        failed = sum(trial.failed for trial in history.trials)
-        if self.max_failed is not None and failed >= self.max_failed:
-            return f"{failed} trials failed, the limit is {self.max_failed}"
-        if self.trials is not None and len(history.trials) >= self.trials:
-            return f"all {self.trials} trials were started"
-        if self.max_seconds is not None and now - history.started_at >= self.max_seconds:
-            return f"the time limit of {format_seconds(self.max_seconds)} is over"
-        idle = _idle(history)
-        if self.trials_without_progress is not None and idle >= self.trials_without_progress:
-            return f"the last {idle} trials did not improve the best value"
-        return None
-
-
-def _idle(history: StudyHistory) -> int:
-    """Return the number of trials that ended since the best value."""
-    best, idle = -math.inf, 0
-    ended = [(trial.ended_at, trial) for trial in history.trials if trial.ended_at is not None]
-    for _, trial in sorted(ended, key=lambda item: item[0]):
-        score = math.nan if trial.value is None else _sign(history.goal) * trial.value
-        if score > best and not trial.failed:
-            best, idle = score, 0
-        else:
-            idle += 1
-    return idle
 
 
 @dataclass(frozen=True)

@@ -2,79 +2,43 @@
 
 <workspace>/studies/<name>/
   study.json      the settings
-  journal.log     Optuna's journal: every trial, value and state
-  controller.lock held by the process that runs the study
-  stop            exists once the study was asked to stop
+  journal.log     Optuna's journal: every trial, value and state; none with a database
+  controller.lock lock of the process that runs the study
+  stop            request to stop the study
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import re
 import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import optuna
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.exceptions import DuplicatedStudyError
 from optuna.trial import FrozenTrial, TrialState
-from pydantic import BaseModel, ConfigDict, Field
 
 from timonel.engines import get_engine
-from timonel.errors import AlreadyExistsError, CorruptError, NotFoundError, SpecError
-from timonel.storage import Workspace, exclusive, read_document, write_document
-from timonel.storage.locks import LockedError
+from timonel.errors import AlreadyExistsError, CorruptError, NotFoundError, SpecError, TimonelError
+from timonel.storage import Workspace, exclusive, is_held, read_document, write_document
 from timonel.training.handles import Job, Run
-from timonel.tuning.objectives import Objective
+from timonel.tuning.objectives import is_infeasible
 from timonel.tuning.page import write_plot
 from timonel.tuning.plots import Plots
-from timonel.tuning.records import TrialRecord, TrialStatus
-from timonel.tuning.space import SearchSpace
-from timonel.tuning.stopping import StudyLimits
+from timonel.tuning.records import TrialRecord, TrialStatus, best_of
+from timonel.tuning.settings import StudySettings
+from timonel.tuning.storage import JOURNAL, open_storage, storage_errors
 
+_logger = logging.getLogger(__name__)
 _KIND = "study"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
 # Attributes of trials in Optuna's storage.
-RUN, REASON, STATUS = "run", "reason", "status"
-
-
-class StudySettings(BaseModel):
-    """Settings of a study; only its number of trials ever changes."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    name: str = Field(description="Name of the study.")
-    created_at: float = Field(description="Start time, in Unix seconds.")
-    entry: str = Field(description="Script, notebook or module of the trials.")
-    working_dir: str = Field(description="Folder in which the study was started.")
-    data: str | dict[str, str] | None = Field(default=None, description="Dataset of the trials.")
-    args: tuple[str, ...] = Field(default=(), description="Further arguments of the script.")
-    engine: str = Field(default="local", description="Engine of the jobs.")
-    space: dict[str, Any] = Field(description="Search space.")
-    objectives: tuple[Objective, ...] = Field(description="Metrics to optimize.")
-    options: dict[str, Any] = Field(description="All `TuneOptions`.")
-
-    @property
-    def trials(self) -> int:
-        """Number of trials."""
-        return int(self.options["trials"])
-
-    @property
-    def limits(self) -> StudyLimits:
-        """Limits that end the study."""
-        return StudyLimits(
-            trials=self.trials,
-            max_seconds=self.options["max_seconds"],
-            trials_without_progress=self.options["patience"],
-            max_failed=self.options["max_failed"],
-        )
-
-    @property
-    def search_space(self) -> SearchSpace:
-        """The search space."""
-        return SearchSpace.from_json(self.space)
+RUN, REASON, STATUS, PRIOR, VALUES = "run", "reason", "status", "prior", "values"
 
 
 class Study:
@@ -98,23 +62,49 @@ class Study:
         """Name of the study."""
         return self.settings.name
 
-    @property
+    @cached_property
     def storage(self) -> optuna.storages.BaseStorage:
         """Optuna's storage of the study."""
-        return JournalStorage(JournalFileBackend(str(self.folder / "journal.log")))
+        return open_storage(self.settings.options["storage"], self.folder)
 
     def load(self, sampler: optuna.samplers.BaseSampler | None = None) -> optuna.Study:
-        """Return Optuna's view of the study."""
-        return optuna.load_study(study_name=self.name, storage=self.storage, sampler=sampler)
+        """Return Optuna's view of the study.
+
+        Raises:
+            DataError: The storage cannot be read.
+            NotFoundError: It no longer has the study.
+        """
+        try:
+            with storage_errors(self.name):
+                return optuna.load_study(
+                    study_name=self.name, storage=self.storage, sampler=sampler
+                )
+        except KeyError as error:
+            raise NotFoundError(
+                f"the storage of the study {self.name} no longer has it",
+                hint=f"restore the storage, or remove the folder {self.folder}",
+            ) from error
 
     @property
     def trials(self) -> list[TrialRecord]:
-        """All trials, oldest first."""
+        """All trials, oldest first.
+
+        Raises:
+            DataError: The storage cannot be read.
+        """
         return self.records(self.load())
 
     def records(self, found: optuna.Study) -> list[TrialRecord]:
-        """Return the trials of Optuna's view of the study, which reads only what is new."""
-        return [self._record(trial) for trial in found.get_trials(deepcopy=False)]
+        """Return the trials of Optuna's view of the study; it reads new records only."""
+        with storage_errors(self.name):
+            trials = found.get_trials(deepcopy=False)
+        return [self._record(trial) for trial in trials if _is_own(trial)]
+
+    @property
+    def priors(self) -> list[str]:
+        """Earlier trials in the prior of the study, as ``study/number``."""
+        trials = self.load().get_trials(deepcopy=False)
+        return [trial.user_attrs[PRIOR] for trial in trials if PRIOR in trial.user_attrs]
 
     @property
     def trial_count(self) -> int:
@@ -125,12 +115,7 @@ class Study:
     @property
     def best_trials(self) -> list[TrialRecord]:
         """The best trial; with several objectives, those that no other trial dominates."""
-        found = self.load()
-        if not found.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
-            return []
-        if len(self.settings.objectives) == 1:
-            return [self._record(found.best_trial)]
-        return [self._record(trial) for trial in found.best_trials]
+        return best_of(self.trials, self.settings.objectives)
 
     @property
     def best_run(self) -> Run:
@@ -192,15 +177,25 @@ class Study:
 
     def best_first(self, trials: list[TrialRecord]) -> list[TrialRecord]:
         """Return trials in the order of the first objective, then those without a result."""
-        sign = -1 if self.settings.objectives[0].goal == "maximize" else 1
+        objective = self.settings.objectives[0]
         return sorted(
             trials,
             key=lambda trial: (
                 trial.status != "succeeded",
-                sign * trial.values[0] if trial.values else 0,
+                objective.loss(trial.values[0]) if trial.values else 0,
                 trial.number,
             ),
         )
+
+    def facts(self, trials: Sequence[TrialRecord]) -> dict[str, str]:
+        """Return script, goal, algorithm and progress in words."""
+        settings = self.settings
+        return {
+            "script": settings.entry,
+            "goal": ", ".join(map(str, settings.objectives)),
+            "algorithm": settings.options["algorithm"],
+            "trials": f"{sum(t.status != 'running' for t in trials)} of {settings.trials}",
+        }
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Write figures of the study to a PNG file, or to an HTML page with its trials.
@@ -212,34 +207,25 @@ class Study:
             SpecError: The name has another ending.
             InputError: The file cannot be written.
         """
-        settings, found = self.settings, self.load()
+        objectives, found = self.settings.objectives, self.load()
         trials = self.best_first(self.records(found))
-        facts = {
-            "script": settings.entry,
-            "algorithm": settings.options["algorithm"],
-            "trials": f"{sum(t.status != 'running' for t in trials)} of {settings.trials}",
-        }
-        best = frozenset(trial.number for trial in self.best_trials)
-        plots = Plots(found, settings.objectives, self._space, trials, best)
-        write_plot(Path(path), plots, facts)
+        best = frozenset(trial.number for trial in best_of(trials, objectives))
+        plots = Plots(found, objectives, self._space, trials, best)
+        write_plot(Path(path), plots, self.facts(trials))
 
     @property
     def is_running(self) -> bool:
         """Whether a process runs the study."""
-        try:
-            with exclusive(self.lock, timeout_s=0):
-                return False
-        except LockedError:
-            return True
+        return is_held(self.lock)
 
     @property
     def lock(self) -> Path:
-        """Lock file that the process holds that runs the study."""
+        """Lock file of the process that runs the study."""
         return self.folder / "controller.lock"
 
     @property
     def stop_file(self) -> Path:
-        """File whose existence asks the study to stop."""
+        """File that asks the running process to stop."""
         return self.folder / "stop"
 
     def stop(self) -> None:
@@ -277,9 +263,17 @@ class Study:
         )
 
 
+def _is_own(trial: FrozenTrial) -> bool:
+    """Return whether a trial of the storage is one of the study's."""
+    attributes = trial.user_attrs
+    # Leave out results of earlier studies, queued points and dropped proposals.
+    is_dropped = trial.state is TrialState.FAIL and attributes.keys().isdisjoint({VALUES, STATUS})
+    return trial.state is not TrialState.WAITING and PRIOR not in attributes and not is_dropped
+
+
 def _status(trial: FrozenTrial) -> TrialStatus:
     if trial.state is TrialState.COMPLETE:
-        return "succeeded"
+        return "infeasible" if is_infeasible(trial) else "succeeded"
     if trial.state is TrialState.PRUNED:
         return "stopped early"
     if trial.state is TrialState.FAIL:
@@ -287,10 +281,22 @@ def _status(trial: FrozenTrial) -> TrialStatus:
     return "running"
 
 
-def create_study(workspace: Workspace, settings: StudySettings) -> Study:
+def create_study(
+    workspace: Workspace,
+    settings: StudySettings,
+    priors: Sequence[FrozenTrial] = (),
+    points: Sequence[Mapping[str, Any]] = (),
+) -> Study:
     """Create a study.
 
+    Args:
+        workspace: The workspace.
+        settings: The study's settings.
+        priors: Trials of earlier studies that its algorithm learns from.
+        points: Optuna's parameters of its first trials.
+
     Raises:
+        DataError: The storage cannot be used.
         SpecError: The name is not a valid folder name.
         AlreadyExistsError: A study of this name exists.
     """
@@ -299,6 +305,8 @@ def create_study(workspace: Workspace, settings: StudySettings) -> Study:
             f"the study's name is invalid: {settings.name!r}",
             hint="use letters, digits, '_', '-' and '.', and start with a letter or digit",
         )
+    if settings.name == "last":
+        raise SpecError("'last' means the newest study", hint="use another --study")
     study = Study(workspace, settings)
     with exclusive(workspace.studies / f".{settings.name}.lock"):
         if (study.folder / "study.json").exists():
@@ -310,12 +318,22 @@ def create_study(workspace: Workspace, settings: StudySettings) -> Study:
                 "--study",
             )
         study.folder.mkdir(parents=True, exist_ok=True)
-        (study.folder / "journal.log").unlink(missing_ok=True)
-        optuna.create_study(
-            study_name=study.name,
-            storage=study.storage,
-            directions=[objective.goal for objective in settings.objectives],
-        )
+        (study.folder / JOURNAL).unlink(missing_ok=True)
+        try:
+            with storage_errors(study.name):
+                found = optuna.create_study(
+                    study_name=study.name,
+                    storage=study.storage,
+                    directions=[objective.goal for objective in settings.objectives],
+                )
+                found.add_trials(priors)
+                for point in points:
+                    found.enqueue_trial(dict(point))
+        except DuplicatedStudyError:
+            raise AlreadyExistsError(
+                f"the storage has a study {study.name}, which another workspace may own",
+                hint="use another --study",
+            ) from None
         # Written last: a folder without it is no study yet.
         study.save()
     return study
@@ -333,11 +351,15 @@ def open_study(workspace: Workspace, name: str) -> Study:
         if not found:
             raise NotFoundError("no studies yet", hint="'timonel tune' starts one")
         return found[0]
-    file = workspace.studies / name / "study.json"
-    if not _NAME.match(name) or not file.is_file():
+    if not _NAME.match(name) or not (workspace.studies / name / "study.json").is_file():
         raise NotFoundError(
             f"no study {name!r} in this workspace", hint="'timonel studies' lists the studies"
         )
+    return _read(workspace, name)
+
+
+def _read(workspace: Workspace, name: str) -> Study:
+    file = workspace.studies / name / "study.json"
     body = read_document(file, _KIND)
     try:
         settings = StudySettings.model_validate(body)
@@ -347,26 +369,14 @@ def open_study(workspace: Workspace, name: str) -> Study:
 
 
 def list_studies(workspace: Workspace) -> list[Study]:
-    """Return the studies of a workspace, newest first."""
-    files = workspace.studies.glob("*/study.json")
-    found = [open_study(workspace, file.parent.name) for file in files]
-    return sorted(found, key=lambda study: study.settings.created_at, reverse=True)
+    """Return the studies of a workspace, newest first.
 
-
-def repair_journal(study: Study) -> None:
-    """Remove an incomplete last line, which a killed process may leave.
-
-    The next line would be appended to it, and no process could read the journal again. Call it
-    only while holding the study's lock.
+    Unreadable settings are logged and skipped: one broken file must not hide the other studies.
     """
-    path = study.folder / "journal.log"
-    with path.open("r+b") as file:
-        size = file.seek(0, os.SEEK_END)
-        keep = size
-        while keep:
-            file.seek(keep - 1)
-            if file.read(1) == b"\n":
-                break
-            keep -= 1
-        if keep < size:
-            file.truncate(keep)
+    found = []
+    for file in workspace.studies.glob("*/study.json"):
+        try:
+            found.append(_read(workspace, file.parent.name))
+        except TimonelError as error:
+            _logger.warning("skipped a study: %s", error)
+    return sorted(found, key=lambda study: study.settings.created_at, reverse=True)

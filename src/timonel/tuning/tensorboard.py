@@ -25,7 +25,7 @@ from timonel.serving.status import StatusError
 from timonel.tracking.events import decode_number
 
 _MARK = "tfevents"
-"""Part of the names of event files, which TensorBoard finds them by."""
+"""Part of every event file's name."""
 _CREATED = re.compile(rf"{_MARK}\.(\d+)")
 _OWN_PARTS = frozenset({"train", "validation", "evaluator"})
 _NO_TAGS = frozenset({"timestamp", "trial", "global_step", "checkpoint_path"})
@@ -37,7 +37,7 @@ _SEARCH_INTERVAL_S = 2.0
 class Source:
     """A folder of event files, or the file of cloudml-hypertune.
 
-    If several sources have a tag, the greatest one counts.
+    The greatest source that has a tag provides its values.
     """
 
     is_hypertune: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, TypedDict, get_args
 
 from timonel.options import Option
 from timonel.training.train_options import TrainOptions
@@ -11,6 +11,8 @@ from timonel.training.train_options import TrainOptions
 Goal = Literal["maximize", "minimize"]
 Algorithm = Literal["bayesian", "gp", "tpe", "cma-es", "random", "grid", "qmc", "google-vizier"]
 Rule = Literal["none", "median", "decay-curve", "convex", "hyperband"]
+ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
+RULES: tuple[str, ...] = get_args(Rule)
 
 # Sections of the command line's help.
 STUDY = "The study"
@@ -50,10 +52,46 @@ class StudyOptions(TypedDict, total=False):
             flag="--constraint",
         ),
     ]
+    thresholds: Annotated[
+        Sequence[str],
+        Option(
+            (),
+            "Bounds of metrics, such as 'latency_ms <= 20'; trials beyond them are infeasible.",
+            STUDY,
+            metavar="BOUND",
+            flag="--threshold",
+        ),
+    ]
+    start_from: Annotated[
+        Sequence[str],
+        Option(
+            (),
+            "An earlier study, whose results the algorithm learns from, or a run, whose "
+            "parameters are tried first.",
+            STUDY,
+            metavar="STUDY|RUN",
+        ),
+    ]
+    storage: Annotated[
+        str | None,
+        Option(
+            None,
+            "Database of the trials, such as postgresql://user@host/database.",
+            STUDY,
+            computed="a file of the workspace",
+            metavar="URL",
+        ),
+    ]
     stopping_rule: Annotated[Rule, Option("none", "Rule that stops trials early.", LIMITS)]
     max_steps: Annotated[
         int | None,
-        Option(None, "Epochs of a complete trial; hyperband needs it.", LIMITS, least=1),
+        Option(
+            None,
+            "Epochs of a complete trial, for the stopping rule.",
+            LIMITS,
+            computed="those of the longest trial so far",
+            least=1,
+        ),
     ]
     max_failed: Annotated[
         int | None,

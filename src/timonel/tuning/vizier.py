@@ -18,7 +18,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from timonel.errors import MissingExtraError
-from timonel.tuning.bayesian import BayesianSampler, entropy_words, neighbours
+from timonel.tuning.bayesian import BayesianSampler, neighbours
 from timonel.tuning.points import Array
 from timonel.tuning.space import Parameter, SearchSpace, Value
 
@@ -63,7 +63,7 @@ class VizierSampler(BayesianSampler):
         self._bandit = gp_ucb_pe.VizierGPUCBPEBandit
 
     def _propose(self, study: Study, trial: FrozenTrial) -> dict[str, Value]:
-        rng = np.random.default_rng([*entropy_words(self._seed), trial.number])
+        rng = np.random.default_rng([*self._words, trial.number])
         positions, losses = self._history.update(study)
         running = self.running(study, trial)
         if trial.number and not len(losses) and not running:
@@ -81,7 +81,7 @@ class VizierSampler(BayesianSampler):
 
     def _suggestion(self, completed: list[Any], active: list[Any], number: int) -> Array:
         """Return the position [P] that Vizier suggests."""
-        key = self._jax.random.PRNGKey(entropy_words(self._seed)[0])
+        key = self._jax.random.PRNGKey(self._words[0])
         designer = self._bandit(self._problem, rng=self._jax.random.fold_in(key, number))
         designer.update(self._vza.CompletedTrials(completed), self._vza.ActiveTrials(active))
         values = designer.suggest(1)[0].parameters.as_dict()

@@ -24,7 +24,7 @@ def list_(ctx: typer.Context, json: Json = False) -> None:
 
     found = list_studies(GlobalOptions.of(ctx).find())
     if json:
-        print_json({"studies": [render.study_json(study) for study in found]})
+        print_json({"studies": render.list_json(found)})
     elif found:
         console().print(render.study_list(found))
     else:
@@ -78,22 +78,22 @@ def resume(
     study: StudyRef = "last",
     *,
     trials: Annotated[
-        int | None, typer.Option(help="New number of trials, earlier ones included.")
+        int | None, typer.Option(min=1, help="New number of trials, earlier ones included.")
     ] = None,
     json: Json = False,
 ) -> None:
     """Continue a study and the trials that were running."""
-    from timonel.cli.commands.tune import print_result
-    from timonel.cli.render.studies import StudyView
-    from timonel.tuning.launch import resume as go_on
+    from timonel.cli.commands.tune import print_result, resumed
     from timonel.tuning.study import open_study
 
     settings = GlobalOptions.of(ctx)
-    workspace = settings.find()
     remarks = settings.remarks(stderr=json)
-    found = open_study(workspace, study)
-    view = StudyView(remarks, found.settings.objectives[0].metric)
-    found = go_on(found.name, trials=trials, workspace=workspace, notify=view.notify)
+    found = open_study(settings.find(), study)
+    total = trials or found.settings.trials
+    earlier = found.trials
+    if all(trial.ended_at for trial in earlier) and len(earlier) >= total:
+        remarks.print(f"all {total} trials have run; a larger --trials continues the study")
+    found = resumed(found, trials, remarks)
     print_result(found, remarks, json=json)
 
 
@@ -104,9 +104,14 @@ def stop(ctx: typer.Context, study: StudyRef = "last", json: Json = False) -> No
     from timonel.tuning.study import open_study
 
     found = open_study(GlobalOptions.of(ctx).find(), study)
-    found.stop()
+    unfinished = found.is_running or any(not trial.ended_at for trial in found.trials)
+    if unfinished:
+        found.stop()
     if json:
         print_json({"name": found.name})
+        return
+    if not unfinished:
+        typer.echo(f"{found.name} is not running")
         return
     typer.echo(f"{found.name} stops; 'timonel studies resume {found.name}' continues it")
 

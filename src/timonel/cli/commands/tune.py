@@ -19,7 +19,7 @@ from timonel.cli.options import (
     takes,
 )
 from timonel.cli.settings import GlobalOptions
-from timonel.errors import SpecError
+from timonel.errors import JobError, SpecError
 from timonel.tuning.tune_options import STUDY, TuneOptions
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def tune(
         ),
     ] = None,
     data: DataOption = None,
-    engine: EngineOption = "local",
+    engine: EngineOption = None,
     json: Annotated[
         bool,
         typer.Option("--json", help="Print the study as JSON and progress to standard error."),
@@ -75,8 +75,9 @@ def tune(
     Each trial is a training job that receives its values as flags: --lr=0.01. Ctrl-C stops the
     study; 'timonel studies resume' continues it.
     """
-    from timonel.cli.render.studies import StudyView
+    from timonel.cli.render.study_view import StudyView
     from timonel.tuning.launch import tune as start
+    from timonel.tuning.objectives import Objective
 
     settings = GlobalOptions.of(ctx)
     remarks = settings.remarks(stderr=json)
@@ -103,24 +104,31 @@ def tune(
         )
     if not metric:
         raise SpecError("no metric to optimize", hint="give --metric val_accuracy")
-    found = start(
-        entry,
-        space,
-        metric,
-        data=parse_data(data),
-        args=tuple(args or ()),
-        workspace=settings.find(create=True),
-        engine=engine,
-        notify=StudyView(remarks, metric[0]).notify,
-        **given(options),
+    goals = options["goal"] or ["maximize"]
+    first_goal: Any = goals if isinstance(goals, str) else goals[0]  # checked by tune
+    view = StudyView(
+        remarks,
+        Objective(metric[0], first_goal),
+        total=options["trials"],
+        parallel=options["parallel"],
     )
+    with view.shown():
+        found = start(
+            entry,
+            space,
+            metric,
+            data=parse_data(data),
+            args=tuple(args or ()),
+            workspace=settings.find(create=True),
+            engine=engine,
+            notify=view.notify,
+            **given(options),
+        )
     print_result(found, remarks, json=json)
 
 
 def _resume(job: TuningConfig, settings: GlobalOptions, remarks: Console) -> Study:
     """Run further trials of an earlier study, with its script and options."""
-    from timonel.cli.render.studies import StudyView
-    from timonel.tuning.launch import resume
     from timonel.tuning.study import open_study
 
     assert job.resume_job_id is not None
@@ -132,21 +140,42 @@ def _resume(job: TuningConfig, settings: GlobalOptions, remarks: Console) -> Stu
         )
     remarks.print(f"continues the study {study.name} with its script and options", soft_wrap=True)
     started = sum(trial.run_id is not None for trial in study.trials)
-    return resume(
-        study.name,
-        trials=started + job.options["trials"],
-        workspace=study.workspace,
-        notify=StudyView(remarks, study.settings.objectives[0].metric).notify,
+    return resumed(study, started + job.options["trials"], remarks)
+
+
+def resumed(study: Study, trials: int | None, remarks: Console) -> Study:
+    """Run the rest of a study, and show it."""
+    from timonel.cli.render.study_view import StudyView
+    from timonel.tuning.launch import resume
+
+    view = StudyView(
+        remarks,
+        study.settings.objectives[0],
+        total=trials or study.settings.trials,
+        parallel=study.settings.options["parallel"],
+        earlier=study.trials,
     )
+    with view.shown():
+        return resume(study.name, trials=trials, workspace=study.workspace, notify=view.notify)
 
 
 def print_result(study: Study, remarks: Console, *, json: bool) -> None:
-    """Print a study that has ended: its best trials, or all as JSON."""
+    """Print a study that has ended: its best trials, or all as JSON.
+
+    Raises:
+        JobError: No trial has succeeded.
+    """
     from timonel.cli.render import studies as render
     from timonel.cli.render.output import console, print_json
 
     if json:
         print_json(render.study_json(study))
+    if not study.best_trials:
+        raise JobError(
+            f"no trial of the study {study.name} has succeeded",
+            hint=f"'timonel studies show {study.name}' shows why",
+        )
+    if json:
         return
     console().print(render.best_line(study), soft_wrap=True)
     if len(study.best_trials) == 1:
