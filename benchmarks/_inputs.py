@@ -29,6 +29,18 @@ def two_kinds_of_jpegs(folder: Path, count: int, side: int = 150) -> Path:
     return folder
 
 
+def digit_folders(folder: Path, side: int) -> Path:
+    """Write all digits as grey PNG files of ``side`` pixels, in a folder for each label."""
+    from PIL import Image
+
+    for number, (pixels, label) in enumerate(zip(*_digits(), strict=True)):
+        path = folder / str(label) / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        grey = Image.fromarray((pixels * 15.9375).astype("uint8"))
+        grey.resize((side, side), Image.Resampling.BICUBIC).save(path)
+    return folder
+
+
 def _digits() -> tuple[np.ndarray, np.ndarray]:
     from sklearn.datasets import load_digits
 

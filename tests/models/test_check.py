@@ -166,8 +166,21 @@ def test_an_answer_agrees_with_itself(scores: list[float]) -> None:
         ("float16", 0.01, "failed"),
         ("bfloat16", 0.01, "passed"),
         ("bfloat16", 0.05, "failed"),
+        ("int8", 0.1, "passed"),
+        ("int8", 0.3, "failed"),
     ],
 )
 def test_fewer_bits_may_be_further_off(precision: str, off: float, status: str) -> None:
     found = answered(0.1 + off, 0.9 - off, label="yes")
     assert compare([expected(0.1, 0.9)], found, LABELS, precision).status == status
+
+
+@pytest.mark.parametrize(("wrong", "status"), [(2, "passed"), (3, "failed")])
+def test_a_few_examples_of_simulated_integers_may_differ(wrong: int, status: str) -> None:
+    examples = [expected(0.1, 0.9, key=str(number)) for number in range(40)]
+    found = {
+        each.key: ExportPrediction(scores=(0.6, 0.4) if int(each.key) < wrong else (0.1, 0.9),
+                                   label="no" if int(each.key) < wrong else "yes")
+        for each in examples
+    }  # fmt: skip
+    assert compare(examples, Predictions(by_key=found), LABELS, "int8").status == status

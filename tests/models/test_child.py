@@ -1,12 +1,20 @@
 """The process beside this one, with a module that needs no TensorFlow."""
 
+import json
 from pathlib import Path
 
 import psutil
 import pytest
 from pydantic import BaseModel
 
-from timonel.errors import ModelError, SpecError
+from timonel.errors import (
+    CorruptError,
+    DataError,
+    FormatError,
+    ModelError,
+    NotFoundError,
+    SpecError,
+)
 from timonel.models.child import ChildProcess
 
 MODULE = """
@@ -56,6 +64,17 @@ def test_its_error_is_raised_here(start, tmp_path: Path):
     assert "Traceback" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.parametrize("kind", [CorruptError, DataError, FormatError, NotFoundError])
+def test_the_exit_code_of_an_error_is_kept(tmp_path: Path, start, kind):
+    with start("go") as child:
+        child.answer(WAIT_S)
+        answer = {"error": "no", "hint": None, "kind": kind.__name__}
+        (tmp_path / "answer.json").write_text(json.dumps(answer))
+        with pytest.raises(kind) as raised:
+            child.answer(WAIT_S)
+        assert raised.value.exit_code == kind.exit_code
+
+
 def test_an_error_of_another_kind_is_the_models(tmp_path: Path, start):
     with start("go") as child:
         child.answer(WAIT_S)
@@ -75,7 +94,7 @@ def test_a_process_that_dies_has_no_answer(start):
 def test_a_process_that_writes_nothing(start, tmp_path: Path):
     with start("go") as child:
         child.answer(WAIT_S)
-        (tmp_path / "log").write_text("\n \n")
+        (tmp_path / "log").write_text("\n \nI0000 00:00:1.5 7 port.cc:153] oneDNN is on.\n")
         assert child.end_reason() == "code 0: no output"
 
 

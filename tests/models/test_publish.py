@@ -250,7 +250,7 @@ def test_the_last_run_is_the_newest_with_a_model(workspace: Workspace, export_fo
     version = export(name="tiny", workspace=workspace, check=False, progress=steps.append)
     assert version.run_id == trained.id
     assert steps[0] == (
-        f"exporting {trained.id}: the last run, {stopped.run_id}, has no model (stopped)"
+        f"using {trained.id}: the last run, {stopped.run_id}, has no model (stopped)"
     )
     with pytest.raises(ModelError, match=r"ended \(stopped\) without a model"):
         export(stopped.run_id, name="tiny", workspace=workspace)

@@ -351,7 +351,11 @@ def test_an_export_replaces_the_one_before_and_knows_its_files(tmp_path: Path) -
     second = export_images(model, folder)
     assert first.digest != second.digest
     assert verify_export(folder) == second == read_export(folder)
-    assert {path.name for path in folder.iterdir()} == {"export.json", "saved_model"}
+    assert {path.name for path in folder.iterdir()} == {
+        "architecture.json",
+        "export.json",
+        "saved_model",
+    }
     assert {path.name for path in tmp_path.iterdir()} == {"export"}
     assert (folder / "saved_model/assets/labels.txt").read_text() == "cat\ndog\nemu\n"
     assert second.model.parameters == model.count_params()

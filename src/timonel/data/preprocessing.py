@@ -81,6 +81,16 @@ _ADAPTER: TypeAdapter[Preprocessing] = TypeAdapter(
 )
 
 
+def load_options(preprocessing: Preprocessing) -> dict[str, Any]:
+    """Return the options of `timonel.data.load` that give this preprocessing."""
+    if isinstance(preprocessing, TablePreprocessing):
+        return {"features": preprocessing.features}
+    return {
+        "image_size": (preprocessing.height, preprocessing.width),
+        **preprocessing.model_dump(include={"channels", "method", "scale", "offset"}),
+    }
+
+
 def parse_preprocessing(value: dict[str, Any] | str) -> Preprocessing:
     """Parse the output of ``model_dump(mode="json")`` or ``model_dump_json()``.
 

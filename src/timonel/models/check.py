@@ -11,18 +11,22 @@ from typing import Any
 
 from timonel.errors import ModelError, TimonelError
 from timonel.models.check_process import CheckRequest, ExportPrediction, Predictions
-from timonel.models.child import ChildProcess
+from timonel.models.child import run_child
 from timonel.models.evaluation import accuracy, confusion_matrix
 from timonel.models.exports import ReferenceExample
 from timonel.models.schema import CheckResult, Export
 from timonel.storage.atomic import aside_dir
 
 _TIMEOUT_S = 900.0
+_MOST_WRONG = {"int8": 0.05}
+"""Share of examples that may differ by more, by precision."""
 _TOLERANCES = {
     "float32": (1e-4, 1e-3),
     # Layers that compute with fewer bits (11 and 8) round each sum differently.
     "float16": (1e-3, 5e-3),
     "bfloat16": (8e-3, 4e-2),
+    # Simulated integers: another rounding of a sum moves a value, and those after it, by steps.
+    "int8": (0.1, 0.1),
 }
 """Absolute and relative difference allowed for other kernels and fused operations.
 
@@ -86,13 +90,16 @@ def run_check(request: CheckRequest, log: Path | None = None) -> Predictions:
         else:
             # Beside the log, where later sweeps find it.
             scratch = stack.enter_context(aside_dir(log.parent))
-        child = stack.enter_context(
-            ChildProcess(
-                "timonel.models.check_process", request, scratch, log or scratch / "check.log"
-            )
-        )
         try:
-            answer = child.answer(_TIMEOUT_S)
+            return run_child(
+                "timonel.models.check_process",
+                request,
+                Predictions,
+                task="check",
+                folder=scratch,
+                log=log or scratch / "check.log",
+                timeout_s=_TIMEOUT_S,
+            )
         except TimeoutError as error:
             raise ModelError(
                 f"the exported model did not answer within {_TIMEOUT_S:g} s",
@@ -100,12 +107,6 @@ def run_check(request: CheckRequest, log: Path | None = None) -> Predictions:
             ) from error
         except TimonelError as error:
             raise ModelError(error.message, hint=f"see {log}" if log else error.hint) from error
-        if answer is None:
-            raise ModelError(
-                f"the process of the check ended with {child.end_reason()}",
-                hint=f"see {log}" if log else "check that the model fits into memory",
-            )
-        return Predictions.model_validate(answer)
 
 
 def compare(
@@ -127,6 +128,8 @@ def compare(
         message = "not checked: no raw file or record of the held-out examples is left"
         return CheckResult(status="skipped", message=message)
     wrong = [each.key for each, answer in pairs if not _agrees(each, answer, labels, precision)]
+    if len(wrong) <= _MOST_WRONG.get(precision, 0.0) * len(pairs):
+        wrong = []
     difference = max(_difference(example, answer) for example, answer in pairs)
     return CheckResult(
         status="failed" if wrong else "passed",

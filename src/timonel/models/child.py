@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -18,12 +19,30 @@ from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel
 
-from timonel.errors import CorruptError, InputError, ModelError, SpecError, TimonelError
+from timonel.errors import (
+    CorruptError,
+    DataError,
+    FormatError,
+    InputError,
+    ModelError,
+    NotFoundError,
+    SpecError,
+    TimonelError,
+)
 from timonel.storage import write_json
 
-_ERRORS = {each.__name__: each for each in (CorruptError, InputError, ModelError, SpecError)}
+_ERRORS = {
+    each.__name__: each
+    for each in (
+        CorruptError, DataError, FormatError, InputError, ModelError, NotFoundError, SpecError
+    )
+}  # fmt: skip
+
+_LOG_LINE = re.compile(r"[IW]\d{4} |WARNING: All log messages before ")
+"""Information and warnings of TensorFlow, which explain no end."""
 
 RequestType = TypeVar("RequestType", bound=BaseModel)
+ResultType = TypeVar("ResultType", bound=BaseModel)
 
 
 class ChildProcess:
@@ -79,9 +98,47 @@ class ChildProcess:
     def end_reason(self) -> str:
         """Return the exit code and the last line of output, in a phrase for messages."""
         lines = [
-            line for line in self._log.read_text(errors="replace").splitlines() if line.strip()
+            line
+            for line in self._log.read_text(errors="replace").splitlines()
+            if line.strip() and not _LOG_LINE.match(line)
         ]
         return f"code {self._process.returncode}: {lines[-1][:200] if lines else 'no output'}"
+
+
+def run_child(
+    module: str,
+    request: BaseModel,
+    result_type: type[ResultType],
+    *,
+    task: str,
+    folder: Path,
+    log: Path,
+    timeout_s: float,
+) -> ResultType:
+    """Run a child process until it answers a request.
+
+    Args:
+        module: The module to run; it calls `answer_request`.
+        request: The request.
+        result_type: The type of the answer.
+        task: What the process does, as a noun for messages.
+        folder: The folder for the two JSON files.
+        log: The file for the process's output.
+        timeout_s: Seconds until the process is killed.
+
+    Raises:
+        TimeoutError: The process did not end in time.
+        ModelError: The process died.
+        TimonelError: The error that the process wrote.
+    """
+    with ChildProcess(module, request, folder, log) as child:
+        answer = child.answer(timeout_s)
+        if answer is None:
+            raise ModelError(
+                f"the process of the {task} ended with {child.end_reason()}",
+                hint="check that the model fits into memory",
+            )
+        return result_type.model_validate(answer)
 
 
 def answer_request(

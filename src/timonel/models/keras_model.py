@@ -123,6 +123,8 @@ def summary_of(model: Any) -> ModelSummary:
 def _precision(model: Any) -> str:
     flatten = getattr(model, "_flatten_layers", None)
     layers = list(flatten()) if callable(flatten) else [model]
+    if any(type(layer).__module__.startswith("tensorflow_model_optimization") for layer in layers):
+        return "int8"  # simulated
     used = {str(getattr(layer, "compute_dtype", "float32")) for layer in layers}
     return next((name for name in ("bfloat16", "float16") if name in used), "float32")
 

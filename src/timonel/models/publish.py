@@ -99,10 +99,7 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
     if not isinstance(repository, ModelRepository):
         repository = ModelRepository(local_path(repository) if repository else workspace.models)
     say = progress or (lambda _: None)
-    record = read_run(workspace, run, kind="train")
-    if run == "last" and _model_of(record) is None:
-        record = _last_with_model(workspace, record, say)
-    artifact = _savedmodel(record)
+    record, artifact = find_model(workspace, run, say)
     datasets = [each for each in record.inputs if each.type == "dataset"]
     params = {"model": name, "run": record.id, "check": check, "force": force}
     sweep(workspace.runs)  # remove leftovers of killed checks
@@ -133,6 +130,19 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
         writer.output(Artifact("model", version.path, digest, str(version), metadata))
     mirror_in_background(workspace)
     return version
+
+
+def find_model(workspace: Workspace, run: str, progress: Progress) -> tuple[RunRecord, Artifact]:
+    """Return a training run and its SavedModel; for ``last``, the newest run with one.
+
+    Raises:
+        NotFoundError: The run does not exist.
+        ModelError: It has no model.
+    """
+    record = read_run(workspace, run, kind="train")
+    if run == "last" and _model_of(record) is None:
+        record = _last_with_model(workspace, record, progress)
+    return record, _savedmodel(record)
 
 
 def check_version(
@@ -177,7 +187,7 @@ def _last_with_model(workspace: Workspace, last: RunRecord, say: Progress) -> Ru
     """Return the newest training run with a model, or ``last`` if none has one."""
     for record in list_runs(workspace, kind="train"):
         if _model_of(record) is not None:
-            say(f"exporting {record.id}: the last run, {last.id}, has no model ({last.status})")
+            say(f"using {record.id}: the last run, {last.id}, has no model ({last.status})")
             return record
     return last
 

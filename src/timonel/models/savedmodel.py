@@ -6,6 +6,7 @@ An export is one folder, which appears atomically:
 
     saved_model/       the SavedModel, in the layout of TensorFlow Serving
     export.json        its inputs and outputs, and its origin
+    architecture.json  its layers, if Keras can describe them
     reference.jsonl    held-out predictions of the training pipeline, for the check
 
 TensorFlow traces and saves the functions together with the variables and lookup tables they use.
@@ -28,6 +29,7 @@ import tensorflow as tf
 
 from timonel._version import __version__
 from timonel.errors import ModelError, SpecError
+from timonel.models.architecture import write_architecture
 from timonel.models.exports import MAX_EXAMPLES, ReferenceExample, write_reference
 from timonel.models.inspection import signatures_of
 from timonel.models.keras_model import ModelInputs, inputs_of, keras_of, summary_of
@@ -104,7 +106,8 @@ def export_live(  # noqa: PLR0913 - the contract between training and models, al
         traced = trace_model(model, inputs, raw, labels)
     with _as_input_errors(Path(folder)), _destination(Path(folder), model) as target:
         with _as_model_errors(model):
-            _save(model, traced, target / SAVED_MODEL_DIR, labels, preprocess)
+            variables = _save(model, traced, target / SAVED_MODEL_DIR, labels, preprocess)
+            write_architecture(target, model, package, variables)
         kept = _write_predictions(target / REFERENCE_FILE, reference, traced.meaning, labels)
         saved = target / SAVED_MODEL_DIR
         export = Export(
@@ -169,7 +172,8 @@ def _save(
     folder: Path,
     labels: Sequence[str] | None,
     preprocess: Transform | None,
-) -> None:
+) -> list[Any]:
+    """Save the signatures, and return the variables in the order of the SavedModel."""
     functions = {name: each.function for name, each in traced.signatures.items()}
     root = tf.Module()
     root.variables_used = _variables(model, functions.values())
@@ -183,6 +187,7 @@ def _save(
             root.labels = tf.saved_model.Asset(str(path))
         tf.saved_model.save(root, str(folder), signatures=functions)
     rename_inputs(folder, {name: each.names for name, each in traced.signatures.items()})
+    return list(root.variables_used)
 
 
 def _variables(model: Any, functions: Iterable[Any]) -> list[Any]:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from timonel.cli.groups import Json, StyledCommand, noun
+from timonel.cli.options import given, takes
 from timonel.cli.settings import GlobalOptions
-from timonel.errors import ModelError, SpecError
+from timonel.edge.convert_options import ConvertOptions, ExampleOptions
+from timonel.errors import ModelError, NotFoundError, SpecError
 
 if TYPE_CHECKING:
     from timonel.models import ModelRepository, ModelVersion
 
-app = noun("List, show, add, check, optimize and delete model versions.")
+app = noun("List, show, add, check, convert, compare, optimize and delete model versions.")
 
 MODEL = typer.Argument(help="Model, model/version, or folder of a SavedModel.")
 
@@ -104,6 +106,77 @@ def check(
 
 
 @app.command(cls=StyledCommand)
+@takes(ConvertOptions)
+def convert(
+    ctx: typer.Context, model: Annotated[str, MODEL], json: Json = False, **options: Any
+) -> None:
+    """Convert a version for phones, microcontrollers or browsers.
+
+    Writes the model with a report of its size, accuracy, latency and memory.
+    """
+    from timonel.cli.render.conversion import conversion_page
+    from timonel.cli.render.output import console, print_json
+    from timonel.edge import convert_version
+
+    version = _version(ctx, model)
+    remarks = GlobalOptions.of(ctx).remarks(stderr=json)
+    remarks.print(f"converting {version} and comparing it with the original", soft_wrap=True)
+    made = convert_version(version, **given(options))
+    if json:
+        print_json({"folder": str(made.folder), **made.report.model_dump(mode="json")})
+    else:
+        console().print(conversion_page(made))
+
+
+@app.command(cls=StyledCommand)
+@takes(ExampleOptions)
+def bench(
+    ctx: typer.Context,
+    model: Annotated[str, MODEL],
+    *,
+    formats: Annotated[
+        str, typer.Option(help="Formats, separated by commas.", metavar="all|FORMAT,...")
+    ] = "all",
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the comparison.", metavar="FILE.png")
+    ] = None,
+    json: Json = False,
+    **options: Any,
+) -> None:
+    """Compare formats for devices: size, accuracy and latency."""
+    from timonel.cli.render.conversion import bench_table
+    from timonel.cli.render.output import console, print_json
+    from timonel.edge.bench import check_plot, compare_formats, draw_formats
+    from timonel.edge.report import ConversionReport
+
+    settings = GlobalOptions.of(ctx)
+    remarks = settings.remarks(stderr=True)
+    if plot is not None:
+        check_plot(plot)
+    chosen = [] if formats == "all" else formats.split(",")
+    version = _version(ctx, model)
+    found = {}
+    for name, result in compare_formats(version, chosen, **given(options)):
+        found[name] = result
+        remarks.print(
+            f"{name}: {'skipped' if isinstance(result, str) else 'measured'}", style="dim"
+        )
+    if json:
+        print_json(
+            {
+                name: result.model_dump(mode="json", exclude={"worst", "layers"})
+                if isinstance(result, ConversionReport)
+                else {"error": result}
+                for name, result in found.items()
+            }
+        )
+    else:
+        console().print(bench_table(found))
+    if plot is not None:
+        draw_formats(plot, [each for each in found.values() if isinstance(each, ConversionReport)])
+
+
+@app.command(cls=StyledCommand)
 def optimize(
     ctx: typer.Context,
     model: Annotated[str, MODEL],
@@ -123,11 +196,8 @@ def optimize(
     from timonel.cli.render.output import console, print_json
     from timonel.cli.render.progress import Steps
     from timonel.models.runtime_choice import optimize as measure
-    from timonel.models.versions import open_version
 
-    # A folder can be opened without a workspace.
-    version = open_version(Path(model)) if Path(model).is_dir() else None
-    version = version or _repository(ctx).resolve(model)
+    version = _version(ctx, model)
     with Steps(GlobalOptions.of(ctx).remarks(stderr=json)) as steps:
         steps(f"measuring runtimes for {version}")
         evidence = measure(version, samples)
@@ -181,6 +251,19 @@ def _is_confirmed(version: ModelVersion) -> bool:
             hint="use --yes to delete it",
         )
     return typer.confirm(f"Delete {version} at {version.uri}? This cannot be undone.")
+
+
+def _version(ctx: typer.Context, model: str) -> ModelVersion:
+    from timonel.models.versions import open_version
+
+    try:
+        return _repository(ctx).resolve(model)
+    except NotFoundError:
+        # A folder can be opened without a workspace.
+        version = open_version(Path(model)) if Path(model).is_dir() else None
+        if version is None:
+            raise
+        return version
 
 
 def _repository(ctx: typer.Context) -> ModelRepository:

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from timonel.errors import InputError, ModelError, SpecError
+from timonel.errors import ModelError, SpecError
 from timonel.models.child import answer_request, end_with_parent
 from timonel.models.exports import ReferenceExample
+from timonel.models.npz import read_npz, rows_of
 from timonel.models.runtime_choice import (
     FLATBUFFER_FILE,
     FROZEN_DIR,
@@ -255,20 +256,14 @@ def samples_in(file: Path, signatures: Mapping[str, Signature]) -> list[Sample]:
 
     Raises:
         InputError: The file cannot be read.
-        SpecError: No signature has these inputs.
+        SpecError: No signature has these inputs, or their numbers of rows differ.
     """
-    try:
-        with np.load(file, allow_pickle=False) as content:
-            arrays = {name: content[name] for name in content.files}
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"cannot read {file}: {error}", hint="save arrays by input name with numpy.savez"
-        ) from error
+    arrays = read_npz(file)
     found: list[Sample] = []
     for name, signature in signatures.items():
-        if arrays and arrays.keys() == signature.inputs.keys():
+        if arrays.keys() == signature.inputs.keys():
             typed = {key: _typed(key, array, signature) for key, array in arrays.items()}
-            found += [(name, row) for row in _single_rows(typed, file)]
+            found += [(name, row) for row in rows_of(typed, _BATCHED_EXAMPLES)]
     if not found:
         inputs = "; ".join(
             f"{name} takes {', '.join(each.inputs)}"
@@ -276,7 +271,7 @@ def samples_in(file: Path, signatures: Mapping[str, Signature]) -> list[Sample]:
             if each.inputs
         )
         raise SpecError(
-            f"the arrays in {file} match no signature: {', '.join(arrays) or 'none'}",
+            f"the arrays in {file} match no signature: {', '.join(arrays)}",
             hint=inputs,
         )
     return found
@@ -331,16 +326,6 @@ def _typed(name: str, array: Array, signature: Signature) -> Array:
         texts = [each.encode() if isinstance(each, str) else each for each in array.flat]
         return np.array(texts, dtype=object).reshape(array.shape)
     return array.astype(NUMPY_TYPES[dtype])
-
-
-def _single_rows(arrays: Mapping[str, Array], file: Path) -> Iterator[dict[str, Array]]:
-    sizes = {len(array) if array.ndim else 0 for array in arrays.values()}
-    if len(sizes) != 1 or 0 in sizes:
-        raise SpecError(
-            f"the inputs in {file} have different numbers of rows, or none: {sorted(sizes)}"
-        )
-    for row in range(min(sizes.pop(), _BATCHED_EXAMPLES)):
-        yield {name: array[row : row + 1] for name, array in arrays.items()}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,0 +1,225 @@
+"""Process of a conversion: ``python -m timonel.edge.process REQUEST ANSWER``.
+
+The converters leak memory, and some models crash them, so they have a process of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from timonel.edge.c_header import HEADER_FILE, measured_arena, write_header
+from timonel.edge.comparison import Outputs, accuracy, compare, outputs_of
+from timonel.edge.interpreter import LiteModel
+from timonel.edge.report import (
+    Comparison,
+    ConversionReport,
+    ConversionRequest,
+    InputLayout,
+    LayerError,
+)
+from timonel.errors import ModelError, SpecError
+from timonel.models.child import answer_request, end_with_parent
+from timonel.storage import write_bytes
+
+if TYPE_CHECKING:
+    from timonel.edge.device_model import DeviceModel
+    from timonel.edge.samples import Samples
+
+LITERT_FILE = "model.tflite"
+_TOLERANCE = 1e-3
+"""Largest difference of a float model, relative to its largest output."""
+_LAYER_EXAMPLES = 50
+
+
+def convert(request: ConversionRequest) -> ConversionReport:
+    """Convert a SavedModel, and compare the result with it.
+
+    Raises:
+        SpecError: The model's inputs, the examples or the options do not fit.
+        ModelError: The format cannot express the model, or the result computes something else.
+    """
+    import tensorflow as tf  # noqa: PLC0415 - takes seconds; the request is read first
+
+    from timonel.edge.device_model import load_device_model  # noqa: PLC0415
+    from timonel.edge.litert import simulates_integers  # noqa: PLC0415
+    from timonel.edge.samples import read_samples  # noqa: PLC0415
+    from timonel.edge.tfjs import TfjsModel, write_tfjs  # noqa: PLC0415
+
+    model = load_device_model(request.saved_model, request.export)
+    samples = read_samples(request, model)
+    original = functools.cache(lambda: outputs_of(model.run, samples.held_out))
+    layers: tuple[LayerError, ...] = ()
+    notes: tuple[str, ...] = ()
+    arena: int | None = None
+    files: tuple[str, ...]
+    converted: LiteModel | TfjsModel
+    # The parent removes it as well, if the converter crashes.
+    with tempfile.TemporaryDirectory(dir=request.output) as folder:
+        saved = Path(folder, "model")
+        model.save(saved)
+        aware = simulates_integers(saved)
+        _check_options(request, model, aware=aware)
+        if request.target == "tfjs":
+            files = write_tfjs(saved, request.output, request.quantization)
+            converted = TfjsModel(request.output)
+        else:
+            content, layers, notes = _litert(
+                request, saved, samples, original, aware=aware, layout=model.layout
+            )
+            content = _described(content, request, model)
+            write_bytes(request.output / LITERT_FILE, content)
+            files, converted = (LITERT_FILE,), LiteModel(content)
+    size_bytes = sum((request.output / name).stat().st_size for name in files)
+    if request.c_header:
+        content = (request.output / LITERT_FILE).read_bytes()
+        arena = measured_arena(content)
+        write_header(request.output, content, request.name, arena)
+        files = (*files, HEADER_FILE)
+    after = outputs_of(converted.run, samples.held_out)
+    comparison, worst = compare(original(), after, samples, model.labels)
+    if request.quantization == "none":
+        _check_float(comparison)
+    size = sum(f.stat().st_size for f in request.saved_model.rglob("*") if _is_model(f))
+    return ConversionReport(
+        target=request.target,
+        quantization=request.quantization,
+        model=request.name,
+        files=files,
+        size_bytes=size_bytes,
+        original_bytes=size,
+        layout=model.layout,
+        preparation=dict(model.preparation),
+        inputs=converted.inputs,
+        outputs=converted.outputs,
+        labels=model.labels,
+        comparison=comparison,
+        worst=tuple(worst),
+        layers=layers,
+        arena_bytes=arena,
+        notes=notes,
+        versions={"tensorflow": tf.__version__},
+    )
+
+
+def _litert(
+    request: ConversionRequest,
+    saved: Path,
+    samples: Samples,
+    original: Callable[[], Outputs],
+    *,
+    aware: bool,
+    layout: InputLayout,
+) -> tuple[bytes, tuple[LayerError, ...], tuple[str, ...]]:
+    from timonel.edge.device_model import ENCODING, ROW  # noqa: PLC0415
+    from timonel.edge.litert import layer_errors, to_litert  # noqa: PLC0415
+    from timonel.edge.mixed import keep_accuracy  # noqa: PLC0415
+
+    encoding: list[str] = []
+
+    def converted(in_float: Sequence[str] = ()) -> bytes:
+        return to_litert(
+            saved,
+            request.quantization,
+            samples.calibration,
+            integer_io=request.integer_io,
+            in_float=[*encoding, *in_float],
+        )
+
+    content = converted()
+    if aware:
+        return content, (), ("the ranges of integers come from the training",)
+    if request.quantization != "int8" or len(samples.calibration[0]) > 1:
+        return content, (), ()
+    if layout == ROW:
+        # The columns of a row have different ranges, and a missing number is no integer.
+        names = LiteModel(content).tensor_names
+        encoding.extend(name for name in names if name.startswith(f"{ENCODING}/"))
+        content = converted()
+    layers = layer_errors(saved, samples.calibration[:_LAYER_EXAMPLES], encoding)
+    if request.max_accuracy_drop is None:
+        return content, layers, ()
+
+    def loss(model: bytes) -> float:
+        found = outputs_of(LiteModel(model).run, samples.held_out)
+        return accuracy(original(), samples.held_out) - accuracy(found, samples.held_out)
+
+    return keep_accuracy(content, layers, converted, loss, request.max_accuracy_drop)
+
+
+def _described(content: bytes, request: ConversionRequest, model: DeviceModel) -> bytes:
+    """Return a flatbuffer that tells apps about its inputs, outputs and labels."""
+    from timonel.edge.litert import with_byte_pixels  # noqa: PLC0415
+    from timonel.edge.metadata import with_metadata  # noqa: PLC0415
+
+    if request.integer_io and model.layout == "image":
+        content = with_byte_pixels(content)
+    plain = LiteModel(content)
+    return with_metadata(
+        content,
+        name=request.name,
+        layout=model.layout,
+        inputs=plain.inputs,
+        outputs=plain.outputs,
+        labels=model.labels,
+    )
+
+
+def _check_options(request: ConversionRequest, model: DeviceModel, *, aware: bool) -> None:
+    """Refuse options that do not fit the model; `timonel.edge.launch` checks the others."""
+    bounded = request.max_accuracy_drop is not None
+    if aware:
+        _check_simulated(request)
+    if bounded and not (request.dataset and model.labels):
+        raise SpecError(
+            "--max-accuracy-drop needs held-out examples with labels",
+            hint="give the dataset with --data",
+        )
+    if model.layout == "row" and (request.integer_io or request.quantization == "int16x8"):
+        option = "--integer-io" if request.integer_io else "int16x8"
+        raise SpecError(
+            f"{option} has one range of integers for a whole row, but columns differ in theirs",
+            hint="use --quantize int8 alone, which encodes the row with floats",
+        )
+
+
+def _check_simulated(request: ConversionRequest) -> None:
+    """Refuse options that contradict a training with simulated integers."""
+    hint = "convert the version before it, or use --to litert --quantize int8"
+    trained = "the model was trained with simulated 8-bit integers"
+    if request.target == "tfjs":
+        # It passes values through, so the browser's outputs would differ from the comparison's.
+        raise SpecError(f"{trained}, which TensorFlow.js ignores", hint=hint)
+    if request.quantization not in {"none", "int8"}:
+        raise SpecError(f"{trained}, so it has no {request.quantization}", hint=hint)
+    if request.max_accuracy_drop is not None:
+        raise SpecError(
+            f"{trained}, but --max-accuracy-drop leaves layers in float", hint="remove it"
+        )
+
+
+def _check_float(comparison: Comparison) -> None:
+    if comparison.max_difference > _TOLERANCE * max(1.0, comparison.largest_output):
+        raise ModelError(
+            "the converted model computes something else: an output differs by "
+            f"{comparison.max_difference:.3g}",
+            hint="remove random operations from the model; without any, report it with the model",
+        )
+
+
+def _is_model(file: Path) -> bool:
+    return file.name.startswith(("saved_model.pb", "variables."))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Answer the request in the first file into the second."""
+    return answer_request(arguments, ConversionRequest, convert)
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,110 @@
+"""Plan the fine-tuning of a run. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from timonel.data import Dataset
+from timonel.data.schema import TableSchema
+from timonel.errors import MissingExtraError, SpecError
+from timonel.models.architecture import read_architecture
+from timonel.models.exports import export_folder_of, saved_model_of, verify_export
+from timonel.models.publish import Progress, find_model
+from timonel.models.schema import Export
+from timonel.storage import Workspace, local_path
+
+PROGRAM = "timonel.training.quantize_aware"
+DEFAULTS: Mapping[str, Any] = {"epochs": 3, "learning_rate": 1e-4, "batch_size": 32}
+"""Parameters of the fine-tuning, which ``--set`` changes."""
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """Arguments of `timonel.train` for a fine-tuning.
+
+    Attributes:
+        data: The dataset of the original run.
+        params: Parameters of the program.
+    """
+
+    data: str
+    params: Mapping[str, Any]
+
+
+def plan_fine_tuning(
+    workspace: Workspace,
+    run: str,
+    params: Mapping[str, Any],
+    data: str | None,
+    progress: Progress,
+) -> FineTuning:
+    """Plan the fine-tuning of a run's model.
+
+    Args:
+        workspace: The workspace of the run.
+        run: The run: its ID or a prefix of it, its name, or ``last``.
+        params: Parameters that differ from `DEFAULTS`.
+        data: The dataset; by default that of the run.
+        progress: Called with a line if ``last`` is not the last run.
+
+    Raises:
+        NotFoundError: The run does not exist.
+        SpecError: A parameter is unknown, or the run has no dataset.
+        ModelError: The run has no model, or its layers are unknown.
+        MissingExtraError: tensorflow-model-optimization is missing.
+    """
+    if importlib.util.find_spec("tensorflow_model_optimization") is None:
+        raise MissingExtraError("--quantize-aware", "quantization")
+    unknown = params.keys() - DEFAULTS.keys()
+    if unknown:
+        raise SpecError(
+            f"--quantize-aware has no parameter {min(unknown)!r}",
+            hint=f"it has {', '.join(DEFAULTS)}",
+        )
+    record, artifact = find_model(workspace, run, progress)
+    folder = export_folder_of(local_path(artifact.uri))
+    export = verify_export(folder)
+    if b"FakeQuant" in (saved_model_of(folder) / "saved_model.pb").read_bytes():
+        raise SpecError(
+            f"run {record.id} trained with simulated integers already",
+            hint="fine-tune the run before it, with --set epochs=N for more epochs",
+        )
+    read_architecture(folder)
+    datasets = {each.uri: each.digest for each in record.inputs if each.type == "dataset"}
+    if export.preparation.transforms is None or not (data or datasets):
+        raise SpecError(
+            f"run {record.id} did not train on data of timonel.data.load",
+            hint="load the data with timonel.data.load in the script, and train again",
+        )
+    if export.preparation.input_kind != "image":
+        raise SpecError(
+            "--quantize-aware is for models of images: rows of tables are encoded in floats",
+            hint="quantize after training: timonel models convert NAME --quantize int8",
+        )
+    if len(datasets) > 1 and data is None:
+        raise SpecError(
+            f"run {record.id} trained on several datasets: {', '.join(datasets)}",
+            hint="give one with --data FOLDER",
+        )
+    place = data or next(iter(datasets))
+    dataset = Dataset.open(place)
+    if dataset.digest not in datasets.values():
+        _check_dataset(dataset, export)
+    chosen = {**DEFAULTS, **params}
+    return FineTuning(place, {"model": str(folder), "run": record.id, **chosen})
+
+
+def _check_dataset(dataset: Dataset, export: Export) -> None:
+    """Raise if another dataset than that of the training gives other labels or kinds of inputs."""
+    hint = "give the dataset of the training, or train again on this one"
+    if dataset.labels != (export.labels or ()):
+        raise SpecError(
+            f"{dataset.uri} has the labels {', '.join(dataset.labels) or 'none'}, the model "
+            f"{', '.join(export.labels or ()) or 'none'}",
+            hint=hint,
+        )
+    if isinstance(dataset.manifest.record_schema, TableSchema):
+        raise SpecError(f"{dataset.uri} is a table, the model takes images", hint=hint)

@@ -1,0 +1,340 @@
+"""Conversions in this process: kinds of models, and what the formats cannot express."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from timonel.edge.page import write_page
+from timonel.edge.process import convert
+from timonel.edge.report import ConversionReport, ConversionRequest
+from timonel.errors import ModelError, SpecError
+from timonel.models import ModelVersion
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),
+    # The converter's calibration uses it.
+    pytest.mark.filterwarnings(r"ignore:\s*Warning. tf.lite.Interpreter is deprecated"),
+]
+
+
+def run(saved_model: Path, target: str = "litert", **options: Any) -> ConversionReport:
+    output = saved_model.parent / "converted"
+    output.mkdir(exist_ok=True)
+    request = {"name": "m/1", "saved_model": saved_model, "output": output, "target": target}
+    return convert(ConversionRequest.model_validate({**request, **options}))
+
+
+def convert_version(version: ModelVersion, folder: Path, **options: Any) -> ConversionReport:
+    assert version.document is not None
+    assert version.document.export is not None
+    dataset = version.document.provenance["dataset"]["uri"]
+    request = {"name": "m/1", "saved_model": version.path, "output": folder, "dataset": dataset}
+    request["export"] = version.document.export.model_dump()
+    return convert(ConversionRequest.model_validate({**request, **options}))
+
+
+def save(function: Callable[..., Any], folder: Path, *specs: Any) -> Path:
+    """Save a function of tensors as a SavedModel."""
+    import tensorflow as tf
+
+    traced = tf.function(function, input_signature=specs)
+    tf.saved_model.save(tf.Module(), str(folder / "model"), signatures=traced)
+    return folder / "model"
+
+
+def floats(*shape: int | None, name: str = "x") -> Any:
+    import tensorflow as tf
+
+    return tf.TensorSpec([None, *shape], tf.float32, name)
+
+
+@pytest.mark.parametrize(
+    ("quantize", "difference"), [("float16", 1e-2), ("dynamic", 0.05), ("int16x8", 0.05)]
+)
+def test_images_to_litert(
+    image_version: ModelVersion, tmp_path: Path, quantize: str, difference: float
+) -> None:
+    report = convert_version(image_version, tmp_path, target="litert", quantization=quantize)
+    found = report.comparison
+    assert 0 < found.max_difference < difference
+    assert found.accuracy == pytest.approx(found.original_accuracy, abs=0.1)
+    assert report.size_bytes == (tmp_path / "model.tflite").stat().st_size
+
+
+def test_integers_at_the_ends(image_version: ModelVersion, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"quantization": "int8", "integer_io": True}
+    report = convert_version(image_version, tmp_path, target="litert", **options)
+    (image,), (scores,) = report.inputs, report.outputs
+    assert (image.dtype, image.scale, image.zero_point) == ("uint8", 1, 0)
+    assert scores.dtype == "uint8"
+    assert report.comparison.max_difference < 0.1
+
+
+def test_bytes_of_pixels_when_no_example_is_bright(
+    image_version: ModelVersion, tmp_path: Path
+) -> None:
+    pixels = np.random.default_rng(0).uniform(0, 90, (50, 12, 12, 3))
+    np.savez(tmp_path / "dark.npz", image=pixels)
+    options: dict[str, Any] = {"quantization": "int8", "integer_io": True, "dataset": None}
+    report = convert_version(
+        image_version, tmp_path, target="litert", **options, samples=tmp_path / "dark.npz"
+    )
+    (image,) = report.inputs
+    assert (image.dtype, image.scale, image.zero_point) == ("uint8", 1, 0)
+    assert report.comparison.max_difference < 0.1
+
+
+def test_layers_stay_in_float_until_the_accuracy_holds(
+    image_version: ModelVersion, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"quantization": "int8", "max_accuracy_drop": 0}
+    report = convert_version(image_version, tmp_path, target="litert", **options)
+    assert report.comparison.accuracy is not None
+    assert report.comparison.original_accuracy is not None
+    assert report.comparison.accuracy >= report.comparison.original_accuracy
+    (note,) = report.notes
+    assert f"{sum(layer.in_float for layer in report.layers)} of" in note
+    assert report.layers[0].error >= report.layers[-1].error > 0
+
+
+@pytest.mark.parametrize(
+    ("quantize", "dtype", "difference"),
+    [("none", "float32", 1e-5), ("float16", "float16", 1e-2), ("dynamic", "uint8", 0.05)],
+)
+def test_images_to_tensorflow_js(
+    image_version: ModelVersion, tmp_path: Path, quantize: str, dtype: str, difference: float
+) -> None:
+    report = convert_version(image_version, tmp_path, target="tfjs", quantization=quantize)
+    assert report.comparison.max_difference < difference
+    model = json.loads((tmp_path / "model.json").read_text())
+    assert model["format"] == "graph-model"
+    (group,) = model["weightsManifest"]
+    kinds = {each.get("quantization", {}).get("dtype", "float32") for each in group["weights"]}
+    assert dtype in kinds
+
+
+def test_data_that_does_not_fit(image_version: ModelVersion, rows: Path, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="the dataset has the labels large, small, the model"):
+        convert_version(image_version, tmp_path, target="litert", dataset=rows)
+    with pytest.raises(SpecError, match=r"is not recorded.*--samples FILE\.npz"):
+        convert_version(image_version, tmp_path, target="litert", dataset=rows, export=None)
+    with pytest.raises(SpecError, match="int8 needs examples"):
+        convert_version(image_version, tmp_path, target="litert", quantization="int8", dataset=None)
+    options: dict[str, Any] = {"quantization": "int8", "max_accuracy_drop": 0.01}
+    with pytest.raises(SpecError, match="needs held-out examples with labels"):
+        convert_version(image_version, tmp_path, target="litert", dataset=None, **options)
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "problem"),
+    [
+        ("tfjs", {}, "which TensorFlow.js ignores"),
+        ("litert", {"quantization": "float16"}, "so it has no float16"),
+        ("litert", {"quantization": "int8", "max_accuracy_drop": 0.1}, "leaves layers in float"),
+    ],
+)
+def test_simulated_integers_contradict(
+    tmp_path: Path, target: str, options: dict[str, Any], problem: str
+) -> None:
+    import tensorflow as tf
+
+    model = save(
+        lambda x: {"y": tf.quantization.fake_quant_with_min_max_args(2 * x)}, tmp_path, floats(4)
+    )
+    with pytest.raises(SpecError, match=problem):
+        run(model, target, **options)
+
+
+@pytest.mark.parametrize("target", ["litert", "tfjs"])
+def test_rows_with_gaps_and_words(row_version: ModelVersion, tmp_path: Path, target: str) -> None:
+    report = convert_version(row_version, tmp_path, target=target)
+    assert report.layout == "row"
+    size, colour = report.preparation["columns"]
+    assert size == {"name": "size", "kind": "number"}
+    assert colour["vocabulary"][0] == ""
+    assert sorted(colour["vocabulary"][1:]) == ["blue", "green", "red"]
+    assert report.comparison.max_difference < 1e-5
+    assert report.comparison.agreement == 1
+
+
+def test_rows_are_encoded_with_floats(row_version: ModelVersion, tmp_path: Path) -> None:
+    report = convert_version(row_version, tmp_path, target="litert", quantization="int8")
+    assert report.comparison.max_difference < 0.02
+    write_page(tmp_path / "report.html", report)
+    page = (tmp_path / "report.html").read_text()
+    assert "<th>colour<td>0 unknown, 1 blue, 2 green, 3 red" in page
+    assert f"<td>{report.worst[0].key}<td>{report.worst[0].label}<td>" in page
+    assert [layer.op for layer in report.layers if "encode" in layer.layer] == []
+    for options in ({"quantization": "int8", "integer_io": True}, {"quantization": "int16x8"}):
+        with pytest.raises(SpecError, match="one range of integers for a whole row"):
+            convert_version(row_version, tmp_path, target="litert", **options)
+
+
+def test_recurrent_layers(tmp_path: Path) -> None:
+    import keras
+
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    bidirectional = layers.Bidirectional(layers.LSTM(4, return_sequences=True))
+    model = keras.Sequential([keras.Input((6, 3)), bidirectional, layers.GRU(4), layers.Dense(2)])
+    model.export(str(tmp_path / "model"), verbose=False)
+    np.savez(tmp_path / "in.npz", **{model.inputs[0].name: np.random.rand(20, 6, 3)})
+    samples = tmp_path / "in.npz"
+    for target in ("litert", "tfjs"):
+        report = run(tmp_path / "model", target, samples=samples)
+        assert report.comparison.max_difference < 1e-5
+        assert report.comparison.largest_output > 0.01
+        assert report.outputs[0].shape == (1, 2)
+    with pytest.raises(ModelError, match="int8 is not possible for loops of recurrent layers"):
+        run(tmp_path / "model", quantization="int8", samples=samples)
+
+
+def test_gelu_in_browsers(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    model = save(lambda x: {"y": tf.nn.gelu(8 * x - 4)}, tmp_path, floats(9))
+    report = run(model, "tfjs")
+    assert report.comparison.max_difference < 1e-5
+    assert '"op":"Erfc"' not in (tmp_path / "converted" / "model.json").read_text()
+
+
+def test_integers_of_64_bits_in_browsers(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    spec = tf.TensorSpec([None, 4], tf.int64, "x")
+    report = run(save(lambda x: {"y": 7 * x}, tmp_path, spec), "tfjs")
+    assert report.comparison.max_difference == 0
+    assert report.comparison.largest_output == 7
+    model = save(lambda x: {"y": 5_000_000_000 * x}, tmp_path / "large", spec)
+    with pytest.raises(ModelError, match=r"no integers of 64 bits, but .* holds 5000000000"):
+        run(model, "tfjs")
+
+
+def test_nothing_to_quantize(tmp_path: Path) -> None:
+    spec = floats(4)
+    np.savez(tmp_path / "in.npz", x=np.random.rand(5, 4))
+    report = run(
+        save(lambda x: {"y": x > 0.5}, tmp_path, spec),
+        quantization="int8",
+        samples=tmp_path / "in.npz",
+    )
+    assert report.outputs[0].dtype == "bool"
+
+
+@pytest.mark.parametrize("target", ["litert", "tfjs"])
+def test_missing_operations_are_named_with_their_places(tmp_path: Path, target: str) -> None:
+    import tensorflow as tf
+
+    def serve(x: Any) -> dict[str, Any]:
+        inverse = tf.linalg.inv(x + tf.eye(4), name="inverse")
+        return {"y": tf.raw_ops.Betainc(a=inverse, b=x, x=x, name="beta")}
+
+    with pytest.raises(ModelError) as raised:
+        run(save(serve, tmp_path, floats(4, 4)), target)
+    assert "no operation Betainc (at beta), MatrixInverse (at inverse)" in raised.value.message
+    assert "Flex" not in str(raised.value.hint), "it has no such operation either"
+
+
+def test_operations_that_apps_could_add(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    model = save(lambda x: {"y": tf.linalg.inv(x)}, tmp_path, floats(4, 4))
+    with pytest.raises(ModelError, match="SELECT_TF_OPS, for apps with the Flex delegate"):
+        run(model)
+
+
+@pytest.mark.parametrize("target", ["litert", "tfjs"])
+def test_float64_is_refused(tmp_path: Path, target: str) -> None:
+    import tensorflow as tf
+
+    spec = tf.TensorSpec([None, 4], tf.float64, "x")
+    with pytest.raises(ModelError, match=r"float64.*compute with float32"):
+        run(save(lambda x: {"y": tf.sqrt(x) * 3}, tmp_path, spec), target)
+
+
+def test_signatures_that_do_not_fit(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    text = tf.TensorSpec([None, 4], tf.string, "x")
+    cases: list[tuple[str, Callable[..., Any], tuple[Any, ...]]] = [
+        ("has the shape (8, 4)", lambda x: {"y": x}, (tf.TensorSpec([8, 4], tf.float32, "x"),)),
+        ("has the shape ()", lambda x: {"y": x}, (tf.TensorSpec([], tf.float32, "x"),)),
+        ("need fixed sizes", lambda x: {"y": x}, (floats(None, 3),)),
+        ("'x' holds string", lambda x: {"y": tf.strings.length(x)}, (text,)),
+        ("'y' holds strings", lambda x: {"y": tf.as_string(x)}, (floats(4),)),
+        ("has no inputs", lambda: {"y": tf.constant(1.0)}, ()),
+    ]
+    for number, (problem, function, specs) in enumerate(cases):
+        with pytest.raises(SpecError) as raised:
+            run(save(function, tmp_path / str(number), *specs))
+        assert problem in raised.value.message
+
+
+def test_damaged_models(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.weights = tf.Variable(np.ones((4, 50), np.float32))
+    serve = tf.function(lambda x: {"y": x @ module.weights}, input_signature=[floats(4)])
+    tf.saved_model.save(module, str(tmp_path / "model"), signatures=serve)
+    (data,) = (tmp_path / "model" / "variables").glob("*.data-*")
+    for file, size in ((data, 100), (tmp_path / "model" / "saved_model.pb", 1000)):
+        with file.open("rb+") as opened:
+            opened.truncate(size)
+        with pytest.raises(ModelError, match=r"cannot load .*model: "):
+            run(tmp_path / "model")
+
+
+@pytest.mark.parametrize("target", ["litert", "tfjs"])
+def test_outputs_that_cannot_be_compared(tmp_path: Path, target: str) -> None:
+    import tensorflow as tf
+
+    np.savez(tmp_path / "in.npz", x=[[-1.0, 2.0], [1.0, 2.0]])
+    samples = tmp_path / "in.npz"
+    model = save(lambda x: {"y": tf.boolean_mask(x, x > 0)}, tmp_path / "mask", floats(2))
+    with pytest.raises(ModelError, match="size of an output depends on the input"):
+        run(model, target, samples=samples)
+    model = save(lambda x: {"y": tf.math.log(x)}, tmp_path / "log", floats(2))
+    with pytest.raises(ModelError, match="original's output for example 0 is not a finite number"):
+        run(model, target, samples=samples)
+
+
+def test_float16_that_overflows(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    weights = np.full((64, 64), 1e6, np.float32)
+    model = save(lambda x: {"y": tf.matmul(x, weights)}, tmp_path, floats(64))
+    with pytest.raises(ModelError, match=r"converted model's output .* use another --quantize"):
+        run(model, "tfjs", quantization="float16")
+
+
+def test_samples_that_do_not_fit(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    model = save(
+        lambda x, n: {"y": x + tf.cast(n, tf.float32)},
+        tmp_path,
+        floats(2),
+        tf.TensorSpec([None, 2], tf.int32, "n"),
+    )
+    good = {"x": np.zeros((3, 2)), "n": np.arange(6).reshape(3, 2)}
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("holds x, the model takes", {"x": good["x"]}),
+        ("different numbers of rows", {**good, "n": good["n"][:1]}),
+        ("has rows of shape", {**good, "x": np.zeros((3, 5))}),
+        ("n in .* holds float64, the model takes int32", {**good, "n": good["n"] + 0.5}),
+        ("x in .* holds <U1, the model takes float32", {**good, "x": np.full((3, 2), "a")}),
+    ]
+    for problem, arrays in cases:
+        np.savez(tmp_path / "in.npz", **arrays)
+        with pytest.raises(SpecError, match=problem):
+            run(model, samples=tmp_path / "in.npz")
+    np.savez(tmp_path / "in.npz", **good)
+    assert run(model, samples=tmp_path / "in.npz").comparison.largest_output == 5
