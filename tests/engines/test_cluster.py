@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.engines.strategies import specs
+from tests.engines.coordination.strategies import specs
 from timonel.engines.cluster import assign, encode
 from timonel.engines.spec import JobSpec
 

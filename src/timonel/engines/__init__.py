@@ -13,10 +13,11 @@ from timonel.engines.base import (
     RoleSize,
     TaskStatus,
 )
-from timonel.engines.registry import engine_names, get_engine
+from timonel.engines.registry import DEFAULT_ENGINE, engine_names, get_engine
 from timonel.engines.spec import CommandSpec, JobSpec, RestartPolicy, RoleName, RoleSpec
 
 __all__ = [
+    "DEFAULT_ENGINE",
     "EXIT_DONE",
     "EXIT_RETRYABLE",
     "CommandSpec",

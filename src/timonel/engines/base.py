@@ -168,6 +168,8 @@ class Engine(abc.ABC):
     """
 
     name: str
+    shares_machine: bool = False
+    """Whether tasks use the cores and devices of the machine that submits them."""
 
     @abc.abstractmethod
     def submit(self, spec: JobSpec) -> None:
@@ -214,7 +216,14 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def jobs(self) -> list[JobStatus]:
-        """Return the status of every job of this engine, newest first."""
+        """Return the status of every job of this engine, newest first.
+
+        Unreadable jobs, such as those of a newer release, are skipped and logged.
+        """
+
+    def job_ids(self) -> list[str]:
+        """Return the IDs of all jobs of this engine, sorted; also of unreadable ones, if it can."""
+        return sorted(status.job_id for status in self.jobs())
 
 
 class ElasticEngine(abc.ABC):

@@ -12,14 +12,17 @@ from timonel.errors import SpecError
 from timonel.storage import Workspace
 
 GROUP = "timonel.engines"
+DEFAULT_ENGINE = "local"
+"""Name of the engine of jobs that name none."""
 
 
-def get_engine(name: str, workspace: Workspace) -> Engine:
-    """Return an engine by name, with its jobs in ``workspace``.
+def get_engine(name: str | None, workspace: Workspace) -> Engine:
+    """Return an engine by name, or the default one, with its jobs in ``workspace``.
 
     Raises:
         SpecError: No such engine is installed.
     """
+    name = name or DEFAULT_ENGINE
     found = entry_points(group=GROUP, name=name)
     if not found:
         raise SpecError(

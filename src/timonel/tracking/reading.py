@@ -40,7 +40,7 @@ def read_run(workspace: Workspace, ref: str = "last", kind: str | None = None) -
             hint="'timonel runs' lists the runs of this workspace",
         )
     require_readable(workspace, ref)
-    headers = _headers(workspace, kind)
+    headers = list_headers(workspace, kind)
     return _record(workspace.runs / _choose(headers, ref, kind).id)
 
 
@@ -49,7 +49,24 @@ def list_runs(workspace: Workspace, kind: str | None = None) -> list[RunRecord]:
 
     Unreadable records are logged and skipped: one broken folder must not hide the rest.
     """
-    return [_folded(header, workspace.runs / header.id) for header in _headers(workspace, kind)]
+    return [_folded(header, workspace.runs / header.id) for header in list_headers(workspace, kind)]
+
+
+def list_headers(workspace: Workspace, kind: str | None = None) -> list[RunHeader]:
+    """Read what was known at the start of all runs, or of those of one kind, newest first.
+
+    Unreadable records are logged and skipped.
+    """
+    headers = []
+    for path in workspace.runs.glob(f"*/{RECORD_NAME}"):
+        try:
+            header = read_header(path.parent)
+        except TimonelError as error:
+            _logger.warning("skipped a run record: %s", error)
+            continue
+        if kind in {None, header.kind}:
+            headers.append(header)
+    return sorted(headers, key=lambda header: (header.created_at, header.id), reverse=True)
 
 
 def read_header(folder: Path) -> RunHeader:
@@ -98,19 +115,6 @@ def _folded(header: RunHeader, folder: Path) -> RunRecord:
 
 def _is_id(workspace: Workspace, ref: str) -> bool:
     return "/" not in ref and ref not in {"", ".", ".."} and (workspace.runs / ref).is_dir()
-
-
-def _headers(workspace: Workspace, kind: str | None) -> list[RunHeader]:
-    headers = []
-    for path in workspace.runs.glob(f"*/{RECORD_NAME}"):
-        try:
-            header = read_header(path.parent)
-        except TimonelError as error:
-            _logger.warning("skipped a run record: %s", error)
-            continue
-        if kind in {None, header.kind}:
-            headers.append(header)
-    return sorted(headers, key=lambda header: (header.created_at, header.id), reverse=True)
 
 
 def _choose(headers: list[RunHeader], ref: str, kind: str | None) -> RunHeader:

@@ -103,6 +103,7 @@ class RunHeader(_Read):
     environment: dict[str, Any] = Field(default_factory=dict, description="Machine and packages.")
     git: dict[str, Any] | None = Field(default=None, description="Git state of the code.")
     job_id: str | None = Field(default=None, description="ID of the job that does the work.")
+    engine: str | None = Field(default=None, description="Engine of the job.")
     parent: str | None = Field(default=None, description="ID of the study that it belongs to.")
     process: dict[str, Any] | None = Field(default=None, description="Its process, without a job.")
     timonel: str = Field(default="", description="Release that wrote the record.")

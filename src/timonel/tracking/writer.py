@@ -47,6 +47,7 @@ def start_run(  # noqa: PLR0913 - these are a record's fields, all but two optio
     inputs: Iterable[Artifact] = (),
     command: Sequence[str] | None = None,
     job_id: str | None = None,
+    engine: str | None = None,
     parent: str | None = None,
     code_dir: Path | None = None,
 ) -> RunWriter:
@@ -65,6 +66,7 @@ def start_run(  # noqa: PLR0913 - these are a record's fields, all but two optio
         command: The command line; that of this process by default.
         job_id: The job that does the work. Without a job this process is the run: if it dies
             without a finish event, the run counts as lost.
+        engine: Name of the job's engine.
         parent: ID of the study that the run belongs to.
         code_dir: The folder whose git state is recorded; the current folder by default.
 
@@ -83,6 +85,7 @@ def start_run(  # noqa: PLR0913 - these are a record's fields, all but two optio
         "environment": environment(),
         "git": git_state(code_dir or Path.cwd()),
         "job_id": job_id,
+        "engine": engine,
         "parent": parent,
         "process": None if job_id else this_process(),
         "timonel": __version__,

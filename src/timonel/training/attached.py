@@ -87,7 +87,7 @@ def train_here(
         if not _serves(request.settings, cluster):
             raise
         # Serving tasks end together with the run.
-        return Run(error.run_id, workspace, Job(error.run_id, get_engine("local", workspace)))
+        return Run(error.run_id, workspace, Job(error.run_id, get_engine(None, workspace)))
     folder = workspace.jobs / told.run_id / "tasks" / cluster.task_id
     return _run(request, workspace, cluster, told.write(folder), told.run_id)
 
@@ -145,7 +145,7 @@ def _run(request: Request, workspace: Workspace, cluster: Cluster, spec: Path, r
         serves=_serves(request.settings, cluster),
     )
     run_here(task)
-    return Run(run_id, workspace, Job(run_id, get_engine("local", workspace)))
+    return Run(run_id, workspace, Job(run_id, get_engine(None, workspace)))
 
 
 def _serves(settings: Settings, cluster: Cluster) -> bool:

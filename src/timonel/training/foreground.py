@@ -19,7 +19,7 @@ from pathlib import Path
 
 from timonel.engines import FailureCause, JobState, JobStatus
 from timonel.engines.cluster import TaskAssignment, TaskEntry, encode
-from timonel.engines.failures import Failure, TaskExit, fail, parse_report
+from timonel.engines.coordination.failures import Failure, TaskExit, fail, parse_report
 from timonel.errors import JobError
 from timonel.storage import Workspace, write_text
 from timonel.tracking.events import FILE_NAME, FINISH, EventReader

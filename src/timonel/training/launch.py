@@ -32,7 +32,7 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
     params: Mapping[str, Any] | None = None,
     args: Sequence[str] = (),
     workspace: Workspace | str | os.PathLike[str] | None = None,
-    engine: str | Engine = "local",
+    engine: str | Engine | None = None,
     detach: bool = False,
     progress: Progress | Literal[False] | None = None,
     **options: Unpack[TrainOptions],
@@ -48,7 +48,7 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
             keyword.
         args: Further arguments of a script.
         workspace: A workspace or its location; see `timonel.storage.find_workspace`.
-        engine: An engine or its name.
+        engine: An engine or its name; by default this machine.
         detach: Return once the job is submitted.
         progress: Called with each event of the run: ``progress``, ``metrics``, ``restart``, ...
             By default events are displayed in notebooks only; ``False`` disables that too.
@@ -82,7 +82,7 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
         return attached.train_here(request, found, job_options, place)
     if settings.distribution.launcher == "mpi":
         mpi.find_mpirun()
-    where = get_engine(engine, found) if isinstance(engine, str) else engine
+    where = engine if isinstance(engine, Engine) else get_engine(engine, found)
     run = submit(request, found, where, job_options)
     if not detach:
         _follow(run, progress)
@@ -117,7 +117,7 @@ def submit(
     spec = job_spec(request, workspace, run_id, options)
     if env:
         spec = spec.model_copy(update={"env": {**spec.env, **env}})
-    writer = record.begin(request, workspace, run_id, options, parent)
+    writer = record.begin(request, workspace, run_id, options, engine.name, parent)
     try:
         record.describe(request, writer, options)
         engine.submit(spec)

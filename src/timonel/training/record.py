@@ -31,6 +31,7 @@ def begin(
     workspace: Workspace,
     run_id: str,
     options: JobOptions,
+    engine: str | None,
     parent: str | None = None,
 ) -> RunWriter:
     """Create a training run's record. Steps that may fail belong in `describe`.
@@ -40,6 +41,7 @@ def begin(
         workspace: Workspace of the record.
         run_id: The run's id, which is also its job's.
         options: How the job is run.
+        engine: Name of the job's engine; None for tasks started by hand.
         parent: ID of the study that the run belongs to.
     """
     return start_run(
@@ -50,6 +52,7 @@ def begin(
         params={**_params(request), **_settings(request, options)},
         inputs=[dataset.artifact() for dataset in request.datasets.values()],
         job_id=run_id,
+        engine=engine,
         parent=parent,
         code_dir=request.program.folder,
     )

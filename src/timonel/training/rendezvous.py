@@ -54,7 +54,7 @@ def lead(request: Request, workspace: Workspace, prefix: str, options: JobOption
         return place
     number = int(newest.rpartition("-")[2]) + 1 if newest else 1
     run_id = f"{prefix}-{number}"
-    writer = record.begin(request, workspace, run_id, options)
+    writer = record.begin(request, workspace, run_id, options, None)
     try:
         return record.describe(request, writer, options)
     except BaseException as error:

@@ -179,7 +179,8 @@ sys.exit("no luck")
 
 
 def test_a_traceback_has_no_frame_of_the_engine(engine: EngineHarness, runtime: Path) -> None:
-    engine.run("raise:no such column")
+    # One task: of several, the first that fails has the others stopped.
+    engine.run("raise:no such column", roles=(RoleSpec(name="worker"),))
     text = "\n".join(text for _, text in engine.lines(task_id="worker-0"))
     assert text.count("Traceback") == 1
     assert "engines/local" not in text

@@ -40,3 +40,28 @@ def test_a_command_of_a_script_is_recorded_once(monkeypatch) -> None:
     with recording_parameters(found.append):
         parser.parse_args()
     assert found == [{"verbose": False, "command": "fit", "lr": 0.1}]
+
+
+@pytest.mark.parametrize(
+    ("spelled", "warned"), [("learning_rate", ["learning_rate"]), ("learning-rate", [])]
+)
+def test_flags_that_no_parser_knows_are_told(monkeypatch, spelled: str, warned: list) -> None:
+    monkeypatch.setattr("sys.argv", ["train.py", f"--{spelled}=0.1", "--units", "3"])
+    first, second = argparse.ArgumentParser(), argparse.ArgumentParser()
+    first.add_argument("--learning-rate", type=float, default=1.0)
+    second.add_argument("--units", type=int)
+    messages: list[str] = []
+    with recording_parameters(lambda _: None, {spelled, "units"}, messages.append):
+        first.parse_known_args()
+        second.parse_known_args()
+    assert len(messages) == len(warned)
+    assert all("does not know --learning_rate," in message for message in messages)
+
+
+def test_flags_that_nothing_parsed_are_not_told(monkeypatch) -> None:
+    """The script may read them by other means."""
+    monkeypatch.setattr("sys.argv", ["train.py", "--lr=0.1"])
+    messages: list[str] = []
+    with recording_parameters(lambda _: None, {"lr"}, messages.append):
+        pass
+    assert messages == []

@@ -19,7 +19,7 @@ from timonel.engines.base import (
     LogLine,
     ResumingEngine,
 )
-from timonel.engines.elastic import check_sizes
+from timonel.engines.coordination.elastic import check_sizes
 from timonel.engines.local.environment import inherited
 from timonel.engines.local.folder import JobFolder, Record, resumed, unknown_job
 from timonel.engines.local.logs import LogTail, follow_logs, read_logs
@@ -54,6 +54,7 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
     """
 
     name = "local"
+    shares_machine = True
 
     def __init__(self, jobs_dir: Path) -> None:
         self._jobs_dir = Path(jobs_dir).absolute()
@@ -167,6 +168,11 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
             except TimonelError as error:
                 _logger.warning("skipped job %s: %s", path.parent.name, error)
         return sorted(found, key=lambda status: status.created_at, reverse=True)
+
+    def job_ids(self) -> list[str]:
+        """Return the IDs of all jobs of this engine, also of unreadable ones, sorted."""
+        folders = self._jobs_dir.iterdir() if self._jobs_dir.is_dir() else ()
+        return sorted(path.name for path in folders if path.is_dir() and path.name[0] != ".")
 
     def _new_folder(self, spec: JobSpec) -> JobFolder:
         root = self._jobs_dir / spec.job_id

@@ -1,7 +1,7 @@
 """Supervisor: runs the coordinator of one job on this machine.
 
-A single thread feeds `timonel.engines.coordinator` with events of agents, signals and the clock,
-carries out the returned actions, and publishes the status at each change.
+A single thread feeds the coordinator (`timonel.engines.coordination`) with events of agents,
+signals and the clock, carries out the returned actions, and publishes the status at each change.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from timonel.engines.base import JobState, JobStatus
-from timonel.engines.coordinator import advance
-from timonel.engines.lifecycle import (
+from timonel.engines.coordination.coordinator import advance
+from timonel.engines.coordination.lifecycle import (
     Action,
     Begin,
     CoordinatorPhase,
@@ -31,7 +31,7 @@ from timonel.engines.lifecycle import (
 )
 from timonel.engines.local.commands import Commands
 from timonel.engines.local.folder import JobFolder
-from timonel.engines.local.gang import Gang
+from timonel.engines.local.launcher import LocalLauncher
 from timonel.processes.loop import Loop
 from timonel.processes.tree import (
     Identity,
@@ -68,7 +68,7 @@ class Supervisor:
         self._record = replace(record, owner=guard, supervisor=identity)
         # A resumed job keeps its generation number.
         self._state = CoordinatorState(spec, record.status)
-        self._gang = Gang(spec, folder, self._loop, str(identity), self._events.append)
+        self._launcher = LocalLauncher(spec, folder, self._loop, str(identity), self._events.append)
         self._commands = Commands(spec, folder, self._loop, str(identity))
 
     def run(self, accepted: Callable[[], None]) -> None:
@@ -126,13 +126,13 @@ class Supervisor:
         logger.info("%s", action)
         match action:
             case StartGeneration():
-                self._gang.start(action, self._state.status.message)
+                self._launcher.start(action, self._state.status.message)
             case StartTask():
-                self._gang.restart(action)
+                self._launcher.restart(action)
             case StopTasks():
-                self._gang.stop(action)
+                self._launcher.stop(action)
             case KillTasks():
-                self._gang.kill(action)
+                self._launcher.kill(action)
 
     def _end(self) -> None:
         """Run the epilogue, publish the end, then wait for sidecars.
@@ -143,7 +143,7 @@ class Supervisor:
         outcome = self._state.status
         winding_down = outcome.model_copy(update={"state": JobState.STOPPING, "ended_at": None})
         self._publish(winding_down)
-        self._gang.close()
+        self._launcher.close()
         self._commands.run_epilogue(outcome)
         self._record = replace(self._record, epilogue_done=True)
         self._publish(outcome.model_copy(update={"ended_at": self._now()}))

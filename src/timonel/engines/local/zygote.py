@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from timonel.engines.local.agent import run_agent
+from timonel.engines.agent.agent import run_agent
 from timonel.engines.local.run_module import run_module
 from timonel.engines.local.zygote_client import DEFAULT_LINGER_S, is_same_user
 from timonel.engines.local.zygote_key import loaded_files, write_stamps

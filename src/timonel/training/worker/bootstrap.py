@@ -234,7 +234,12 @@ def run_program_of(task: Task, run: RunWriter | None) -> None:
             run_program(task.spec, argv, keywords)
             return
         known = {*task.spec.params, *(("job_dir",) if task.spec.pass_job_dir else ())}
-        with recording_parameters(run.params, known):
+
+        def warn(message: str) -> None:
+            logger.warning("%s", message)
+            run.event("log", level="warning", message=message)
+
+        with recording_parameters(run.params, known, warn):
             value = run_program(task.spec, argv, keywords)
     if value is not None:
         record_result(run, value)

@@ -18,6 +18,7 @@ import numpy as np
 
 from timonel.data import Dataset, ImagePreprocessing, TablePreprocessing, load, load_registry
 from timonel.data.preprocess import image_batch, table_batch
+from timonel.data.preprocessing import load_options
 from timonel.data.schema import COLUMN_PREFIX, IMAGE_FEATURE, KEY_FEATURE
 from timonel.errors import DataError, ModelError, SpecError
 from timonel.models.exports import MAX_EXAMPLES
@@ -210,19 +211,10 @@ def _load_again(record: load_registry.LoadRecord, split: str) -> Any:
             batch_size=32,
             shuffle=False,
             label_mode=record.label_mode,
-            **_options(record.preprocessing),
+            **load_options(record.preprocessing),
         )
     finally:
         load_registry.configure(shard)
-
-
-def _options(preprocessing: ImagePreprocessing | TablePreprocessing) -> dict[str, Any]:
-    if isinstance(preprocessing, TablePreprocessing):
-        return {"features": preprocessing.features}
-    return {
-        "image_size": (preprocessing.height, preprocessing.width),
-        **preprocessing.model_dump(include={"channels", "method", "scale", "offset"}),
-    }
 
 
 def _row(example: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from timonel.data import load_registry
-from timonel.engines.local.agent import OOM_REPORT
+from timonel.engines.agent.agent import OOM_REPORT
 from timonel.storage.atomic import sweep
 from timonel.tracking import RunWriter
 from timonel.training.evaluations import EvaluationRecords

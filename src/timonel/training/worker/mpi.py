@@ -18,7 +18,13 @@ from pathlib import Path
 
 from timonel.engines.base import EXIT_DONE
 from timonel.engines.cluster import TaskAssignment, encode
-from timonel.engines.failures import Failure, TaskExit, fail, parse_report, root_failure
+from timonel.engines.coordination.failures import (
+    Failure,
+    TaskExit,
+    fail,
+    parse_report,
+    root_failure,
+)
 from timonel.storage import write_text
 from timonel.training import mpi as ranks
 from timonel.training.cluster import ENVIRONMENT_VARIABLE, Cluster

@@ -93,18 +93,23 @@ def _values(
 
 @contextlib.contextmanager
 def recording_parameters(
-    record: Callable[[Mapping[str, Any]], None], known: Collection[str] = ()
+    record: Callable[[Mapping[str, Any]], None],
+    known: Collection[str] = (),
+    warn: Callable[[str], None] = lambda _: None,
 ) -> Iterator[None]:
     """Record how ``argparse`` parses the command line within this block.
 
     Args:
         record: Takes the parameters by the names of their attributes, without secrets.
         known: Names that are already recorded, spelled like flags.
+        warn: Told at the end of flags of ``known`` that every parser left unread.
     """
     original = argparse.ArgumentParser.parse_known_args
     left_out = {name.replace("-", "_") for name in known}
+    unread: set[str] | None = None
 
     def parse_known_args(self: Any, args: Any = None, namespace: Any = None) -> Any:
+        nonlocal unread
         parsed, rest = original(self, args, namespace)
         # A subparser, or a parser of other arguments, does not parse the script's command line.
         if args is None or list(args) == sys.argv[1:]:
@@ -115,6 +120,8 @@ def recording_parameters(
             }
             # Redact before lists and mappings become text, which hides the names of secrets.
             record({name: _as_parameter(value) for name, value in redact_params(found).items()})
+            ignored = {name for name in known if any(_sets(each, name) for each in rest)}
+            unread = ignored if unread is None else unread & ignored
         return parsed, rest
 
     patched: Any = argparse.ArgumentParser
@@ -123,6 +130,16 @@ def recording_parameters(
         yield
     finally:
         patched.parse_known_args = original
+        # ``parse_args`` refuses them itself.
+        for name in sorted(unread or ()):
+            warn(
+                f"the script's argument parser does not know --{name}, so it may have no effect; "
+                "check how the script spells it"
+            )
+
+
+def _sets(argument: str, name: str) -> bool:
+    return argument == f"--{name}" or argument.startswith(f"--{name}=")
 
 
 def _as_parameter(value: Any) -> bool | int | float | str:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.training.worker.fakes import Variable
-from timonel.engines.local.heartbeat import RESTING, read_progress, steps_of
+from timonel.engines.agent.heartbeat import RESTING, read_progress, steps_of
 from timonel.errors import TimonelError
 from timonel.storage.atomic import aside_name
 from timonel.training.worker.fit.checkpoints import Checkpoints, FitState, Progress

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timonel.engines.agent.agent import OOM_REPORT
 from timonel.engines.base import FailureCause
-from timonel.engines.failures import parse_report
-from timonel.engines.local.agent import OOM_REPORT
+from timonel.engines.coordination.failures import parse_report
 from timonel.errors import TimonelError
 from timonel.training.settings import CheckpointPolicy
 from timonel.training.worker.fit.watch import Losses

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from timonel.engines.base import FailureCause, TaskStatus
-from timonel.engines.failures import Failure
-from timonel.engines.lifecycle import (
+from timonel.engines.coordination.failures import Failure
+from timonel.engines.coordination.lifecycle import (
     Action,
     CoordinatorState,
     KillTasks,
@@ -23,7 +23,7 @@ from timonel.engines.lifecycle import (
     task_of,
     with_task,
 )
-from timonel.engines.restarts import Loss, RestartHistory, decide
+from timonel.engines.coordination.restarts import Loss, RestartHistory, decide
 from timonel.engines.spec import RoleSpec
 
 

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tests.engines.job import Job, spec_of
-from tests.engines.strategies import causes, policies, role_lists
+from tests.engines.coordination.job import Job, spec_of
+from tests.engines.coordination.strategies import causes, policies, role_lists
 from timonel.engines.base import FailureCause, JobState
-from timonel.engines.elastic import (
+from timonel.engines.coordination.elastic import (
     ElasticSlots,
     check_sizes,
     record_loss,
@@ -17,9 +17,9 @@ from timonel.engines.elastic import (
     resized,
     sizes,
 )
-from timonel.engines.failures import TaskExit
-from timonel.engines.generations import DRAIN_GRACE_S
-from timonel.engines.lifecycle import (
+from timonel.engines.coordination.failures import TaskExit
+from timonel.engines.coordination.generations import DRAIN_GRACE_S
+from timonel.engines.coordination.lifecycle import (
     Begin,
     ScaleRequested,
     StartGeneration,

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from timonel.engines.local.heartbeat import ALIVE, PROGRESS, Heartbeat, read_beat, read_progress
+from timonel.engines.agent.heartbeat import ALIVE, PROGRESS, Heartbeat, read_beat, read_progress
 from timonel.processes.loop import Channel, Loop
 from timonel.processes.memory import SAMPLE_INTERVAL_S, OomWatch
 from timonel.processes.spawn import ProcessCommand, Runner, close_inherited, spawn

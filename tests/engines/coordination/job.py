@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from timonel.engines.base import TaskStatus
-from timonel.engines.coordinator import advance, initial
-from timonel.engines.failures import TaskExit
-from timonel.engines.lifecycle import (
+from timonel.engines.coordination.coordinator import advance, initial
+from timonel.engines.coordination.failures import TaskExit
+from timonel.engines.coordination.lifecycle import (
     Action,
     Begin,
     CoordinatorState,

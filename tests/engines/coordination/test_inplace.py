@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engines.job import Job, spec_of
+from tests.engines.coordination.job import Job, spec_of
 from timonel.engines.base import FailureCause, JobState
-from timonel.engines.failures import TaskExit, TaskReport
-from timonel.engines.generations import DRAIN_GRACE_S
-from timonel.engines.lifecycle import (
+from timonel.engines.coordination.failures import TaskExit, TaskReport
+from timonel.engines.coordination.generations import DRAIN_GRACE_S
+from timonel.engines.coordination.lifecycle import (
     Begin,
     KillTasks,
     ScaleRequested,

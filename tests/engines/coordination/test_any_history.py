@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engines.job import Job
-from tests.engines.strategies import specs, task_exits
+from tests.engines.coordination.job import Job
+from tests.engines.coordination.strategies import specs, task_exits
 from timonel.engines.base import JobState
-from timonel.engines.failures import TaskExit
-from timonel.engines.lifecycle import (
+from timonel.engines.coordination.failures import TaskExit
+from timonel.engines.coordination.lifecycle import (
     Begin,
     CoordinatorPhase,
     Event,

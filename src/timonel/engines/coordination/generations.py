@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from timonel.engines import elastic, inplace
 from timonel.engines.base import FailureCause, JobState, RoleSize, TaskStatus
-from timonel.engines.failures import Failure, root_failure
-from timonel.engines.lifecycle import (
+from timonel.engines.coordination import elastic, inplace
+from timonel.engines.coordination.failures import Failure, root_failure
+from timonel.engines.coordination.lifecycle import (
     CoordinatorPhase,
     CoordinatorState,
     KillTasks,
@@ -22,7 +22,7 @@ from timonel.engines.lifecycle import (
     with_status,
     with_task,
 )
-from timonel.engines.restarts import Decision, Loss, decide
+from timonel.engines.coordination.restarts import Decision, Loss, decide
 
 DRAIN_GRACE_S = 2.0
 """Grace period in seconds of tasks in a failed generation.

@@ -1,4 +1,4 @@
-"""States, events and actions of `timonel.engines.coordinator`, and queries of its tasks."""
+"""States, events and actions of the coordinator, and queries of its tasks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from timonel.engines.base import JobStatus, TaskStatus
-from timonel.engines.elastic import ElasticSlots
-from timonel.engines.failures import Failure, TaskExit
-from timonel.engines.restarts import RestartHistory
+from timonel.engines.coordination.elastic import ElasticSlots
+from timonel.engines.coordination.failures import Failure, TaskExit
+from timonel.engines.coordination.restarts import RestartHistory
 from timonel.engines.spec import JobSpec, RoleSpec
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timonel.engines.local.heartbeat import Heartbeat, read_beat, read_progress, steps_of
+from timonel.engines.agent.heartbeat import Heartbeat, read_beat, read_progress, steps_of
 
 
 def watched(

@@ -9,7 +9,7 @@ actions; the same events always lead to the same decisions.
                    waiting <───────────restart───────────── draining ──> ended
 
 While a job is starting or running, tasks of a role that restarts in place have a state machine of
-their own, in `timonel.engines.inplace`.
+their own, in `timonel.engines.coordination.inplace`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from timonel.engines import elastic, generations, inplace
 from timonel.engines.base import FailureCause, JobStatus, TaskState
-from timonel.engines.failures import Failure, fail
-from timonel.engines.lifecycle import (
+from timonel.engines.coordination import elastic, generations, inplace
+from timonel.engines.coordination.failures import Failure, fail
+from timonel.engines.coordination.lifecycle import (
     GONE,
     Action,
     Begin,

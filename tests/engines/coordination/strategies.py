@@ -7,7 +7,7 @@ import signal
 from hypothesis import strategies as st
 
 from timonel.engines.base import FailureCause
-from timonel.engines.failures import Failure, TaskExit, TaskReport
+from timonel.engines.coordination.failures import Failure, TaskExit, TaskReport
 from timonel.engines.spec import JobSpec, RestartPolicy, RoleSpec
 
 causes = st.sampled_from(FailureCause)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.engines.strategies import causes, policies
+from tests.engines.coordination.strategies import causes, policies
 from timonel.engines.base import FailureCause
-from timonel.engines.restarts import (
+from timonel.engines.coordination.restarts import (
     NEVER_RETRIED,
     Decision,
     Loss,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.engines.strategies import failures, task_exits
+from tests.engines.coordination.strategies import failures, task_exits
 from timonel.engines.base import FailureCause
-from timonel.engines.failures import (
+from timonel.engines.coordination.failures import (
     Failure,
     TaskExit,
     TaskReport,

@@ -19,7 +19,7 @@ AGENT = textwrap.dedent(
     """
     import socket, sys
     from pathlib import Path
-    from timonel.engines.local import agent
+    from timonel.engines.agent import agent
     from timonel.processes.memory import OomWatch
 
     class Watch(OomWatch):

@@ -9,10 +9,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from timonel.engines.agent.agent import run_agent
+from timonel.engines.agent.heartbeat import steps_of
 from timonel.engines.cluster import TaskAssignment, assign
-from timonel.engines.elastic import resized
-from timonel.engines.failures import TaskExit, parse_report
-from timonel.engines.lifecycle import (
+from timonel.engines.coordination.elastic import resized
+from timonel.engines.coordination.failures import TaskExit, parse_report
+from timonel.engines.coordination.lifecycle import (
     Event,
     KillTasks,
     StartFailed,
@@ -23,10 +25,8 @@ from timonel.engines.lifecycle import (
     TaskReady,
     TaskStarted,
 )
-from timonel.engines.local.agent import run_agent
 from timonel.engines.local.environment import TASK_DIR, role_environment, task_environment
 from timonel.engines.local.folder import JobFolder
-from timonel.engines.local.heartbeat import steps_of
 from timonel.engines.local.zygote_client import request_agent
 from timonel.engines.spec import JobSpec, RoleSpec, hang_timeout_s
 from timonel.processes.loop import Channel, Loop
@@ -58,7 +58,7 @@ class _Agent:
 
 
 @dataclass
-class Gang:
+class LocalLauncher:
     """Carries out a coordinator's actions with one agent per task, and emits events.
 
     Agents outlive generations; a dead agent is replaced at the next start.

@@ -1,0 +1,1 @@
+"""Decisions about a job: pure state machines that any engine drives."""
