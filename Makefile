@@ -7,7 +7,7 @@ WHEEL_VENV ?= .venv-wheel
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-peers lock-peers test-soak test-soak-serving test-browser clean
+.PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-browser bench-peers lock-peers test-soak test-soak-serving test-browser clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -66,13 +66,19 @@ $(VENV)/.browser: $(VENV)/.ready requirements/browser.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements/browser.txt
 	@touch $@
 
-test-browser: $(VENV)/.browser ## test the server's page in Chromium (Debian: apt install chromium)
-	$(BIN)/python -m pytest -m browser --timeout 300 tests/serving/console/page
+test-browser: $(VENV)/.browser ## test pages in Chromium (Debian: apt install chromium)
+	$(BIN)/python -m pytest -m browser --timeout 300 tests/serving/console/page tests/edge
 
 bench: bench-main-path bench-training bench-serving bench-tuning ## run all benchmarks
 
 bench-main-path: $(VENV)/.ready ## measure the path from raw files to the first prediction
 	$(BIN)/python benchmarks/main_path.py
+
+bench-edge: $(VENV)/.ready ## compare LiteRT models with the plain recipes of TensorFlow's converter
+	$(BIN)/python benchmarks/edge.py
+
+bench-browser: $(VENV)/.browser ## measure models in Chromium: load time, time per image
+	$(BIN)/python benchmarks/edge_browser.py
 
 bench-tuning: $(VENV)/.ready ## measure tuning: best values, cost of a proposal, early stopping, parallel trials
 	$(BIN)/python benchmarks/tuning.py

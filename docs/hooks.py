@@ -6,7 +6,7 @@ import html
 import inspect
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import typer
 from mkdocs.structure.files import File, Files
@@ -15,11 +15,46 @@ from timonel.cli.catalogue import ENTRIES
 from timonel.cli.defaults import VARIABLES
 from timonel.cli.groups import help_record
 from timonel.cli.main import app
+from timonel.edge.convert_options import ConvertOptions
 from timonel.errors import TimonelError
 from timonel.options import options_of
 from timonel.serving.serve_options import ServeOptions
 from timonel.training.train_options import TrainOptions
+from timonel.tuning.ai_platform import (
+    Hyperparameters,
+    JobConfig,
+    ParameterSpec,
+    TrainingInput,
+)
 from timonel.tuning.tune_options import TuneOptions
+
+TUNING_EXAMPLE = """
+trainingInput:
+  pythonModule: trainer.task
+  args: ["--epochs", "10"]
+  hyperparameters:
+    goal: MAXIMIZE
+    hyperparameterMetricTag: val_accuracy
+    maxTrials: 40
+    maxParallelTrials: 4
+    enableTrialEarlyStopping: true
+    params:
+      - parameterName: learning_rate
+        type: DOUBLE
+        minValue: 0.0001
+        maxValue: 0.1
+        scaleType: UNIT_LOG_SCALE
+      - parameterName: optimizer
+        type: CATEGORICAL
+        categoricalValues: [sgd, adam]
+""".lstrip()
+# By title: those of models that other tables link to are the models' names.
+TUNING_PARTS: dict[str, Any] = {
+    "Job": JobConfig,
+    "TrainingInput": TrainingInput,
+    "Hyperparameters": Hyperparameters,
+    "ParameterSpec": ParameterSpec,
+}
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -28,7 +63,11 @@ def on_files(files: Files, config: Any) -> Files:
         "reference/cli.md": command_line(),
         "reference/train.md": python_options("train", TrainOptions),
         "reference/tune.md": python_options("tune", TuneOptions),
+        "reference/tuning-yaml.md": tuning_yaml(),
         "reference/serve.md": python_options("serve", ServeOptions),
+        "reference/models-convert.md": python_options(
+            "edge.convert_version", ConvertOptions, "models convert"
+        ),
         "reference/errors.md": errors(),
         "changelog.md": Path(config.config_file_path).with_name("CHANGELOG.md").read_text(),
     }
@@ -122,11 +161,12 @@ def options(command: Any, context: typer.Context) -> str:
     return "\n".join(tables)
 
 
-def python_options(function: str, kind: type) -> str:
+def python_options(function: str, kind: type, command: str | None = None) -> str:
     """Return the reference of the options that a function and its command share."""
+    command = command or function
     lines = [
-        f"# Options of {function}\n",
-        f"Keywords of `timonel.{function}`. `timonel {function}` has the same options with `--`",
+        f"# Options of {command}\n",
+        f"Keywords of `timonel.{function}`. `timonel {command}` has the same options with `--`",
         "and hyphens: `--rest-port` is `rest_port`. Several values are a list in Python, and a",
         "repeated option on the command line.",
     ]
@@ -146,6 +186,45 @@ def python_options(function: str, kind: type) -> str:
             f"| `{name}` | <code>{escape(shown)}</code> | {value} | {escape(option.text)} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def tuning_yaml() -> str:
+    """Return the reference of AI Platform's YAML, from the models that read it."""
+    lines = [
+        "# YAML of tuning jobs\n",
+        "`timonel tune --config FILE` reads the configuration of an AI Platform training job, or",
+        "its `hyperparameters` alone. Unknown keys are errors.\n",
+        "```yaml",
+        TUNING_EXAMPLE.rstrip(),
+        "```",
+    ]
+    for title, model in TUNING_PARTS.items():
+        lines += [f"\n## {title}\n", "| Key | Values | Default | What it is |", "|---|---|---|---|"]
+        for field in model.model_fields.values():
+            default = "required" if field.is_required() else f"`{field.default}`"
+            if field.default in (None, ()):
+                default = ""
+            shown = escape(_yaml_type(field.annotation))
+            lines.append(f"| `{field.alias}` | {shown} | {default} | {field.description} |")
+        if model.unused:
+            listed = ", ".join(f"`{key}`" for key in sorted(model.unused))
+            lines.append(f"\nAccepted and ignored: {listed}.")
+    return "\n".join(lines) + "\n"
+
+
+def _yaml_type(kind: Any) -> str:
+    """Return the values of a YAML key in words."""
+    if get_origin(kind) is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(kind))
+    parts = [part for part in get_args(kind) if part not in (type(None), ...)]
+    if get_origin(kind) is tuple:
+        return f"list of: {_yaml_type(parts[0])}"
+    if parts == [int, float]:
+        return "number"
+    if parts:
+        return _yaml_type(parts[0])
+    names = {str: "text", int: "whole number", float: "number", bool: "`true`, `false`"}
+    return names.get(kind) or f"[{kind.__name__}](#{kind.__name__.lower()})"
 
 
 def errors() -> str:

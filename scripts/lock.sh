@@ -8,8 +8,8 @@ compile() {
         --no-annotate --custom-compile-command "make lock" "$@"
 }
 # Without vizier, which requires a nightly build.
-compile pyproject.toml --extra cmaes --extra legacy-keras --extra mlflow --extra mpi --extra wandb \
-    --extra gcs --extra otel --extra s3 --extra tensorboard --group dev --group docs \
+compile pyproject.toml --extra cmaes --extra legacy-keras --extra mlflow --extra mpi --extra mysql \
+    --extra postgresql --extra quantization --extra wandb --extra gcs --extra otel --extra s3 --extra tensorboard --group dev --group docs \
     -o requirements/dev.txt
 compile pyproject.toml --extra mlflow -c requirements/dev.txt -o requirements/demo.txt
 compile --group browser -c requirements/dev.txt -o requirements/browser.txt

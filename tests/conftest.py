@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -18,6 +19,15 @@ from timonel.storage import Workspace, find_workspace
 settings.register_profile("timonel", deadline=None)
 settings.load_profile("timonel")
 
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_SOON_MS = 30_000
+# A camera that shows a pattern, and WebGPU computed by the CPU.
+_DEVICES = (
+    "--use-fake-device-for-media-stream",
+    "--use-fake-ui-for-media-stream",
+    "--enable-unsafe-webgpu",
+    "--use-webgpu-adapter=swiftshader",
+)
 _CLEANED = ("TIMONEL_", "MLFLOW_", "WANDB_")
 
 
@@ -84,3 +94,23 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("mounting a tmpfs is not allowed here")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium, or a skipped test where it or Playwright is missing."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed; see make test-browser"
+    )
+    chosen = os.environ.get("TIMONEL_BROWSER") or next(
+        filter(None, map(shutil.which, _BROWSERS)), None
+    )
+    if chosen is None:
+        pytest.skip("there is no Chromium here; on Debian: apt install chromium")
+    # Chromium keeps no sandbox of its own as root.
+    arguments = [*_DEVICES, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    playwright.expect.set_options(timeout=_SOON_MS)
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=chosen, args=arguments)
+        yield started
+        started.close()

@@ -15,6 +15,9 @@ STATUS_STYLES = {
     "failed": "red",
     "lost": "red",
     "stopped": "yellow",
+    "interrupted": "yellow",
+    "unfinished": "yellow",
+    "unreachable": "red",
 }
 
 

@@ -51,6 +51,14 @@ def test_a_table_fits_and_cuts_only_its_wide_column() -> None:
     assert lines[1].endswith("1.235")
 
 
+def test_cells_have_no_control_codes() -> None:
+    assert plain(table(("N",), [("\x1b[31mred\x1b[0m\x1b[2J\x07 \x9b2J[b]",)]))[1] == "red 2J[b]"
+
+
+def test_headers_are_no_markup() -> None:
+    assert plain(table(("[/bold]", "[red]"), [(1, 2)]))[0].split() == ["[/bold]", "[red]"]
+
+
 @pytest.mark.parametrize(
     ("value", "text"), [(0.96667, "0.9667"), (152.13, "152.1"), (3.2e-5, "3.2e-05"), (1.0, "1")]
 )

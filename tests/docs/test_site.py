@@ -12,6 +12,7 @@ import pytest
 
 from timonel.cli.catalogue import ENTRIES
 from timonel.cli.demo import story
+from timonel.tuning.ai_platform import parse_config
 
 ROOT = Path(__file__).parents[2]
 _LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
@@ -56,6 +57,8 @@ def test_the_references_are_written_from_the_code(site: Path) -> None:
     python = (site / "reference" / "python" / "index.html").read_text()
     for name in ("timonel.data.convert", "timonel.training.train", "timonel.serving.serve"):
         assert f'id="{name}"' in python
+    tuning_yaml = (site / "reference" / "tuning-yaml" / "index.html").read_text()
+    assert all(key in tuning_yaml for key in ("maxParallelTrials", "parameterName", "scaleTier"))
     for name, option in (("train", "checkpoint_steps"), ("serve", "rest_port")):
         assert option in (site / "reference" / name / "index.html").read_text()
     errors = (site / "reference" / "errors" / "index.html").read_text()
@@ -74,3 +77,13 @@ def test_the_demo_runs_the_commands_of_the_readme() -> None:
     for command in (story.TRAIN, story.EXPORT, f"timonel serve {story.NAME}",
                     f"timonel convert digits/ {story.DATASET}"):  # fmt: skip
         assert command in readme
+
+
+def test_the_example_of_a_tuning_job_is_valid() -> None:
+    example = re.search(
+        r'TUNING_EXAMPLE = """\n(.*?)"""', (ROOT / "docs/hooks.py").read_text(), re.DOTALL
+    )
+    assert example is not None
+    job = parse_config(example[1])
+    assert [parameter.name for parameter in job.space.parameters] == ["learning_rate", "optimizer"]
+    assert job.python_module == "trainer.task"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from timonel.errors import InputError, TimonelError
-from timonel.storage import exclusive
+from timonel.storage import exclusive, is_held
 
 HOLDS = """
 import sys, time
@@ -36,6 +37,17 @@ def test_a_block_that_raises_frees_the_lock(tmp_path: Path) -> None:
         raise ValueError("no")
     with exclusive(tmp_path / "lock", timeout_s=0):
         pass
+
+
+def test_a_held_lock_is_seen_without_taking_it(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    assert not is_held(lock)
+    assert not lock.exists(), "a reader writes nothing"
+    with exclusive(lock):
+        assert is_held(lock)
+    with lock.open() as other:
+        fcntl.flock(other, fcntl.LOCK_SH)  # another process that asks
+        assert not is_held(lock)
 
 
 def test_who_waits_gets_it_next(tmp_path: Path) -> None:

@@ -44,7 +44,11 @@ ENTRIES = (
     CommandEntry("lineage", LOOK, "Trace a dataset, run or model to its sources and products."),
     CommandEntry("jobs", LOOK, "List, show, scale, resume and stop jobs."),
     CommandEntry("studies", LOOK, "List, show, resume and stop studies; export their best model."),
-    CommandEntry("models", LOOK, "List, show, add, check, optimize and delete model versions."),
+    CommandEntry(
+        "models",
+        LOOK,
+        "List, show, add, check, convert, compare, optimize and delete model versions.",
+    ),
     CommandEntry("data", LOOK, "Convert, list, show and verify datasets."),
     CommandEntry("servers", LOOK, "List and stop running servers."),
     CommandEntry("keys", LOOK, "Create, list and revoke API keys of servers."),

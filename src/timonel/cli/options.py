@@ -32,7 +32,14 @@ DataOption = Annotated[
     ),
 ]
 EngineOption = Annotated[
-    str, typer.Option("--engine", help="Engine that runs the job.", rich_help_panel=JOB)
+    str | None,
+    typer.Option(
+        "--engine",
+        help="Engine that runs the job.",
+        metavar="NAME",
+        show_default="this machine",
+        rich_help_panel=JOB,
+    ),
 ]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

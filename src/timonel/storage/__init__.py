@@ -9,7 +9,7 @@ from timonel.storage.documents import (
     read_document,
     write_document,
 )
-from timonel.storage.locks import exclusive
+from timonel.storage.locks import exclusive, is_held
 from timonel.storage.uris import is_local, join, local_path, normalise
 from timonel.storage.workspace import Workspace, find_workspace
 
@@ -23,6 +23,7 @@ __all__ = [
     "document",
     "exclusive",
     "find_workspace",
+    "is_held",
     "is_local",
     "join",
     "local_path",

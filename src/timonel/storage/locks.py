@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from timonel.errors import TimonelError
+from timonel.errors import InputError, TimonelError
 from timonel.storage.atomic import unwritable
 
 
@@ -39,6 +39,28 @@ def exclusive(path: Path, *, timeout_s: float = 30.0) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a process holds the lock file at ``path``. Writes nothing.
+
+    Raises:
+        InputError: The lock file cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        # Shared, so that two processes that ask at the same time see no holder in each other.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _acquire(descriptor: int, path: Path, timeout_s: float) -> None:

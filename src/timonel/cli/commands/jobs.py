@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from json import dumps
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,18 +10,18 @@ import typer
 
 from timonel.cli.groups import Json, StyledCommand, noun
 from timonel.cli.settings import GlobalOptions
-from timonel.errors import JobError, NotFoundError, SpecError, TimonelError
+from timonel.errors import JobError, TimonelError
 
 if TYPE_CHECKING:
-    from timonel.engines import Engine, JobStatus
+    from timonel.engines import JobStatus
     from timonel.storage import Workspace
+    from timonel.training import Job
 
 app = noun("List, show, scale, resume and stop jobs.")
 
 JobRef = Annotated[str, typer.Argument(help="Job ID, ID prefix, or 'last'.")]
 _STOP_S = 120.0
 """Each task is killed after its grace period, which is much shorter."""
-_POLL_S = 0.2
 
 
 @app.command("list", cls=StyledCommand)
@@ -36,8 +35,9 @@ def list_(
     """List the jobs of the workspace, newest first."""
     from timonel.cli.render import jobs as render
     from timonel.cli.render.output import console, print_json
+    from timonel.training.jobs import list_jobs
 
-    found = engine_of(GlobalOptions.of(ctx).find()).jobs()
+    found = list_jobs(GlobalOptions.of(ctx).find())
     shown = found[:limit] if limit > 0 else found
     if json:
         print_json({"jobs": [render.job_json(job) for job in shown]})
@@ -54,9 +54,10 @@ def show(ctx: typer.Context, job: JobRef = "last", json: Json = False) -> None:
     from timonel.cli.render.output import console, print_json
     from timonel.cli.render.runs import pace_json, paces_of
     from timonel.training.display import progress_lines
+    from timonel.training.jobs import find_job
 
     workspace = GlobalOptions.of(ctx).find()
-    status = engine_of(workspace).status(find_job(workspace, job))
+    status = find_job(workspace, job).status()
     events = _run_events(workspace, status.job_id)
     if json:
         print_json({**render.job_json(status), **pace_json(paces_of(events))})
@@ -77,15 +78,14 @@ def scale(
     Needs a job started with '--workers MIN:MAX'. Its tasks save a checkpoint and restart at the
     same step with the new number of workers.
     """
-    from timonel.training.handles import scale_workers
+    from timonel.training.jobs import find_job
 
-    workspace = GlobalOptions.of(ctx).find()
-    job_id = find_job(workspace, job)
-    scale_workers(engine_of(workspace), job_id, workers)
+    found = find_job(GlobalOptions.of(ctx).find(), job)
+    found.scale(workers)
     if json:
-        _print_json(engine_of(workspace).status(job_id))
+        _print_json(found.status())
     else:
-        typer.echo(f"{job_id} restarts with {workers} worker{'s' * (workers != 1)}")
+        typer.echo(f"{found.id} restarts with {workers} worker{'s' * (workers != 1)}")
 
 
 @app.command(cls=StyledCommand)
@@ -95,14 +95,15 @@ def resume(ctx: typer.Context, job: JobRef = "last", json: Json = False) -> None
     The job and its run keep their IDs, and the restart count starts at zero.
     """
     from timonel.training.handles import resume_job
+    from timonel.training.jobs import find_job
 
     workspace = GlobalOptions.of(ctx).find()
-    job_id = find_job(workspace, job)
-    resume_job(workspace, engine_of(workspace), job_id)
+    found = find_job(workspace, job)
+    resume_job(workspace, found.engine, found.id)
     if json:
-        _print_json(engine_of(workspace).status(job_id))
+        _print_json(found.status())
     else:
-        typer.echo(f"{job_id} resumes: see 'timonel logs {job_id} --follow'")
+        typer.echo(f"{found.id} resumes: see 'timonel logs {found.id} --follow'")
 
 
 @app.command(cls=StyledCommand)
@@ -120,15 +121,14 @@ def logs(
     ] = False,
 ) -> None:
     """Print the output of a job's tasks."""
+    from timonel.training.jobs import find_job
     from timonel.training.terminal import says_no_gpu
 
-    workspace = GlobalOptions.of(ctx).find()
-    job_id = find_job(workspace, job)
-    engine = engine_of(workspace)
-    names = [found.task_id for found in engine.status(job_id).tasks]
+    found = find_job(GlobalOptions.of(ctx).find(), job)
+    names = [each.task_id for each in found.status().tasks]
     several = task is None and len(names) > 1
     width = max(map(len, names), default=0)
-    for line in engine.logs(job_id, task_id=task, follow=follow):
+    for line in found.logs(task_id=task, follow=follow):
         if says_no_gpu(line.text):
             continue
         if json:
@@ -150,32 +150,29 @@ def stop(
 
     Has no effect on a job that has ended.
     """
-    workspace = GlobalOptions.of(ctx).find()
-    job_id = find_job(workspace, job)
-    engine = engine_of(workspace)
-    had_ended = engine.status(job_id).state.is_final
+    from timonel.training.jobs import find_job
+
+    found = find_job(GlobalOptions.of(ctx).find(), job)
+    had_ended = found.status().state.is_final
     if not had_ended:
-        engine.cancel(job_id)
+        found.stop()
         if wait:
-            _wait_for_end(engine, job_id)
-    status = engine.status(job_id)
+            _wait_for_end(found)
+    status = found.status()
     if json:
         _print_json(status)
     elif not had_ended and not wait:
-        typer.echo(f"{job_id} is stopping")
+        typer.echo(f"{found.id} is stopping")
     else:
-        typer.echo(f"{job_id} has {status.state.value}{' already' if had_ended else ''}")
+        typer.echo(f"{found.id} has {status.state.value}{' already' if had_ended else ''}")
 
 
-def _wait_for_end(engine: Engine, job_id: str) -> None:
-    deadline = time.monotonic() + _STOP_S
-    while not engine.status(job_id).state.is_final:
-        if time.monotonic() > deadline:
-            raise JobError(
-                f"{job_id} still runs {_STOP_S:g} s after the request to stop",
-                hint=f"see 'timonel jobs show {job_id}'",
-            )
-        time.sleep(_POLL_S)
+def _wait_for_end(job: Job) -> None:
+    if not job.wait(_STOP_S).state.is_final:
+        raise JobError(
+            f"{job.id} still runs {_STOP_S:g} s after the request to stop",
+            hint=f"see 'timonel jobs show {job.id}'",
+        )
 
 
 def _print_json(status: JobStatus) -> None:
@@ -185,42 +182,6 @@ def _print_json(status: JobStatus) -> None:
     print_json(render.job_json(status))
 
 
-def engine_of(workspace: Workspace) -> Engine:
-    """Return the engine of the workspace's jobs."""
-    from timonel.engines import get_engine
-
-    return get_engine("local", workspace)
-
-
-def find_job(workspace: Workspace, ref: str) -> str:
-    """Return the id of a job from its id, a prefix of it, or ``last``.
-
-    Raises:
-        NotFoundError: No job matches.
-        SpecError: Several jobs match the prefix.
-    """
-    known = _job_ids(workspace)
-    if ref in known:
-        return ref
-    if ref == "last" and (readable := engine_of(workspace).jobs()):
-        return readable[0].job_id
-    matches = [name for name in known if ref and name.startswith(ref)]
-    if len(matches) > 1:
-        raise SpecError(
-            f"{ref!r} matches {len(matches)} jobs",
-            hint=f"use a longer prefix: {', '.join(matches[:3])}",
-        )
-    if not matches and (ref == "last" or not known):
-        raise NotFoundError(
-            "this workspace has no jobs", hint="start one with 'timonel train SCRIPT'"
-        )
-    if not matches:
-        raise NotFoundError(
-            f"no job matches {ref!r}", hint="'timonel jobs' lists the jobs of this workspace"
-        )
-    return matches[0]
-
-
 def _run_events(workspace: Workspace, job_id: str) -> list[dict[str, Any]]:
     """Return the events of a job's run; empty if it has none."""
     from timonel.tracking import read_run
@@ -228,8 +189,3 @@ def _run_events(workspace: Workspace, job_id: str) -> list[dict[str, Any]]:
     with contextlib.suppress(TimonelError):
         return read_run(workspace, job_id).events()
     return []
-
-
-def _job_ids(workspace: Workspace) -> list[str]:
-    folders = workspace.jobs.iterdir() if workspace.jobs.is_dir() else ()
-    return sorted(path.name for path in folders if path.is_dir() and path.name[0] != ".")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 
 app = single()
 
+
+class _Program(NamedTuple):
+    entry: str | None
+    data: str | dict[str, str] | None
+    params: Mapping[str, Any]
+
+
 _REFRESH_PER_S = 4
 _PIPE_WIDTH = 200
 _PIPE_INTERVAL_S = 30.0
@@ -42,10 +49,18 @@ _PIPE_INTERVAL_S = 30.0
 @takes(TrainOptions)
 def train(
     ctx: typer.Context,
-    entry: Annotated[str, ENTRY],
+    entry: Annotated[str | None, ENTRY] = None,
     args: ScriptArgs = None,
     *,
     data: DataOption = None,
+    quantize_aware: Annotated[
+        str | None,
+        typer.Option(
+            help="Fine-tune this run's model with simulated 8-bit integers, instead of a script.",
+            metavar="RUN",
+            rich_help_panel=PROGRAM,
+        ),
+    ] = None,
     params: Annotated[
         list[str] | None,
         typer.Option(
@@ -55,7 +70,7 @@ def train(
             rich_help_panel=PROGRAM,
         ),
     ] = None,
-    engine: EngineOption = "local",
+    engine: EngineOption = None,
     detach: Annotated[
         bool,
         typer.Option(
@@ -89,10 +104,15 @@ def train(
     # A task of a user-managed cluster, or of mpirun, has run in this process and ended by now.
     is_rank_here = options["launcher"] == "mpi" and is_rank(os.environ)
     is_job = options["cluster"] is None and not is_rank_here
+    program = _Program(entry, parse_data(data), parse_params(params))
+    if quantize_aware is not None:
+        program = _fine_tuning(workspace, quantize_aware, program, remarks)
+    if program.entry is None:
+        raise SpecError("nothing to train", hint="give a script, a notebook or a module")
     run = timonel.train(
-        entry,
-        data=parse_data(data),
-        params=parse_params(params),
+        program.entry,
+        data=program.data,
+        params=program.params,
         args=tuple(args or ()),
         workspace=workspace,
         engine=engine,
@@ -120,6 +140,21 @@ def train(
             run.job.wait()
             raise interruption(workspace, run.id) from None
     _print_run(run, remarks, json=json, detach=detach)
+
+
+def _fine_tuning(workspace: Workspace, run: str, given: _Program, remarks: Console) -> _Program:
+    from timonel.training.quantize_aware.plan import PROGRAM as FINE_TUNING
+    from timonel.training.quantize_aware.plan import plan_fine_tuning
+
+    if given.entry is not None:
+        raise SpecError(
+            f"--quantize-aware trains the model of run {run}, and no script",
+            hint=f"remove {given.entry}",
+        )
+    if isinstance(given.data, dict):
+        raise SpecError("--quantize-aware takes one dataset", hint="give --data FOLDER")
+    plan = plan_fine_tuning(workspace, run, given.params, given.data, remarks.print)
+    return _Program(FINE_TUNING, plan.data, plan.params)
 
 
 def _print_run(run: Run, remarks: Console, *, json: bool, detach: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from timonel.styles import STATUS_STYLES, number
+
+# Escape sequences and control characters, as in the messages of coloured errors.
+_CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, wide: int = 0) -> Table:
@@ -26,7 +30,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, wide: int = 
     for index, header in enumerate(headers):
         width = max([len(header), *[row[index].cell_len for row in cells]])
         made.add_column(
-            header,
+            Text(header),  # a string could contain markup
             # Rich narrows only columns that may wrap; the cells themselves are truncated.
             no_wrap=index != wide,
             min_width=len(header) if index == wide else width,
@@ -53,7 +57,7 @@ def cell(value: Any) -> Text:
         return value
     if value is None:
         return Text("-", style="dim")
-    return Text(number(value) if isinstance(value, float) else str(value))
+    return Text(number(value) if isinstance(value, float) else _CONTROLS.sub("", str(value)))
 
 
 def status(word: str) -> Text:

@@ -27,22 +27,7 @@ playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed; see make test-browser"
 )
 expect = playwright.expect
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SOON_MS = 30_000
-
-
-@pytest.fixture(scope="session")
-def browser():
-    chosen = os.environ.get("TIMONEL_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
-    if chosen is None:
-        pytest.skip("there is no Chromium here; on Debian: apt install chromium")
-    # Chromium keeps no sandbox of its own as root.
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-    expect.set_options(timeout=SOON_MS)
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=chosen, args=arguments)
-        yield started
-        started.close()
 
 
 @pytest.fixture
