@@ -18,6 +18,7 @@ from ai_edge_litert import schema_py_generated as schema
 from timonel.edge.report import INTEGERS, LayerError, Quantization
 from timonel.edge.samples import Inputs
 from timonel.errors import ModelError, SpecError
+from timonel.models.exports import simulates_integers
 from timonel.models.signatures import SERVING
 
 _UNSUPPORTED = re.compile(
@@ -84,11 +85,6 @@ def with_byte_pixels(content: bytes) -> bytes:
     builder = flatbuffers.Builder(len(content))
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())
-
-
-def simulates_integers(saved_model: Path) -> bool:
-    """Return whether a model was trained with simulated integers, and still computes with them."""
-    return b"FakeQuant" in (saved_model / "saved_model.pb").read_bytes()
 
 
 def layer_errors(

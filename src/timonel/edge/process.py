@@ -24,6 +24,7 @@ from timonel.edge.report import (
 )
 from timonel.errors import ModelError, SpecError
 from timonel.models.child import answer_request, end_with_parent
+from timonel.models.exports import simulates_integers
 from timonel.storage import write_bytes
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ def convert(request: ConversionRequest) -> ConversionReport:
     import tensorflow as tf  # noqa: PLC0415 - takes seconds; the request is read first
 
     from timonel.edge.device_model import load_device_model  # noqa: PLC0415
-    from timonel.edge.litert import simulates_integers  # noqa: PLC0415
     from timonel.edge.samples import read_samples  # noqa: PLC0415
     from timonel.edge.tfjs import TfjsModel, write_tfjs  # noqa: PLC0415
 

@@ -68,6 +68,11 @@ def saved_model_of(folder: Path) -> Path:
     return folder / SAVED_MODEL_DIR
 
 
+def simulates_integers(saved_model: Path) -> bool:
+    """Return whether a model was trained with simulated integers, and still computes with them."""
+    return b"FakeQuant" in (saved_model / "saved_model.pb").read_bytes()
+
+
 def verify_export(folder: Path) -> Export:
     """Read the export in ``folder`` and verify the digest of its files.
 

@@ -132,8 +132,12 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
     return version
 
 
-def find_model(workspace: Workspace, run: str, progress: Progress) -> tuple[RunRecord, Artifact]:
+def find_model(
+    workspace: Workspace, run: str, progress: Progress | None = None
+) -> tuple[RunRecord, Artifact]:
     """Return a training run and its SavedModel; for ``last``, the newest run with one.
+
+    ``progress`` is called with a line if that is not the last run.
 
     Raises:
         NotFoundError: The run does not exist.
@@ -183,11 +187,14 @@ def _raw_folder(data_root: str | os.PathLike[str] | None) -> Path | None:
     return root
 
 
-def _last_with_model(workspace: Workspace, last: RunRecord, say: Progress) -> RunRecord:
+def _last_with_model(workspace: Workspace, last: RunRecord, progress: Progress | None) -> RunRecord:
     """Return the newest training run with a model, or ``last`` if none has one."""
     for record in list_runs(workspace, kind="train"):
         if _model_of(record) is not None:
-            say(f"using {record.id}: the last run, {last.id}, has no model ({last.status})")
+            if progress is not None:
+                progress(
+                    f"using {record.id}: the last run, {last.id}, has no model ({last.status})"
+                )
             return record
     return last
 

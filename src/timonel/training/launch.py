@@ -17,6 +17,7 @@ from timonel.training.entries import Entry
 from timonel.training.finish import interruption
 from timonel.training.handles import Job, Run
 from timonel.training.job import job_spec
+from timonel.training.quantize_aware.plan import FineTuning, plan_fine_tuning
 from timonel.training.request import JOB_OPTION_NAMES, JobOptions, Request, check_request
 from timonel.training.settings import settings_of
 from timonel.training.train_options import TrainOptions
@@ -26,11 +27,12 @@ Progress = Callable[[Mapping[str, Any]], None]
 
 @documented(TrainOptions)
 def train(  # noqa: PLR0913 - the public function: all but one are optional
-    entry: Entry,
+    entry: Entry | None = None,
     *,
     data: str | os.PathLike[str] | Mapping[str, str] | None = None,
     params: Mapping[str, Any] | None = None,
     args: Sequence[str] = (),
+    quantize_aware: str | None = None,
     workspace: Workspace | str | os.PathLike[str] | None = None,
     engine: str | Engine | None = None,
     detach: bool = False,
@@ -47,6 +49,9 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
         params: Parameters; a script receives each as a flag ``--name=value``, a function as a
             keyword.
         args: Further arguments of a script.
+        quantize_aware: Instead of an entry, a run whose model is fine-tuned with simulated 8-bit
+            integers: its ID or a prefix of it, its name, or ``last``. By default on the run's
+            dataset; ``params`` changes ``epochs``, ``learning_rate`` and ``batch_size``.
         workspace: A workspace or its location; see `timonel.storage.find_workspace`.
         engine: An engine or its name; by default this machine.
         detach: Return once the job is submitted.
@@ -67,6 +72,11 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
         settings, given["cluster"], given["task_type"], given["task_index"], os.environ
     )
     job_options = JobOptions.of(**{name: given[name] for name in JOB_OPTION_NAMES})
+    found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
+    if quantize_aware is not None:
+        entry, data, params = _fine_tuning(found, quantize_aware, entry, data, params)
+    if entry is None:
+        raise SpecError("nothing to train", hint="give a script, a notebook or a module")
     request = check_request(
         entry,
         data=data,
@@ -75,7 +85,6 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
         args=args,
         pass_job_dir=job_options.pass_job_dir,
     )
-    found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
     if place is not None:
         if detach:
             raise SpecError("--detach cannot be used with --cluster: the task runs here")
@@ -87,6 +96,24 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
     if not detach:
         _follow(run, progress)
     return run
+
+
+def _fine_tuning(
+    workspace: Workspace,
+    run: str,
+    entry: Entry | None,
+    data: str | os.PathLike[str] | Mapping[str, str] | None,
+    params: Mapping[str, Any] | None,
+) -> FineTuning:
+    if entry is not None:
+        raise SpecError(
+            f"--quantize-aware trains the model of run {run}, and no script",
+            hint=f"remove {entry}",
+        )
+    if isinstance(data, Mapping):
+        raise SpecError("--quantize-aware takes one dataset", hint="give --data FOLDER")
+    dataset = None if data is None else os.fspath(data)
+    return plan_fine_tuning(workspace, run, params or {}, dataset)
 
 
 def submit(

@@ -97,7 +97,7 @@ def test_the_fine_tuned_model_is_better_in_int8(
     # The integers are those that the training simulated.
     assert found[2].agreement > 0.98
     with pytest.raises(SpecError, match="with simulated integers already"):
-        plan_fine_tuning(workspace, run.id, {}, None, print)
+        plan_fine_tuning(workspace, run.id, {}, None)
     with pytest.raises(SpecError, match="so it has no float16"):
         convert_version(aware, quantize="float16", output=str(tmp_path / "float16"))
 
@@ -120,13 +120,13 @@ def test_other_data_is_refused(workspace: Workspace, tmp_path: Path) -> None:
         Image.fromarray(np.full((8, 8), number, np.uint8)).save(folder / f"{number}.png")
     convert(tmp_path / "raw", tmp_path / "data", workspace=workspace)
     with pytest.raises(SpecError, match="has the labels even, odd, the model 0, 1, 2"):
-        plan_fine_tuning(workspace, run, {}, str(tmp_path / "data"), print)
+        plan_fine_tuning(workspace, run, {}, str(tmp_path / "data"))
 
 
 def test_bad_requests_are_refused(workspace: Workspace, tmp_path: Path) -> None:
     run = list_runs(workspace, kind="train")[-1].id
     with pytest.raises(SpecError, match="no parameter 'units'"):
-        plan_fine_tuning(workspace, run, {"units": "3"}, None, print)
+        plan_fine_tuning(workspace, run, {"units": "3"}, None)
     command = ["-w", str(workspace.root), "train", "--quantize-aware", run]
     assert call([*command, "train.py"]) == 2
     assert call(["-w", str(workspace.root), "train"]) == 2
@@ -134,4 +134,4 @@ def test_bad_requests_are_refused(workspace: Workspace, tmp_path: Path) -> None:
     script.write_text("print('no model')")
     bare = train(script, workspace=workspace, progress=False, strategy="none")
     with pytest.raises(ModelError, match="without a model"):
-        plan_fine_tuning(workspace, bare.id, {}, None, print)
+        plan_fine_tuning(workspace, bare.id, {}, None)

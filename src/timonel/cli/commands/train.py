@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,12 +31,6 @@ if TYPE_CHECKING:
     from timonel.training.display import TrainingView
 
 app = single()
-
-
-class _Program(NamedTuple):
-    entry: str | None
-    data: str | dict[str, str] | None
-    params: Mapping[str, Any]
 
 
 _REFRESH_PER_S = 4
@@ -95,6 +89,7 @@ def train(
     checkpoints it has saved are kept.
     """
     import timonel
+    from timonel.models.publish import find_model
     from timonel.training.finish import interruption
     from timonel.training.mpi import is_rank
 
@@ -104,16 +99,14 @@ def train(
     # A task of a user-managed cluster, or of mpirun, has run in this process and ended by now.
     is_rank_here = options["launcher"] == "mpi" and is_rank(os.environ)
     is_job = options["cluster"] is None and not is_rank_here
-    program = _Program(entry, parse_data(data), parse_params(params))
-    if quantize_aware is not None:
-        program = _fine_tuning(workspace, quantize_aware, program, remarks)
-    if program.entry is None:
-        raise SpecError("nothing to train", hint="give a script, a notebook or a module")
+    if quantize_aware == "last":
+        quantize_aware = find_model(workspace, quantize_aware, remarks.print)[0].id
     run = timonel.train(
-        program.entry,
-        data=program.data,
-        params=program.params,
+        entry,
+        data=parse_data(data),
+        params=parse_params(params),
         args=tuple(args or ()),
+        quantize_aware=quantize_aware,
         workspace=workspace,
         engine=engine,
         detach=is_job or detach,
@@ -140,21 +133,6 @@ def train(
             run.job.wait()
             raise interruption(workspace, run.id) from None
     _print_run(run, remarks, json=json, detach=detach)
-
-
-def _fine_tuning(workspace: Workspace, run: str, given: _Program, remarks: Console) -> _Program:
-    from timonel.training.quantize_aware.plan import PROGRAM as FINE_TUNING
-    from timonel.training.quantize_aware.plan import plan_fine_tuning
-
-    if given.entry is not None:
-        raise SpecError(
-            f"--quantize-aware trains the model of run {run}, and no script",
-            hint=f"remove {given.entry}",
-        )
-    if isinstance(given.data, dict):
-        raise SpecError("--quantize-aware takes one dataset", hint="give --data FOLDER")
-    plan = plan_fine_tuning(workspace, run, given.params, given.data, remarks.print)
-    return _Program(FINE_TUNING, plan.data, plan.params)
 
 
 def _print_run(run: Run, remarks: Console, *, json: bool, detach: bool) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from timonel.data import Dataset
 from timonel.data.schema import TableSchema
 from timonel.errors import MissingExtraError, SpecError
 from timonel.models.architecture import read_architecture
-from timonel.models.exports import export_folder_of, saved_model_of, verify_export
-from timonel.models.publish import Progress, find_model
+from timonel.models.exports import (
+    export_folder_of,
+    saved_model_of,
+    simulates_integers,
+    verify_export,
+)
+from timonel.models.publish import find_model
 from timonel.models.schema import Export
 from timonel.storage import Workspace, local_path
 
@@ -21,15 +25,16 @@ DEFAULTS: Mapping[str, Any] = {"epochs": 3, "learning_rate": 1e-4, "batch_size":
 """Parameters of the fine-tuning, which ``--set`` changes."""
 
 
-@dataclass(frozen=True)
-class FineTuning:
-    """Arguments of `timonel.train` for a fine-tuning.
+class FineTuning(NamedTuple):
+    """Program and arguments of a job that fine-tunes a model.
 
     Attributes:
-        data: The dataset of the original run.
+        entry: The module of the program.
+        data: The dataset.
         params: Parameters of the program.
     """
 
+    entry: str
     data: str
     params: Mapping[str, Any]
 
@@ -39,7 +44,6 @@ def plan_fine_tuning(
     run: str,
     params: Mapping[str, Any],
     data: str | None,
-    progress: Progress,
 ) -> FineTuning:
     """Plan the fine-tuning of a run's model.
 
@@ -48,7 +52,6 @@ def plan_fine_tuning(
         run: The run: its ID or a prefix of it, its name, or ``last``.
         params: Parameters that differ from `DEFAULTS`.
         data: The dataset; by default that of the run.
-        progress: Called with a line if ``last`` is not the last run.
 
     Raises:
         NotFoundError: The run does not exist.
@@ -64,10 +67,10 @@ def plan_fine_tuning(
             f"--quantize-aware has no parameter {min(unknown)!r}",
             hint=f"it has {', '.join(DEFAULTS)}",
         )
-    record, artifact = find_model(workspace, run, progress)
+    record, artifact = find_model(workspace, run)
     folder = export_folder_of(local_path(artifact.uri))
     export = verify_export(folder)
-    if b"FakeQuant" in (saved_model_of(folder) / "saved_model.pb").read_bytes():
+    if simulates_integers(saved_model_of(folder)):
         raise SpecError(
             f"run {record.id} trained with simulated integers already",
             hint="fine-tune the run before it, with --set epochs=N for more epochs",
@@ -94,7 +97,7 @@ def plan_fine_tuning(
     if dataset.digest not in datasets.values():
         _check_dataset(dataset, export)
     chosen = {**DEFAULTS, **params}
-    return FineTuning(place, {"model": str(folder), "run": record.id, **chosen})
+    return FineTuning(PROGRAM, place, {"model": str(folder), "run": record.id, **chosen})
 
 
 def _check_dataset(dataset: Dataset, export: Export) -> None:
