@@ -1,7 +1,7 @@
-"""Supervisor: runs the coordinator of one job on this machine.
+"""Supervisor of one job on this machine.
 
-A single thread feeds the coordinator (`timonel.engines.coordination`) with events of agents,
-signals and the clock, carries out the returned actions, and publishes the status at each change.
+A single thread waits for agents, signals and requests of users, and hands them to
+`timonel.engines.coordination.supervision`.
 """
 
 from __future__ import annotations
@@ -14,21 +14,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from timonel.engines.base import JobState, JobStatus
-from timonel.engines.coordination.coordinator import advance
 from timonel.engines.coordination.lifecycle import (
-    Action,
-    Begin,
-    CoordinatorPhase,
     CoordinatorState,
     Event,
-    KillTasks,
     ScaleRequested,
-    StartGeneration,
-    StartTask,
     StopRequested,
-    StopTasks,
-    Tick,
 )
+from timonel.engines.coordination.supervision import supervise
 from timonel.engines.local.commands import Commands
 from timonel.engines.local.folder import JobFolder
 from timonel.engines.local.launcher import LocalLauncher
@@ -66,8 +58,7 @@ class Supervisor:
         record = folder.read()
         name_process(f"job {spec.job_id}")
         self._record = replace(record, owner=guard, supervisor=identity)
-        # A resumed job keeps its generation number.
-        self._state = CoordinatorState(spec, record.status)
+        self._spec = spec
         self._launcher = LocalLauncher(spec, folder, self._loop, str(identity), self._events.append)
         self._commands = Commands(spec, folder, self._loop, str(identity))
 
@@ -82,16 +73,18 @@ class Supervisor:
         if self._folder.stop_file.exists():
             self._events.append(StopRequested())
         self._read_requested_sizes()
-        self._events.append(Begin())
-        self._process_events()
-        while self._state.phase is not CoordinatorPhase.ENDED:
-            self._wait()
-            self._process_events()
-        self._end()
+        outcome = supervise(
+            # A resumed job keeps its generation number.
+            CoordinatorState(self._spec, self._record.status),
+            self._launcher,
+            self._events,
+            wait=self._wait,
+            publish=self._publish,
+            now=self._now,
+        )
+        self._end(outcome)
 
-    def _wait(self) -> None:
-        wake_at = self._state.wake_at
-        timeout_s = None if wake_at is None else max(0.0, wake_at - self._now())
+    def _wait(self, timeout_s: float | None) -> None:
         signals = self._loop.wait(timeout_s)
         if _STOP_SIGNALS.intersection(signals):
             self._folder.request_stop("the supervisor received a signal to stop")
@@ -101,46 +94,18 @@ class Supervisor:
         if signal.SIGCHLD in signals:
             for pid, _ in reap():
                 self._commands.died(pid)
-        self._events.append(Tick())
 
     def _read_requested_sizes(self) -> None:
         sizes = self._folder.requested_sizes()
         if sizes:
             self._events.append(ScaleRequested(sizes))
 
-    def _process_events(self) -> None:
-        while self._events:
-            event = self._events.popleft()
-            before = self._state
-            self._state, actions = advance(before, event, self._now())
-            for action in actions:
-                self._carry_out(action)
-            if (
-                self._state.status != before.status
-                and self._state.phase is not CoordinatorPhase.ENDED
-            ):
-                logger.info("%s -> %s", event, self._state.status.state)
-                self._publish(self._state.status)
-
-    def _carry_out(self, action: Action) -> None:
-        logger.info("%s", action)
-        match action:
-            case StartGeneration():
-                self._launcher.start(action, self._state.status.message)
-            case StartTask():
-                self._launcher.restart(action)
-            case StopTasks():
-                self._launcher.stop(action)
-            case KillTasks():
-                self._launcher.kill(action)
-
-    def _end(self) -> None:
+    def _end(self, outcome: JobStatus) -> None:
         """Run the epilogue, publish the end, then wait for sidecars.
 
         Readers of a final state see the epilogue's effects, but do not wait for sidecars such as a
         mirror.
         """
-        outcome = self._state.status
         winding_down = outcome.model_copy(update={"state": JobState.STOPPING, "ended_at": None})
         self._publish(winding_down)
         self._launcher.close()
