@@ -9,11 +9,15 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from tests.waiting import until
+from timonel.engines.agent.messages import AgentEvent, StartOrder, decode_event, encode
+from timonel.engines.coordination.lifecycle import TaskExited, TaskReady, TaskStarted
 from timonel.processes.loop import Channel
 from timonel.testing.engines import TASK_MODULE
+
+E = TypeVar("E", TaskStarted, TaskReady, TaskExited)
 
 AGENT = textwrap.dedent(
     """
@@ -38,23 +42,20 @@ AGENT = textwrap.dedent(
 )
 
 
-def order(folder: Path) -> dict[str, Any]:
+def order(folder: Path) -> StartOrder:
     """Return the order to start a task that waits."""
-    return {
-        "op": "start",
-        "task_id": "worker-0",
-        "generation": 1,
-        "attempt": 1,
-        "hang_timeout_s": None,
-        "stall_timeout_s": None,
-        "module": TASK_MODULE,
-        "args": ["ready", "wait"],
-        "env": {**os.environ, "TIMONEL_TASK_DIR": str(folder)},
-        "cwd": str(folder),
-        "log": str(folder / "log"),
-        "task_dir": str(folder),
-        "umask": 0o022,
-    }
+    return StartOrder(
+        task_id="worker-0",
+        generation=1,
+        attempt=1,
+        module=TASK_MODULE,
+        args=("ready", "wait"),
+        env={**os.environ, "TIMONEL_TASK_DIR": str(folder)},
+        cwd=str(folder),
+        log=folder / "log",
+        task_dir=folder,
+        umask=0o022,
+    )
 
 
 def test_an_old_kill_for_want_of_memory_explains_no_later_one(tmp_path: Path) -> None:
@@ -62,25 +63,25 @@ def test_an_old_kill_for_want_of_memory_explains_no_later_one(tmp_path: Path) ->
     counter.write_text("oom_kill 0\n")
     own_end, agent_end = socket.socketpair()
     command = [sys.executable, "-c", AGENT, str(agent_end.fileno())]
-    messages: list[dict[str, Any]] = []
+    events: list[AgentEvent] = []
 
-    def said(event: str) -> dict[str, Any] | None:
-        messages.extend(channel.receive())
-        return next((message for message in messages if message["event"] == event), None)
+    def said(kind: type[E]) -> E | None:
+        events.extend(map(decode_event, channel.receive()))
+        return next((event for event in events if isinstance(event, kind)), None)
 
     with subprocess.Popen(command, cwd=tmp_path, pass_fds=(agent_end.fileno(),)), own_end:
         agent_end.close()
         channel = Channel(own_end)
-        channel.send(order(tmp_path))
-        until(lambda: said("ready"))
-        started = said("started")
+        channel.send(encode(order(tmp_path)))
+        until(lambda: said(TaskReady))
+        started = said(TaskStarted)
         assert started is not None
         counter.write_text("oom_kill 1\n")
         # The first of two further samples may have begun before the counter grew.
         taken = samples.stat().st_size
         until(lambda: samples.stat().st_size >= taken + 2, 30)
-        os.kill(started["pid"], signal.SIGKILL)
-        until(lambda: said("exited"))
-        exited = said("exited")
+        os.kill(started.pid, signal.SIGKILL)
+        until(lambda: said(TaskExited))
+        exited = said(TaskExited)
     assert exited is not None
-    assert (exited["signal"], exited["oom_killed"]) == (signal.SIGKILL, False)
+    assert (exited.exit.signal, exited.exit.oom_killed) == (signal.SIGKILL, False)

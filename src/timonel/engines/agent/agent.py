@@ -1,8 +1,7 @@
 """Task agent: starts, monitors and restarts one task's process.
 
-It takes orders from the supervisor as JSON lines, each with a generation and an attempt number. It
-reports an exit only when all descendants of the child are gone. When the supervisor dies, it kills
-them all and exits.
+It takes orders from its controller, see `timonel.engines.agent.messages`. It reports an exit only
+when all descendants of the child are gone. When the controller dies, it kills them all and exits.
 """
 
 from __future__ import annotations
@@ -14,11 +13,28 @@ import signal
 import socket
 import tempfile
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from timonel.engines.agent.heartbeat import ALIVE, PROGRESS, Heartbeat, read_beat, read_progress
+from timonel.engines.agent.heartbeat import (
+    ALIVE,
+    PROGRESS,
+    Heartbeat,
+    read_beat,
+    read_progress,
+    steps_of,
+)
+from timonel.engines.agent.messages import (
+    AgentEvent,
+    StartOrder,
+    StopOrder,
+    decode_order,
+    encode,
+)
+from timonel.engines.coordination.failures import TaskExit, TaskReport, parse_report
+from timonel.engines.coordination.lifecycle import StartFailed, TaskExited, TaskReady, TaskStarted
 from timonel.processes.loop import Channel, Loop
 from timonel.processes.memory import SAMPLE_INTERVAL_S, OomWatch
 from timonel.processes.spawn import ProcessCommand, Runner, close_inherited, spawn
@@ -47,9 +63,9 @@ _REPORT_LIMIT_BYTES = 1 << 20
 
 
 def run_agent(sock: socket.socket, run: Runner | None = None, note: str | None = None) -> NoReturn:
-    """Run an agent until the supervisor exits.
+    """Run an agent until the controller exits.
 
-    Call it in a freshly forked process.
+    Call it in a freshly started process, which leads no session.
 
     Args:
         sock: The agent's end of the socket pair.
@@ -86,12 +102,13 @@ class Agent:
         self._oom = OomWatch()
         self._sample_at = time.monotonic()
         self._pid: int | None = None
+        self._task_id = ""
         self._generation = 0
         self._attempt = 0
         self._forget_child()
 
     def serve(self) -> None:
-        """Serve until the supervisor closes its end."""
+        """Serve until the controller closes its end."""
         while self._channel.is_open:
             signals = self._loop.wait(self._timeout_s())
             if signal.SIGCHLD in signals:
@@ -99,14 +116,11 @@ class Agent:
             self._watch_child()
 
     def _obey(self) -> None:
-        for order in self._channel.receive():
-            if order["op"] == "start":
+        for order in map(decode_order, self._channel.receive()):
+            if isinstance(order, StartOrder):
                 self._start(order)
-            elif order["op"] == "stop" and self._is_for_child(order):
-                self._stop(order["grace_s"], urgent=order["urgent"])
-
-    def _is_for_child(self, order: dict[str, Any]) -> bool:
-        return (order["generation"], order["attempt"]) == (self._generation, self._attempt)
+            elif (order.generation, order.attempt) == (self._generation, self._attempt):
+                self._stop(order)
 
     def _forget_child(self) -> None:
         self._folder = Path()
@@ -117,43 +131,44 @@ class Agent:
         self._hung: str | None = None
         self._heartbeat = Heartbeat()
 
-    def _start(self, order: dict[str, Any]) -> None:
+    def _start(self, order: StartOrder) -> None:
         self._forget_child()
-        self._generation = order["generation"]
-        self._attempt = order["attempt"]
-        self._folder = Path(order["task_dir"])
-        self._heartbeat = Heartbeat(order["hang_timeout_s"], order["stall_timeout_s"])
+        self._task_id = order.task_id
+        self._generation = order.generation
+        self._attempt = order.attempt
+        self._folder = order.task_dir
+        self._heartbeat = Heartbeat(order.hang_timeout_s, order.stall_timeout_s)
         try:
             self._prepare(order)
-            os.umask(order["umask"])
-            name_process(f"agent {order['task_id']}")
+            os.umask(order.umask)
+            name_process(f"agent {order.task_id}")
             command = ProcessCommand(
-                module=order["module"],
-                args=order["args"],
-                env=self._scratch.renew(order["env"]),
-                cwd=order["cwd"],
-                output=Path(order["log"]),
+                module=order.module,
+                args=order.args,
+                env=self._scratch.renew(order.env),
+                cwd=order.cwd,
+                output=order.log,
             )
             self._oom.sample()
-            self._pid = spawn(command, self._runner(command.output))
+            self._pid = spawn(command, self._runner(order.log))
         except OSError as error:
-            self._report("start-failed", message=f"cannot start {order['task_id']}: {error}")
+            message = f"cannot start {order.task_id}: {error}"
+            self._send(StartFailed(self._generation, message))
             return
-        self._report("started", pid=self._pid)
+        self._send(TaskStarted(self._task_id, self._generation, self._pid, attempt=self._attempt))
 
-    def _prepare(self, order: dict[str, Any]) -> None:
-        log = Path(order["log"])
-        for folder in (self._folder, log.parent):
+    def _prepare(self, order: StartOrder) -> None:
+        for folder in (order.task_dir, order.log.parent):
             folder.mkdir(parents=True, exist_ok=True)
         for name in (READY, REPORT, OOM_REPORT, ALIVE, PROGRESS):
-            (self._folder / name).unlink(missing_ok=True)
+            (order.task_dir / name).unlink(missing_ok=True)
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        which = f"generation {self._generation}"
-        if self._attempt > 1:
-            which += f", attempt {self._attempt}"
-        append_line(log, f"=== {which} ({order['task_id']}, {now})")
+        which = f"generation {order.generation}"
+        if order.attempt > 1:
+            which += f", attempt {order.attempt}"
+        append_line(order.log, f"=== {which} ({order.task_id}, {now})")
         if self._note:
-            append_line(log, f"=== {self._note}")
+            append_line(order.log, f"=== {self._note}")
             self._note = None
 
     def _runner(self, log: Path) -> Runner | None:
@@ -165,11 +180,11 @@ class Agent:
         )
         return None
 
-    def _stop(self, grace_s: float, *, urgent: bool) -> None:
+    def _stop(self, order: StopOrder) -> None:
         if self._pid is None or self._kill_at is not None:
             return
         now = time.monotonic()
-        if urgent:
+        if order.urgent:
             self._second_term_at = now + _SECOND_TERM_S
             self._check(now)
             if is_stopped(self._pid):
@@ -177,7 +192,7 @@ class Agent:
             elif self._heartbeat.silent_s(now) > _SILENT_S:
                 self._kill_as_hung(f"no sign of life for {self._heartbeat.silent_s(now):.1f} s")
         if self._kill_at is None:
-            self._kill_at = now + grace_s
+            self._kill_at = now + order.grace_s
         # Only the task: it stops its helpers itself while it lives.
         self._signal(signal.SIGTERM)
         # A stopped process handles the signal only after it continues.
@@ -200,7 +215,7 @@ class Agent:
         if not self._is_ready and (self._folder / READY).exists():
             self._is_ready = True
             self._check_at = now
-            self._report("ready")
+            self._send(TaskReady(self._task_id, self._generation, self._attempt))
         if self._check_at is not None and now >= self._check_at:
             self._check(now)
         if self._second_term_at is not None and now >= self._second_term_at:
@@ -235,22 +250,26 @@ class Agent:
         oom_killed = number == signal.SIGKILL and self._oom.has_killed()
         kill_all(lambda: descendants(os.getpid()))
         if not self._is_ready and (self._folder / READY).exists():
-            self._report("ready")
-        self._report(
-            "exited",
+            self._send(TaskReady(self._task_id, self._generation, self._attempt))
+        task_exit = TaskExit(
             exit_code=None if number is not None else os.WEXITSTATUS(status),
             signal=number,
+            report=self._read_report(oom_killed=oom_killed),
             oom_killed=oom_killed,
             hung=self._hung,
-            report=_read(self._folder / REPORT)
-            or (_read(self._folder / OOM_REPORT) if oom_killed else None),
-            progress=read_progress(self._folder),
+            progress=steps_of(read_progress(self._folder)),
         )
+        self._send(TaskExited(self._task_id, self._generation, task_exit, self._attempt))
         self._scratch.remove()
 
-    def _report(self, event: str, **fields: object) -> None:
-        numbers = {"generation": self._generation, "attempt": self._attempt}
-        self._channel.send({"event": event, **numbers, **fields})
+    def _read_report(self, *, oom_killed: bool) -> TaskReport | None:
+        text = _read(self._folder / REPORT)
+        if text is None and oom_killed:
+            text = _read(self._folder / OOM_REPORT)
+        return parse_report(text) if text else None
+
+    def _send(self, event: AgentEvent) -> None:
+        self._channel.send(encode(event))
 
     def _timeout_s(self) -> float | None:
         if self._pid is None:
@@ -281,7 +300,7 @@ class _Scratch:
     def __init__(self) -> None:
         self._folder: str | None = None
 
-    def renew(self, env: dict[str, str]) -> dict[str, str]:
+    def renew(self, env: Mapping[str, str]) -> dict[str, str]:
         """Create a new folder below the TMPDIR of ``env``; return ``env`` with it as TMPDIR."""
         self.remove()
         self._folder = tempfile.mkdtemp(prefix="timonel-task-", dir=env.get("TMPDIR") or None)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from timonel.engines.base import JobStatus
-from timonel.engines.local.environment import OUTCOME, job_environment
+from timonel.engines.environment import OUTCOME, job_environment
 from timonel.engines.local.folder import JobFolder
 from timonel.engines.spec import CommandSpec, JobSpec
 from timonel.processes.loop import Loop

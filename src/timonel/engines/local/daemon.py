@@ -21,8 +21,8 @@ from typing import NoReturn
 
 from timonel.engines.base import FailureCause, JobState
 from timonel.engines.coordination.restarts import Loss, RestartHistory, decide
+from timonel.engines.environment import role_environment
 from timonel.engines.local.commands import Commands
-from timonel.engines.local.environment import role_environment
 from timonel.engines.local.folder import JobFolder, Record, abandoned, restarted
 from timonel.engines.local.supervisor import Supervisor
 from timonel.engines.local.zygote_client import ensure_zygote

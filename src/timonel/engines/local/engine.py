@@ -20,7 +20,7 @@ from timonel.engines.base import (
     ResumingEngine,
 )
 from timonel.engines.coordination.elastic import check_sizes
-from timonel.engines.local.environment import inherited
+from timonel.engines.environment import inherited
 from timonel.engines.local.folder import JobFolder, Record, resumed, unknown_job
 from timonel.engines.local.logs import LogTail, follow_logs, read_logs
 from timonel.engines.spec import JobSpec

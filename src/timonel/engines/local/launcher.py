@@ -6,14 +6,13 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from timonel.engines.agent.agent import run_agent
-from timonel.engines.agent.heartbeat import steps_of
+from timonel.engines.agent.messages import StopOrder, decode_event, encode, start_order
 from timonel.engines.cluster import TaskAssignment, assign
 from timonel.engines.coordination.elastic import resized
-from timonel.engines.coordination.failures import TaskExit, parse_report
+from timonel.engines.coordination.failures import TaskExit
 from timonel.engines.coordination.lifecycle import (
     Event,
     KillTasks,
@@ -22,13 +21,12 @@ from timonel.engines.coordination.lifecycle import (
     StartTask,
     StopTasks,
     TaskExited,
-    TaskReady,
     TaskStarted,
 )
-from timonel.engines.local.environment import TASK_DIR, role_environment, task_environment
+from timonel.engines.environment import TASK_DIR, role_environment, task_environment
 from timonel.engines.local.folder import JobFolder
 from timonel.engines.local.zygote_client import request_agent
-from timonel.engines.spec import JobSpec, RoleSpec, hang_timeout_s
+from timonel.engines.spec import JobSpec, RoleSpec
 from timonel.processes.loop import Channel, Loop
 from timonel.processes.ports import PortReservation
 from timonel.processes.tree import kill_all, marked
@@ -118,14 +116,8 @@ class LocalLauncher:
                 # Its zygote may import for long; an agent forked later exits at once.
                 self._drop(agent)
             else:
-                order = {
-                    "op": "stop",
-                    "generation": action.generation,
-                    "attempt": agent.attempt,
-                    "grace_s": action.grace_s,
-                    "urgent": action.urgent,
-                }
-                agent.channel.send(order)
+                order = StopOrder(action.generation, agent.attempt, action.grace_s, action.urgent)
+                agent.channel.send(encode(order))
 
     def kill(self, action: KillTasks) -> None:
         """Kill tasks whose agents do not respond."""
@@ -165,30 +157,16 @@ class LocalLauncher:
         agent.generation = generation
         agent.attempt = assignment["attempt"]
         agent.address = self._addresses[task_id]
-        place = self.folder.task_dir(task_id)
-        env = task_environment(base, place, assignment, self.token)
-        agent.channel.send(self._start_order(task_id, role, agent, env))
-
-    def _start_order(
-        self, task_id: str, role: RoleSpec, agent: _Agent, env: dict[str, str]
-    ) -> dict[str, Any]:
-        umask = os.umask(0)
-        os.umask(umask)
-        return {
-            "op": "start",
-            "task_id": task_id,
-            "generation": agent.generation,
-            "attempt": agent.attempt,
-            "hang_timeout_s": hang_timeout_s(self.spec, role),
-            "stall_timeout_s": self.spec.stall_timeout_s,
-            "module": self.spec.module,
-            "args": self.spec.args,
-            "env": env,
-            "cwd": self.spec.working_dir,
-            "log": str(self.folder.task_log(task_id)),
-            "task_dir": str(self.folder.task_dir(task_id)),
-            "umask": umask,
-        }
+        task_dir = self.folder.task_dir(task_id)
+        order = start_order(
+            self.spec,
+            assignment,
+            env=task_environment(base, task_dir, assignment, self.token),
+            cwd=self.spec.working_dir,
+            task_dir=task_dir,
+            log=self.folder.task_log(task_id),
+        )
+        agent.channel.send(encode(order))
 
     def _add_agent(self, task_id: str, env: dict[str, str]) -> _Agent:
         own_end, agent_end = socket.socketpair()
@@ -239,9 +217,11 @@ class LocalLauncher:
 
     def _on_message(self, agent: _Agent) -> None:
         for message in agent.channel.receive():
-            event = _event(agent, message)
+            event = decode_event(message)
             if isinstance(event, TaskExited | StartFailed):
                 agent.generation = None
+            elif isinstance(event, TaskStarted):
+                event = replace(event, address=agent.address)
             self.emit(event)
         if not agent.channel.is_open and self._agents.get(agent.task_id) is agent:
             self._drop(agent)
@@ -276,27 +256,3 @@ class LocalLauncher:
 
 def _tasks_of(role: RoleSpec) -> list[str]:
     return [f"{role.name}-{index}" for index in range(role.replicas)]
-
-
-def _event(agent: _Agent, message: dict[str, Any]) -> Event:
-    task_id, generation, attempt = agent.task_id, message["generation"], message["attempt"]
-    match message["event"]:
-        case "started":
-            return TaskStarted(task_id, generation, message["pid"], agent.address, attempt)
-        case "ready":
-            return TaskReady(task_id, generation, attempt)
-        case "start-failed":
-            return StartFailed(generation, message["message"])
-    return TaskExited(task_id, generation, _task_exit(message), attempt)
-
-
-def _task_exit(message: dict[str, Any]) -> TaskExit:
-    report = message["report"]
-    return TaskExit(
-        exit_code=message["exit_code"],
-        signal=message["signal"],
-        report=parse_report(report) if report else None,
-        oom_killed=message["oom_killed"],
-        hung=message["hung"],
-        progress=steps_of(message["progress"]),
-    )

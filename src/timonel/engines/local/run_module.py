@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 
-from timonel.engines.local.environment import TASK_DIR
+from timonel.engines.environment import TASK_DIR
 from timonel.processes.spawn import ProcessCommand
 from timonel.processes.tree import MARKER, mark_process, name_process
 from timonel.processes.zygote import renew_random_state, restore_blas_threads
