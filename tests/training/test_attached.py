@@ -65,6 +65,16 @@ def children(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
         return []
 
 
+def agent_of(process: subprocess.Popen[bytes]) -> psutil.Process:
+    (agent,) = psutil.Process(process.pid).children()
+    return agent
+
+
+def task_of(process: subprocess.Popen[bytes]) -> psutil.Process:
+    (task,) = agent_of(process).children()
+    return task
+
+
 def only_run(workspace: Workspace) -> RunRecord:
     (record,) = list_runs(workspace)
     return record
@@ -94,8 +104,7 @@ def test_two_terminals_train_together_and_go_on_after_a_kill(
     worker = terminals.start(*words, "--task-type", "worker", "--task-index", "0", "--", "4")
     chief = terminals.start(*words, "--task-type", "chief", "--", "4")
     until(lambda: list(workspace.jobs.glob("*/checkpoints/fit-000/epoch-*/state.json")))
-    (task,) = children(worker)
-    task.kill()
+    task_of(worker).kill()
 
     assert worker.wait(60) == 128 + signal.SIGKILL
     assert chief.wait(60) == 75
@@ -195,10 +204,10 @@ def test_a_task_here_dies_with_its_terminal(
 ) -> None:
     process = terminals.start(waiting, *ALONE)
     until(lambda: "begun" in terminals.shown(process))
-    (task,) = children(process)
+    left = [agent_of(process), task_of(process)]
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    until(lambda: not task.is_running(), 10.0)
+    until(lambda: not any(each.is_running() for each in left), 10.0)
 
     other = terminals.start(waiting, *ALONE, "--", "now")
     assert other.wait(30) == 2

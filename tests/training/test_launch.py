@@ -299,7 +299,7 @@ def test_as_many_ranks_as_workers(
 ) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    with pytest.raises(SpecError, match="mpirun started 2 ranks, but --workers is 3"):
+    with pytest.raises(SpecError, match="mpirun has 2 workers, but --workers is 3"):
         train(script, workspace=workspace, workers=3, launcher="mpi")
     assert list_runs(workspace) == []
 

@@ -12,7 +12,7 @@ from timonel.tracking import list_runs, open_run
 from timonel.training import rendezvous
 from timonel.training.request import JobOptions, Request, check_request
 from timonel.training.settings import Settings
-from timonel.training.spec import read_spec
+from timonel.training.spec import TrainSpec, read_spec
 
 OPTIONS = JobOptions(seed=3)
 
@@ -29,7 +29,7 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def lead(script: Path, workspace: Workspace, **changes: Any) -> Path:
+def lead(script: Path, workspace: Workspace, **changes: Any) -> TrainSpec:
     return rendezvous.lead(request(script, **changes), workspace, "train-abc", OPTIONS)
 
 
@@ -49,12 +49,13 @@ def test_a_cluster_and_a_name_have_runs_of_their_own() -> None:
 
 def test_a_run_goes_on_until_it_has_an_end(script: Path, workspace: Workspace) -> None:
     first = lead(script, workspace)
-    assert first.parent.name == "train-abc-1"
+    assert first.run_id == "train-abc-1"
     assert lead(script, workspace) == first
-    first.unlink()  # as if it had been killed before it wrote this
+    # as if it had been killed before it wrote this
+    (workspace.runs / first.run_id / "train.json").unlink()
     assert lead(script, workspace) == first
     open_run(workspace, "train-abc-1").finish("failed", "m", "user-error")
-    assert lead(script, workspace).parent.name == "train-abc-2"
+    assert lead(script, workspace).run_id == "train-abc-2"
     assert len(list_runs(workspace)) == 2
 
 

@@ -1,23 +1,22 @@
-"""Run one task of a user-started or MPI cluster in this process."""
+"""Run one task of a user-started or MPI cluster in this terminal."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from timonel.engines import get_engine
+from timonel.engines import RoleSpec, get_engine
 from timonel.errors import SpecError
 from timonel.storage import Workspace
 from timonel.training import mpi, rendezvous
 from timonel.training.cluster import Cluster, read_cluster
 from timonel.training.foreground import ForegroundTask, run_here
 from timonel.training.handles import Job, Run
-from timonel.training.job import environment
+from timonel.training.job import TASK_MODULE, job_spec, roles
 from timonel.training.request import JobOptions, Request
 from timonel.training.settings import Settings
+from timonel.training.spec import TrainSpec
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,11 @@ def find_place(
     if cluster is None:
         if task_type is not None or task_index is not None:
             raise SpecError("--task-type and --task-index need --cluster")
-        return _rank(settings, environ) if is_mpi and mpi.is_rank(environ) else None
+        if not (is_mpi and mpi.is_rank(environ)):
+            return None
+        count = mpi.rank_count(environ)
+        sizes = {} if count is None else {"workers": count}
+        return ClusterMember(None, _sized(settings, sizes, "mpirun"))
     if is_mpi:
         raise SpecError("--cluster and --launcher mpi cannot be combined")
     found = read_cluster(os.fspath(cluster), task_type, task_index, environ)
@@ -62,7 +65,7 @@ def find_place(
             "The cluster has an evaluator, but --evaluator is missing",
             hint="give --evaluator to every task",
         )
-    return ClusterMember(found, _sized(settings, found))
+    return ClusterMember(found, _sized(settings, _sizes(settings, found), "The cluster"))
 
 
 def train_here(
@@ -75,76 +78,60 @@ def train_here(
         Interrupted: The user pressed Ctrl-C.
     """
     if place.cluster is None:
-        return _as_rank(request, workspace, options)
+        return _train_as_rank(request, workspace, options)
     cluster = place.cluster
     prefix = rendezvous.run_prefix(cluster.tasks, options.name)
     if cluster.is_chief:
-        spec = rendezvous.lead(request, workspace, prefix, options)
-        return _run(request, workspace, cluster, spec, spec.parent.name)
-    try:
-        told = rendezvous.follow(request, workspace, prefix, options, cluster.task_id)
-    except rendezvous.AlreadyEndedError as error:
-        if not _serves(request.settings, cluster):
-            raise
-        # Serving tasks end together with the run.
-        return Run(error.run_id, workspace, Job(error.run_id, get_engine(None, workspace)))
-    folder = workspace.jobs / told.run_id / "tasks" / cluster.task_id
-    return _run(request, workspace, cluster, told.write(folder), told.run_id)
+        document = rendezvous.lead(request, workspace, prefix, options)
+    else:
+        try:
+            document = rendezvous.follow(request, workspace, prefix, options, cluster.task_id)
+        except rendezvous.AlreadyEndedError as error:
+            if not _serves(request.settings, cluster):
+                raise
+            return _run_of(workspace, error.run_id)  # serving tasks end together with the run
+    return _train(request, workspace, options, cluster, document)
 
 
-def _rank(settings: Settings, environ: Mapping[str, str]) -> ClusterMember:
-    """Return the place of an MPI rank; joining MPI later completes it.
-
-    Raises:
-        SpecError: mpirun started a different number of ranks.
-    """
-    asked, count = settings.distribution.workers, mpi.rank_count(environ)
-    if count is None:
-        return ClusterMember(None, settings)
-    if asked not in {1, count}:
-        raise SpecError(
-            f"mpirun started {count} ranks, but --workers is {asked}", hint="omit --workers"
-        )
-    return ClusterMember(None, _with_workers(settings, count))
-
-
-def _as_rank(request: Request, workspace: Workspace, options: JobOptions) -> Run:
+def _train_as_rank(request: Request, workspace: Workspace, options: JobOptions) -> Run:
     rank, world = mpi.join()
-    cluster = rank.cluster
     with rank.port:
-        count = len(cluster.trainers)
-        spec: Any = None
-        if cluster.is_chief:
-            spec = _lead_ranks(request, workspace, options, count)
-        spec = world.bcast(spec, root=0)
+        document: TrainSpec | Exception | None = None
+        if rank.cluster.is_chief:
+            size = {"mpi": [str(rank.cluster.size)]}
+            prefix = rendezvous.run_prefix(size, options.name or request.program.file)
+            try:
+                document = rendezvous.lead(request, workspace, prefix, options)
+            except Exception as error:  # noqa: BLE001 - the other ranks wait for an answer
+                document = error
+        document = world.bcast(document, root=0)
         mpi.leave()
-        if isinstance(spec, Exception):
-            raise spec
-        return _run(request, workspace, cluster, spec, spec.parent.name)
+        if isinstance(document, Exception):
+            raise document
+        assert document is not None  # the chief's
+        return _train(request, workspace, options, rank.cluster, document)
 
 
-def _lead_ranks(
-    request: Request, workspace: Workspace, options: JobOptions, count: int
-) -> Path | Exception:
-    """Return the path of the tasks' document, or an error to broadcast."""
-    prefix = rendezvous.run_prefix({"mpi": [str(count)]}, options.name or request.program.file)
-    try:
-        return rendezvous.lead(request, workspace, prefix, options)
-    except Exception as error:  # noqa: BLE001 - the other ranks wait for an answer
-        return error
-
-
-def _run(request: Request, workspace: Workspace, cluster: Cluster, spec: Path, run_id: str) -> Run:
-    task = ForegroundTask(
-        workspace=workspace,
-        run_id=run_id,
-        spec=spec,
-        cluster=cluster,
-        env=environment(request),
-        cwd=request.program.working_dir,
-        serves=_serves(request.settings, cluster),
+def _train(
+    request: Request,
+    workspace: Workspace,
+    options: JobOptions,
+    cluster: Cluster,
+    document: TrainSpec,
+) -> Run:
+    """Run a task with its own copy of the tasks' document."""
+    run_id = document.run_id
+    path = document.write(workspace.jobs / run_id / "tasks" / cluster.task_id)
+    own = RoleSpec(name=cluster.role)
+    role = next((role for role in roles(request.settings) if role.name == cluster.role), own)
+    spec = job_spec(request, workspace, run_id, options).model_copy(
+        update={"module": TASK_MODULE, "args": ("--spec", str(path)), "roles": (role,)}
     )
-    run_here(task)
+    run_here(ForegroundTask(workspace, spec, cluster, _serves(request.settings, cluster)))
+    return _run_of(workspace, run_id)
+
+
+def _run_of(workspace: Workspace, run_id: str) -> Run:
     return Run(run_id, workspace, Job(run_id, get_engine(None, workspace)))
 
 
@@ -156,30 +143,35 @@ def _serves(settings: Settings, cluster: Cluster) -> bool:
     return cluster.role == "worker" and needs_no_worker and not cluster.is_chief
 
 
-def _sized(settings: Settings, cluster: Cluster) -> Settings:
-    """Return the settings with the cluster's numbers of tasks.
+def _sizes(settings: Settings, cluster: Cluster) -> dict[str, int]:
+    """Return the cluster's number of tasks for each option that requests one."""
+    servers = cluster.tasks.get("ps", ())
+    has_chief_apart = settings.uses_parameter_servers or (
+        settings.distribution.strategy == "auto" and servers
+    )
+    workers = cluster.tasks.get("worker", ()) if has_chief_apart else cluster.trainers
+    return {"workers": max(1, len(workers)), "ps": len(servers)}
+
+
+def _sized(settings: Settings, sizes: Mapping[str, int], source: str) -> Settings:
+    """Return the settings with these numbers of tasks.
 
     Raises:
         SpecError: Different numbers were requested.
     """
-    has_servers = settings.uses_parameter_servers or (
-        settings.distribution.strategy == "auto" and "ps" in cluster.tasks
-    )
-    workers = cluster.tasks.get("worker", ()) if has_servers else cluster.trainers
-    found = {"workers": max(1, len(workers)), "ps": len(cluster.tasks.get("ps", ()))}
-    asked = {"workers": settings.distribution.workers, "ps": settings.parameter_servers.ps}
-    for name, count in found.items():
+    distribution, servers = settings.distribution, settings.parameter_servers
+    asked = {"workers": distribution.workers, "ps": servers.ps}
+    for name, count in sizes.items():
         if asked[name] not in {count, 1 if name == "workers" else 0}:
             raise SpecError(
-                f"The cluster has {count} {name}, but --{name} is {asked[name]}",
+                f"{source} has {count} {name}, but --{name} is {asked[name]}",
                 hint=f"omit --{name}",
             )
-    servers = settings.parameter_servers.model_copy(update={"ps": found["ps"]})
-    sized = _with_workers(settings, found["workers"])
-    return sized.model_copy(update={"parameter_servers": servers})
-
-
-def _with_workers(settings: Settings, count: int) -> Settings:
-    sizes = {"workers": count, "min_workers": count}
-    distribution = settings.distribution.model_copy(update=sizes)
-    return settings.model_copy(update={"distribution": distribution})
+    found = {**asked, **sizes}
+    workers = {"workers": found["workers"], "min_workers": found["workers"]}
+    return settings.model_copy(
+        update={
+            "distribution": distribution.model_copy(update=workers),
+            "parameter_servers": servers.model_copy(update={"ps": found["ps"]}),
+        }
+    )

@@ -264,6 +264,6 @@ def _last_lines(run: Run, task_id: str | None) -> list[str]:
         for line in run.job.logs(task_id=task_id):
             if line.text.startswith("=== "):
                 lines = []
-            elif not (is_noise(line.text.encode()) or line.text.startswith("timonel: ")):
+            elif not (is_noise(line.text) or line.text.startswith("timonel: ")):
                 lines.append(line.text)
     return lines[-_LAST_LINES:]

@@ -23,7 +23,7 @@ from timonel.training.spec import FILE_NAME
 
 # The mirror spends seconds on imports and runs at low priority.
 _MIRROR_PATIENCE_S = 120.0
-_TASK_MODULE = "timonel.training.worker"
+TASK_MODULE = "timonel.training.worker"
 _MPI_MODULE = "timonel.training.worker.mpi"
 _PRELOAD = ("tensorflow", "timonel.training.worker.bootstrap", "timonel.training.worker.managed")
 
@@ -41,11 +41,11 @@ def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOp
     is_warm = options.warm and not is_mpi  # mpirun starts each rank anew
     return JobSpec(
         job_id=run_id,
-        module=_MPI_MODULE if is_mpi else _TASK_MODULE,
+        module=_MPI_MODULE if is_mpi else TASK_MODULE,
         args=("--spec", str(workspace.runs / run_id / FILE_NAME)),
         roles=tuple(roles(request.settings)),
         success="leader" if request.settings.ends_with_chief else "all",
-        env=environment(request),
+        env=_environment(request),
         working_dir=str(request.program.working_dir),
         job_dir=str(workspace.jobs / run_id),
         preload=(request.program.keras, *_PRELOAD) if is_warm else (),
@@ -92,7 +92,7 @@ def roles(settings: Settings) -> Iterator[RoleSpec]:
         yield RoleSpec(name="evaluator", on_loss="restart-task", essential=False)
 
 
-def environment(request: Request) -> dict[str, str]:
+def _environment(request: Request) -> dict[str, str]:
     """Return the tasks' environment: quiet TensorFlow startup, and the program's Keras."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
     return {**quiet, LEGACY_KERAS: "1"} if request.program.keras == "tf_keras" else quiet

@@ -39,8 +39,8 @@ def run_prefix(tasks: Mapping[str, Sequence[str]], name: str | None) -> str:
     return f"train-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def lead(request: Request, workspace: Workspace, prefix: str, options: JobOptions) -> Path:
-    """Start a run or continue the unfinished one; return its document's path.
+def lead(request: Request, workspace: Workspace, prefix: str, options: JobOptions) -> TrainSpec:
+    """Start a run or continue the unfinished one; return the tasks' document.
 
     Raises:
         SpecError: The unfinished run has different options.
@@ -49,14 +49,13 @@ def lead(request: Request, workspace: Workspace, prefix: str, options: JobOption
     if newest is not None and not read_run(workspace, newest).is_finished:
         place = workspace.runs / newest / FILE_NAME
         if not place.exists():  # the process that started it stopped before this point
-            return record.describe(request, open_run(workspace, newest), options)
-        _check_same(request, workspace, read_spec(place), options)
-        return place
+            return read_spec(record.describe(request, open_run(workspace, newest), options))
+        return _check_same(request, workspace, read_spec(place), options)
     number = int(newest.rpartition("-")[2]) + 1 if newest else 1
     run_id = f"{prefix}-{number}"
     writer = record.begin(request, workspace, run_id, options, None)
     try:
-        return record.describe(request, writer, options)
+        return read_spec(record.describe(request, writer, options))
     except BaseException as error:
         writer.finish("failed", str(error), "engine")
         raise

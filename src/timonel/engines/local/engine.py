@@ -22,7 +22,7 @@ from timonel.engines.base import (
 from timonel.engines.coordination.elastic import check_sizes
 from timonel.engines.environment import inherited
 from timonel.engines.local.folder import JobFolder, Record, resumed, unknown_job
-from timonel.engines.local.logs import LogTail, follow_logs, read_logs
+from timonel.engines.logs import LogTail, follow_logs, read_logs
 from timonel.engines.spec import JobSpec
 from timonel.errors import (
     AlreadyExistsError,

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 from timonel.engines.base import EXIT_DONE
-from timonel.processes.tree import die_with_parent
 from timonel.training.worker.bootstrap import run
 
 
@@ -16,11 +15,7 @@ def main() -> int:
     """Run the task described by the arguments and the environment."""
     parser = argparse.ArgumentParser(prog="python -m timonel.training.worker")
     parser.add_argument("--spec", type=Path, required=True, help="the job's train.json")
-    parser.add_argument("--parent", type=int, help="the process without which this one ends")
-    options = parser.parse_args()
-    if options.parent is not None:
-        die_with_parent(options.parent)
-    return run(options.spec, os.environ)
+    return run(parser.parse_args().spec, os.environ)
 
 
 if __name__ == "__main__":

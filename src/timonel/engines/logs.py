@@ -14,12 +14,18 @@ _CHUNK_BYTES = 1 << 20
 
 
 class LogTail:
-    """Reader of a task's log that yields complete lines as they appear."""
+    """Reader of a task's log that yields complete lines as they appear.
 
-    def __init__(self, task_id: str, path: Path) -> None:
+    Args:
+        task_id: The task.
+        path: Its log, which need not exist yet.
+        only_new: Skip the current content.
+    """
+
+    def __init__(self, task_id: str, path: Path, *, only_new: bool = False) -> None:
         self._task_id = task_id
         self._path = path
-        self._offset = 0
+        self._offset = path.stat().st_size if only_new and path.exists() else 0
         self._rest = b""
 
     def read(self, *, to_end: bool = False) -> Iterator[LogLine]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from timonel.engines.local.logs import LogTail, follow_logs, read_logs
+from timonel.engines.logs import LogTail, follow_logs, read_logs
 
 
 def test_a_line_is_yielded_when_it_is_whole(tmp_path: Path) -> None:
@@ -15,6 +15,16 @@ def test_a_line_is_yielded_when_it_is_whole(tmp_path: Path) -> None:
         file.write(b"o\nthree \xff")
     assert [line.text for line in tail.read()] == ["two"]
     assert [line.text for line in tail.read(to_end=True)] == ["three \ufffd"]
+
+
+def test_the_content_of_an_earlier_start_is_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "worker-0.log"
+    assert list(LogTail("worker-0", path, only_new=True).read()) == []
+    path.write_text("old\n")
+    tail = LogTail("worker-0", path, only_new=True)
+    with path.open("a") as file:
+        file.write("new\n")
+    assert [line.text for line in tail.read()] == ["new"]
 
 
 def test_following_ends_after_what_was_written_before_the_end(tmp_path: Path) -> None:
