@@ -1,0 +1,109 @@
+"""Run one task through an agent of its own, without a supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+from timonel.engines.agent.messages import StartOrder, StopOrder, decode_event, encode
+from timonel.engines.base import LogLine
+from timonel.engines.coordination.failures import TaskExit
+from timonel.engines.coordination.lifecycle import StartFailed, TaskExited
+from timonel.engines.environment import TASK_DIR
+from timonel.engines.logs import LogTail
+from timonel.errors import EngineError
+from timonel.processes.loop import Channel
+from timonel.processes.tree import MARKER, kill_all, marked
+
+_POLL_MS = 200
+_AGENT_EXIT_S = 10.0
+
+
+def run_task(
+    order: StartOrder,
+    *,
+    grace_s: float,
+    should_stop: Callable[[], bool],
+    should_kill: Callable[[], bool],
+    show: Callable[[LogLine], None],
+) -> TaskExit:
+    """Run a task to its end.
+
+    When it returns or raises, no process of the task or its agent is left.
+
+    Args:
+        order: Start order; its environment marks the task as one of this process.
+        grace_s: Seconds from SIGTERM to SIGKILL when the task is stopped.
+        should_stop: Polled; once true, the task is stopped.
+        should_kill: Polled; once true, the task is killed.
+        show: Called with each line of the task's output; its `OSError` is ignored.
+
+    Raises:
+        EngineError: The task could not be started.
+    """
+    tail = LogTail(order.task_id, order.log, only_new=True)
+    stop: StopOrder | None = StopOrder(order.generation, order.attempt, grace_s)
+    with _started_agent(order) as channel:
+        readable = select.poll()
+        readable.register(channel, select.POLLIN)
+        while (task_exit := _read_exit(channel)) is None and not should_kill():
+            if stop is not None and should_stop():
+                channel.send(encode(stop))
+                stop = None
+            _show(tail.read(), show)
+            readable.poll(_POLL_MS)
+    _show(tail.read(to_end=True), show)
+    return task_exit or TaskExit(signal=signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _started_agent(order: StartOrder) -> Iterator[Channel]:
+    own_end, agent_end = socket.socketpair()
+    # Not forked: this process may have threads, such as those of a notebook or of MPI. The working
+    # folder is the user's, so no module may be imported from it (-P).
+    command = [sys.executable, "-P", "-m", "timonel.engines.agent", str(agent_end.fileno())]
+    # Ctrl-C would reach the agent until it has a session of its own.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, pass_fds=[agent_end.fileno()], env=order.env
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        agent_end.close()
+    channel = Channel(own_end)
+    try:
+        channel.send(encode(order))
+        yield channel
+    finally:
+        channel.close()  # the agent kills the task and exits
+        try:
+            process.wait(_AGENT_EXIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        # The processes of an agent that was killed.
+        inside = f"{TASK_DIR}={order.task_dir}"
+        kill_all(lambda: marked(order.env[MARKER], inside=inside))
+
+
+def _show(lines: Iterator[LogLine], show: Callable[[LogLine], None]) -> None:
+    # The loss of the terminal or of the log's file system must not end the task.
+    with contextlib.suppress(OSError):
+        for line in lines:
+            show(line)
+
+
+def _read_exit(channel: Channel) -> TaskExit | None:
+    """Return the task's exit once the agent has reported it, or has died."""
+    for event in map(decode_event, channel.receive()):
+        if isinstance(event, StartFailed):
+            raise EngineError(event.message)
+        if isinstance(event, TaskExited):
+            return event.exit
+    return None if channel.is_open else TaskExit(agent_lost=True)
