@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -136,9 +137,13 @@ def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
     script = tmp_path / "waiting.py"
     script.write_text(
-        "import sys, time\n"
+        "import signal, sys, tempfile, time\n"
         "if sys.argv[1:] == ['now']: raise SystemExit(0)\n"
         "if sys.argv[1:] == ['3']: raise SystemExit(3)\n"
+        "if sys.argv[1:] == ['error']: 1 / 0\n"
+        "if sys.argv[1:] == ['deaf']:\n"
+        "    signal.signal(signal.SIGTERM, lambda *_: print('not yet', flush=True))\n"
+        "tempfile.mkdtemp()\n"
         "print('begun', flush=True)\n"
         "time.sleep(60)\n"
     )
@@ -160,10 +165,66 @@ def test_how_a_task_here_ends(terminals: Terminals, waiting: Path, workspace: Wo
     assert (run.status, run.restarts) == ("stopped", 1)
     assert f"error: interrupted, {run.id} has stopped" in terminals.shown(interrupted)
 
-    for word, code in (("now", 0), ("3", 3)):
-        assert terminals.start(waiting, *ALONE, "--", word).wait(30) == code
-    assert [record.status for record in list_runs(workspace)] == ["failed", "succeeded", "stopped"]
-    assert [record.id[-2:] for record in list_runs(workspace)] == ["-3", "-2", "-1"]
+    for word, code in (("now", 0), ("3", 3), ("error", 1)):
+        last = terminals.start(waiting, *ALONE, "--", word)
+        assert last.wait(30) == code
+    failed = ["failed", "failed", "succeeded", "stopped"]
+    assert [record.status for record in list_runs(workspace)] == failed
+    assert [record.id[-2:] for record in list_runs(workspace)] == ["-4", "-3", "-2", "-1"]
+    assert list_runs(workspace)[0].cause == "user-error"
+    assert "    if sys.argv[1:] == ['error']: 1 / 0\n" in terminals.shown(last)
+    assert "worker-0 ended as user-error: ZeroDivisionError: " in terminals.shown(last)
+
+
+def test_a_task_here_goes_on_after_a_kill_or_a_hang(
+    terminals: Terminals, waiting: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = terminals.folder / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+
+    def start(*words: str) -> subprocess.Popen[bytes]:
+        process = terminals.start(waiting, *ALONE, *words)
+        until(lambda: "begun" in terminals.shown(process))
+        return process
+
+    killed = start()
+    task_of(killed).kill()
+    assert killed.wait(30) == 128 + signal.SIGKILL
+    run = only_run(workspace)
+    assert f"start it again with the same command, and {run.id} goes on" in terminals.shown(killed)
+
+    hung = start()
+    task_of(hung).suspend()
+    assert hung.wait(60) == 128 + signal.SIGKILL
+    assert "worker-0 ended as hung" in terminals.shown(hung)
+
+    without_agent = start()
+    agent_of(without_agent).kill()
+    assert without_agent.wait(30) == 75
+    (left_by_agent,) = temporary.iterdir()
+    shutil.rmtree(left_by_agent)
+
+    early = terminals.start(waiting, *ALONE)
+    until(lambda: "=== generation 4" in terminals.shown(early))
+    early.terminate()  # before the task handles signals
+    assert early.wait(30) == 75
+    assert only_run(workspace).status == "running"
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_second_interrupt_kills(
+    terminals: Terminals, waiting: Path, workspace: Workspace
+) -> None:
+    process = terminals.start(waiting, *ALONE, "--", "deaf")
+    until(lambda: "begun" in terminals.shown(process))
+    left = [agent_of(process), task_of(process)]
+    process.send_signal(signal.SIGINT)
+    until(lambda: "not yet" in terminals.shown(process))
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
+    until(lambda: not any(each.is_running() for each in left), 10.0)
+    assert only_run(workspace).status == "stopped"
 
 
 def _servers() -> dict[str, list[str]]:
