@@ -1,4 +1,4 @@
-"""The engine interface, and the registry of engines by name."""
+"""Engine interfaces for jobs and services, and the registry of engines by name."""
 
 from timonel.engines.base import (
     EXIT_DONE,
@@ -13,7 +13,22 @@ from timonel.engines.base import (
     RoleSize,
     TaskStatus,
 )
-from timonel.engines.registry import DEFAULT_ENGINE, engine_names, get_engine
+from timonel.engines.registry import (
+    DEFAULT_ENGINE,
+    engine_names,
+    get_engine,
+    get_service_engine,
+    service_engine_names,
+)
+from timonel.engines.services import (
+    HealthCheck,
+    ReplicaState,
+    ReplicaStatus,
+    ServiceEngine,
+    ServiceSpec,
+    ServiceState,
+    ServiceStatus,
+)
 from timonel.engines.spec import CommandSpec, JobSpec, RestartPolicy, RoleName, RoleSpec
 
 __all__ = [
@@ -24,16 +39,25 @@ __all__ = [
     "ElasticEngine",
     "Engine",
     "FailureCause",
+    "HealthCheck",
     "JobSpec",
     "JobState",
     "JobStatus",
     "LogLine",
+    "ReplicaState",
+    "ReplicaStatus",
     "RestartPolicy",
     "ResumingEngine",
     "RoleName",
     "RoleSize",
     "RoleSpec",
+    "ServiceEngine",
+    "ServiceSpec",
+    "ServiceState",
+    "ServiceStatus",
     "TaskStatus",
     "engine_names",
     "get_engine",
+    "get_service_engine",
+    "service_engine_names",
 ]

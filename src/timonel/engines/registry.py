@@ -1,19 +1,24 @@
-"""Engine registry: entry-point group ``timonel.engines``.
+"""Engine registry: entry-point groups ``timonel.engines`` and ``timonel.service_engines``.
 
-An entry point names a callable that takes the folder in which the engine keeps its jobs.
+An entry point names a callable that takes the folder in which the engine keeps its jobs or its
+services. One class may implement both interfaces and be in both groups.
 """
 
 from __future__ import annotations
 
 from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
 
 from timonel.engines.base import Engine
+from timonel.engines.services import ServiceEngine
 from timonel.errors import SpecError
 from timonel.storage import Workspace
 
 GROUP = "timonel.engines"
+SERVICE_GROUP = "timonel.service_engines"
 DEFAULT_ENGINE = "local"
-"""Name of the engine of jobs that name none."""
+"""Name of the engine of jobs and services that name none."""
 
 
 def get_engine(name: str | None, workspace: Workspace) -> Engine:
@@ -22,19 +27,44 @@ def get_engine(name: str | None, workspace: Workspace) -> Engine:
     Raises:
         SpecError: No such engine is installed.
     """
-    name = name or DEFAULT_ENGINE
-    found = entry_points(group=GROUP, name=name)
-    if not found:
-        raise SpecError(
-            f"no such engine: {name!r}",
-            hint=f"installed engines: {', '.join(engine_names()) or 'none'}",
-        )
-    engine = next(iter(found)).load()(workspace.jobs)
+    engine = _made(GROUP, name or DEFAULT_ENGINE, workspace.jobs)
     if not isinstance(engine, Engine):
         raise SpecError(f"the engine {name!r} must be an Engine, got {type(engine).__name__}")
     return engine
 
 
+def get_service_engine(name: str | None, workspace: Workspace) -> ServiceEngine:
+    """Return a service engine by name, or the default one, with its services in ``workspace``.
+
+    Raises:
+        SpecError: No such engine is installed.
+    """
+    engine = _made(SERVICE_GROUP, name or DEFAULT_ENGINE, workspace.services)
+    if not isinstance(engine, ServiceEngine):
+        raise SpecError(f"the engine {name!r} must be a ServiceEngine, got {type(engine).__name__}")
+    return engine
+
+
 def engine_names() -> list[str]:
     """Return the names of the installed engines."""
-    return sorted({entry.name for entry in entry_points(group=GROUP)})
+    return _names(GROUP)
+
+
+def service_engine_names() -> list[str]:
+    """Return the names of the installed service engines."""
+    return _names(SERVICE_GROUP)
+
+
+def _made(group: str, name: str, folder: Path) -> Any:
+    found = entry_points(group=group, name=name)
+    if not found:
+        kind = "engine" if group == GROUP else "service engine"
+        raise SpecError(
+            f"no such {kind}: {name!r}",
+            hint=f"installed engines: {', '.join(_names(group)) or 'none'}",
+        )
+    return next(iter(found)).load()(folder)
+
+
+def _names(group: str) -> list[str]:
+    return sorted({entry.name for entry in entry_points(group=group)})

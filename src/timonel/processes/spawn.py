@@ -64,6 +64,15 @@ def spawn(command: ProcessCommand, run: Runner | None = None) -> int:
     return pid
 
 
+def execute(arguments: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """Execute a program in place of this process; without a slash, it is looked up in the PATH."""
+    # Python ignores these, and ignored signals stay ignored across exec.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.execvpe(arguments[0], list(arguments), dict(env))  # noqa: S606 - no shell
+
+
 def close_inherited(keep: Sequence[int] = ()) -> None:
     """Close all descriptors except the standard ones and ``keep``.
 
@@ -122,19 +131,10 @@ def _be_child(command: ProcessCommand, run: Runner | None, parent_pid: int) -> N
             lower_priority(command.niceness)
         os.chdir(command.cwd)
         if run is None:
-            _execute(command)
+            execute([sys.executable, "-m", command.module, *command.args], command.env)
         close_inherited()
         code = run(command)
     except BaseException:  # noqa: BLE001 - no code of the parent may continue in this process
         traceback.print_exc()
         sys.stderr.flush()
     os._exit(code)
-
-
-def _execute(command: ProcessCommand) -> NoReturn:
-    # Python ignores these, and ignored signals stay ignored across exec.
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    arguments = [sys.executable, "-m", command.module, *command.args]
-    os.execve(sys.executable, arguments, dict(command.env))  # noqa: S606 - no shell

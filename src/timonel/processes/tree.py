@@ -128,6 +128,11 @@ def die_with_parent(parent_pid: int) -> None:
         os._exit(1)
 
 
+def outlive_parent() -> None:
+    """Undo `die_with_parent`."""
+    _prctl(_PR_SET_PDEATHSIG, 0)
+
+
 def lower_priority(niceness: int) -> None:
     """Lower the CPU priority of this process, also relative to other sessions.
 

@@ -36,6 +36,8 @@ FORMATS: Mapping[str, int] = {
     "evaluations": 1,
     "checkpoint": 2,
     "server": 1,
+    "service": 1,
+    "service-status": 1,
     "mirror": 1,
     "model-cache-entry": 1,
     "bucket-listing": 1,

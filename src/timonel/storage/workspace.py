@@ -7,6 +7,7 @@
   models/<name>/<version>/
   datasets/         references to datasets by digest
   servers/          one document per running server
+  services/<name>/  one folder per service, owned by its engine
   studies/<name>/   one folder per study of trials
 """
 
@@ -23,7 +24,7 @@ from timonel.storage.uris import is_local, local_path
 
 FOLDER_NAME = ".timonel"
 ENVIRONMENT_VARIABLE = "TIMONEL_WORKSPACE"
-_FOLDERS = ("jobs", "runs", "models", "datasets", "servers", "studies")
+_FOLDERS = ("jobs", "runs", "models", "datasets", "servers", "services", "studies")
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,11 @@ class Workspace:
     def servers(self) -> Path:
         """Folder of documents of running servers."""
         return self.root / "servers"
+
+    @property
+    def services(self) -> Path:
+        """Folder of service folders."""
+        return self.root / "services"
 
     @property
     def studies(self) -> Path:

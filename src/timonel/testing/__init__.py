@@ -12,9 +12,11 @@ from typing import Any
 _HOMES = {
     "EngineContract": "timonel.testing.engines",
     "EngineHarness": "timonel.testing.engines",
+    "ServiceEngineContract": "timonel.testing.services",
+    "ServiceHarness": "timonel.testing.services",
 }
 
-__all__ = ["EngineContract", "EngineHarness"]
+__all__ = ["EngineContract", "EngineHarness", "ServiceEngineContract", "ServiceHarness"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,38 +9,33 @@ the end of the job.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
 import time
-import traceback
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from timonel.engines.base import FailureCause, JobState
 from timonel.engines.coordination.restarts import Loss, RestartHistory, decide
 from timonel.engines.environment import role_environment
 from timonel.engines.local.commands import Commands
 from timonel.engines.local.folder import JobFolder, Record, abandoned, restarted
+from timonel.engines.local.guard import fork_supervisor, run_guard, wait_for
 from timonel.engines.local.supervisor import Supervisor
 from timonel.engines.local.zygote_client import ensure_zygote
 from timonel.engines.spec import JobSpec
 from timonel.processes.loop import Loop
 from timonel.processes.tree import (
-    Identity,
-    adopt_orphans,
     descendants,
     kill_all,
     marked,
-    name_process,
     own_identity,
     reap,
 )
 from timonel.processes.zygote import ZygoteError
 
-_ACCEPTED = b"accepted"
 _POLL_S = 0.1
 
 
@@ -48,13 +43,7 @@ def main(arguments: list[str]) -> int:
     """Fork the guard; return 0 once the job is accepted."""
     folder = JobFolder(Path(arguments[0]))
     _start_zygotes(folder.read_spec())
-    reader, writer = os.pipe()
-    if os.fork() == 0:
-        os.close(reader)
-        _guard(folder, writer)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        return 0 if pipe.read() == _ACCEPTED else 1
+    return run_guard("job guard", partial(_run_until_final, folder))
 
 
 def _start_zygotes(spec: JobSpec) -> None:
@@ -70,22 +59,6 @@ def _start_zygotes(spec: JobSpec) -> None:
             print(f"no zygote for {role.name}: {error}", file=sys.stderr)  # noqa: T201 - the log
 
 
-def _guard(folder: JobFolder, writer: int) -> NoReturn:
-    code = 1
-    try:
-        os.setsid()
-        adopt_orphans()
-        name_process("job guard")
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        _run_until_final(folder, writer)
-        code = 0
-    except BaseException:  # noqa: BLE001 - the last resort; no caller is left
-        traceback.print_exc()
-        sys.stderr.flush()
-    os._exit(code)
-
-
 def _run_until_final(folder: JobFolder, writer: int) -> None:
     """Run supervisors until the job ends, or end it here."""
     identity, history = own_identity(), RestartHistory()
@@ -93,13 +66,11 @@ def _run_until_final(folder: JobFolder, writer: int) -> None:
     has_begun = False
     while True:
         begun = time.monotonic()
-        supervisor = os.fork()
-        if supervisor == 0:
-            _supervise(folder, identity, descriptor)
-        if descriptor is not None:
-            os.close(descriptor)
+        supervisor = fork_supervisor(
+            lambda accepted: Supervisor(folder, identity).run(accepted), descriptor
+        )
         descriptor = None
-        status = _wait_for(supervisor)
+        status = wait_for(supervisor)
         record = _remaining(folder, supervisor, has_begun=has_begun) if status != 0 else None
         if record is None:
             return
@@ -122,33 +93,6 @@ def _run_until_final(folder: JobFolder, writer: int) -> None:
         folder.write(Record(restarted(record.status, why), owner=identity))
         has_begun = True
         _wait_unless_stopped(folder, decision.delay_s)
-
-
-def _supervise(folder: JobFolder, guard: Identity, writer: int | None) -> NoReturn:
-    def accepted() -> None:
-        if writer is not None:
-            os.write(writer, _ACCEPTED)
-            os.close(writer)
-
-    code = 1
-    try:
-        logging.basicConfig(
-            level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
-        )
-        Supervisor(folder, guard).run(accepted)
-        code = 0
-    except BaseException:  # noqa: BLE001 - the guard takes over; the log has the reason
-        traceback.print_exc()
-        sys.stderr.flush()
-    os._exit(code)
-
-
-def _wait_for(supervisor: int) -> int:
-    """Wait for the supervisor's exit, and reap orphans."""
-    while True:
-        pid, status = os.wait()
-        if pid == supervisor:
-            return status
 
 
 def _remaining(folder: JobFolder, supervisor: int, *, has_begun: bool) -> Record | None:

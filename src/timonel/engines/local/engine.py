@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,8 +18,8 @@ from timonel.engines.base import (
     ResumingEngine,
 )
 from timonel.engines.coordination.elastic import check_sizes
-from timonel.engines.environment import inherited
 from timonel.engines.local.folder import JobFolder, Record, resumed, unknown_job
+from timonel.engines.local.guard import start_daemon
 from timonel.engines.logs import LogTail, follow_logs, read_logs
 from timonel.engines.spec import JobSpec
 from timonel.errors import (
@@ -37,7 +35,6 @@ from timonel.storage import exclusive, publish_dir
 
 _logger = logging.getLogger(__name__)
 
-_LAUNCH_TIMEOUT_S = 60.0
 _WIND_DOWN_S = 30.0
 """Maximum seconds that an ended job's sidecars run after SIGTERM."""
 _POLL_S = 0.1
@@ -206,26 +203,7 @@ def start_supervisor(folder: JobFolder) -> None:
     Raises:
         EngineError: It could not start; the message has its last line of output.
     """
-    # -P: a file in the current folder must not shadow a standard module.
-    command = [sys.executable, "-P", "-m", "timonel.engines.local.daemon", str(folder.root)]
-    try:
-        with folder.supervisor_log.open("ab") as log:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=inherited(),
-                start_new_session=True,
-                check=False,
-                timeout=_LAUNCH_TIMEOUT_S,
-            )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise EngineError(f"cannot start the job's supervisor: {error}") from error
-    if done.returncode != 0:
-        lines = folder.supervisor_log.read_text(errors="replace").strip().splitlines()
-        last = lines[-1] if lines else "it printed nothing"
-        raise EngineError(f"cannot start the job's supervisor: {last}")
+    start_daemon("timonel.engines.local.daemon", folder.root, folder.supervisor_log, "job")
 
 
 def _stop_previous(folder: JobFolder) -> None:

@@ -1,0 +1,166 @@
+"""Decide about the replicas of a service. Pure functions.
+
+A replica that fails restarts in place, under its name, with backoff. A change of the specification
+replaces replicas: at most one more than requested runs, and old replicas stop as new ones get
+ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+from timonel.engines.services import ReplicaState, ReplicaStatus, ServiceSpec
+from timonel.processes.backoff import backoff_s
+
+SURGE = 1
+"""Replicas beyond the requested number during a replacement."""
+BACKOFF_S = 1.0
+BACKOFF_MAX_S = 60.0
+RESET_AFTER_S = 60.0
+"""Time in the state ready after which earlier failures do not count for the backoff."""
+FAILURES = 3
+"""Failed checks in a row after which a ready replica is unready."""
+
+
+class Replica(BaseModel):
+    """Replica of a service, as its supervisor knows it.
+
+    Attributes:
+        template: Digest of its specification.
+        attempt: Number of starts.
+        in_a_row: Failures in a row without `RESET_AFTER_S` of readiness.
+        due_at: When it restarts, must be ready, or is killed, by its state; None for never.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    revision: int
+    template: str
+    state: ReplicaState = "restarting"
+    addresses: Mapping[str, str] = {}
+    attempt: int = 0
+    in_a_row: int = 0
+    message: str | None = None
+    since: float
+    due_at: float | None = None
+
+    @property
+    def has_process(self) -> bool:
+        """Whether it has a process, unless that ended unnoticed."""
+        return self.state != "restarting"
+
+    def status(self) -> ReplicaStatus:
+        """Return the status that users see."""
+        return ReplicaStatus(
+            name=self.name,
+            revision=self.revision,
+            state="starting" if self.attempt == 0 else self.state,
+            addresses=self.addresses,
+            restarts=max(0, self.attempt - 1),
+            message=self.message,
+            since=self.since,
+        )
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Replicas to create, and replicas to stop by name."""
+
+    create: int
+    stop: tuple[str, ...]
+
+
+def changes(template: str, requested: int, replicas: Sequence[Replica]) -> Changes:
+    """Return the changes that bring the replicas closer to the request.
+
+    Replicas that are not ready stop first, then the newest.
+
+    Args:
+        template: Digest of the requested specification.
+        requested: Requested number of replicas.
+        replicas: All replicas.
+    """
+    running = [replica for replica in replicas if replica.state != "stopping"]
+    new = [replica for replica in running if replica.template == template]
+    old = [replica for replica in running if replica.template != template]
+    surplus_new = _surplus(new, requested)
+    ready = sum(replica.state == "ready" for replica in new)
+    surplus_old = _surplus(old, max(0, requested - ready))
+    stay = len(running) - len(surplus_new) - len(surplus_old)
+    room = requested + (SURGE if old else 0) - stay
+    create = max(0, min(room, requested - len(new)))
+    return Changes(create, (*surplus_new, *surplus_old))
+
+
+def _surplus(replicas: Iterable[Replica], keep: int) -> tuple[str, ...]:
+    """Return the names of the replicas beyond ``keep``."""
+    # A stable sort: within a state, the oldest stay.
+    order = sorted(
+        replicas,
+        key=lambda replica: (
+            ("ready", "unready").index(replica.state)
+            if replica.state in ("ready", "unready")
+            else 2
+        ),
+    )
+    return tuple(replica.name for replica in order[keep:])
+
+
+def launched(
+    replica: Replica, addresses: Mapping[str, str], spec: ServiceSpec, now: float
+) -> Replica:
+    """Return a replica whose process is about to start."""
+    return replica.model_copy(
+        update={
+            "state": "starting",
+            "attempt": replica.attempt + 1,
+            "addresses": dict(addresses),
+            "since": now,
+            "due_at": now + spec.start_timeout_s,
+        }
+    )
+
+
+def ended(replica: Replica, reason: str, now: float) -> Replica | None:
+    """Return a replica whose process has ended; None if it was stopped on request."""
+    if replica.state == "stopping":
+        return None
+    lasted = replica.state == "ready" and now - replica.since >= RESET_AFTER_S
+    in_a_row = 1 if lasted else replica.in_a_row + 1
+    return replica.model_copy(
+        update={
+            "state": "restarting",
+            "addresses": {},
+            "in_a_row": in_a_row,
+            "message": reason,
+            "since": now,
+            "due_at": now + backoff_s(in_a_row, BACKOFF_S, BACKOFF_MAX_S),
+        }
+    )
+
+
+def checked(replica: Replica, failures: int, now: float) -> Replica:
+    """Return a replica after a readiness check.
+
+    Args:
+        replica: The replica.
+        failures: Failed checks in a row; 0 after a success.
+        now: The time.
+    """
+    if failures == 0 and replica.state in ("starting", "unready"):
+        return replica.model_copy(update={"state": "ready", "since": now, "due_at": None})
+    if failures >= FAILURES and replica.state == "ready":
+        return replica.model_copy(update={"state": "unready", "since": now})
+    return replica
+
+
+def stopping(replica: Replica, grace_s: float, now: float) -> Replica | None:
+    """Return a replica that is asked to stop; None if it has no process."""
+    if not replica.has_process:
+        return None
+    update = {"state": "stopping", "since": now, "due_at": now + grace_s}
+    return replica.model_copy(update=update)

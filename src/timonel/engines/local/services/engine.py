@@ -1,0 +1,156 @@
+"""Local service engine: services as processes of this machine, with supervisors."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+from timonel.engines.local.guard import start_daemon
+from timonel.engines.local.services.folder import Request, ServiceFolder, unknown_service
+from timonel.engines.logs import LogTail, follow_logs, read_logs
+from timonel.engines.services import ServiceEngine, ServiceSpec, ServiceStatus
+from timonel.errors import EngineError, NotFoundError, SpecError, TimonelError
+from timonel.processes.tree import Identity
+from timonel.storage import exclusive, publish_dir
+
+_LOCK_TIMEOUT_S = 120.0
+_DAEMON = "timonel.engines.local.services.daemon"
+
+_logger = logging.getLogger(__name__)
+
+
+class LocalServiceEngine(ServiceEngine):
+    """Runs services on this machine, with one supervisor process per service.
+
+    All state is in the service folders: several processes may use the engine at once, and services
+    continue after they exit. For processes of one user on one machine.
+
+    Args:
+        services_dir: Folder of the service folders.
+    """
+
+    name = "local"
+
+    def __init__(self, services_dir: Path) -> None:
+        self._services_dir = Path(services_dir).absolute()
+
+    def apply(self, spec: ServiceSpec) -> None:
+        """Create a service or change it; return when its supervisor knows."""
+        folder = ServiceFolder(self._services_dir / spec.name)
+        with self._locked():
+            if not folder.root.exists():
+                self._create(folder, spec)
+                return
+            before = _unless_deleting(folder)
+            if before.spec.revision == spec.revision and before.spec.template != spec.template:
+                raise SpecError(
+                    f"revision {spec.revision} of {spec.name} was applied with other contents",
+                    hint="apply the change as another revision",
+                )
+            replicas = before.replicas if spec.replicas is None else spec.replicas
+            _record(folder, before, Request(spec=spec, replicas=replicas))
+
+    def scale(self, name: str, replicas: int) -> None:
+        """Set the number of replicas; return when the supervisor knows."""
+        if replicas < 0:
+            raise SpecError(f"expected 0 or more replicas of {name}, got {replicas}")
+        with self._locked():
+            folder = self._folder(name)
+            before = _unless_deleting(folder)
+            _record(folder, before, before.model_copy(update={"replicas": replicas}))
+
+    def service(self, name: str) -> ServiceStatus:
+        """Return the current status of a service."""
+        return self._folder(name).status()
+
+    def services(self) -> list[ServiceStatus]:
+        """Return the status of every service, by name; unreadable ones are skipped and logged."""
+        found = []
+        for path in sorted(self._services_dir.glob("[!.]*/service.json")):
+            try:
+                found.append(ServiceFolder(path.parent).status())
+            except NotFoundError:
+                continue  # removed after listing
+            except TimonelError as error:
+                _logger.warning("skipped service %s: %s", path.parent.name, error)
+        return found
+
+    def logs(self, name: str, replica: str, *, follow: bool = False) -> Iterator[str]:
+        """Yield lines of a replica's output, oldest first."""
+        folder = self._folder(name)
+        known = _replicas(folder)
+        if replica not in known:
+            raise NotFoundError(
+                f"{name} has no replica {replica}",
+                hint=f"its replicas: {', '.join(known) or 'none'}",
+            )
+        tails = [LogTail(replica, folder.replica_log(replica))]
+
+        def is_over() -> bool:
+            try:
+                return replica not in _replicas(folder)
+            except NotFoundError:
+                return True
+
+        lines = follow_logs(tails, is_over) if follow else read_logs(tails)
+        return (line.text for line in lines)
+
+    def delete(self, name: str) -> None:
+        """Request the end of a service; return when the supervisor knows."""
+        with self._locked():
+            folder = self._folder(name)
+            before = folder.read_request()
+            _record(folder, before, before.model_copy(update={"deleting": True}))
+
+    def _create(self, folder: ServiceFolder, spec: ServiceSpec) -> None:
+        with publish_dir(folder.root) as aside:
+            aside.chmod(0o700)
+            replicas = 1 if spec.replicas is None else spec.replicas
+            ServiceFolder(aside).write_request(Request(spec=spec, replicas=replicas))
+        try:
+            _start_supervisor(folder)
+        except EngineError:
+            shutil.rmtree(folder.root, ignore_errors=True)
+            raise
+
+    def _folder(self, name: str) -> ServiceFolder:
+        folder = ServiceFolder(self._services_dir / name)
+        if not name or "/" in name or name.startswith(".") or not folder.root.is_dir():
+            raise unknown_service(name)
+        return folder
+
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
+        """Lock out other commands, which would start a second supervisor."""
+        return exclusive(self._services_dir / ".lock", timeout_s=_LOCK_TIMEOUT_S)
+
+
+def _unless_deleting(folder: ServiceFolder) -> Request:
+    request = folder.read_request()
+    if request.deleting:
+        raise EngineError(
+            f"the service {folder.root.name} is being deleted", hint="wait until it is gone"
+        )
+    return request
+
+
+def _record(folder: ServiceFolder, before: Request, request: Request) -> None:
+    """Record a request, and have a supervisor fulfil it."""
+    if request != before:
+        folder.write_request(request)
+    if not folder.is_supervised:
+        _start_supervisor(folder)
+    elif supervisor := Identity.from_json(folder.read_record().supervisor):
+        # One that has just started and is not recorded yet reads the request anyway.
+        supervisor.signal(signal.SIGUSR1)
+
+
+def _start_supervisor(folder: ServiceFolder) -> None:
+    start_daemon(_DAEMON, folder.root, folder.supervisor_log, "service")
+
+
+def _replicas(folder: ServiceFolder) -> list[str]:
+    return [replica.name for replica in folder.status().replicas]

@@ -1,0 +1,196 @@
+"""Layout and documents of a service folder.
+
+<services>/<name>/                 mode 0700: the specification may contain secrets
+  service.json                     service document: the request, written by commands
+  status.json                      service-status document, written by the supervisor
+  supervisor.lock                  locked while the supervisor or its guard lives
+  supervisor.log                   output of the supervisor
+  replicas/<replica>/log           output of all starts of a replica
+  replicas/<replica>/process.json  process of the last start, written by that process
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from timonel.engines.coordination.rollout import Replica
+from timonel.engines.services import ServiceSpec, ServiceState, ServiceStatus
+from timonel.errors import CorruptError, NotFoundError
+from timonel.processes.tree import Identity, own_identity
+from timonel.storage import is_held, read_document, write_document
+
+DOWN = "no supervisor runs, because it was killed or the machine was rebooted"
+
+
+class Request(BaseModel):
+    """Content of ``service.json``."""
+
+    model_config = ConfigDict(frozen=True)
+
+    spec: ServiceSpec
+    replicas: int
+    deleting: bool = False
+
+
+class Record(BaseModel):
+    """Content of ``status.json``, published before a process is started or signalled.
+
+    Attributes:
+        supervisor: Identity of the supervisor, as JSON.
+        number: Number of the last created replica.
+        specs: Specifications of all replicas, by template.
+        replicas: All replicas, oldest first.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    supervisor: dict[str, int | str] | None = None
+    number: int = 0
+    specs: dict[str, ServiceSpec] = {}
+    replicas: tuple[Replica, ...] = ()
+
+
+@dataclass(frozen=True)
+class ServiceFolder:
+    """Paths and documents in a service folder."""
+
+    root: Path
+
+    @property
+    def supervisor_log(self) -> Path:
+        """File of the supervisor's own output."""
+        return self.root / "supervisor.log"
+
+    @property
+    def supervisor_lock(self) -> Path:
+        """Lock file of the supervisor and its guard."""
+        return self.root / "supervisor.lock"
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether the supervisor or its guard is alive."""
+        return is_held(self.supervisor_lock)
+
+    @property
+    def token(self) -> str:
+        """Mark of all processes of the service."""
+        return f"service {self.root}"
+
+    def replica_dir(self, name: str) -> Path:
+        """Return the folder of a replica, in which it runs."""
+        return self.root / "replicas" / name
+
+    def replica_log(self, name: str) -> Path:
+        """Return the file of a replica's output."""
+        return self.replica_dir(name) / "log"
+
+    def write_request(self, request: Request) -> None:
+        """Record what is requested."""
+        write_document(self.root / "service.json", "service", request.model_dump(mode="json"))
+
+    def read_request(self) -> Request:
+        """Return what is requested.
+
+        Raises:
+            NotFoundError: No such service.
+            CorruptError: The document is damaged.
+            FormatError: A newer release wrote it.
+        """
+        path = self.root / "service.json"
+        try:
+            body = read_document(path, "service")
+        except NotFoundError:
+            raise unknown_service(self.root.name) from None
+        with _corrupt_on_error(path):
+            return Request.model_validate(body)
+
+    def write_record(self, record: Record) -> None:
+        """Publish the state of the replicas."""
+        write_document(self.root / "status.json", "service-status", record.model_dump(mode="json"))
+
+    def read_record(self) -> Record:
+        """Return the state of the replicas; empty before a supervisor runs."""
+        path = self.root / "status.json"
+        try:
+            body = read_document(path, "service-status")
+        except NotFoundError:
+            return Record()
+        with _corrupt_on_error(path):
+            return Record.model_validate(body)
+
+    def write_process(self, name: str, attempt: int) -> None:
+        """Record this process as a start of a replica."""
+        aside = self.replica_dir(name) / f".tmp-{os.getpid()}"
+        aside.write_text(json.dumps({"attempt": attempt, **own_identity().as_json()}))
+        aside.replace(self.replica_dir(name) / "process.json")
+
+    def process_of(self, replica: Replica) -> Identity | None:
+        """Return the process of a replica's last start; None if it did not start."""
+        try:
+            body = json.loads((self.replica_dir(replica.name) / "process.json").read_text())
+        except (OSError, ValueError):
+            return None
+        is_last = isinstance(body, dict) and body.get("attempt") == replica.attempt
+        return Identity.from_json(body) if is_last else None
+
+    def status(self) -> ServiceStatus:
+        """Return the current status; without a supervisor, only live processes count.
+
+        Raises:
+            NotFoundError: No such service.
+        """
+        is_supervised = self.is_supervised
+        request, record = self.read_request(), self.read_record()
+        replicas = record.replicas
+        if not is_supervised:
+            replicas = tuple(self._unsupervised(replica) for replica in replicas)
+        state = ServiceState.DELETING if request.deleting else ServiceState.ACTIVE
+        return ServiceStatus(
+            name=request.spec.name,
+            revision=request.spec.revision,
+            state=state if is_supervised else ServiceState.DOWN,
+            requested=request.replicas,
+            replicas=tuple(replica.status() for replica in replicas),
+            message=None if is_supervised else DOWN,
+        )
+
+    def _unsupervised(self, replica: Replica) -> Replica:
+        process = self.process_of(replica)
+        if replica.has_process and process is not None and process.is_alive:
+            return replica
+        return replica.model_copy(update={"state": "lost", "addresses": {}})
+
+    def remove_replica(self, name: str) -> None:
+        """Remove the folder of a replica."""
+        shutil.rmtree(self.replica_dir(name), ignore_errors=True)
+
+    def remove(self) -> None:
+        """Remove the service; it disappears at once."""
+        aside = self.root.with_name(f".tmp-{os.getpid()}-{self.root.name}")
+        self.root.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _corrupt_on_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise CorruptError(
+            f"the service document {path} is damaged: {reason}",
+            hint="stop the processes of the service and remove its folder",
+        ) from error
+
+
+def unknown_service(name: str) -> NotFoundError:
+    """Return the error for an unknown service."""
+    return NotFoundError(f"no such service: {name}", hint="apply it first")

@@ -1,0 +1,293 @@
+"""Supervisor: keeps the replicas of one service as requested.
+
+A single thread. Starts and stops are published before they are carried out, so that another
+supervisor can continue at any point: it adopts running replicas and restarts the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+
+from timonel.engines.coordination import rollout
+from timonel.engines.coordination.rollout import Replica
+from timonel.engines.local.services import replica as processes
+from timonel.engines.local.services.folder import Record, ServiceFolder
+from timonel.engines.local.services.replica import ReplicaProcess
+from timonel.engines.services import ServiceSpec
+from timonel.errors import TimonelError
+from timonel.processes.ports import PortReservation
+from timonel.processes.spawn import describe_exit
+from timonel.processes.tree import name_process, own_identity
+
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_START_PERIOD_S = 0.1
+"""Longest time between checks of a replica that is not ready yet."""
+_RETRY_S = 1.0
+"""Delay after the state could not be saved."""
+
+logger = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """Runs one service until it is deleted.
+
+    SIGUSR1 makes it read the request again. SIGTERM, as at a shutdown of the machine, stops all
+    replicas and keeps the service.
+
+    Args:
+        folder: Service folder.
+    """
+
+    def __init__(self, folder: ServiceFolder) -> None:
+        self._folder = folder
+        self._clock_offset_s = time.time() - time.monotonic()
+        self._request = folder.read_request()
+        own = own_identity().as_json()
+        self._record = folder.read_record().model_copy(update={"supervisor": own})
+        self._published: Record | None = None
+        self._processes: dict[str, ReplicaProcess] = {}
+        self._wake = asyncio.Event()
+        self._is_shutting_down = False
+        name_process(f"svc {self._request.spec.name}")
+
+    async def run(self, accepted: Callable[[], None]) -> None:
+        """Run the service; return when it is deleted, or stopped by a signal.
+
+        Calls ``accepted`` once the supervisor can be signalled.
+        """
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, self._wake.set)
+        for number in _STOP_SIGNALS:
+            loop.add_signal_handler(number, self._shut_down)
+        self._adopt()
+        self._publish()
+        accepted()
+        while True:
+            self._wake.clear()
+            # Read after the clear: a request that is written later wakes the loop again.
+            self._request = self._folder.read_request()
+            delay_s = self._reconcile()
+            if self._is_ending and not self._record.replicas:
+                break
+            try:
+                async with asyncio.timeout(delay_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+        if self._request.deleting:
+            self._folder.remove()
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._request.deleting or self._is_shutting_down
+
+    def _shut_down(self) -> None:
+        self._is_shutting_down = True
+        self._wake.set()
+
+    def _adopt(self) -> None:
+        """Take over the replicas of an earlier supervisor."""
+        for replica in self._record.replicas:
+            process = processes.adopt(self._folder, replica)
+            if process is not None:
+                logger.info("adopted %s", replica.name)
+                self._watch(process, self._record.specs[replica.template])
+                if replica.state == "stopping":
+                    # The earlier supervisor may have died before it sent the signal.
+                    process.signal(signal.SIGTERM)
+                continue
+            processes.kill_remains(self._folder, replica.name)
+            if replica.has_process:
+                self._end(replica.name, "ended without a supervisor")
+
+    def _reconcile(self) -> float | None:
+        """Bring the replicas closer to the request; return the seconds until the next call."""
+        now, before = self._now(), self._record
+        stopped = self._change_size(now)
+        ports = self._prepare_starts(now)
+        try:
+            self._publish()
+        except TimonelError as error:
+            # No process may run that the next supervisor would not know.
+            logger.error("%s", error)  # noqa: TRY400 - an error of the disk, not of this program
+            self._record = before
+            for reservation in ports.values():
+                reservation.release()
+            return _RETRY_S
+        for name in stopped:
+            self._stop(name)
+        for name, reservation in ports.items():
+            self._start(name, reservation)
+        return self._carry_out_deadlines(now)
+
+    def _change_size(self, now: float) -> tuple[str, ...]:
+        """Add replicas to the record and mark those in excess; return the names of the latter."""
+        spec = self._request.spec
+        requested = 0 if self._is_ending else self._request.replicas
+        changes = rollout.changes(spec.template, requested, self._record.replicas)
+        for name in changes.stop:
+            replica, grace_s = self._replica(name), self._spec_of(name).stop_grace_s
+            self._set(name, rollout.stopping(replica, grace_s, now))
+        number = self._record.number
+        created = tuple(
+            Replica(
+                name=f"{spec.name}-{spec.revision}-{number + index}",
+                revision=spec.revision,
+                template=spec.template,
+                since=now,
+                due_at=now,
+            )
+            for index in range(1, changes.create + 1)
+        )
+        replicas = (*self._record.replicas, *created)
+        specs = {**self._record.specs, spec.template: spec}
+        used = {replica.template for replica in replicas}
+        self._record = self._record.model_copy(
+            update={
+                "number": number + changes.create,
+                "specs": {key: each for key, each in specs.items() if key in used},
+                "replicas": replicas,
+            }
+        )
+        return changes.stop
+
+    def _prepare_starts(self, now: float) -> dict[str, PortReservation]:
+        """Mark the replicas that are due to start; return their ports by name."""
+        reserved = {}
+        for replica in self._record.replicas:
+            if replica.state != "restarting" or not _is_due(replica, now):
+                continue
+            spec = self._record.specs[replica.template]
+            try:
+                ports = PortReservation(len(spec.ports))
+            except OSError as error:
+                self._end(replica.name, f"cannot reserve ports: {error}")
+                continue
+            reserved[replica.name] = ports
+            addresses = dict(zip(spec.ports, ports.addresses, strict=True))
+            self._set(replica.name, rollout.launched(replica, addresses, spec, now))
+        return reserved
+
+    def _start(self, name: str, ports: PortReservation) -> None:
+        spec = self._spec_of(name)
+        try:
+            process = processes.start(self._folder, self._replica(name), spec, ports)
+        except OSError as error:
+            ports.release()
+            self._end(name, f"cannot start: {error}")
+            self._wake.set()
+            return
+        logger.info("started %s as process %d", name, process.identity.pid)
+        self._watch(process, spec)
+
+    def _stop(self, name: str) -> None:
+        logger.info("stopping %s", name)
+        if name in self._processes:
+            self._processes[name].signal(signal.SIGTERM)
+        else:
+            self._folder.remove_replica(name)
+
+    def _carry_out_deadlines(self, now: float) -> float | None:
+        """Kill overdue replicas; return the seconds until the next deadline."""
+        for replica in self._record.replicas:
+            if replica.has_process and _is_due(replica, now):
+                spec = self._record.specs[replica.template]
+                self._kill(replica.name, f"was not ready within {spec.start_timeout_s:g} s")
+        due = [r.due_at for r in self._record.replicas if r.due_at is not None and r.due_at > now]
+        return min(due) - now if due else None
+
+    def _kill(self, name: str, reason: str) -> None:
+        logger.warning("killing %s", name)
+        process = self._processes[name]
+        process.reason = process.reason or reason
+        process.signal(signal.SIGKILL)
+
+    def _watch(self, process: ReplicaProcess, spec: ServiceSpec) -> None:
+        self._processes[process.name] = process
+        loop = asyncio.get_running_loop()
+        loop.add_reader(process.descriptor, partial(self._on_end, process))
+        process.checks = loop.create_task(self._check(process, spec))
+
+    def _on_end(self, process: ReplicaProcess) -> None:
+        """Handle the end of a replica's process."""
+        asyncio.get_running_loop().remove_reader(process.descriptor)
+        del self._processes[process.name]
+        code = process.exit_code()
+        process.close()
+        processes.kill_remains(self._folder, process.name)
+        how = "ended" if code is None else describe_exit(code)
+        line = processes.last_line(self._folder, process.name)
+        reason = process.reason or (how if line is None else f"{how}: {line}")
+        logger.info("%s %s", process.name, reason)
+        self._end(process.name, reason)
+        self._wake.set()
+
+    async def _check(self, process: ReplicaProcess, spec: ServiceSpec) -> None:
+        """Check a replica's health until it ends."""
+        check = spec.check
+        address = self._replica(process.name).addresses[spec.checked_port]
+        while True:
+            ready = await processes.answers(address, check.ready_path, check.timeout_s)
+            process.failures = 0 if ready else process.failures + 1
+            before = self._replica(process.name)
+            replica = rollout.checked(before, process.failures, self._now())
+            if replica != before:
+                self._set(process.name, replica)
+                logger.info("%s is %s", replica.name, replica.state)
+                self._wake.set()
+            is_up = replica.state in ("ready", "unready")
+            if is_up and check.alive_path is not None:
+                await self._check_alive(process, spec, address, check.alive_path)
+            await asyncio.sleep(check.period_s if is_up else min(_START_PERIOD_S, check.period_s))
+
+    async def _check_alive(
+        self, process: ReplicaProcess, spec: ServiceSpec, address: str, path: str
+    ) -> None:
+        check = spec.check
+        if await processes.answers(address, path, check.timeout_s):
+            process.silent_s, process.checked_at = 0.0, self._now()
+            return
+        now = self._now()
+        if process.checked_at is not None:
+            # Limited: a supervisor that was suspended must not take its replicas for hung.
+            process.silent_s += min(now - process.checked_at, check.period_s + check.timeout_s)
+        process.checked_at = now
+        if process.silent_s >= spec.hang_timeout_s:
+            self._kill(process.name, f"hung: no answer at {path} for {process.silent_s:.1f} s")
+
+    def _end(self, name: str, reason: str) -> None:
+        """Record the end of a replica's process; remove the replica if it was to stop."""
+        replica = rollout.ended(self._replica(name), reason, self._now())
+        self._set(name, replica)
+        if replica is None:
+            self._folder.remove_replica(name)
+
+    def _replica(self, name: str) -> Replica:
+        return next(replica for replica in self._record.replicas if replica.name == name)
+
+    def _spec_of(self, name: str) -> ServiceSpec:
+        return self._record.specs[self._replica(name).template]
+
+    def _set(self, name: str, replica: Replica | None) -> None:
+        """Replace a replica in the record; None removes it."""
+        kept = (replica if each.name == name else each for each in self._record.replicas)
+        replicas = tuple(each for each in kept if each is not None)
+        self._record = self._record.model_copy(update={"replicas": replicas})
+
+    def _publish(self) -> None:
+        if self._record != self._published:
+            self._folder.write_record(self._record)
+            self._published = self._record
+
+    def _now(self) -> float:
+        """Return a steady time of day: clock changes must not cause timeouts."""
+        return self._clock_offset_s + time.monotonic()
+
+
+def _is_due(replica: Replica, now: float) -> bool:
+    return replica.due_at is not None and replica.due_at <= now

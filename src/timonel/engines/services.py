@@ -1,0 +1,276 @@
+"""Service engine interface, specification and status of services.
+
+A service is a number of identical, long-running processes (replicas) that accept connections, such
+as model servers. A job ends; a service runs until it is deleted.
+
+The specification is declarative: `ServiceEngine.apply` records it, and the engine keeps the
+replicas as requested. References of the form ``$(NAME)`` in arguments are replaced by variables of
+the replica's environment, and ``$$`` by ``$``, as in Kubernetes. The engine sets these variables:
+
+    HOST               address to listen on
+    PORT_<NAME>        port of that name, in upper case, with underscores for hyphens
+    PORT               the first port
+    TIMONEL_WORKSPACE  the workspace, if the specification has one
+"""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from timonel.units import Seconds
+
+_REFERENCE = re.compile(r"\$\$|\$\((\w+)\)")
+
+PortName = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,13}[a-z0-9])?$")]
+HttpPath = Annotated[str, StringConstraints(pattern=r"^/[!-~]*$")]
+
+
+class _Spec(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class HealthCheck(_Spec):
+    """Readiness and liveness of a replica, checked over HTTP or TCP."""
+
+    port: PortName | None = Field(default=None, description="Checked port; None: the first.")
+    ready_path: HttpPath | None = Field(
+        default=None,
+        description="Path whose status is 200 to 399 once the replica is ready; None: the replica "
+        "is ready once it accepts TCP connections.",
+    )
+    alive_path: HttpPath | None = Field(
+        default=None,
+        description="Path that always answers while the replica works; None: hangs are not "
+        "detected.",
+    )
+    period_s: Seconds = Field(default=1.0, gt=0, description="Time between checks.")
+    timeout_s: Seconds = Field(default=1.0, gt=0, description="Time limit of an answer.")
+
+
+class ServiceSpec(_Spec):
+    """Service specification: one program, run as identical replicas."""
+
+    name: str = Field(
+        pattern=r"^[a-z]([a-z0-9-]{0,43}[a-z0-9])?$", description="Unique name of the service."
+    )
+    revision: int = Field(
+        default=1, ge=1, description="Revision number; each change except of `replicas` needs one."
+    )
+    module: str | None = Field(
+        default=None, description="Python module that each replica runs with -m."
+    )
+    command: tuple[str, ...] = Field(
+        default=(), description="Program with its first arguments, instead of a module."
+    )
+    args: tuple[str, ...] = Field(default=(), description="Arguments.")
+    env: Mapping[str, str] = Field(default_factory=dict, description="Environment variables.")
+    ports: tuple[PortName, ...] = Field(
+        default=("http",), min_length=1, description="Names of the ports of a replica."
+    )
+    replicas: int | None = Field(
+        default=None, ge=0, description="Number of replicas; None: as scaled, at first one."
+    )
+    check: HealthCheck = Field(default_factory=HealthCheck, description="Health check.")
+    start_timeout_s: Seconds = Field(
+        default=180.0,
+        gt=0,
+        description="Time in which a replica must get ready; then it is killed and restarted.",
+    )
+    hang_timeout_s: Seconds = Field(
+        default=10.0,
+        gt=0,
+        description="A replica whose `alive_path` does not answer for this long is killed and "
+        "restarted.",
+    )
+    stop_grace_s: Seconds = Field(default=30.0, description="Time from SIGTERM to SIGKILL.")
+    workspace: str | None = Field(default=None, description="URI of the workspace.")
+
+    @model_validator(mode="after")
+    def _check_consistency(self) -> Self:
+        if (self.module is None) == (not self.command):
+            raise ValueError("a service needs either a module or a command")
+        if len(set(self.ports)) != len(self.ports):
+            raise ValueError(f"duplicate ports: {list(self.ports)}")
+        if self.check.port is not None and self.check.port not in self.ports:
+            raise ValueError(f"the checked port {self.check.port} is not one of its ports")
+        return self
+
+    @property
+    def template(self) -> str:
+        """Digest of everything except the number of replicas."""
+        text = self.model_dump_json(exclude={"replicas"})
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def checked_port(self) -> str:
+        """Name of the port that is checked."""
+        return self.check.port or self.ports[0]
+
+
+def port_variables(ports: Mapping[str, int]) -> dict[str, str]:
+    """Return the environment variables of ports, in the order of the specification."""
+    named = {f"PORT_{name.upper().replace('-', '_')}": str(port) for name, port in ports.items()}
+    return {"PORT": next(iter(named.values())), **named}
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """Replace ``$(NAME)`` by variables and ``$$`` by ``$``; unknown names stay as they are."""
+
+    def value(match: re.Match[str]) -> str:
+        return "$" if match[1] is None else variables.get(match[1], match[0])
+
+    return _REFERENCE.sub(value, text)
+
+
+class _Observed(BaseModel):
+    # A newer engine may write fields that this release does not know.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+ReplicaState = Literal["starting", "ready", "unready", "restarting", "stopping", "lost"]
+"""State of a replica.
+
+``unready``: it was ready, and its checks fail. ``restarting``: it has ended and waits for its next
+start. ``stopping``: it finishes its requests. ``lost``: it ended while nothing watched it.
+"""
+
+
+class ReplicaStatus(_Observed):
+    """Observed status of a replica.
+
+    Attributes:
+        name: Unique name, never reused.
+        revision: Revision of its specification.
+        addresses: ``host:port`` by name of port; they change when the replica restarts.
+        restarts: Restarts so far.
+        message: Reason of its last failure.
+        since: Time of the last change of its state, in seconds since the epoch.
+    """
+
+    name: str
+    revision: int
+    state: ReplicaState
+    addresses: Mapping[str, str] = Field(default_factory=dict)
+    restarts: int = 0
+    message: str | None = None
+    since: float = 0.0
+
+
+class ServiceState(StrEnum):
+    """State of a service.
+
+    ``down``: no supervisor runs, after a kill or a reboot; `apply` or `scale` starts one.
+    """
+
+    ACTIVE = "active"
+    DELETING = "deleting"
+    DOWN = "down"
+
+
+class ServiceStatus(_Observed):
+    """Observed status of a service.
+
+    Attributes:
+        requested: Requested number of replicas.
+        replicas: Replicas of all revisions, oldest first.
+        message: Why the service is down or its state cannot be saved.
+    """
+
+    name: str
+    revision: int
+    state: ServiceState
+    requested: int
+    replicas: tuple[ReplicaStatus, ...] = ()
+    message: str | None = None
+
+    @property
+    def ready(self) -> tuple[ReplicaStatus, ...]:
+        """Replicas that accept requests, of any revision."""
+        return tuple(replica for replica in self.replicas if replica.state == "ready")
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether exactly the requested replicas of this revision run, and all are ready."""
+        return (
+            self.state is ServiceState.ACTIVE
+            and len(self.replicas) == len(self.ready) == self.requested
+            and all(replica.revision == self.revision for replica in self.replicas)
+        )
+
+
+class ServiceEngine(abc.ABC):
+    """Interface of an engine for services: apply, scale, list, logs and delete.
+
+    Methods return when a request is recorded, not when it is fulfilled. Implementations may be
+    used by several processes at once: the engine holds all state.
+    """
+
+    name: str
+
+    @abc.abstractmethod
+    def apply(self, spec: ServiceSpec) -> None:
+        """Create a service or change it. Idempotent.
+
+        A changed specification replaces the replicas one by one: an old replica stops when a new
+        one is ready, so a revision that never gets ready leaves the old replicas running. Without
+        `replicas`, the number of replicas does not change.
+
+        Raises:
+            SpecError: The revision was applied with other contents, or the engine cannot fulfil
+                the specification.
+            EngineError: The service is being deleted, or the engine cannot start it.
+            InputError: The engine's state cannot be written.
+        """
+
+    @abc.abstractmethod
+    def scale(self, name: str, replicas: int) -> None:
+        """Set the number of replicas, from 0. Idempotent.
+
+        Replicas in excess get SIGTERM, and SIGKILL after ``stop_grace_s``.
+
+        Raises:
+            NotFoundError: No such service.
+            SpecError: The number is negative.
+            EngineError: The service is being deleted, or the engine cannot start it.
+        """
+
+    @abc.abstractmethod
+    def service(self, name: str) -> ServiceStatus:
+        """Return the current status of a service, without blocking.
+
+        Raises:
+            NotFoundError: No such service.
+        """
+
+    @abc.abstractmethod
+    def services(self) -> list[ServiceStatus]:
+        """Return the status of every service, by name; unreadable ones are skipped and logged."""
+
+    @abc.abstractmethod
+    def logs(self, name: str, replica: str, *, follow: bool = False) -> Iterator[str]:
+        """Yield lines of a replica's output, oldest first.
+
+        Args:
+            name: Name of the service.
+            replica: Name of the replica.
+            follow: Continue until the replica is removed.
+
+        Raises:
+            NotFoundError: No such service or replica.
+        """
+
+    @abc.abstractmethod
+    def delete(self, name: str) -> None:
+        """Request that a service stops all replicas and disappears. Idempotent while it does.
+
+        Raises:
+            NotFoundError: No such service.
+            EngineError: The engine cannot stop its replicas.
+        """
