@@ -266,6 +266,10 @@ def test_a_task_here_dies_with_its_terminal(
     process = terminals.start(waiting, *ALONE)
     until(lambda: "begun" in terminals.shown(process))
     left = [agent_of(process), task_of(process)]
+    twice = terminals.start(waiting, *ALONE)
+    assert twice.wait(30) == 2
+    shown = terminals.shown(twice)
+    assert f"worker-0 of {only_run(workspace).id} is running already: give each task" in shown
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     until(lambda: not any(each.is_running() for each in left), 10.0)

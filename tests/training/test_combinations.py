@@ -76,6 +76,15 @@ SERVERS = {"strategy": "parameter-server", "workers": 2, "ps": 1}
         ({"backup_workers": 2, **SERVERS}, "--backup-workers 2 is not less than --workers 2"),
         ({"devices_per_worker": 2, **SERVERS}, "--devices-per-worker cannot be combined with"),
         ({"launcher": "mpi", **SERVERS}, "--launcher mpi does not support parameter servers"),
+        (
+            {"launcher": "mpi", "strategy": "none", "ps": 1},
+            "mpi does not support parameter servers",
+        ),
+        ({"launcher": "mpi", "evaluator": True}, "--launcher mpi does not support an evaluator"),
+        (
+            {"launcher": "mpi", "workers": 4, "min_workers": 2},
+            "mpi needs a fixed number of workers",
+        ),
         ({"deterministic": True, **SERVERS}, "synchronous updates without backup workers"),
         ({"strategy": "none", "precision": "bfloat16"}, "--precision cannot be combined with"),
         ({"strategy": "none", "threads": 2}, "--threads cannot be combined with"),

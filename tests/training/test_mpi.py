@@ -3,15 +3,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import socket
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from timonel.errors import MissingExtraError, SpecError
+from timonel.errors import MissingExtraError
 from timonel.training import mpi as ranks
-from timonel.training.settings import Settings
 
 
 def test_whether_mpirun_has_started_this() -> None:
@@ -33,26 +32,13 @@ def test_how_many_ranks_there_are() -> None:
     assert ranks.rank_count({"PMI_SIZE": "2"}) == 2
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"ps": 1}, "does not support parameter servers"),
-        ({"evaluator": True}, "does not support an evaluator"),
-        ({"workers": 4, "min_workers": 2}, "got 2:4"),
-    ],
-)
-def test_what_mpi_has_not(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(SpecError, match=words):
-        ranks.check_launcher(Settings.of({"launcher": "mpi", **options}))
-
-
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"--launcher mpi needs the extra 'mpi'"):
-        ranks.check_launcher(Settings.of({"launcher": "mpi"}))
+        ranks.check_installed()
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(MissingExtraError, match=r"timonel\[mpi\]"):
-        ranks.join()
+    with pytest.raises(MissingExtraError, match=r"timonel\[mpi\]"), ranks.joined():
+        pass
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(MissingExtraError, match="the extra 'mpi'"):
@@ -108,10 +94,10 @@ def test_ranks_are_a_cluster(
         COMM_WORLD = World(2, hosts)
 
     monkeypatch.setattr(ranks, "_mpi", lambda: Mpi)
-    rank, world = ranks.join()
-    with rank.port as (held,):
-        cluster = rank.cluster
+    with ranks.joined() as (cluster, world):
         assert world is Mpi.COMM_WORLD
         assert cluster.task_id == "worker-1"
         assert cluster.tasks["chief"] == (address,)
-        assert cluster.tasks["worker"][1].rpartition(":")[2] == held.rpartition(":")[2]
+        own = int(cluster.tasks["worker"][1].rpartition(":")[2])
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", own))

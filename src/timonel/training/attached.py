@@ -11,7 +11,7 @@ from timonel.errors import SpecError
 from timonel.storage import Workspace
 from timonel.training import mpi, rendezvous
 from timonel.training.cluster import Cluster, read_cluster
-from timonel.training.foreground import ForegroundTask, run_here
+from timonel.training.foreground import run_here
 from timonel.training.handles import Job, Run
 from timonel.training.job import TASK_MODULE, job_spec, roles
 from timonel.training.request import JobOptions, Request
@@ -44,11 +44,8 @@ def find_place(
     Raises:
         SpecError: The options contradict each other or the cluster.
         NotFoundError: The cluster file or variable does not exist.
-        MissingExtraError: MPI is requested but not installed.
     """
     is_mpi = settings.distribution.launcher == "mpi"
-    if is_mpi:
-        mpi.check_launcher(settings)
     if cluster is None:
         if task_type is not None or task_index is not None:
             raise SpecError("--task-type and --task-index need --cluster")
@@ -94,22 +91,20 @@ def train_here(
 
 
 def _train_as_rank(request: Request, workspace: Workspace, options: JobOptions) -> Run:
-    rank, world = mpi.join()
-    with rank.port:
-        document: TrainSpec | Exception | None = None
-        if rank.cluster.is_chief:
-            size = {"mpi": [str(rank.cluster.size)]}
+    with mpi.joined() as (cluster, world):
+        found: TrainSpec | Exception | None = None
+        if cluster.is_chief:
+            size = {"mpi": [str(cluster.size)]}
             prefix = rendezvous.run_prefix(size, options.name or request.program.file)
             try:
-                document = rendezvous.lead(request, workspace, prefix, options)
+                found = rendezvous.lead(request, workspace, prefix, options)
             except Exception as error:  # noqa: BLE001 - the other ranks wait for an answer
-                document = error
-        document = world.bcast(document, root=0)
+                found = error
+        document: TrainSpec | Exception = world.bcast(found, root=0)
         mpi.leave()
         if isinstance(document, Exception):
             raise document
-        assert document is not None  # the chief's
-        return _train(request, workspace, options, rank.cluster, document)
+        return _train(request, workspace, options, cluster, document)
 
 
 def _train(
@@ -127,7 +122,7 @@ def _train(
     spec = job_spec(request, workspace, run_id, options).model_copy(
         update={"module": TASK_MODULE, "args": ("--spec", str(path)), "roles": (role,)}
     )
-    run_here(ForegroundTask(workspace, spec, cluster, _serves(request.settings, cluster)))
+    run_here(workspace, spec, cluster, serves=_serves(request.settings, cluster))
     return _run_of(workspace, run_id)
 
 

@@ -82,6 +82,8 @@ def contradictions(settings: Settings, chosen: StrategyName) -> Iterator[tuple[s
     if settings.distribution.strategy is StrategyName.NONE:
         yield from _left_alone(settings)
     yield from _of_roles(settings, chosen)
+    if settings.distribution.launcher == "mpi":
+        yield from _of_mpi(settings)
     yield from _of_communication(settings, chosen)
     yield from _of_numerics(settings, chosen)
     yield from _of_parameter_servers(settings, chosen)
@@ -106,12 +108,25 @@ def _of_roles(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, s
     if asked.chief == "worker":
         if chosen is StrategyName.PARAMETER_SERVER:
             yield _without("chief", "parameter servers: their workers serve a chief")
-        if asked.launcher == "mpi":
-            yield _without("chief", "--launcher mpi, where rank 0 is the chief")
         if asked.min_workers < asked.workers:
             yield _without("chief", "a range of workers: the chief can never leave")
     if asked.success_policy == "all-workers" and chosen is StrategyName.PARAMETER_SERVER:
         yield _without("success_policy", "parameter servers: their workers serve until the end")
+
+
+def _of_mpi(settings: Settings) -> Iterator[tuple[str, str]]:
+    asked = settings.distribution
+    if settings.uses_parameter_servers or settings.parameter_servers.ps:
+        yield "--launcher mpi does not support parameter servers", "leave out --launcher"
+    if settings.evaluation.evaluator:
+        yield "--launcher mpi does not support an evaluator", "leave out --evaluator"
+    if asked.chief == "worker":
+        yield _without("chief", "--launcher mpi, where rank 0 is the chief")
+    if asked.min_workers < asked.workers:
+        yield (
+            "--launcher mpi needs a fixed number of workers: its ranks start and end together",
+            f"give --workers {asked.workers}",
+        )
 
 
 def _of_communication(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, str]]:
@@ -217,8 +232,6 @@ def _of_served_workers(settings: Settings) -> Iterator[tuple[str, str]]:
         )
     if spread.devices_per_worker > 1:
         yield _without("devices_per_worker", "parameter servers: give more --workers")
-    if spread.launcher == "mpi":
-        yield "--launcher mpi does not support parameter servers", "leave out --launcher"
     if settings.numerics.deterministic and asked.backup_workers != 0:
         yield (
             "--deterministic needs synchronous updates without backup workers",

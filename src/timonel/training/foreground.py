@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 from timonel.engines import EXIT_RETRYABLE, FailureCause, JobSpec, JobState, JobStatus, LogLine
@@ -19,74 +18,75 @@ from timonel.engines.agent.messages import StartOrder, start_order
 from timonel.engines.cluster import TaskAssignment
 from timonel.engines.coordination.failures import Failure, TaskExit, fail
 from timonel.engines.environment import role_environment, task_environment
-from timonel.errors import JobError
+from timonel.errors import JobError, SpecError
 from timonel.processes.tree import own_identity
-from timonel.storage import Workspace, write_text
+from timonel.storage import Workspace, exclusive, write_text
+from timonel.storage.locks import LockedError
+from timonel.tracking import read_run
 from timonel.tracking.events import FILE_NAME, FINISH, EventReader
 from timonel.tracking.mirrors.sidecar import mirror_in_background
 from timonel.training.cluster import Cluster
 from timonel.training.finish import finish_run, interruption
 from timonel.training.terminal import is_noise
 
+_LOCK_TIMEOUT_S = 1.0
 _FINAL = frozenset({FailureCause.USER_ERROR, FailureCause.OUT_OF_MEMORY})
 """Failures that would recur on a restart."""
 
 
-@dataclass(frozen=True)
-class ForegroundTask:
-    """A task to run in this terminal.
+def run_here(workspace: Workspace, spec: JobSpec, cluster: Cluster, *, serves: bool) -> None:
+    """Run a task to its end; record the run's end if final.
 
-    Attributes:
+    Args:
         workspace: Workspace of the run.
         spec: The job, whose id is the run's.
         cluster: The job's tasks and this task's position.
         serves: Whether the task serves others and should end with the run.
-    """
-
-    workspace: Workspace
-    spec: JobSpec
-    cluster: Cluster
-    serves: bool = False
-
-
-def run_here(task: ForegroundTask) -> None:
-    """Run a task to its end; record the run's end if final.
 
     Raises:
+        SpecError: The task is running already.
         JobError: The task failed; the error's exit code is the task's.
         EngineError: The task could not be started.
         Interrupted: The user pressed Ctrl-C.
     """
-    run_is_over = _end_of_run(task)
-    with _collected_signals() as received:
+    run_id = spec.job_id
+    events = EventReader(workspace.runs / run_id / FILE_NAME)
+
+    def run_ended() -> bool:
+        return serves and any(event["type"] == FINISH for event in events.read())
+
+    folder = workspace.jobs / run_id / "tasks" / cluster.task_id
+    with _only_one(folder, run_id), _collected_signals() as received:
         task_exit = run_task(
-            _start_order(task),
-            grace_s=task.spec.stop_grace_s,
-            should_stop=lambda: bool(received) or run_is_over(),
+            _start_order(spec, cluster, folder),
+            grace_s=spec.stop_grace_s,
+            should_stop=lambda: bool(received) or run_ended(),
             should_kill=lambda: received.count(signal.SIGINT) > 1,
             show=_show,
         )
+    failure = fail(cluster.task_id, task_exit)
     if signal.SIGINT in received:
-        _end(task, JobStatus(job_id=task.spec.job_id, state=JobState.STOPPED))
-        raise interruption(task.workspace, task.spec.job_id)
-    failure = fail(task.cluster.task_id, task_exit)
-    if failure is None and task.cluster.is_chief:
-        _end(task, JobStatus(job_id=task.spec.job_id, state=JobState.SUCCEEDED))
-    elif failure is not None and not run_is_over():
-        raise _error(task, failure, _exit_code(task_exit, failure, received))
+        _end(workspace, JobStatus(job_id=run_id, state=JobState.STOPPED))
+        raise interruption(workspace, run_id)
+    if failure is None and cluster.is_chief:
+        _end(workspace, JobStatus(job_id=run_id, state=JobState.SUCCEEDED))
+    if failure is not None and not (serves and read_run(workspace, run_id).is_finished):
+        error = _error(workspace, run_id, failure)
+        error.exit_code = _exit_code(task_exit, failure, received)
+        raise error
 
 
-def _end_of_run(task: ForegroundTask) -> Callable[[], bool]:
-    """Return a function that tells whether a serving task should end as its run has ended."""
-    events = EventReader(task.workspace.runs / task.spec.job_id / FILE_NAME)
-    is_over = False
-
-    def look() -> bool:
-        nonlocal is_over
-        is_over = is_over or any(event["type"] == FINISH for event in events.read())
-        return is_over
-
-    return look if task.serves else lambda: False
+@contextlib.contextmanager
+def _only_one(folder: Path, run_id: str) -> Iterator[None]:
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(exclusive(folder / "lock", timeout_s=_LOCK_TIMEOUT_S))
+        except LockedError:
+            raise SpecError(
+                f"{folder.name} of {run_id} is running already",
+                hint="give each task its own --task-type and --task-index",
+            ) from None
+        yield
 
 
 @contextlib.contextmanager
@@ -105,26 +105,24 @@ def _collected_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _start_order(task: ForegroundTask) -> StartOrder:
-    cluster, job_dir = task.cluster, task.workspace.jobs / task.spec.job_id
-    task_dir = job_dir / "tasks" / cluster.task_id
+def _start_order(spec: JobSpec, cluster: Cluster, folder: Path) -> StartOrder:
     assignment = TaskAssignment(
         cluster={role: list(found) for role, found in cluster.tasks.items()},
         task={"type": cluster.role, "index": cluster.index},
-        generation=_next_generation(task_dir / "generation"),
+        generation=_next_generation(folder / "generation"),
         attempt=1,
     )
-    role = next(role for role in task.spec.roles if role.name == cluster.role)
-    base = role_environment(task.spec, role)
+    role = next(role for role in spec.roles if role.name == cluster.role)
+    base = role_environment(spec, role)
     if cluster.role == "evaluator":
         base.pop("TF_CONFIG", None)  # it would join the cluster, whose tasks wait for each other
     return start_order(
-        task.spec,
+        spec,
         assignment,
-        env=task_environment(base, task_dir, assignment, str(own_identity())),
-        cwd=task.spec.working_dir,
-        task_dir=task_dir,
-        log=job_dir / "logs" / f"{cluster.task_id}.log",
+        env=task_environment(base, folder, assignment, str(own_identity())),
+        cwd=spec.working_dir,
+        task_dir=folder,
+        log=folder.parent.parent / "logs" / f"{cluster.task_id}.log",
     )
 
 
@@ -150,9 +148,8 @@ def _exit_code(task_exit: TaskExit, failure: Failure, received: list[int]) -> in
     return task_exit.exit_code or 128 + (task_exit.signal or 0)
 
 
-def _error(task: ForegroundTask, failure: Failure, exit_code: int) -> JobError:
+def _error(workspace: Workspace, run_id: str, failure: Failure) -> JobError:
     """Return a failure's error; end the run if it would recur."""
-    run_id = task.spec.job_id
     if failure.cause in _FINAL:
         status = JobStatus(
             job_id=run_id,
@@ -161,15 +158,13 @@ def _error(task: ForegroundTask, failure: Failure, exit_code: int) -> JobError:
             message=failure.message,
             failed_task=failure.task_id,
         )
-        _end(task, status)
+        _end(workspace, status)
         hint = "its traceback is above" if failure.reported else None
     else:
         hint = f"start it again with the same command, and {run_id} goes on where it was"
-    error = JobError(f"{failure.task_id} ended as {failure.cause}: {failure.message}", hint=hint)
-    error.exit_code = exit_code
-    return error
+    return JobError(f"{failure.task_id} ended as {failure.cause}: {failure.message}", hint=hint)
 
 
-def _end(task: ForegroundTask, status: JobStatus) -> None:
-    finish_run(task.workspace, task.spec.job_id, status)
-    mirror_in_background(task.workspace)
+def _end(workspace: Workspace, status: JobStatus) -> None:
+    finish_run(workspace, status.job_id, status)
+    mirror_in_background(workspace)

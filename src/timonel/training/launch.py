@@ -90,7 +90,7 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
             raise SpecError("--detach cannot be used with --cluster: the task runs here")
         return attached.train_here(request, found, job_options, place)
     if settings.distribution.launcher == "mpi":
-        mpi.find_mpirun()
+        mpi.check_installed()
     where = engine if isinstance(engine, Engine) else get_engine(engine, found)
     run = submit(request, found, where, job_options)
     if not detach:

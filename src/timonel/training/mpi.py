@@ -6,21 +6,20 @@ other launcher, over TensorFlow's own collectives. Rank 0 is the chief.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
 import socket
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from timonel.errors import MissingExtraError, SpecError
+from timonel.errors import MissingExtraError
 from timonel.processes.ports import PortReservation
 from timonel.training.cluster import Cluster
-from timonel.training.settings import Settings
 
 _FEATURE, _EXTRA = "--launcher mpi", "mpi"
 # Variables of Open MPI, MPICH and Intel MPI.
@@ -42,19 +41,6 @@ _OF_MPIRUN = {
 _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-@dataclass(frozen=True)
-class Rank:
-    """This process among those started by mpirun.
-
-    Attributes:
-        cluster: All ranks with their addresses, and this one's position.
-        port: Reserves this rank's address while it trains.
-    """
-
-    cluster: Cluster
-    port: PortReservation
-
-
 def is_rank(environ: Mapping[str, str]) -> bool:
     """Tell whether mpirun started this process."""
     return any(name in environ for name in _RANKS)
@@ -71,26 +57,15 @@ def rank_count(environ: Mapping[str, str]) -> int | None:
     return next((int(text) for text in found if text.isdecimal()), None)
 
 
-def check_launcher(settings: Settings) -> None:
-    """Check that mpirun can start a job with these settings.
+def check_installed() -> None:
+    """Check that mpirun can start a job.
 
     Raises:
-        SpecError: The settings need roles or ranges that MPI does not support.
-        MissingExtraError: MPI is not installed.
+        MissingExtraError: mpirun or mpi4py is not installed.
     """
-    wanted = settings.distribution
-    if settings.uses_parameter_servers or settings.parameter_servers.ps:
-        raise SpecError("--launcher mpi does not support parameter servers")
-    if settings.evaluation.evaluator:
-        raise SpecError("--launcher mpi does not support an evaluator")
-    if wanted.min_workers < wanted.workers:
-        raise SpecError(
-            "--launcher mpi needs a fixed number of workers, got "
-            f"{wanted.min_workers}:{wanted.workers}",
-            hint="MPI ranks start and end together",
-        )
     if importlib.util.find_spec("mpi4py") is None:
         raise MissingExtraError(_FEATURE, _EXTRA)
+    find_mpirun()
 
 
 def find_mpirun() -> str:
@@ -114,18 +89,19 @@ def mpirun(program: Sequence[str], ranks: int) -> tuple[list[str], dict[str, str
     return [find_mpirun(), "-np", str(ranks), *program], environ
 
 
-def join() -> tuple[Rank, Any]:
-    """Join the other ranks; return this rank and the communicator.
+@contextlib.contextmanager
+def joined() -> Iterator[tuple[Cluster, Any]]:
+    """Join the other ranks; yield this rank's place among them, and the communicator.
+
+    The address of this rank is reserved during the block.
 
     Raises:
         MissingExtraError: mpi4py is not installed.
     """
     world = _mpi().COMM_WORLD
-    port = PortReservation(1)
-    number = port.addresses[0].rpartition(":")[2]
-    places = world.allgather((socket.gethostname(), _address(), number))
-    addresses = _addresses(places)
-    return Rank(_cluster(addresses, world.Get_rank()), port), world
+    with PortReservation(1) as (own,):
+        places = world.allgather((socket.gethostname(), _address(), own.rpartition(":")[2]))
+        yield _cluster(_addresses(places), world.Get_rank()), world
 
 
 def leave() -> None:

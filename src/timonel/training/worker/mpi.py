@@ -56,13 +56,11 @@ def start_ranks(spec: Path) -> int:
 
 def run_rank(spec: Path) -> int:
     """Join the other ranks, run this rank's task, return its exit code."""
-    rank, _ = ranks.join()
-    ranks.leave()
-    cluster = rank.cluster
-    os.environ[ENVIRONMENT_VARIABLE] = encode(_assignment(cluster))
-    folder = list(_folders(len(cluster.trainers)))[cluster.rank]
-    os.environ["TIMONEL_TASK_DIR"] = str(folder)
-    with rank.port:
+    with ranks.joined() as (cluster, _):
+        ranks.leave()
+        os.environ[ENVIRONMENT_VARIABLE] = encode(_assignment(cluster))
+        folder = list(_folders(len(cluster.trainers)))[cluster.rank]
+        os.environ["TIMONEL_TASK_DIR"] = str(folder)
         return run(spec, os.environ)
 
 

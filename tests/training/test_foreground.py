@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+from timonel.engines import FailureCause, JobSpec, RoleSpec
+from timonel.engines.agent.messages import StartOrder
+from timonel.engines.coordination.failures import TaskExit, TaskReport
+from timonel.errors import Interrupted, JobError
+from timonel.storage import Workspace
+from timonel.tracking import RunRecord, open_run, read_run, start_run
+from timonel.training import foreground
+from timonel.training.cluster import Cluster
+
+TASKS = {"chief": ("a:1",), "worker": ("b:1",)}
+REPORT = TaskReport(FailureCause.USER_ERROR, "ZeroDivisionError: division by zero", "Traceback")
+
+
+@pytest.fixture(autouse=True)
+def no_mirrors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreground, "mirror_in_background", lambda _workspace: None)
+
+
+@pytest.fixture
+def run(workspace: Workspace) -> str:
+    return start_run(workspace, "train", run_id="train-1").run_id
+
+
+def run_here(workspace: Workspace, role: str = "chief", *, serves: bool = False) -> None:
+    spec = JobSpec(
+        job_id="train-1",
+        module="m",
+        roles=(RoleSpec(name=role),),  # type: ignore[arg-type] # a role
+        env={"LEARNING": "fast"},
+        working_dir="/",
+        job_dir=str(workspace.jobs / "train-1"),
+    )
+    foreground.run_here(workspace, spec, Cluster(TASKS, role, 0), serves=serves)
+
+
+def record_of(workspace: Workspace) -> RunRecord:
+    return read_run(workspace, "train-1")
+
+
+class Agent:
+    """Stands in for the agent: notes the order, and ends the task as told."""
+
+    def __init__(self, task_exit: TaskExit, *signals: int) -> None:
+        self.task_exit = task_exit
+        self.signals = signals
+        self.stopped: list[bool] = []
+        self.orders: list[StartOrder] = []
+
+    def __call__(self, order: StartOrder, **given: Any) -> TaskExit:
+        self.orders.append(order)
+        for number in self.signals:
+            os.kill(os.getpid(), number)
+        self.stopped.append(given["should_stop"]())
+        return self.task_exit
+
+
+@pytest.mark.parametrize(
+    ("task_exit", "code", "status", "words"),
+    [
+        (TaskExit(exit_code=1, report=REPORT), 1, "failed", "user-error: Zero.* is above"),
+        (TaskExit(exit_code=3), 3, "failed", "ended with exit code 3"),
+        (TaskExit(signal=9, oom_killed=True), 137, "failed", "because memory ran out"),
+        (TaskExit(exit_code=75), 75, "running", "lost-peer: .*train-1 goes on where it was"),
+        (TaskExit(signal=9), 137, "running", "crashed: .*train-1 goes on where it was"),
+        (TaskExit(signal=9, hung="no sign of life"), 137, "running", "hung: .* goes on"),
+        (TaskExit(agent_lost=True), 75, "running", "the agent of chief-0 died: .* goes on"),
+    ],
+)
+def test_the_exit_of_a_task_that_failed(
+    task_exit: TaskExit,
+    code: int,
+    status: str,
+    words: str,
+    workspace: Workspace,
+    run: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(foreground, "run_task", Agent(task_exit))
+    with pytest.raises(JobError, match=words) as caught:
+        run_here(workspace)
+    assert caught.value.exit_code == code
+    assert record_of(workspace).status == status
+
+
+@pytest.mark.parametrize(("role", "status"), [("chief", "succeeded"), ("worker", "running")])
+def test_the_run_ends_with_its_chief(
+    role: str, status: str, workspace: Workspace, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreground, "run_task", Agent(TaskExit(exit_code=0)))
+    run_here(workspace, role)
+    assert record_of(workspace).status == status
+
+
+def test_a_stop_from_outside_leaves_the_run_open(
+    workspace: Workspace, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    killed_early = Agent(TaskExit(signal=signal.SIGTERM), signal.SIGTERM)
+    monkeypatch.setattr(foreground, "run_task", killed_early)
+    with pytest.raises(JobError) as caught:
+        run_here(workspace)
+    assert (caught.value.exit_code, killed_early.stopped) == (75, [True])
+    assert record_of(workspace).status == "running"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_interrupt_stops_the_run(
+    workspace: Workspace, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Agent(TaskExit(exit_code=75), signal.SIGINT)
+    monkeypatch.setattr(foreground, "run_task", agent)
+    with pytest.raises(Interrupted, match="train-1 has stopped"):
+        run_here(workspace, "worker")
+    assert agent.stopped == [True]
+    assert record_of(workspace).status == "stopped"
+
+
+def test_a_serving_task_ends_with_the_run(
+    workspace: Workspace, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Agent(TaskExit(signal=signal.SIGKILL))  # it took too long
+    monkeypatch.setattr(foreground, "run_task", agent)
+    with pytest.raises(JobError):
+        run_here(workspace, "worker", serves=True)
+    open_run(workspace, run).finish("succeeded")
+    run_here(workspace, "worker", serves=True)
+    assert agent.stopped == [False, True]
+
+
+def test_each_start_of_a_task_is_a_generation(
+    workspace: Workspace, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    agent = Agent(TaskExit(exit_code=0))
+    monkeypatch.setattr(foreground, "run_task", agent)
+    for role in ("worker", "worker", "evaluator"):
+        run_here(workspace, role)
+    assert [order.generation for order in agent.orders] == [1, 2, 1]
+    job_dir = workspace.jobs / "train-1"
+    assert agent.orders[0].task_dir == job_dir / "tasks" / "worker-0"
+    assert agent.orders[0].log == job_dir / "logs" / "worker-0.log"
+    assert agent.orders[0].env["LEARNING"] == "fast"
+    # TensorFlow would have an evaluator join the cluster.
+    assert ["TF_CONFIG" in order.env for order in agent.orders] == [True, True, False]
+
+
+def test_a_task_of_another_thread(
+    workspace: Workspace, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreground, "run_task", Agent(TaskExit(exit_code=0)))
+    thread = threading.Thread(target=run_here, args=(workspace,))
+    thread.start()
+    thread.join(30)
+    assert record_of(workspace).status == "succeeded"
