@@ -53,8 +53,8 @@ class Model:
 
 PARTS = {
     "digits": Model("cnn", 16, 6, is_digits=True),
-    "cats and dogs": Model("deep", 150, 6),
-    "MobileNetV2": Model("mobilenet", 96, 12, aware=3),
+    "cats and dogs": Model("deep", 150, 20),
+    "MobileNetV2": Model("mobilenet", 64, 12, is_digits=True, aware=3),
 }
 
 

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Timonel
+from tests.engines.local.harness import LocalHarness
 from timonel.engines import CommandSpec, JobState, RoleSpec
-from timonel.engines.local import LocalEngine
 from timonel.storage import find_workspace
-from timonel.testing.engines import EngineHarness
 from timonel.tracking import follow_events, read_run, start_run
 
 STEPS = ("leave-at-term", "ready", "await:go")
@@ -25,9 +24,9 @@ SERVERS = RoleSpec(
 
 
 @pytest.fixture
-def engine(here: Path) -> Iterator[EngineHarness]:
+def engine(here: Path) -> Iterator[LocalHarness]:
     workspace = find_workspace()
-    harness = EngineHarness(LocalEngine(workspace.jobs), workspace.jobs, here)
+    harness = LocalHarness.at(workspace.jobs, here)
     yield harness
     harness.close()
 
@@ -44,7 +43,7 @@ def engine(here: Path) -> Iterator[EngineHarness]:
 )
 def test_a_job_is_scaled(
     timonel: Timonel,
-    engine: EngineHarness,
+    engine: LocalHarness,
     leader: RoleSpec,
     trained_by: RoleSpec,
     workers: int,
@@ -61,7 +60,7 @@ def test_a_job_is_scaled(
     assert (size["now"], size["requested"]) == (2, 2)
 
 
-def test_a_size_that_cannot_be_is_refused(timonel: Timonel, engine: EngineHarness) -> None:
+def test_a_size_that_cannot_be_is_refused(timonel: Timonel, engine: LocalHarness) -> None:
     engine.submit("ready", "await:go", roles=(RoleSpec(name="chief"), WORKERS))
     engine.submit("ready", "await:go", job_id="fixed")
     assert "can have 2 to 4 workers, got 1" in timonel("jobs", "scale", "job", 1).error_line
@@ -84,7 +83,7 @@ def test_a_job_that_cannot_be_read_is_named(
     change: Callable[[str], str],
     said: str,
     timonel: Timonel,
-    engine: EngineHarness,
+    engine: LocalHarness,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     for name in ("old", "new"):
@@ -102,7 +101,7 @@ def test_a_job_that_cannot_be_read_is_named(
     assert "this workspace has no jobs" in timonel("jobs", "show", "last").error_line
 
 
-def test_the_document_of_a_job_is_newer_or_damaged(timonel: Timonel, engine: EngineHarness) -> None:
+def test_the_document_of_a_job_is_newer_or_damaged(timonel: Timonel, engine: LocalHarness) -> None:
     engine.submit("ready", "print:done")
     engine.wait("job")
     place = find_workspace().jobs / "job" / "spec.json"
@@ -123,7 +122,7 @@ def test_the_document_of_a_job_is_newer_or_damaged(timonel: Timonel, engine: Eng
 EPILOGUE = "timonel.training.finish"
 
 
-def start_failing(engine: EngineHarness) -> None:
+def start_failing(engine: LocalHarness) -> None:
     """Submit a job with a run, whose first generation fails."""
     workspace = find_workspace()
     start_run(workspace, "train", run_id="job", job_id="job")
@@ -132,7 +131,7 @@ def start_failing(engine: EngineHarness) -> None:
     assert engine.wait("job").state is JobState.FAILED
 
 
-def test_a_failed_job_is_resumed_with_its_run(timonel: Timonel, engine: EngineHarness) -> None:
+def test_a_failed_job_is_resumed_with_its_run(timonel: Timonel, engine: LocalHarness) -> None:
     start_failing(engine)
     before = read_run(find_workspace(), "job")
     assert (before.status, before.is_finished) == ("failed", True)
@@ -148,7 +147,7 @@ def test_a_failed_job_is_resumed_with_its_run(timonel: Timonel, engine: EngineHa
 
 
 def test_a_job_that_cannot_be_resumed_keeps_its_run(
-    timonel: Timonel, engine: EngineHarness, monkeypatch: pytest.MonkeyPatch
+    timonel: Timonel, engine: LocalHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start_failing(engine)
     before = read_run(find_workspace(), "job")

@@ -15,8 +15,6 @@ def test_who_is_restarted_in_place_is_taken_for_hung_first(
         job_id="one",
         module="m",
         roles=(RoleSpec(name="chief"), RoleSpec(name="worker", on_loss="restart-task")),
-        working_dir="/",
-        job_dir="/job",
         hang_timeout_s=whole,
     )
     assert [hang_timeout_s(spec, role) for role in spec.roles] == [whole, part]

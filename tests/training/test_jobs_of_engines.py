@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Self
 
 import pytest
 
+from tests.engines.local.harness import LocalHarness
 from timonel.engines import registry
 from timonel.engines.local import LocalEngine
 from timonel.errors import NotFoundError, SpecError
 from timonel.storage import Workspace, find_workspace
-from timonel.testing.engines import EngineHarness
 from timonel.tracking import start_run
 from timonel.training.jobs import find_job, list_jobs
 
@@ -27,12 +28,16 @@ class OtherEngine(LocalEngine):
 
     name = "other"
 
+    @classmethod
+    def of(cls, workspace: Workspace) -> Self:
+        return cls(workspace.root.parent / "elsewhere")
+
 
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Let engines be installed, by name."""
 
-    def install(**engines: Callable[[Path], LocalEngine]) -> None:
+    def install(**engines: type[LocalEngine]) -> None:
         def entry_points(group: str, name: str | None = None) -> list[SimpleNamespace]:
             assert group == registry.GROUP
             return [
@@ -48,7 +53,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def run_job(engine: LocalEngine, folder: Path, workspace: Workspace, job_id: str) -> None:
     start_run(workspace, "train", run_id=job_id, job_id=job_id, engine=engine.name)
-    harness = EngineHarness(engine, folder, workspace.root)
+    harness = LocalHarness.at(folder, workspace.root)
+    harness.engine = engine
     harness.submit("ready", job_id=job_id)
     harness.wait(job_id)
     harness.close()
@@ -58,7 +64,7 @@ def test_a_job_is_found_on_the_engine_of_its_run(
     workspace: Workspace, install: Callable[..., None], tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
-    install(local=LocalEngine, other=lambda _: OtherEngine(elsewhere))
+    install(local=LocalEngine, other=OtherEngine)
     run_job(LocalEngine(workspace.jobs), workspace.jobs, workspace, "here-1")
     run_job(OtherEngine(elsewhere), elsewhere, workspace, "there-1")
     assert [status.job_id for status in list_jobs(workspace)] == ["there-1", "here-1"]

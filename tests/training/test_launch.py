@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -38,6 +38,11 @@ class FakeEngine(Engine):
     """Accepts a job and says at once how it ended."""
 
     name = "fake"
+    shares_machine = True
+
+    @classmethod
+    def of(cls, workspace: Workspace) -> Self:
+        raise NotImplementedError(f"tests make it, not {workspace}")
 
     def __init__(self, outcome: dict[str, Any] | BaseException) -> None:
         self.outcome = outcome
@@ -92,15 +97,15 @@ def test_what_an_engine_is_asked_for(script: Path, dataset: Dataset, workspace: 
     assert [(role.name, role.replicas) for role in spec.roles] == [("chief", 1), ("worker", 2)]
     assert spec.module == "timonel.training.worker"
     assert spec.restart.max_restarts == 5
-    assert spec.working_dir == str(Path.cwd())
-    assert spec.job_dir == str(workspace.jobs / run.id)
+    assert spec.source == str(Path.cwd())
+    assert spec.args == ("--workspace", str(workspace.root), "--run", run.id)
     assert spec.preload[0] == "keras"
     assert spec.env == {"TF_CPP_MIN_LOG_LEVEL": "2"}
     assert spec.epilogue is not None
     assert spec.epilogue.module == "timonel.training.finish"
     assert [command.module for command in spec.sidecars] == ["timonel.tracking.mirrors.sidecar"]
 
-    told = read_spec(Path(spec.args[1]))
+    told = read_spec(workspace.runs / spec.job_id / "train.json")
     assert told.data == {"digits": dataset.uri}
     assert told.argv("/job") == [str(script), "--lr=0.1", "--password=hunter2", "--epochs", "2"]
     record = run.record
@@ -119,7 +124,7 @@ def test_one_worker_without_a_warm_start(script: Path, workspace: Workspace) -> 
     (spec,) = engine.specs
     assert [(role.name, role.replicas) for role in spec.roles] == [("chief", 1)]
     assert spec.preload == ()
-    assert read_spec(Path(spec.args[1])).seed == 3
+    assert read_spec(workspace.runs / spec.job_id / "train.json").seed == 3
 
 
 def test_nothing_is_made_of_a_bad_request(tmp_path: Path, workspace: Workspace) -> None:
@@ -221,7 +226,7 @@ def squared(x: float, job_dir: str = "") -> float:
 def test_a_function_that_can_be_imported(workspace: Workspace) -> None:
     engine = FakeEngine(SUCCEEDED)
     run = train(squared, params={"x": 1.5}, pass_job_dir=True, workspace=workspace, engine=engine)
-    told = read_spec(Path(engine.specs[0].args[1]))
+    told = read_spec(workspace.runs / engine.specs[0].job_id / "train.json")
     assert (told.entry, told.target) == ("function", "tests.training.test_launch:squared")
     assert (told.keywords, told.pickled) == ({"x": 1.5}, None)
     assert told.argv("/job") == [__file__]
@@ -238,10 +243,10 @@ def test_a_function_that_can_be_imported(workspace: Workspace) -> None:
 def test_a_function_that_cannot_be_imported(workspace: Workspace) -> None:
     engine = FakeEngine(SUCCEEDED)
     run = train(lambda x: x, params={"x": [1] * 200}, workspace=workspace, engine=engine)
-    told = read_spec(Path(engine.specs[0].args[1]))
+    told = read_spec(workspace.runs / engine.specs[0].job_id / "train.json")
     assert told.target is None
-    assert told.pickled == str(run.record.folder / "function.pkl")
-    assert Path(told.pickled).stat().st_size > 0
+    assert told.pickled == "function.pkl"
+    assert (run.record.folder / told.pickled).stat().st_size > 0
     assert len(run.record.params["x"]) == 200  # a glimpse
 
 
@@ -273,11 +278,11 @@ def test_a_notebook_and_a_module_are_told_apart(
     for entry in ("notes/a.ipynb", "mine"):
         train(entry, args=["--epochs", "2"], workspace=workspace, engine=engine)
     notebook, module = engine.specs
-    assert notebook.working_dir == str(tmp_path / "notes")
+    assert notebook.source == str(tmp_path / "notes")
     assert notebook.env["TF_USE_LEGACY_KERAS"] == "1"
     assert notebook.preload[0] == "tf_keras"
-    assert module.working_dir == str(tmp_path)
-    told = read_spec(Path(module.args[1]))
+    assert module.source == str(tmp_path)
+    told = read_spec(workspace.runs / module.job_id / "train.json")
     assert (told.entry, told.target) == ("module", "mine")
     assert told.argv("/job") == [str(tmp_path / "mine.py"), "--epochs", "2"]
 

@@ -20,6 +20,7 @@ from timonel.engines.registry import (
     get_service_engine,
     service_engine_names,
 )
+from timonel.engines.resources import Placement, Resources, Toleration, Volume
 from timonel.engines.services import (
     HealthCheck,
     ReplicaState,
@@ -44,8 +45,10 @@ __all__ = [
     "JobState",
     "JobStatus",
     "LogLine",
+    "Placement",
     "ReplicaState",
     "ReplicaStatus",
+    "Resources",
     "RestartPolicy",
     "ResumingEngine",
     "RoleName",
@@ -56,6 +59,8 @@ __all__ = [
     "ServiceState",
     "ServiceStatus",
     "TaskStatus",
+    "Toleration",
+    "Volume",
     "engine_names",
     "get_engine",
     "get_service_engine",

@@ -13,11 +13,12 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
 from timonel.engines.spec import JobSpec, RoleSpec
+from timonel.storage.workspace import Workspace
 
 EXIT_DONE = 0
 EXIT_RETRYABLE = 75
@@ -169,7 +170,14 @@ class Engine(abc.ABC):
 
     name: str
     shares_machine: bool = False
-    """Whether tasks use the cores and devices of the machine that submits them."""
+    """Whether tasks run on the machine that submits them: on its cores and devices, with its files
+    and installed packages.
+    """
+
+    @classmethod
+    @abc.abstractmethod
+    def of(cls, workspace: Workspace) -> Self:
+        """Return the engine of a workspace's jobs."""
 
     @abc.abstractmethod
     def submit(self, spec: JobSpec) -> None:

@@ -23,20 +23,22 @@ def inherited(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in _OF_ONE_PROCESS}
 
 
-def job_environment(spec: JobSpec, token: str) -> dict[str, str]:
+def job_environment(spec: JobSpec, job_dir: Path, token: str) -> dict[str, str]:
     """Return the environment of all processes of a job, including its commands.
 
     Args:
         spec: Job specification.
+        job_dir: Job folder.
         token: Identity of the supervisor, which marks its processes.
     """
-    return {**inherited(), **spec.env, JOB_DIR: spec.job_dir, MARKER: token}
+    return {**inherited(), **spec.env, JOB_DIR: str(job_dir), MARKER: token}
 
 
-def role_environment(spec: JobSpec, role: RoleSpec) -> dict[str, str]:
+def role_environment(spec: JobSpec, role: RoleSpec, job_dir: Path) -> dict[str, str]:
     """Return the environment of a role's tasks and their zygote."""
     # Unbuffered: output goes to a file, which Python buffers in blocks, and users follow the logs.
-    return {"PYTHONUNBUFFERED": "1", **inherited(), **spec.env, **role.env, JOB_DIR: spec.job_dir}
+    fixed = {"PYTHONUNBUFFERED": "1", **inherited()}
+    return {**fixed, **spec.env, **role.env, JOB_DIR: str(job_dir)}
 
 
 def task_environment(

@@ -1,14 +1,12 @@
 """Engine registry: entry-point groups ``timonel.engines`` and ``timonel.service_engines``.
 
-An entry point names a callable that takes the folder in which the engine keeps its jobs or its
-services. One class may implement both interfaces and be in both groups.
+An entry point names a subclass of `Engine` or `ServiceEngine`. One class may implement both
+interfaces and be in both groups.
 """
 
 from __future__ import annotations
 
 from importlib.metadata import entry_points
-from pathlib import Path
-from typing import Any
 
 from timonel.engines.base import Engine
 from timonel.engines.services import ServiceEngine
@@ -27,10 +25,10 @@ def get_engine(name: str | None, workspace: Workspace) -> Engine:
     Raises:
         SpecError: No such engine is installed.
     """
-    engine = _made(GROUP, name or DEFAULT_ENGINE, workspace.jobs)
-    if not isinstance(engine, Engine):
-        raise SpecError(f"the engine {name!r} must be an Engine, got {type(engine).__name__}")
-    return engine
+    kind = _find(GROUP, name or DEFAULT_ENGINE)
+    if not issubclass(kind, Engine):
+        raise SpecError(f"the engine {name!r} must be a subclass of Engine, got {kind.__name__}")
+    return kind.of(workspace)
 
 
 def get_service_engine(name: str | None, workspace: Workspace) -> ServiceEngine:
@@ -39,10 +37,12 @@ def get_service_engine(name: str | None, workspace: Workspace) -> ServiceEngine:
     Raises:
         SpecError: No such engine is installed.
     """
-    engine = _made(SERVICE_GROUP, name or DEFAULT_ENGINE, workspace.services)
-    if not isinstance(engine, ServiceEngine):
-        raise SpecError(f"the engine {name!r} must be a ServiceEngine, got {type(engine).__name__}")
-    return engine
+    kind = _find(SERVICE_GROUP, name or DEFAULT_ENGINE)
+    if not issubclass(kind, ServiceEngine):
+        raise SpecError(
+            f"the engine {name!r} must be a subclass of ServiceEngine, got {kind.__name__}"
+        )
+    return kind.of(workspace)
 
 
 def engine_names() -> list[str]:
@@ -55,7 +55,7 @@ def service_engine_names() -> list[str]:
     return _names(SERVICE_GROUP)
 
 
-def _made(group: str, name: str, folder: Path) -> Any:
+def _find(group: str, name: str) -> type:
     found = entry_points(group=group, name=name)
     if not found:
         kind = "engine" if group == GROUP else "service engine"
@@ -63,7 +63,10 @@ def _made(group: str, name: str, folder: Path) -> Any:
             f"no such {kind}: {name!r}",
             hint=f"installed engines: {', '.join(_names(group)) or 'none'}",
         )
-    return next(iter(found)).load()(folder)
+    loaded = next(iter(found)).load()
+    if not isinstance(loaded, type):
+        raise SpecError(f"the engine {name!r} must be a class, got {loaded!r}")
+    return loaded
 
 
 def _names(group: str) -> list[str]:

@@ -24,6 +24,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from timonel.storage.workspace import Workspace
 from timonel.units import Seconds
 
 _REFERENCE = re.compile(r"\$\$|\$\((\w+)\)")
@@ -213,6 +214,11 @@ class ServiceEngine(abc.ABC):
     """
 
     name: str
+
+    @classmethod
+    @abc.abstractmethod
+    def of(cls, workspace: Workspace) -> Self:
+        """Return the engine of a workspace's services."""
 
     @abc.abstractmethod
     def apply(self, spec: ServiceSpec) -> None:

@@ -7,6 +7,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from timonel.engines.resources import Placement, Resources, Volume
 from timonel.units import Seconds
 
 RoleName = Literal["chief", "worker", "ps", "evaluator"]
@@ -45,6 +46,8 @@ class RoleSpec(_Spec):
     env: Mapping[str, str] = Field(
         default_factory=dict, description="Environment of this role's tasks; overrides the job's."
     )
+    resources: Resources = Field(default=Resources(), description="Resources of each task.")
+    placement: Placement = Field(default=Placement(), description="Machines that may run them.")
 
     @model_validator(mode="after")
     def _check_min_replicas(self) -> Self:
@@ -104,7 +107,12 @@ class CommandSpec(_Spec):
 
 
 class JobSpec(_Spec):
-    """Job specification: one program, run as tasks by role."""
+    """Job specification: one program, run as tasks by role.
+
+    A job has a folder, which its tasks, sidecars and epilogue share, and each task has one of its
+    own. The engine owns them and names them in the environment: ``TIMONEL_JOB_DIR`` and
+    ``TIMONEL_TASK_DIR``.
+    """
 
     job_id: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="Unique name.")
     module: str = Field(description="Python module that each task runs with -m.")
@@ -118,8 +126,14 @@ class JobSpec(_Spec):
         "or only the first task of the first role.",
     )
     env: Mapping[str, str] = Field(default_factory=dict, description="Environment of every task.")
-    working_dir: str = Field(description="Working folder of tasks.")
-    job_dir: str = Field(description="The job's folder; the engine creates and owns it.")
+    source: str | None = Field(
+        default=None,
+        description="The program's files, in which tasks run: a folder, for engines that run on "
+        "the submitting machine, or the URI of an archive (see `timonel.engines.source`); None: "
+        "those of the image.",
+    )
+    image: str | None = Field(default=None, description="Container image of tasks.")
+    volumes: tuple[Volume, ...] = Field(default=(), description="Storage mounted into tasks.")
     preload: tuple[str, ...] = Field(
         default=(), description="Modules that a zygote imports before it forks tasks."
     )

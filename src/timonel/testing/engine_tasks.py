@@ -86,6 +86,7 @@ def _step_dump(value: str) -> None:
         "environ": dict(os.environ),
         "argv": sys.argv,
         "cwd": str(Path.cwd()),
+        "files": sorted(path.name for path in Path.cwd().iterdir()),
         "path": sys.path,
         "name": __name__,
         "random": random.random(),

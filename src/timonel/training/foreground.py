@@ -113,14 +113,14 @@ def _start_order(spec: JobSpec, cluster: Cluster, folder: Path) -> StartOrder:
         attempt=1,
     )
     role = next(role for role in spec.roles if role.name == cluster.role)
-    base = role_environment(spec, role)
+    base = role_environment(spec, role, folder.parent.parent)
     if cluster.role == "evaluator":
         base.pop("TF_CONFIG", None)  # it would join the cluster, whose tasks wait for each other
     return start_order(
         spec,
         assignment,
         env=task_environment(base, folder, assignment, str(own_identity())),
-        cwd=spec.working_dir,
+        cwd=str(spec.source),
         task_dir=folder,
         log=folder.parent.parent / "logs" / f"{cluster.task_id}.log",
     )

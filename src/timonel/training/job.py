@@ -19,7 +19,6 @@ from timonel.storage import Workspace
 from timonel.training.entries import LEGACY_KERAS
 from timonel.training.request import JobOptions, Request
 from timonel.training.settings import Settings
-from timonel.training.spec import FILE_NAME
 
 # The mirror spends seconds on imports and runs at low priority.
 _MIRROR_PATIENCE_S = 120.0
@@ -42,12 +41,11 @@ def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOp
     return JobSpec(
         job_id=run_id,
         module=_MPI_MODULE if is_mpi else TASK_MODULE,
-        args=("--spec", str(workspace.runs / run_id / FILE_NAME)),
+        args=("--workspace", str(workspace.root), "--run", run_id),
         roles=tuple(roles(request.settings)),
         success="leader" if request.settings.ends_with_chief else "all",
         env=_environment(request),
-        working_dir=str(request.program.working_dir),
-        job_dir=str(workspace.jobs / run_id),
+        source=str(request.program.working_dir),
         preload=(request.program.keras, *_PRELOAD) if is_warm else (),
         restart=RestartPolicy(max_restarts=options.max_restarts),
         stall_timeout_s=request.settings.faults.stall_timeout,

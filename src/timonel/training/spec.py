@@ -6,13 +6,14 @@ sides can use it.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from timonel.storage import read_document, write_document
+from timonel.storage import find_workspace, read_document, write_document
 from timonel.training.settings import Settings
 
 FILE_NAME = "train.json"
@@ -28,12 +29,15 @@ class TrainSpec(BaseModel):
     run_id: str = Field(description="The run that the job reports to.")
     workspace: str = Field(description="The folder of the workspace.")
     entry: EntryKind = Field(default="script", description="What kind of program is run.")
-    script: str = Field(description="The file that the user's program is in.")
+    script: str = Field(
+        description="The file that the user's program is in; relative to the job's source."
+    )
     target: str | None = Field(
         default=None, description="A module's name; module:name of a function to be imported."
     )
     pickled: str | None = Field(
-        default=None, description="The file with a function and its keywords, by value."
+        default=None,
+        description="A function and its keywords by value: a file in the run's folder.",
     )
     keywords: Mapping[str, Any] = Field(
         default_factory=dict, description="Keywords of an imported function."
@@ -42,7 +46,7 @@ class TrainSpec(BaseModel):
         default=(), description="Folders in which a function's modules are looked for."
     )
     source: str | None = Field(
-        default=None, description="The recorded text of a function whose file is none."
+        default=None, description="The recorded text of a function: a file in the run's folder."
     )
     args: tuple[str, ...] = Field(default=(), description="Arguments of the script, as given.")
     params: Mapping[str, str] = Field(
@@ -70,6 +74,23 @@ class TrainSpec(BaseModel):
             return [self.script]  # a function gets keywords instead
         return [self.script, *flags, *place, *self.args]
 
+    def with_paths(self, run_dir: Path, working_dir: Path) -> Self:
+        """Return this document with absolute paths.
+
+        Args:
+            run_dir: The run's folder.
+            working_dir: The folder of the job's source.
+        """
+        return self.model_copy(
+            update={
+                "script": self.script
+                if self.entry == "function"
+                else str(working_dir / self.script),
+                "pickled": self.pickled and str(run_dir / self.pickled),
+                "source": self.source and str(run_dir / self.source),
+            }
+        )
+
     def write(self, folder: Path) -> Path:
         """Write the document into a run's folder; return its path."""
         path = folder / FILE_NAME
@@ -77,6 +98,25 @@ class TrainSpec(BaseModel):
         # It contains the script's options unredacted, secrets included.
         path.chmod(0o600)
         return path
+
+
+def add_document_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a task's process that name its document."""
+    parser.add_argument("--spec", type=Path, help="the document")
+    parser.add_argument("--workspace", help="the workspace of the run with the document")
+    parser.add_argument("--run", help="the run")
+
+
+def document_path(options: argparse.Namespace) -> Path:
+    """Return the path of the document that the options name.
+
+    Raises:
+        NotFoundError: The workspace does not exist.
+    """
+    if options.spec is not None:
+        return Path(options.spec)
+    workspace = find_workspace(options.workspace, create=False)
+    return workspace.runs / str(options.run) / FILE_NAME
 
 
 def read_spec(path: Path) -> TrainSpec:

@@ -64,8 +64,6 @@ def test_a_start_order_has_the_timeouts_of_the_role(tmp_path: Path) -> None:
         module="m",
         args=("a",),
         roles=roles,
-        working_dir="/",
-        job_dir="/j",
         hang_timeout_s=8.0,
         stall_timeout_s=60.0,
     )

@@ -84,8 +84,6 @@ def spec_of(*roles: tuple[str, int] | RoleSpec, **fields: object) -> JobSpec:
             "job_id": "job",
             "module": "module",
             "roles": [_role(role) for role in roles],
-            "working_dir": "/",
-            "job_dir": "/jobs/job",
             **fields,
         }
     )

@@ -81,8 +81,6 @@ def specs(draw: st.DrawFn) -> JobSpec:
         job_id="job",
         module="module",
         roles=draw(role_lists()),
-        working_dir="/",
-        job_dir="/jobs/job",
         restart=draw(policies),
         start_timeout_s=draw(st.floats(1, 100)),
         stop_grace_s=draw(st.floats(0, 30)),

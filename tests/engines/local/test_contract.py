@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from timonel.engines.local import LocalEngine
+from tests.engines.local.harness import LocalHarness
 from timonel.engines.local.zygote_client import LINGER
-from timonel.testing.engines import EngineContract, EngineHarness
+from timonel.testing.engines import EngineContract
 
 
 class TestPlain(EngineContract):
     @pytest.fixture
-    def engine(self, tmp_path: Path) -> EngineHarness:
-        return EngineHarness(LocalEngine(tmp_path / "jobs"), tmp_path / "jobs", tmp_path)
+    def engine(self, tmp_path: Path) -> LocalHarness:
+        return LocalHarness.at(tmp_path / "jobs", tmp_path)
 
 
 class TestWarm(EngineContract):
     @pytest.fixture
-    def engine(self, tmp_path: Path, zygote_runtime: Path) -> EngineHarness:
+    def engine(self, tmp_path: Path, zygote_runtime: Path) -> LocalHarness:
         jobs = tmp_path / "jobs"
         preload = ("colorsys", "timonel.testing")
-        return EngineHarness(LocalEngine(jobs), jobs, tmp_path, preload, {LINGER: "60"})
+        return LocalHarness.at(jobs, tmp_path, preload, {LINGER: "60"})

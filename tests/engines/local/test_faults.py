@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.engines.local.harness import LocalHarness
 from timonel.engines import (
     CommandSpec,
     FailureCause,
@@ -25,8 +26,8 @@ from timonel.engines import (
 from timonel.engines.local import LocalEngine
 from timonel.engines.local.folder import JobFolder
 from timonel.engines.local.zygote_client import LINGER
-from timonel.errors import EngineError, SpecError
-from timonel.testing.engines import TASK_MODULE, EngineHarness, eventually
+from timonel.errors import EngineError
+from timonel.testing.engines import TASK_MODULE, eventually
 
 EPILOGUE = CommandSpec(module=TASK_MODULE, args=("append:outcomes",))
 
@@ -34,15 +35,15 @@ EPILOGUE = CommandSpec(module=TASK_MODULE, args=("append:outcomes",))
 @pytest.fixture(params=["plain", "warm"])
 def engine(
     request: pytest.FixtureRequest, tmp_path: Path, zygote_runtime: Path
-) -> Iterator[EngineHarness]:
+) -> Iterator[LocalHarness]:
     jobs = tmp_path / "jobs"
     preload = ("colorsys",) if request.param == "warm" else ()
-    harness = EngineHarness(LocalEngine(jobs), jobs, tmp_path, preload, {LINGER: "60"})
+    harness = LocalHarness.at(jobs, tmp_path, preload, {LINGER: "60"})
     yield harness
     harness.close()
 
 
-def record_of(engine: EngineHarness) -> Any:
+def record_of(engine: LocalHarness) -> Any:
     return JobFolder(engine.file("")).read()
 
 
@@ -56,7 +57,7 @@ def agent_of(status: JobStatus, index: int) -> int:
     return parent_of(pid)
 
 
-def test_a_job_goes_on_under_another_supervisor(engine: EngineHarness) -> None:
+def test_a_job_goes_on_under_another_supervisor(engine: LocalHarness) -> None:
     sidecars = (CommandSpec(module=TASK_MODULE, args=("ignore-term", "wait")),)
     steps = ("g1@ignore-term", "stray", "ready", "g2@dump:again.json", "await:go")
     engine.submit(*steps, epilogue=EPILOGUE, sidecars=sidecars)
@@ -78,7 +79,7 @@ def test_a_job_goes_on_under_another_supervisor(engine: EngineHarness) -> None:
     assert [json.loads(line)["state"] for line in outcomes] == ["succeeded"]
 
 
-def test_a_supervisor_that_is_killed_again_and_again_fails_the_job(engine: EngineHarness) -> None:
+def test_a_supervisor_that_is_killed_again_and_again_fails_the_job(engine: LocalHarness) -> None:
     restart = RestartPolicy(max_restarts=1)
     engine.submit("ignore-term", "stray", "ready", "wait", epilogue=EPILOGUE, restart=restart)
     for generation in (1, 2):
@@ -93,7 +94,7 @@ def test_a_supervisor_that_is_killed_again_and_again_fails_the_job(engine: Engin
     assert [json.loads(line)["state"] for line in outcomes] == ["failed"]
 
 
-def test_a_job_that_was_to_stop_is_not_started_again(engine: EngineHarness) -> None:
+def test_a_job_that_was_to_stop_is_not_started_again(engine: LocalHarness) -> None:
     engine.submit("ignore-term", "ready", "wait", stop_grace_s=30.0)
     engine.wait_for_state("job", JobState.RUNNING)
     supervisor = record_of(engine).supervisor.pid
@@ -104,7 +105,7 @@ def test_a_job_that_was_to_stop_is_not_started_again(engine: EngineHarness) -> N
     assert (status.state, status.generation) == (JobState.STOPPED, 1)
 
 
-def test_a_job_whose_epilogue_has_begun_is_not_started_again(engine: EngineHarness) -> None:
+def test_a_job_whose_epilogue_has_begun_is_not_started_again(engine: LocalHarness) -> None:
     steps = ("touch:begun", "await:go", "append:outcomes")
     engine.submit("ready", epilogue=CommandSpec(module=TASK_MODULE, args=steps))
     eventually(engine.file("begun").exists)
@@ -117,7 +118,7 @@ def test_a_job_whose_epilogue_has_begun_is_not_started_again(engine: EngineHarne
     assert json.loads(last)["state"] == "failed"
 
 
-def test_a_job_is_resumed_though_its_sidecar_takes_its_time(engine: EngineHarness) -> None:
+def test_a_job_is_resumed_though_its_sidecar_takes_its_time(engine: LocalHarness) -> None:
     sidecar = CommandSpec(module=TASK_MODULE, args=("wait",), patience_s=600.0)
     engine.submit("ready", "g1@wait", sidecars=(sidecar,))
     engine.wait_for_state("job", JobState.RUNNING)
@@ -129,7 +130,7 @@ def test_a_job_is_resumed_though_its_sidecar_takes_its_time(engine: EngineHarnes
     record_of(engine).supervisor.signal(signal.SIGTERM)
 
 
-def test_a_job_ends_even_if_guard_and_supervisor_are_killed(engine: EngineHarness) -> None:
+def test_a_job_ends_even_if_guard_and_supervisor_are_killed(engine: LocalHarness) -> None:
     engine.submit("ignore-term", "stray", "ready", "wait")
     engine.wait_for_state("job", JobState.RUNNING)
     record = record_of(engine)
@@ -141,7 +142,7 @@ def test_a_job_ends_even_if_guard_and_supervisor_are_killed(engine: EngineHarnes
     engine.engine.cancel("job")
 
 
-def test_a_job_whose_supervisor_and_guard_were_killed_is_resumed(engine: EngineHarness) -> None:
+def test_a_job_whose_supervisor_and_guard_were_killed_is_resumed(engine: LocalHarness) -> None:
     engine.submit("ignore-term", "stray", "ready", "g1@wait")
     engine.wait_for_state("job", JobState.RUNNING)
     record = record_of(engine)
@@ -154,7 +155,7 @@ def test_a_job_whose_supervisor_and_guard_were_killed_is_resumed(engine: EngineH
 
 
 def test_a_job_that_cannot_be_resumed_is_as_it_was(
-    engine: EngineHarness, monkeypatch: pytest.MonkeyPatch
+    engine: LocalHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = engine.run("ready", "exit:3")
     with monkeypatch.context() as patch:
@@ -164,7 +165,7 @@ def test_a_job_that_cannot_be_resumed_is_as_it_was(
     assert engine.engine.status("job") == before
 
 
-def test_a_job_does_not_need_its_guard(engine: EngineHarness) -> None:
+def test_a_job_does_not_need_its_guard(engine: LocalHarness) -> None:
     engine.submit("ready", "await:go")
     engine.wait_for_state("job", JobState.RUNNING)
     os.kill(record_of(engine).owner.pid, signal.SIGKILL)
@@ -172,7 +173,7 @@ def test_a_job_does_not_need_its_guard(engine: EngineHarness) -> None:
     assert engine.wait("job").state is JobState.SUCCEEDED
 
 
-def test_a_killed_agent_takes_its_task_along_and_is_replaced(engine: EngineHarness) -> None:
+def test_a_killed_agent_takes_its_task_along_and_is_replaced(engine: LocalHarness) -> None:
     engine.submit("g1@ignore-term", "g1@stray", "ready", "g1@wait", stop_grace_s=0.2)
     status = engine.wait_for_state("job", JobState.RUNNING)
     os.kill(agent_of(status, 1), signal.SIGKILL)
@@ -180,7 +181,7 @@ def test_a_killed_agent_takes_its_task_along_and_is_replaced(engine: EngineHarne
     assert (status.state, status.generation) == (JobState.SUCCEEDED, 2)
 
 
-def test_a_task_comes_back_in_place_after_its_agent_was_killed(engine: EngineHarness) -> None:
+def test_a_task_comes_back_in_place_after_its_agent_was_killed(engine: LocalHarness) -> None:
     roles = (RoleSpec(name="chief"), RoleSpec(name="worker", on_loss="restart-task"))
     engine.submit("a1@stray", "listen", "ready", "await:go", roles=roles)
     before = engine.wait_for_state("job", JobState.RUNNING)
@@ -196,7 +197,7 @@ def test_a_task_comes_back_in_place_after_its_agent_was_killed(engine: EngineHar
     assert engine.wait("job").state is JobState.SUCCEEDED
 
 
-def test_killed_agents_and_supervisor_leave_nothing_to_cancel(engine: EngineHarness) -> None:
+def test_killed_agents_and_supervisor_leave_nothing_to_cancel(engine: LocalHarness) -> None:
     engine.submit("ignore-term", "stray", "ready", "wait")
     status = engine.wait_for_state("job", JobState.RUNNING)
     agents = [agent_of(status, 0), agent_of(status, 1)]
@@ -209,7 +210,7 @@ def test_killed_agents_and_supervisor_leave_nothing_to_cancel(engine: EngineHarn
 
 
 @pytest.mark.parametrize("engine", ["warm"], indirect=True)  # takes the margin of five seconds
-def test_an_agent_that_hangs_is_killed(engine: EngineHarness) -> None:
+def test_an_agent_that_hangs_is_killed(engine: LocalHarness) -> None:
     engine.submit("ready", "wait", stop_grace_s=0.1)
     status = engine.wait_for_state("job", JobState.RUNNING)
     os.kill(agent_of(status, 0), signal.SIGSTOP)
@@ -217,7 +218,7 @@ def test_an_agent_that_hangs_is_killed(engine: EngineHarness) -> None:
     assert engine.wait("job").state is JobState.STOPPED
 
 
-def test_sigterm_to_the_supervisor_is_recorded_and_stops_the_job(engine: EngineHarness) -> None:
+def test_sigterm_to_the_supervisor_is_recorded_and_stops_the_job(engine: LocalHarness) -> None:
     engine.submit("ready", "wait")
     engine.wait_for_state("job", JobState.RUNNING)
     os.kill(record_of(engine).supervisor.pid, signal.SIGTERM)
@@ -225,7 +226,7 @@ def test_sigterm_to_the_supervisor_is_recorded_and_stops_the_job(engine: EngineH
     assert "signal" in json.loads(engine.file("stop").read_text())["reason"]
 
 
-def test_strays_are_gone_before_the_next_generation(engine: EngineHarness) -> None:
+def test_strays_are_gone_before_the_next_generation(engine: LocalHarness) -> None:
     engine.submit("g1@stray", "g1@exit:75", "ready", "await:go")
     engine.wait_until("job", lambda s: s.generation == 2 and s.state is JobState.RUNNING)
     assert [command for _, command in engine.processes() if "sleep" in command] == []
@@ -234,7 +235,7 @@ def test_strays_are_gone_before_the_next_generation(engine: EngineHarness) -> No
 
 
 def test_a_supervisor_that_cannot_start_leaves_no_job(
-    engine: EngineHarness, monkeypatch: pytest.MonkeyPatch
+    engine: LocalHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(EngineError, match="supervisor"):
@@ -244,7 +245,7 @@ def test_a_supervisor_that_cannot_start_leaves_no_job(
 
 
 def test_an_interrupted_submission_is_taken_back(
-    engine: EngineHarness, monkeypatch: pytest.MonkeyPatch
+    engine: LocalHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(_folder: JobFolder) -> None:
         raise KeyboardInterrupt
@@ -257,25 +258,8 @@ def test_an_interrupted_submission_is_taken_back(
     shutil.rmtree(engine.file(""))
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"working_dir": "/nosuch"}, "does not exist: /nosuch"),
-        ({"job_dir": "/elsewhere/job"}, "got /elsewhere/job"),
-    ],
-)
-def test_a_spec_that_cannot_work_is_refused(
-    tmp_path: Path, fields: dict[str, str], message: str
-) -> None:
-    harness = EngineHarness(LocalEngine(tmp_path / "jobs"), tmp_path / "jobs", tmp_path)
-    spec = harness.spec("ready").model_copy(update=fields)
-    with pytest.raises(SpecError, match=message):
-        harness.engine.submit(spec)
-    assert harness.engine.jobs() == []
-
-
 def test_a_job_whose_submitter_died_before_the_supervisor_came(tmp_path: Path) -> None:
-    harness = EngineHarness(LocalEngine(tmp_path / "jobs"), tmp_path / "jobs", tmp_path)
+    harness = LocalHarness.at(tmp_path / "jobs", tmp_path)
     submitter = os.fork()
     if submitter == 0:
         import timonel.engines.local.engine as module
@@ -308,7 +292,7 @@ def small_group() -> Iterator[Path]:
 
 
 def test_a_kill_for_want_of_memory_is_told_from_others(tmp_path: Path, small_group: Path) -> None:
-    harness = EngineHarness(LocalEngine(tmp_path / "jobs"), tmp_path / "jobs", tmp_path)
+    harness = LocalHarness.at(tmp_path / "jobs", tmp_path)
     (tmp_path / "hog.py").write_text("import time\nhog = bytearray(1 << 30)\ntime.sleep(60)")
     roles = (RoleSpec(name="worker"),)
     spec = harness.spec(roles=roles).model_copy(update={"module": "hog", "args": ()})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.engines.local.harness import LocalHarness
 from timonel.engines import JobState
-from timonel.engines.local import LocalEngine
 from timonel.engines.local.zygote_client import LINGER
-from timonel.testing.engines import EngineHarness, eventually
+from timonel.testing.engines import eventually
 
 PROGRAM = """
 import ctypes, glob, os, sys
@@ -33,7 +33,7 @@ def test_tasks_compute_in_images_forked_after_the_import(
     (tmp_path / "program.py").write_text(PROGRAM)
     jobs = tmp_path / "jobs"
     env = {LINGER: "0", "TF_CPP_MIN_LOG_LEVEL": "3", "OPENBLAS_NUM_THREADS": "3"}
-    harness = EngineHarness(LocalEngine(jobs), jobs, tmp_path, ("tensorflow", "keras"), env)
+    harness = LocalHarness.at(jobs, tmp_path, ("tensorflow", "keras"), env)
     # On a busy machine the import alone can take longer than the harness waits for anything.
     spec = harness.spec().model_copy(update={"module": "program", "start_timeout_s": 120.0})
     harness.engine.submit(spec)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.engines.local.conftest import zygotes
+from tests.engines.local.harness import LocalHarness
 from timonel.engines import JobState, RoleSpec
-from timonel.engines.local import LocalEngine
 from timonel.engines.local.zygote_client import LINGER
-from timonel.testing.engines import EngineHarness, eventually
+from timonel.testing.engines import eventually
 
 
 @pytest.fixture
@@ -25,23 +25,23 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def engine(tmp_path: Path, runtime: Path) -> Iterator[EngineHarness]:
+def engine(tmp_path: Path, runtime: Path) -> Iterator[LocalHarness]:
     jobs = tmp_path / "jobs"
     modules = tmp_path / "modules"
     modules.mkdir()
     env = {LINGER: "0", "PYTHONPATH": str(modules)}
-    harness = EngineHarness(LocalEngine(jobs), jobs, tmp_path, ("colorsys",), env)
+    harness = LocalHarness.at(jobs, tmp_path, ("colorsys",), env)
     yield harness
     harness.close()
     eventually(lambda: has_no_parent(runtime))
 
 
-def write_module(engine: EngineHarness, name: str, text: str) -> None:
+def write_module(engine: LocalHarness, name: str, text: str) -> None:
     (engine.working_dir / "modules" / f"{name}.py").write_text(text)
     engine.preload = (name,)
 
 
-def notes(engine: EngineHarness, job_id: str = "job") -> list[str]:
+def notes(engine: LocalHarness, job_id: str = "job") -> list[str]:
     return [line.text for line in engine.engine.logs(job_id) if "without a zygote" in line.text]
 
 
@@ -49,7 +49,7 @@ def has_no_parent(runtime: Path) -> bool:
     return not zygotes(runtime)
 
 
-def test_a_parent_without_linger_ends_with_its_job(engine: EngineHarness, runtime: Path) -> None:
+def test_a_parent_without_linger_ends_with_its_job(engine: LocalHarness, runtime: Path) -> None:
     engine.submit("ready", "await:go")
     engine.wait_for_state("job", JobState.RUNNING)
     assert len(zygotes(runtime)) == 1
@@ -60,7 +60,7 @@ def test_a_parent_without_linger_ends_with_its_job(engine: EngineHarness, runtim
     assert list((runtime / "timonel").glob("*.sock")) == []
 
 
-def test_jobs_share_a_parent(engine: EngineHarness, runtime: Path) -> None:
+def test_jobs_share_a_parent(engine: LocalHarness, runtime: Path) -> None:
     engine.submit("ready", "await:go", job_id="one")
     engine.wait_for_state("one", JobState.RUNNING)
     parents = zygotes(runtime)
@@ -73,7 +73,7 @@ def test_jobs_share_a_parent(engine: EngineHarness, runtime: Path) -> None:
 
 
 def test_what_differs_on_import_has_a_parent_of_its_own(
-    engine: EngineHarness, runtime: Path
+    engine: LocalHarness, runtime: Path
 ) -> None:
     engine.submit("ready", "await:go", job_id="one")
     engine.submit("ready", "await:go", job_id="two", env={"TF_USE_LEGACY_KERAS": "1"})
@@ -85,7 +85,7 @@ def test_what_differs_on_import_has_a_parent_of_its_own(
         engine.wait(job_id)
 
 
-def test_a_parent_whose_sources_changed_is_not_used(engine: EngineHarness, runtime: Path) -> None:
+def test_a_parent_whose_sources_changed_is_not_used(engine: LocalHarness, runtime: Path) -> None:
     write_module(engine, "shared", "VALUE = 1\n")
     engine.submit("ready", "await:go", job_id="one")
     engine.wait_for_state("one", JobState.RUNNING)
@@ -100,9 +100,7 @@ def test_a_parent_whose_sources_changed_is_not_used(engine: EngineHarness, runti
         assert engine.wait(job_id).state is JobState.SUCCEEDED
 
 
-def test_a_job_goes_on_and_restarts_without_its_parent(
-    engine: EngineHarness, runtime: Path
-) -> None:
+def test_a_job_goes_on_and_restarts_without_its_parent(engine: LocalHarness, runtime: Path) -> None:
     engine.submit("g1@ready", "g1@await:fail", "g1@exit:75", "dump:env.json", "ready", "await:go")
     engine.wait_for_state("job", JobState.RUNNING)
     os.kill(zygotes(runtime)[0], signal.SIGKILL)
@@ -128,7 +126,7 @@ def test_a_job_goes_on_and_restarts_without_its_parent(
     ],
 )
 def test_a_parent_that_cannot_fork_means_a_plain_start(
-    engine: EngineHarness, runtime: Path, text: str, note: str
+    engine: LocalHarness, runtime: Path, text: str, note: str
 ) -> None:
     write_module(engine, "broken", text)
     engine.preload = ("colorsys", "broken")
@@ -138,7 +136,7 @@ def test_a_parent_that_cannot_fork_means_a_plain_start(
     assert ("worker-1", "done") in engine.lines()
 
 
-def test_a_folder_that_others_may_write_is_not_used(engine: EngineHarness, runtime: Path) -> None:
+def test_a_folder_that_others_may_write_is_not_used(engine: LocalHarness, runtime: Path) -> None:
     (runtime / "timonel").mkdir()
     (runtime / "timonel").chmod(0o777)
     assert engine.run("ready").state is JobState.SUCCEEDED
@@ -146,7 +144,7 @@ def test_a_folder_that_others_may_write_is_not_used(engine: EngineHarness, runti
     assert all("is accessible to other users" in line for line in notes(engine))
 
 
-def test_cancel_does_not_wait_for_a_long_import(engine: EngineHarness, runtime: Path) -> None:
+def test_cancel_does_not_wait_for_a_long_import(engine: LocalHarness, runtime: Path) -> None:
     write_module(engine, "slow", "import signal\nsignal.pause()")
     engine.submit("ready", stop_grace_s=5)
     engine.engine.cancel("job")
@@ -155,7 +153,7 @@ def test_cancel_does_not_wait_for_a_long_import(engine: EngineHarness, runtime: 
         os.kill(pid, signal.SIGKILL)
 
 
-def test_a_program_ends_as_in_an_interpreter(engine: EngineHarness, runtime: Path) -> None:
+def test_a_program_ends_as_in_an_interpreter(engine: LocalHarness, runtime: Path) -> None:
     program = """
 import atexit, os, sys, threading, time
 atexit.register(print, "at exit")
@@ -178,7 +176,7 @@ sys.exit("no luck")
     ]
 
 
-def test_a_traceback_has_no_frame_of_the_engine(engine: EngineHarness, runtime: Path) -> None:
+def test_a_traceback_has_no_frame_of_the_engine(engine: LocalHarness, runtime: Path) -> None:
     # One task: of several, the first that fails has the others stopped.
     engine.run("raise:no such column", roles=(RoleSpec(name="worker"),))
     text = "\n".join(text for _, text in engine.lines(task_id="worker-0"))

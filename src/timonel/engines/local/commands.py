@@ -36,7 +36,7 @@ class Commands:
     def start_sidecars(self) -> None:
         """Start all sidecars, with lower CPU priority than the job."""
         for number, command in enumerate(self.spec.sidecars):
-            env = job_environment(self.spec, self.token)
+            env = job_environment(self.spec, self.folder.root, self.token)
             self._sidecars.add(self._spawn(command, env, str(number), SIDECAR_NICENESS))
 
     def died(self, pid: int) -> None:
@@ -62,7 +62,7 @@ class Commands:
         if self.spec.epilogue is None:
             return
         env = {
-            **job_environment(self.spec, self.token),
+            **job_environment(self.spec, self.folder.root, self.token),
             OUTCOME: outcome.model_dump_json(),
         }
         pid = self._spawn(self.spec.epilogue, env, "epilogue")
@@ -80,7 +80,7 @@ class Commands:
                 module=command.module,
                 args=command.args,
                 env=env,
-                cwd=self.spec.working_dir,
+                cwd=str(self.folder.working_dir(self.spec)),
                 output=output,
                 niceness=niceness,
             )

@@ -25,7 +25,6 @@ from timonel.engines.local.folder import JobFolder, Record, abandoned, restarted
 from timonel.engines.local.guard import fork_supervisor, run_guard, wait_for
 from timonel.engines.local.supervisor import Supervisor
 from timonel.engines.local.zygote_client import ensure_zygote
-from timonel.engines.spec import JobSpec
 from timonel.processes.loop import Loop
 from timonel.processes.tree import (
     descendants,
@@ -42,18 +41,19 @@ _POLL_S = 0.1
 def main(arguments: list[str]) -> int:
     """Fork the guard; return 0 once the job is accepted."""
     folder = JobFolder(Path(arguments[0]))
-    _start_zygotes(folder.read_spec())
+    _start_zygotes(folder)
     return run_guard("job guard", partial(_run_until_final, folder))
 
 
-def _start_zygotes(spec: JobSpec) -> None:
+def _start_zygotes(folder: JobFolder) -> None:
     """Start zygotes.
 
     Not from below the guard, or they would die with it.
     """
+    spec = folder.read_spec()
     for role in spec.roles if spec.preload else ():
         try:
-            ensure_zygote(spec.preload, role_environment(spec, role))
+            ensure_zygote(spec.preload, role_environment(spec, role, folder.root))
         except ZygoteError as error:
             # The supervisor gets the same error and writes it to the tasks' logs.
             print(f"no zygote for {role.name}: {error}", file=sys.stderr)  # noqa: T201 - the log

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Self
 
 from timonel.engines.base import (
     ElasticEngine,
@@ -18,20 +19,21 @@ from timonel.engines.base import (
     ResumingEngine,
 )
 from timonel.engines.coordination.elastic import check_sizes
+from timonel.engines.local.admission import check_admission
 from timonel.engines.local.folder import JobFolder, Record, resumed, unknown_job
 from timonel.engines.local.guard import start_daemon
 from timonel.engines.logs import LogTail, follow_logs, read_logs
+from timonel.engines.source import is_archive, unpack
 from timonel.engines.spec import JobSpec
 from timonel.errors import (
     AlreadyExistsError,
     EngineError,
     JobError,
     NotFoundError,
-    SpecError,
     TimonelError,
 )
 from timonel.processes.tree import kill_all, marked, own_identity
-from timonel.storage import exclusive, publish_dir
+from timonel.storage import Workspace, exclusive, publish_dir
 
 _logger = logging.getLogger(__name__)
 
@@ -56,17 +58,25 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
     def __init__(self, jobs_dir: Path) -> None:
         self._jobs_dir = Path(jobs_dir).absolute()
 
+    @classmethod
+    def of(cls, workspace: Workspace) -> Self:
+        """Return the engine of a workspace's jobs."""
+        return cls(workspace.jobs)
+
     def submit(self, spec: JobSpec) -> None:
         """Start a job; return when its supervisor has accepted it.
 
         Raises:
             AlreadyExistsError: A job of that ID exists.
-            SpecError: The job folder is not this engine's, or the working folder does not exist.
+            SpecError: The job asks for what this machine does not have.
+            NotFoundError: Its source does not exist.
             EngineError: The supervisor cannot be started.
         """
         folder = self._new_folder(spec)
         with publish_dir(folder.root) as aside:
             draft = JobFolder(aside)
+            if spec.source is not None and is_archive(spec.source):
+                unpack(spec.source, draft.working_dir(spec))
             draft.write_spec(spec)
             draft.write(Record(JobStatus.of(spec, time.time()), owner=own_identity()))
         try:
@@ -172,11 +182,8 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
         return sorted(path.name for path in folders if path.is_dir() and path.name[0] != ".")
 
     def _new_folder(self, spec: JobSpec) -> JobFolder:
+        check_admission(spec)
         root = self._jobs_dir / spec.job_id
-        if Path(spec.job_dir).absolute() != root:
-            raise SpecError(f"expected the job folder {root}, got {spec.job_dir}")
-        if not Path(spec.working_dir).is_dir():
-            raise SpecError(f"the working folder does not exist: {spec.working_dir}")
         if root.exists():
             raise AlreadyExistsError(
                 f"the job {spec.job_id} exists already",

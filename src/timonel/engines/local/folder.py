@@ -10,6 +10,7 @@
   logs/<task>.log    one per task, all generations
   sidecars/<n>.log   one per sidecar; epilogue.log
   tasks/<task>/      files of the task: ready, report.json, progress
+  source/            the program's files, if they came as an archive
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from timonel.engines.base import FailureCause, JobState, JobStatus
+from timonel.engines.source import is_archive
 from timonel.engines.spec import JobSpec
 from timonel.errors import CorruptError, NotFoundError
 from timonel.processes.tree import Identity
-from timonel.storage import exclusive, read_document, write_bytes, write_document
+from timonel.storage import exclusive, local_path, read_document, write_bytes, write_document
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,12 @@ class JobFolder:
     def supervisor_log(self) -> Path:
         """File of the supervisor's own output."""
         return self.root / "supervisor.log"
+
+    def working_dir(self, spec: JobSpec) -> Path:
+        """Return the folder in which tasks run."""
+        if spec.source is None or is_archive(spec.source):
+            return self.root / "source"
+        return local_path(spec.source)
 
     def task_log(self, task_id: str) -> Path:
         """Return the file of a task's output."""

@@ -152,7 +152,7 @@ class LocalLauncher:
         """Send a task's start order to its agent, created if needed."""
         assignment = self._assignments[task_id]
         role = next(r for r in self.spec.roles if r.name == assignment["task"]["type"])
-        base = role_environment(self.spec, role)
+        base = role_environment(self.spec, role, self.folder.root)
         agent = self._agents.get(task_id) or self._add_agent(task_id, base)
         agent.generation = generation
         agent.attempt = assignment["attempt"]
@@ -162,7 +162,7 @@ class LocalLauncher:
             self.spec,
             assignment,
             env=task_environment(base, task_dir, assignment, self.token),
-            cwd=self.spec.working_dir,
+            cwd=str(self.folder.working_dir(self.spec)),
             task_dir=task_dir,
             log=self.folder.task_log(task_id),
         )

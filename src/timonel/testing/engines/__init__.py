@@ -5,7 +5,10 @@ Subclass it and provide the fixture ``engine``:
     class TestMyEngine(EngineContract):
         @pytest.fixture
         def engine(self, tmp_path):
-            return EngineHarness(MyEngine(tmp_path / "jobs"), tmp_path / "jobs", tmp_path)
+            return MyHarness(MyEngine(...), source=...)
+
+The harness does what tests need beside the interface: it kills tasks, reads and writes files of
+jobs, and tells what is left of them. No test assumes that it sees the tasks' processes or files.
 
 The tests are split into modules by topic. Tests of optional abilities are skipped for engines
 without them.
@@ -18,11 +21,11 @@ from typing import Any
 import pytest
 
 from timonel.testing.engines.failing import FailingContract
-from timonel.testing.engines.harness import TASK_MODULE, EngineHarness, eventually, pid_of
+from timonel.testing.engines.harness import TASK_MODULE, EngineHarness, eventually
 from timonel.testing.engines.optional import OptionalContract
 from timonel.testing.engines.running import RunningContract
 
-__all__ = ["TASK_MODULE", "EngineContract", "EngineHarness", "eventually", "pid_of"]
+__all__ = ["TASK_MODULE", "EngineContract", "EngineHarness", "eventually"]
 
 
 class EngineContract(RunningContract, FailingContract, OptionalContract):

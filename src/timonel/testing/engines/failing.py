@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 
 import pytest
 
 from timonel.engines import FailureCause, JobState, JobStatus, RestartPolicy, RoleSpec, TaskStatus
-from timonel.testing.engines.harness import EngineHarness, eventually, pid_of
+from timonel.testing.engines.harness import EngineHarness
 
 NO_RESTART = RestartPolicy(max_restarts=0)
 ROLES = (
@@ -42,15 +40,13 @@ class FailingContract:
 
     def test_a_killed_task_restarts_the_gang(self, engine: EngineHarness) -> None:
         job_id = engine.submit("ready", "g1@wait", "await:go")
-        status = engine.wait_for_state(job_id, JobState.RUNNING)
-        os.kill(pid_of(status, "worker-1"), signal.SIGKILL)
+        engine.wait_for_state(job_id, JobState.RUNNING)
+        engine.kill_task(job_id, "worker-1")
         again = engine.wait_until(
             job_id, lambda now: now.generation == 2 and now.state is JobState.RUNNING
         )
         assert again.restarts == 1
-        assert {t.pid for t in again.tasks}.isdisjoint({t.pid for t in status.tasks})
-        assert {t.address for t in again.tasks} != {t.address for t in status.tasks}
-        engine.file("go").touch()
+        engine.write_file("go")
         assert engine.wait(job_id).state is JobState.SUCCEEDED
 
     def test_a_crash_is_retried_once(self, engine: EngineHarness) -> None:
@@ -127,18 +123,16 @@ class FailingContract:
         steps = ("listen", "ready", "worker-1,a2@dump:again.json", "await:go")
         job_id = engine.submit(*steps, roles=ROLES)
         before = engine.wait_for_state(job_id, JobState.RUNNING)
-        os.kill(pid_of(before, "worker-1"), signal.SIGKILL)
+        engine.kill_task(job_id, "worker-1")
         after = engine.wait_until(
             job_id, lambda now: (task(now).attempt, task(now).state) == (2, "running")
         )
         assert (after.generation, after.restarts, after.state) == (1, 0, JobState.RUNNING)
         assert task(after).address == task(before).address
-        assert task(after).pid != task(before).pid
         assert task(after).cause is FailureCause.CRASHED
         for name in ("chief-0", "worker-0"):
             assert task(after, name) == task(before, name)
-        eventually(engine.file("again.json").exists)
-        environ = json.loads(engine.file("again.json").read_text())["environ"]
+        environ = engine.read_json("again.json")["environ"]
         cluster = json.loads(environ["TIMONEL_CLUSTER"])
         assert (cluster["generation"], cluster["attempt"]) == (1, 2)
         assert cluster["cluster"]["worker"][1] == task(before).address
@@ -147,7 +141,7 @@ class FailingContract:
             "=== generation 1",
             "=== generation 1, attempt 2",
         ]
-        engine.file("go").touch()
+        engine.write_file("go")
         status = engine.wait(job_id)
         assert (status.state, status.restarts) == (JobState.SUCCEEDED, 0)
 
@@ -181,7 +175,7 @@ class FailingContract:
         steps = ("ready", "evaluator-0@signal:6", "await:go")
         job_id = engine.submit(*steps, roles=roles, restart=RestartPolicy(backoff_s=0.01))
         engine.wait_until(job_id, lambda now: task(now, "evaluator-0").state == "failed")
-        engine.file("go").touch()
+        engine.write_file("go")
         status = engine.wait(job_id)
         assert (status.state, status.generation) == (JobState.SUCCEEDED, 1)
         assert "continued without evaluator-0" in (status.message or "")

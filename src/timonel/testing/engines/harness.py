@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import abc
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from timonel.engines import Engine, JobSpec, JobState, JobStatus, RestartPolicy, RoleSpec
 
@@ -16,28 +15,48 @@ TASK_MODULE = "timonel.testing.engine_tasks"
 DEADLINE_S = 30.0
 _FIRST_POLL_S = 0.01
 _LONGEST_POLL_S = 0.1
-_MARK = "TIMONEL_TEST_MARK"
 
 
 @dataclass
-class EngineHarness:
-    """An engine under test, with helpers for tests.
+class EngineHarness(abc.ABC):
+    """An engine under test, with what tests do beside its interface.
 
     Attributes:
         engine: The engine.
-        jobs_dir: The parent of its job folders, as seen by the test.
-        working_dir: A folder for tasks to run in.
+        source: The source of the jobs, in a form that the engine takes. It has the file
+            ``source.txt``.
         preload: Modules for zygotes of the jobs to import.
         env: The environment of every job.
-        mark: A unique value in the jobs' environment, which identifies their processes.
     """
 
     engine: Engine
-    jobs_dir: Path
-    working_dir: Path
+    source: str
     preload: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    mark: str = field(default_factory=lambda: uuid4().hex)
+
+    @abc.abstractmethod
+    def kill_task(self, job_id: str, task_id: str) -> None:
+        """Kill a running task's process with SIGKILL, as an out-of-memory killer would."""
+
+    @abc.abstractmethod
+    def read_file(self, name: str, job_id: str = "job") -> str | None:
+        """Return the text of a file in a job's folder; None if it is not there."""
+
+    @abc.abstractmethod
+    def write_file(self, name: str, text: str = "", job_id: str = "job") -> None:
+        """Write a file into a job's folder, where its tasks find it."""
+
+    @abc.abstractmethod
+    def leftovers(self) -> list[str]:
+        """Return the processes of this test's jobs, in words."""
+
+    @abc.abstractmethod
+    def temporary_files(self) -> list[str]:
+        """Return the temporary folders of this test's tasks, in words."""
+
+    @abc.abstractmethod
+    def submit_and_die(self, spec: JobSpec) -> None:
+        """Submit a job in a process that is killed as soon as the engine has accepted it."""
 
     def spec(self, *steps: str, job_id: str = "job", **fields: Any) -> JobSpec:
         """Return a job of two workers whose tasks run ``steps``.
@@ -50,13 +69,12 @@ class EngineHarness:
             "stop_grace_s": 2.0,
             "start_timeout_s": DEADLINE_S,
         }
-        env = {**self.env, **fields.pop("env", {}), _MARK: self.mark}
+        env = {**self.env, **fields.pop("env", {})}
         return JobSpec(
             job_id=job_id,
             module=TASK_MODULE,
             args=steps,
-            working_dir=str(self.working_dir),
-            job_dir=str(self.jobs_dir / job_id),
+            source=self.source,
             preload=self.preload,
             env=env,
             **{**values, **fields},
@@ -95,9 +113,14 @@ class EngineHarness:
         assert holds(found[-1]), found[-1]
         return found[-1]
 
-    def file(self, name: str, job_id: str = "job") -> Path:
-        """Return the path of a file in a job's folder."""
-        return self.jobs_dir / job_id / name
+    def read_json(self, name: str, job_id: str = "job") -> Any:
+        """Wait for a JSON document in a job's folder and return it."""
+        self.wait_for_file(name, job_id)
+        return json.loads(self.read_file(name, job_id) or "")
+
+    def wait_for_file(self, name: str, job_id: str = "job") -> None:
+        """Wait for a file in a job's folder."""
+        eventually(lambda: self.read_file(name, job_id) is not None, explain=lambda: name)
 
     def lines(self, job_id: str = "job", **options: Any) -> list[tuple[str, str]]:
         """Return the log lines written by a job's tasks themselves."""
@@ -107,22 +130,8 @@ class EngineHarness:
             if not line.text.startswith("===")
         ]
 
-    def processes(self) -> list[tuple[int, str]]:
-        """Return the processes of this test's jobs, with their command lines."""
-        marks = (self.mark.encode(), os.fsencode(self.jobs_dir))
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                command = (folder / "cmdline").read_bytes()
-                shown = command + (folder / "environ").read_bytes()
-            except OSError:
-                continue
-            if any(text in shown for text in marks) and int(folder.name) != os.getpid():
-                found.append((int(folder.name), command.replace(b"\0", b" ").decode()))
-        return found
-
     def close(self) -> None:
-        """Cancel all jobs, and check that no process is left."""
+        """Cancel all jobs, and check that nothing of them is left."""
         for status in self.engine.jobs():
             self.engine.cancel(status.job_id)
         for status in self.engine.jobs():
@@ -130,8 +139,8 @@ class EngineHarness:
         self.assert_nothing_left()
 
     def assert_nothing_left(self) -> None:
-        """Wait until every process of this test's jobs is gone."""
-        eventually(lambda: not self.processes(), explain=lambda: str(self.processes()))
+        """Wait until nothing of this test's jobs is left."""
+        eventually(lambda: not self.leftovers(), explain=lambda: str(self.leftovers()))
 
 
 def eventually(holds: Callable[[], bool], explain: Callable[[], str] = str) -> None:
@@ -143,10 +152,3 @@ def eventually(holds: Callable[[], bool], explain: Callable[[], str] = str) -> N
         time.sleep(delay_s)
         # Back off, so that slow conditions are not starved of the processor.
         delay_s = min(delay_s * 1.5, _LONGEST_POLL_S)
-
-
-def pid_of(status: JobStatus, task_id: str) -> int:
-    """Return the pid of a running task."""
-    pid = next(task.pid for task in status.tasks if task.task_id == task_id)
-    assert pid is not None
-    return pid

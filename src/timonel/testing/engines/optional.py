@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 
 import pytest
 
@@ -19,7 +17,7 @@ from timonel.engines import (
     RoleSpec,
 )
 from timonel.errors import JobError, NotFoundError, SpecError
-from timonel.testing.engines.harness import TASK_MODULE, EngineHarness, pid_of
+from timonel.testing.engines.harness import TASK_MODULE, EngineHarness
 
 ELASTIC_ROLES = (RoleSpec(name="worker", replicas=3, min_replicas=1),)
 
@@ -41,7 +39,7 @@ class OptionalContract:
         elastic.scale(job_id, {"worker": 2})
         status = wait_for(engine, job_id, generation=2, size=2)
         assert (status.restarts, status.cause) == (0, None)
-        os.kill(pid_of(status, "worker-1"), signal.SIGKILL)
+        engine.kill_task(job_id, "worker-1")
         status = wait_for(engine, job_id, generation=3, size=2)
         assert status.restarts == 1
         elastic.scale(job_id, {"worker": 3})
@@ -50,7 +48,7 @@ class OptionalContract:
             "continues with 3 tasks instead of 2",
             3,
         )
-        engine.file("go").touch()
+        engine.write_file("go")
         assert engine.wait(job_id).state is JobState.SUCCEEDED
         assert len({line.task_id for line in engine.engine.logs(job_id)}) == 3
 
@@ -66,7 +64,7 @@ class OptionalContract:
         assert (status.restarts, status.cause) == (1, FailureCause.START_TIMEOUT)
         status = wait_for(engine, job_id, generation=3, size=3)
         assert status.restarts == 1
-        engine.file("go").touch()
+        engine.write_file("go")
         assert engine.wait(job_id).state is JobState.SUCCEEDED
 
     def test_a_size_that_cannot_be_is_refused(self, engine: EngineHarness) -> None:
@@ -79,7 +77,7 @@ class OptionalContract:
             elastic.scale(job_id, {"chief": 1})
         with pytest.raises(NotFoundError, match="nosuch"):
             elastic.scale("nosuch", {"worker": 2})
-        engine.file("go").touch()
+        engine.write_file("go")
         assert engine.wait(job_id).generation == 1
         with pytest.raises(JobError, match="it has ended"):
             elastic.scale(job_id, {"worker": 2})
@@ -96,7 +94,7 @@ class OptionalContract:
         assert (status.state, status.generation) == (JobState.SUCCEEDED, 2)
         assert (status.cause, status.message) == (None, None)
         assert status.created_at == failed.created_at
-        outcomes = [json.loads(o) for o in engine.file("outcomes").read_text().splitlines()]
+        outcomes = [json.loads(o) for o in (engine.read_file("outcomes") or "").splitlines()]
         assert [outcome["state"] for outcome in outcomes] == ["failed", "succeeded"]
         texts = [text for _, text in engine.lines(task_id="worker-0")]
         assert texts[0] == "Traceback (most recent call last):"
@@ -117,7 +115,7 @@ class OptionalContract:
         job_id = engine.submit("ready", "await:go")
         with pytest.raises(JobError, match="can be resumed, but job is"):
             resuming.resume(job_id)
-        engine.file("go").touch()
+        engine.write_file("go")
         engine.wait(job_id)
         with pytest.raises(JobError, match="but job is succeeded"):
             resuming.resume(job_id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from pathlib import Path
 
@@ -28,7 +27,7 @@ class RunningContract:
         env = {"COLOUR": "blue", "SHAPE": "round"}
         status = engine.run("ready", *steps, roles=roles, env=env)
         assert status.state is JobState.SUCCEEDED
-        dumps = {name: json.loads(engine.file(f"{name}.json").read_text()) for name in names}
+        dumps = {name: engine.read_json(f"{name}.json") for name in names}
         clusters = {name: json.loads(t["environ"]["TIMONEL_CLUSTER"]) for name, t in dumps.items()}
         cluster = clusters["chief-0"]["cluster"]
         assert {role: len(addresses) for role, addresses in cluster.items()} == {
@@ -42,16 +41,17 @@ class RunningContract:
         assert dumps["chief-0"]["environ"]["COLOUR"] == "red"
         assert dumps["worker-0"]["environ"]["COLOUR"] == "blue"
         assert {t["environ"]["SHAPE"] for t in dumps.values()} == {"round"}
-        assert {t["environ"]["TIMONEL_JOB_DIR"] for t in dumps.values()} == {str(engine.file(""))}
+        assert len({t["environ"]["TIMONEL_TASK_DIR"] for t in dumps.values()}) == 4
 
     def test_tasks_run_as_python_dash_m(self, engine: EngineHarness) -> None:
         engine.run("ready", "worker-0@dump:a.json", "worker-1@dump:b.json")
-        first = json.loads(engine.file("a.json").read_text())
-        second = json.loads(engine.file("b.json").read_text())
+        first = engine.read_json("a.json")
+        second = engine.read_json("b.json")
         assert first["name"] == "__main__"
         assert Path(first["argv"][0]).name == "engine_tasks.py"
         assert first["argv"][1:] == ["ready", "worker-0@dump:a.json", "worker-1@dump:b.json"]
-        assert first["cwd"] == first["path"][0] == str(engine.working_dir)
+        assert first["cwd"] == first["path"][0]
+        assert "source.txt" in first["files"]
         assert first["session"] == first["pid"]
         assert first["term_is_default"]
         assert first["blocked"] == []
@@ -67,11 +67,11 @@ class RunningContract:
             "await:worker-0.json",
         )
         engine.run(*steps, "await:worker-1.json", "signal:9", restart=RestartPolicy(max_restarts=0))
-        dumps = [json.loads(engine.file(f"worker-{n}.json").read_text()) for n in (0, 1)]
-        folders = {Path(task["environ"]["TMPDIR"]) for task in dumps}
-        assert {Path(task["temporary"]).parent for task in dumps} == folders
-        assert len(folders) == 2
-        assert not any(folder.exists() for folder in folders)
+        dumps = [engine.read_json(f"worker-{n}.json") for n in (0, 1)]
+        folders = [task["environ"]["TMPDIR"] for task in dumps]
+        assert [str(Path(task["temporary"]).parent) for task in dumps] == folders
+        assert folders[0] != folders[1]
+        eventually(lambda: not engine.temporary_files())
 
     def test_status_tells_of_every_task(self, engine: EngineHarness) -> None:
         job_id = engine.submit("ready", "await:go")
@@ -80,7 +80,7 @@ class RunningContract:
         assert {task.state for task in status.tasks} == {"running"}
         assert len({task.address for task in status.tasks}) == 2
         assert status.created_at <= (status.started_at or 0)
-        engine.file("go").touch()
+        engine.write_file("go")
         status = engine.wait(job_id)
         assert status.state is JobState.SUCCEEDED
         assert (status.generation, status.restarts, status.cause) == (1, 0, None)
@@ -111,14 +111,9 @@ class RunningContract:
             engine.engine.logs("job", task_id="worker-2")
 
     def test_a_job_outlives_its_submitter(self, engine: EngineHarness) -> None:
-        spec = engine.spec("ready", "await:go")
-        submitter = os.fork()
-        if submitter == 0:
-            engine.engine.submit(spec)
-            os.kill(os.getpid(), signal.SIGKILL)
-        os.waitpid(submitter, 0)
+        engine.submit_and_die(engine.spec("ready", "await:go"))
         engine.wait_for_state("job", JobState.RUNNING)
-        engine.file("go").touch()
+        engine.write_file("go")
         assert engine.wait("job").state is JobState.SUCCEEDED
 
     def test_cancel_lets_tasks_end_by_themselves(self, engine: EngineHarness) -> None:
@@ -186,7 +181,7 @@ class RunningContract:
             seen.append(line.text)
             if line.text == "early":
                 assert not engine.engine.status(job_id).state.is_final
-                engine.file("go").touch()
+                engine.write_file("go")
         assert seen[1:] == ["early", "late"]
         assert engine.engine.status(job_id).state is JobState.SUCCEEDED
 
@@ -207,7 +202,7 @@ class RunningContract:
             engine.wait_for_state(job_id, JobState.RUNNING)
             engine.engine.cancel(job_id)
         status = engine.wait(job_id)
-        outcomes = engine.file("outcomes").read_text().splitlines()
+        outcomes = (engine.read_file("outcomes") or "").splitlines()
         assert [json.loads(line)["state"] for line in outcomes] == [state.value]
         assert status.state is state
         engine.assert_nothing_left()
@@ -217,16 +212,16 @@ class RunningContract:
         epilogue = CommandSpec(module=TASK_MODULE, args=("touch:over",))
         status = engine.run("exit:0", sidecars=sidecars, epilogue=epilogue)
         assert status.state is JobState.SUCCEEDED
-        eventually(engine.file("sidecar-ended").exists)
+        engine.wait_for_file("sidecar-ended")
         engine.assert_nothing_left()
 
     def test_the_end_is_seen_before_sidecars_end(self, engine: EngineHarness) -> None:
         sidecars = (CommandSpec(module=TASK_MODULE, args=("await:seen", "touch:sidecar-ended")),)
         status = engine.run("exit:0", sidecars=sidecars)
         assert status.state is JobState.SUCCEEDED
-        assert not engine.file("sidecar-ended").exists()
-        engine.file("seen").touch()
-        eventually(engine.file("sidecar-ended").exists)
+        assert engine.read_file("sidecar-ended") is None
+        engine.write_file("seen")
+        engine.wait_for_file("sidecar-ended")
         engine.assert_nothing_left()
 
     def test_a_failing_sidecar_decides_nothing(self, engine: EngineHarness) -> None:

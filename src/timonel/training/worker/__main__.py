@@ -1,21 +1,21 @@
-"""Run one task of a training job: ``python -m timonel.training.worker --spec FILE``."""
+"""Run a task of a training job: ``python -m timonel.training.worker --workspace URI --run ID``."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from pathlib import Path
 
 from timonel.engines.base import EXIT_DONE
+from timonel.training.spec import add_document_options, document_path
 from timonel.training.worker.bootstrap import run
 
 
 def main() -> int:
     """Run the task described by the arguments and the environment."""
     parser = argparse.ArgumentParser(prog="python -m timonel.training.worker")
-    parser.add_argument("--spec", type=Path, required=True, help="the job's train.json")
-    return run(parser.parse_args().spec, os.environ)
+    add_document_options(parser)
+    return run(document_path(parser.parse_args()), os.environ)
 
 
 if __name__ == "__main__":

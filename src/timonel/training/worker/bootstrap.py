@@ -75,8 +75,10 @@ def run(spec_path: Path, environ: Mapping[str, str]) -> int:
     _log_to_stderr()
     task_dir = Path(environ["TIMONEL_TASK_DIR"])
     try:
+        spec = read_spec(spec_path)
+        workspace = find_workspace(spec.workspace, create=False)
         task = Task(
-            spec=read_spec(spec_path),
+            spec=spec.with_paths(workspace.runs / spec.run_id, Path.cwd()),
             cluster=parse_cluster(environ.get(ENVIRONMENT_VARIABLE, "")),
             job_dir=Path(environ["TIMONEL_JOB_DIR"]),
             task_dir=task_dir,

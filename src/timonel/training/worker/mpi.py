@@ -28,7 +28,7 @@ from timonel.engines.coordination.failures import (
 from timonel.storage import write_text
 from timonel.training import mpi as ranks
 from timonel.training.cluster import ENVIRONMENT_VARIABLE, Cluster
-from timonel.training.spec import read_spec
+from timonel.training.spec import add_document_options, document_path, read_spec
 from timonel.training.worker.bootstrap import run
 
 _MODULE = "timonel.training.worker.mpi"
@@ -100,10 +100,11 @@ def _report_root(folders: list[Path]) -> None:
 def main() -> int:
     """Start the ranks, or run one."""
     parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}")
-    parser.add_argument("--spec", type=Path, required=True, help="the job's train.json")
+    add_document_options(parser)
     parser.add_argument("--rank", action="store_true", help="mpirun has started this")
     options = parser.parse_args()
-    return run_rank(options.spec) if options.rank else start_ranks(options.spec)
+    spec = document_path(options)
+    return run_rank(spec) if options.rank else start_ranks(spec)
 
 
 if __name__ == "__main__":

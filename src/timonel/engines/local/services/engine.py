@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 from timonel.engines.local.guard import start_daemon
 from timonel.engines.local.services.folder import Request, ServiceFolder, unknown_service
@@ -15,7 +16,7 @@ from timonel.engines.logs import LogTail, follow_logs, read_logs
 from timonel.engines.services import ServiceEngine, ServiceSpec, ServiceStatus
 from timonel.errors import EngineError, NotFoundError, SpecError, TimonelError
 from timonel.processes.tree import Identity
-from timonel.storage import exclusive, publish_dir
+from timonel.storage import Workspace, exclusive, publish_dir
 
 _LOCK_TIMEOUT_S = 120.0
 _DAEMON = "timonel.engines.local.services.daemon"
@@ -37,6 +38,11 @@ class LocalServiceEngine(ServiceEngine):
 
     def __init__(self, services_dir: Path) -> None:
         self._services_dir = Path(services_dir).absolute()
+
+    @classmethod
+    def of(cls, workspace: Workspace) -> Self:
+        """Return the engine of a workspace's services."""
+        return cls(workspace.services)
 
     def apply(self, spec: ServiceSpec) -> None:
         """Create a service or change it; return when its supervisor knows."""
