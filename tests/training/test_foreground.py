@@ -36,8 +36,7 @@ def run_here(workspace: Workspace, role: str = "chief", *, serves: bool = False)
         module="m",
         roles=(RoleSpec(name=role),),  # type: ignore[arg-type] # a role
         env={"LEARNING": "fast"},
-        working_dir="/",
-        job_dir=str(workspace.jobs / "train-1"),
+        source="/",
     )
     foreground.run_here(workspace, spec, Cluster(TASKS, role, 0), serves=serves)
 
