@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timonel.engines import ServiceSpec
+from timonel.engines.coordination.rollout import (
+    BACKOFF_MAX_S,
+    FAILURES,
+    RESET_AFTER_S,
+    SURGE,
+    Replica,
+    changes,
+    checked,
+    ended,
+    launched,
+    stopping,
+)
+from timonel.engines.services import ReplicaState
+
+SPEC = ServiceSpec(name="web", module="m", start_timeout_s=5, stop_grace_s=2)
+STATES: tuple[ReplicaState, ...] = ("starting", "ready", "unready", "restarting", "stopping")
+
+
+def replica(name: str = "a", template: str = "new", state: ReplicaState = "ready") -> Replica:
+    return Replica(name=name, revision=1, template=template, state=state, attempt=1, since=0.0)
+
+
+@st.composite
+def replicas(draw: st.DrawFn) -> list[Replica]:
+    kinds = draw(
+        st.lists(st.tuples(st.sampled_from(["old", "new"]), st.sampled_from(STATES)), max_size=8)
+    )
+    return [replica(str(index), *kind) for index, kind in enumerate(kinds)]
+
+
+@given(replicas(), st.integers(0, 5))
+def test_readiness_is_never_reduced_below_the_request(found: list[Replica], wanted: int) -> None:
+    result = changes("new", wanted, found)
+    ready = [each for each in found if each.state == "ready"]
+    left = [each for each in ready if each.name not in result.stop]
+    assert len(left) >= min(wanted, len(ready))
+
+
+@given(replicas(), st.integers(0, 5))
+def test_no_more_than_the_surge_is_created(found: list[Replica], wanted: int) -> None:
+    result = changes("new", wanted, found)
+    running = [each for each in found if each.state != "stopping"]
+    left = len(running) - len(result.stop)
+    assert set(result.stop) <= {each.name for each in running}
+    assert result.create == 0 or left + result.create <= wanted + SURGE
+
+
+@given(replicas(), st.integers(0, 5))
+def test_it_settles_at_the_request(found: list[Replica], wanted: int) -> None:
+    """If all new replicas get ready, only they are left, as many as requested."""
+    current, number = found, 100
+    for _ in range(40):
+        current = [
+            each.model_copy(update={"state": "ready"}) if each.template == "new" else each
+            for each in current
+            if each.state != "stopping"
+        ]
+        result = changes("new", wanted, current)
+        kept = [each for each in current if each.name not in result.stop]
+        created = [replica(str(number + each), "new", "starting") for each in range(result.create)]
+        number += result.create
+        current = [*kept, *created]
+    assert [each.template for each in current] == ["new"] * wanted
+    assert changes("new", wanted, current) == changes("new", 0, [])
+
+
+def test_replicas_that_are_not_ready_stop_first() -> None:
+    found = [replica("a", state="starting"), replica("b"), replica("c", state="unready")]
+    assert changes("new", 2, found).stop == ("a",)
+    assert changes("new", 1, found).stop == ("c", "a")
+
+
+def test_a_revision_that_never_gets_ready_stops_no_old_replica() -> None:
+    old = [replica("a", "old"), replica("b", "old", "restarting")]
+    assert changes("new", 2, old).create == 1
+    found = [*old, replica("c", state="restarting")]
+    assert changes("new", 2, found) == changes("new", 0, [])
+
+
+def test_delays_between_restarts_grow_and_start_over() -> None:
+    found: Replica | None = replica()
+    delays = []
+    for _ in range(10):
+        assert found is not None
+        found = ended(found, "why", 100.0)
+        assert found is not None
+        assert (found.state, found.message) == ("restarting", "why")
+        delays.append((found.due_at or 0.0) - 100.0)
+        found = launched(found, {"http": "127.0.0.1:1"}, SPEC, 100.0)
+        assert (found.due_at, found.status().restarts) == (105.0, len(delays))
+    assert delays[:4] == [0.0, 1.0, 2.0, 4.0]
+    assert delays[-1] == BACKOFF_MAX_S
+    assert found is not None
+    again = ended(checked(found, 0, 101.0), "why", 101.0 + RESET_AFTER_S)
+    assert again is not None
+    assert again.due_at == again.since
+
+
+def test_readiness_follows_the_checks() -> None:
+    found = replica(state="starting").model_copy(update={"due_at": 5.0})
+    assert checked(found, FAILURES, 1.0) == found
+    ready = checked(found, 0, 1.0)
+    assert (ready.state, ready.since, ready.due_at) == ("ready", 1.0, None)
+    assert checked(ready, FAILURES - 1, 2.0) == ready
+    assert checked(ready, FAILURES, 2.0).state == "unready"
+    leaving = stopping(ready, SPEC.stop_grace_s, 2.0)
+    assert leaving is not None
+    assert (leaving.state, leaving.due_at) == ("stopping", 4.0)
+    assert checked(leaving, 0, 3.0) == leaving
+    assert ended(leaving, "why", 3.0) is None
+
+
+def test_a_replica_without_a_process_stops_at_once() -> None:
+    assert stopping(replica(state="restarting"), 1.0, 0.0) is None

@@ -1,0 +1,241 @@
+"""What the local service engine does when its own processes die or its disk fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engines.local.services.harness import LocalHarness
+from timonel.engines import ServiceState, ServiceStatus
+from timonel.engines.local.services import LocalServiceEngine
+from timonel.engines.local.services.folder import DOWN
+from timonel.errors import CorruptError, EngineError, InputError
+from timonel.processes.tree import Identity
+from timonel.testing.engines import eventually
+from timonel.testing.services import get
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Iterator[LocalHarness]:
+    harness = LocalHarness(tmp_path / "services")
+    yield harness
+    harness.close()
+
+
+def supervisor(harness: LocalHarness) -> Identity:
+    found = Identity.from_json(harness.folder().read_record().supervisor)
+    assert found is not None
+    return found
+
+
+def guard(harness: LocalHarness) -> int:
+    return int(
+        Path(f"/proc/{supervisor(harness).pid}/stat").read_text().rpartition(")")[2].split()[1]
+    )
+
+
+def kill_supervisor(harness: LocalHarness) -> None:
+    """Kill the supervisor and wait for the next one."""
+    before = supervisor(harness)
+    before.signal(signal.SIGKILL)
+    eventually(lambda: supervisor(harness) != before and supervisor(harness).is_alive)
+
+
+def kill_guard_and_supervisor(harness: LocalHarness) -> None:
+    found = supervisor(harness)
+    os.kill(guard(harness), signal.SIGKILL)
+    found.signal(signal.SIGKILL)
+    eventually(lambda: not harness.folder().is_supervised)
+
+
+def pids(status: ServiceStatus) -> set[int]:
+    return {get(replica)["pid"] for replica in status.replicas}
+
+
+def test_another_supervisor_adopts_the_replicas(harness: LocalHarness) -> None:
+    before = harness.apply(replicas=2)
+    processes = pids(before)
+    kill_supervisor(harness)
+    after = harness.wait_until(lambda s: s.is_settled)
+    assert (after, pids(after)) == (before, processes)
+    harness.kill_replica("web", before.replicas[0].name)
+    again = harness.wait_until(lambda s: s.is_settled and s.replicas[0].restarts == 1)
+    assert len(pids(again) - processes) == 1
+    harness.engine.scale("web", 0)
+    harness.wait_until(lambda s: not s.replicas)
+
+
+def test_a_replica_that_ends_without_a_supervisor_is_restarted(harness: LocalHarness) -> None:
+    (replica,) = harness.apply("stray").replicas
+    keeper = guard(harness)
+    os.kill(keeper, signal.SIGSTOP)
+    try:
+        supervisor(harness).signal(signal.SIGKILL)
+        harness.kill_replica("web", replica.name)
+    finally:
+        os.kill(keeper, signal.SIGCONT)
+    after = harness.wait_until(lambda s: s.is_settled and s.replicas[0].restarts == 1)
+    assert after.replicas[0].message == "ended without a supervisor"
+
+
+@pytest.mark.parametrize("command", ["apply", "scale"])
+def test_the_next_command_adopts_the_replicas(harness: LocalHarness, command: str) -> None:
+    before = harness.apply(replicas=2)
+    processes = pids(before)
+    kill_guard_and_supervisor(harness)
+    down = harness.engine.service("web")
+    assert (down.state, down.message) == (ServiceState.DOWN, DOWN)
+    assert down.replicas == before.replicas
+    if command == "apply":
+        harness.engine.apply(harness.spec())
+    else:
+        harness.engine.scale("web", 2)
+    after = harness.wait_until(lambda s: s.is_settled)
+    assert (after, pids(after)) == (before, processes)
+
+
+def test_nothing_runs_after_a_reboot_until_the_next_command(harness: LocalHarness) -> None:
+    """Kill all processes, as a reboot does."""
+    before = harness.apply(replicas=2)
+    kill_guard_and_supervisor(harness)
+    for pid, _ in harness.processes():
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not harness.leftovers())
+    (down,) = harness.engine.services()
+    assert down.state is ServiceState.DOWN
+    assert [(r.state, r.addresses) for r in down.replicas] == [("lost", {})] * 2
+    assert harness.leftovers() == []
+    harness.engine.apply(harness.spec())
+    after = harness.wait_until(lambda s: s.is_settled)
+    assert [(r.name, r.restarts) for r in after.replicas] == [(r.name, 1) for r in before.replicas]
+
+
+def test_a_supervisor_killed_during_a_stop_is_replaced(harness: LocalHarness) -> None:
+    harness.apply("ignore-term", "stray", stop_grace_s=1.0)
+    harness.engine.delete("web")
+    kill_supervisor(harness)
+    harness.wait_for_end()
+
+
+def test_killing_the_supervisor_again_and_again_starts_nothing_twice(
+    harness: LocalHarness,
+) -> None:
+    """Kill it at any point of starts and stops."""
+    harness.engine.apply(harness.spec(replicas=1))
+    for size in (3, 1, 4):
+        harness.engine.scale("web", size)
+        supervisor(harness).signal(signal.SIGKILL)
+    status = harness.wait_until(lambda s: s.is_settled)
+    assert len(status.replicas) == 4
+    replicas = [text for _, text in harness.processes() if "service_replica" in text]
+    assert len(replicas) == len(pids(status)) == 4
+
+
+def test_a_signal_to_stop_ends_the_replicas_and_keeps_the_service(harness: LocalHarness) -> None:
+    harness.apply()
+    supervisor(harness).signal(signal.SIGTERM)
+    eventually(lambda: not harness.leftovers())
+    status = harness.engine.service("web")
+    assert (status.state, status.replicas, status.requested) == (ServiceState.DOWN, (), 1)
+    harness.engine.scale("web", 1)
+    harness.wait_until(lambda s: s.is_settled)
+
+
+def test_a_stopped_supervisor_does_not_take_replicas_for_hung(harness: LocalHarness) -> None:
+    before = harness.apply(hang_timeout_s=1.0)
+    found = supervisor(harness)
+    found.signal(signal.SIGSTOP)
+    deadline = time.monotonic() + 1.5  # more than the hang timeout
+    eventually(lambda: time.monotonic() > deadline)
+    found.signal(signal.SIGCONT)
+    harness.engine.scale("web", 2)
+    after = harness.wait_until(lambda s: s.is_settled)
+    assert after.replicas[0] == before.replicas[0]
+
+
+def test_appliers_in_several_processes(harness: LocalHarness) -> None:
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from timonel.engines import ServiceSpec\n"
+        "from timonel.engines.local.services import LocalServiceEngine\n"
+        "LocalServiceEngine(Path(sys.argv[1])).apply("
+        "ServiceSpec.model_validate_json(sys.argv[2]))\n"
+    )
+    spec = harness.spec(replicas=2).model_dump_json()
+    command = [sys.executable, "-c", program, str(harness.services), spec]
+    running = [subprocess.Popen(command) for _ in range(3)]
+    assert [each.wait(60) for each in running] == [0, 0, 0]
+    status = harness.wait_until(lambda s: s.is_settled)
+    replicas = [text for _, text in harness.processes() if "service_replica" in text]
+    assert len(replicas) == len(pids(status)) == 2
+
+
+def test_a_supervisor_that_cannot_start_leaves_no_service(
+    harness: LocalHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(EngineError, match="cannot start the service's supervisor"):
+        harness.engine.apply(harness.spec())
+    assert harness.engine.services() == []
+    assert not harness.folder().root.exists()
+
+
+def test_an_unwritable_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "services").write_text("a file")
+    harness = LocalHarness(tmp_path / "services")
+    with pytest.raises(InputError, match="cannot write"):
+        harness.engine.apply(harness.spec())
+
+
+def test_a_full_disk_ends_no_replica(small_disk: Path) -> None:
+    small = LocalHarness(small_disk / "services")
+    before = small.apply()
+    filler = small_disk / "filler"
+    fill(filler)
+    with pytest.raises(InputError, match="No space left on device"):
+        small.engine.scale("web", 3)
+    (replica,) = small.engine.service("web").replicas
+    processes = pids(before)
+    small.kill_replica("web", replica.name)
+    filler.unlink()
+    after = small.wait_until(lambda s: s.is_settled and s.replicas[0].restarts >= 1)
+    assert pids(after).isdisjoint(processes)
+    small.close()
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        try:
+            while file.write(b"\0" * 512):
+                pass
+        except OSError:
+            return
+
+
+def test_a_damaged_document_is_an_error(tmp_path: Path) -> None:
+    harness = LocalHarness(tmp_path / "services")
+    folder = harness.folder().root
+    folder.mkdir(parents=True)
+    (folder / "service.json").write_text('{"kind": "service", "format": 1, "replicas": "many"}')
+    with pytest.raises(CorruptError, match="damaged"):
+        harness.engine.service("web")
+    assert harness.engine.services() == []
+
+
+def test_the_specification_is_private(harness: LocalHarness) -> None:
+    harness.apply(env={"TOKEN": "secret"})
+    assert harness.folder().root.stat().st_mode & 0o077 == 0
+
+
+def test_an_invalid_name_is_unknown(tmp_path: Path) -> None:
+    engine = LocalServiceEngine(tmp_path)
+    for name in ("", "..", "a/b", ".hidden"):
+        with pytest.raises(InputError, match="no such service"):
+            engine.service(name)

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from timonel.engines import HealthCheck, ServiceSpec
+from timonel.engines.services import expand, port_variables
+
+
+@pytest.mark.parametrize(
+    ("text", "expanded"),
+    [
+        ("--port=$(PORT)", "--port=80"),
+        ("$$(PORT)", "$(PORT)"),
+        ("$(NOSUCH) $PORT ${PORT}", "$(NOSUCH) $PORT ${PORT}"),
+        ("$(PORT)$(PORT)", "8080"),
+    ],
+)
+def test_references_are_expanded_as_in_kubernetes(text: str, expanded: str) -> None:
+    assert expand(text, {"PORT": "80"}) == expanded
+
+
+def test_variables_of_ports() -> None:
+    found = port_variables({"http": 1, "grpc-web": 2})
+    assert found == {"PORT": "1", "PORT_HTTP": "1", "PORT_GRPC_WEB": "2"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"module": None}, "either a module or a command"),
+        ({"command": ("envoy",)}, "either a module or a command"),
+        ({"ports": ("a", "a")}, "duplicate ports"),
+        ({"check": HealthCheck(port="grpc")}, "the checked port grpc"),
+        ({"name": "1st"}, "name"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_a_specification_that_cannot_work_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        ServiceSpec.model_validate({"name": "web", "module": "m", **fields})
+
+
+def test_the_template_is_everything_but_the_number_of_replicas() -> None:
+    spec = ServiceSpec(name="web", module="m")
+    assert spec.template == spec.model_copy(update={"replicas": 3}).template
+    assert spec.template != spec.model_copy(update={"revision": 2}).template
+    assert spec.template == ServiceSpec.model_validate_json(spec.model_dump_json()).template
