@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from timonel.serving.status import Code
+from timonel.serving.telemetry.concurrency import Concurrency
 
 
 def exponential(scale: float, growth: float, count: int) -> tuple[float, ...]:
@@ -206,6 +207,7 @@ class Counts:
             (dropped because the queue or the disk was full) or ``INTERNAL``.
         versions: Versions by model and state.
         memory: Memory in bytes by kind of process.
+        concurrency: Requests in flight.
     """
 
     requests: Mapping[RequestKey, Requests] = field(default_factory=dict)
@@ -215,3 +217,4 @@ class Counts:
     logged: Mapping[tuple[str, str], int] = field(default_factory=dict)
     versions: Mapping[tuple[str, str], int] = field(default_factory=dict)
     memory: Mapping[str, int] = field(default_factory=dict)
+    concurrency: Concurrency = field(default_factory=Concurrency)

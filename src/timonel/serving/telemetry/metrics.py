@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import Metric
 
 from timonel.serving.inference.context import STAGES
 from timonel.serving.status import Code
+from timonel.serving.telemetry.concurrency import Concurrency
 from timonel.serving.telemetry.counts import ROWS, BatchKey, Counts, Histogram, PathKey, RequestKey
 from timonel.serving.telemetry.prometheus import Labels, counter, gauge, histogram
 
@@ -80,6 +81,7 @@ def tensorflow_serving_families(counts: Counts) -> Iterator[Metric]:
 def timonel_families(counts: Counts) -> Iterator[Metric]:
     """Yield the metrics under timonel's names."""
     yield from _requests(counts)
+    yield from _concurrency(counts.concurrency)
     yield from _batches(counts)
     yield from _loads(counts)
     yield counter(
@@ -204,6 +206,27 @@ def _requests(counts: Counts) -> Iterator[Metric]:
         "Rows per request.",
         _SIGNATURE,
         ((_signature(key), v.rows) for key, v in counts.requests.items() if key.signature),
+    )
+
+
+def _concurrency(concurrency: Concurrency) -> Iterator[Metric]:
+    yield gauge(
+        "timonel_requests_in_flight",
+        "Requests to models that have arrived and are not answered.",
+        (),
+        [((), concurrency.in_flight)],
+    )
+    yield gauge(
+        "timonel_request_concurrency",
+        "Requests in flight, averaged over the last complete second.",
+        (),
+        [((), concurrency.average)],
+    )
+    yield counter(
+        "timonel_request_concurrency_seconds_total",
+        "Requests in flight, integrated over time; its rate is their average.",
+        (),
+        [((), concurrency.request_s)],
     )
 
 

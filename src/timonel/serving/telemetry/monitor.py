@@ -17,6 +17,7 @@ import psutil
 from timonel.serving.inference.context import Observation, TraceParent
 from timonel.serving.manager.catalogue import Catalogue
 from timonel.serving.status import Code
+from timonel.serving.telemetry.concurrency import MODEL_CALLS, ConcurrencyMeter
 from timonel.serving.telemetry.counts import (
     BatchCounts,
     BatchKey,
@@ -83,6 +84,7 @@ class Monitor:
         self._memory = memory
         self._tracer = tracer
         self._clock = clock
+        self._concurrency = ConcurrencyMeter(clock())
         self._requests: Table[RequestKey, Requests] = Table(Requests)
         self._batches: Table[BatchKey, BatchCounts] = Table(BatchCounts)
         self._loads: Table[PathKey, Times] = Table(Times)
@@ -104,11 +106,16 @@ class Monitor:
             model: The model name given by the client.
             parent: The trace context of the client.
         """
-        return Observation(entrypoint, api, model, self._clock(), parent)
+        began = self._clock()
+        if api in MODEL_CALLS:
+            self._concurrency.begin(began)
+        return Observation(entrypoint, api, model, began, parent)
 
     def end(self, observation: Observation, code: Code = Code.OK) -> None:
         """Count a request answered with ``code``; call it once per request."""
         ended = self._clock()
+        if observation.api in MODEL_CALLS:
+            self._concurrency.end(ended)
         version = observation.version
         key = RequestKey(
             observation.entrypoint,
@@ -161,6 +168,7 @@ class Monitor:
             logged=logged,
             versions=self._versions(),
             memory=self._memory(),
+            concurrency=self._concurrency.read(self._clock()),
         )
 
     def page(self) -> bytes:
