@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from timonel.engines import FailureCause, JobSpec, RoleSpec
+from timonel.engines.agent.client import Demand
 from timonel.engines.agent.messages import StartOrder
 from timonel.engines.coordination.failures import TaskExit, TaskReport
 from timonel.errors import Interrupted, JobError
@@ -51,14 +52,14 @@ class Agent:
     def __init__(self, task_exit: TaskExit, *signals: int) -> None:
         self.task_exit = task_exit
         self.signals = signals
-        self.stopped: list[bool] = []
+        self.demands: list[Demand] = []
         self.orders: list[StartOrder] = []
 
     def __call__(self, order: StartOrder, **given: Any) -> TaskExit:
         self.orders.append(order)
         for number in self.signals:
             os.kill(os.getpid(), number)
-        self.stopped.append(given["should_stop"]())
+        self.demands.append(given["demand"]())
         return self.task_exit
 
 
@@ -107,19 +108,31 @@ def test_a_stop_from_outside_leaves_the_run_open(
     monkeypatch.setattr(foreground, "run_task", killed_early)
     with pytest.raises(JobError) as caught:
         run_here(workspace)
-    assert (caught.value.exit_code, killed_early.stopped) == (75, [True])
+    assert (caught.value.exit_code, killed_early.demands) == (75, [Demand.STOP])
     assert record_of(workspace).status == "running"
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.parametrize(
+    ("signals", "demand"),
+    [
+        ((signal.SIGINT,), Demand.STOP),
+        ((signal.SIGINT, signal.SIGTERM), Demand.STOP),  # as mpirun passes on Ctrl-C
+        ((signal.SIGINT, signal.SIGINT), Demand.KILL),
+    ],
+)
 def test_an_interrupt_stops_the_run(
-    workspace: Workspace, run: str, monkeypatch: pytest.MonkeyPatch
+    signals: tuple[int, ...],
+    demand: Demand,
+    workspace: Workspace,
+    run: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    agent = Agent(TaskExit(exit_code=75), signal.SIGINT)
+    agent = Agent(TaskExit(exit_code=75), *signals)
     monkeypatch.setattr(foreground, "run_task", agent)
     with pytest.raises(Interrupted, match="train-1 has stopped"):
         run_here(workspace, "worker")
-    assert agent.stopped == [True]
+    assert agent.demands == [demand]
     assert record_of(workspace).status == "stopped"
 
 
@@ -132,7 +145,7 @@ def test_a_serving_task_ends_with_the_run(
         run_here(workspace, "worker", serves=True)
     open_run(workspace, run).finish("succeeded")
     run_here(workspace, "worker", serves=True)
-    assert agent.stopped == [False, True]
+    assert agent.demands == [Demand.CONTINUE, Demand.STOP_UNSAVED]
 
 
 def test_each_start_of_a_task_is_a_generation(

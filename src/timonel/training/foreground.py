@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from timonel.engines import EXIT_RETRYABLE, FailureCause, JobSpec, JobState, JobStatus, LogLine
-from timonel.engines.agent.client import run_task
+from timonel.engines.agent.client import Demand, run_task
 from timonel.engines.agent.messages import StartOrder, start_order
 from timonel.engines.cluster import TaskAssignment
 from timonel.engines.coordination.failures import Failure, TaskExit, fail
@@ -52,18 +52,18 @@ def run_here(workspace: Workspace, spec: JobSpec, cluster: Cluster, *, serves: b
     run_id = spec.job_id
     events = EventReader(workspace.runs / run_id / FILE_NAME)
 
-    def run_ended() -> bool:
-        return serves and any(event["type"] == FINISH for event in events.read())
+    received: list[int] = []
+
+    def demand() -> Demand:
+        if received:
+            return Demand.KILL if received.count(signal.SIGINT) > 1 else Demand.STOP
+        run_ended = serves and any(event["type"] == FINISH for event in events.read())
+        return Demand.STOP_UNSAVED if run_ended else Demand.CONTINUE
 
     folder = workspace.jobs / run_id / "tasks" / cluster.task_id
-    with _only_one(folder, run_id), _collected_signals() as received:
-        task_exit = run_task(
-            _start_order(spec, cluster, folder),
-            grace_s=spec.stop_grace_s,
-            should_stop=lambda: bool(received) or run_ended(),
-            should_kill=lambda: received.count(signal.SIGINT) > 1,
-            show=_show,
-        )
+    with _only_one(folder, run_id), _collecting_signals(received):
+        order = _start_order(spec, cluster, folder)
+        task_exit = run_task(order, grace_s=spec.stop_grace_s, demand=demand, show=_show)
     failure = fail(cluster.task_id, task_exit)
     if signal.SIGINT in received:
         _end(workspace, JobStatus(job_id=run_id, state=JobState.STOPPED))
@@ -90,16 +90,15 @@ def _only_one(folder: Path, run_id: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _collected_signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM in a list, which stays empty outside the main thread."""
-    received: list[int] = []
+def _collecting_signals(received: list[int]) -> Iterator[None]:
+    """Append SIGINT and SIGTERM to a list; outside the main thread, this is not possible."""
     if threading.current_thread() is not threading.main_thread():
-        yield received
+        yield
         return
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {n: signal.signal(n, lambda number, _: received.append(number)) for n in numbers}
     try:
-        yield received
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

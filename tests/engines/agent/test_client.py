@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from timonel.engines import LogLine
-from timonel.engines.agent.client import run_task
+from timonel.engines.agent.client import Demand, run_task
 from timonel.engines.agent.messages import StartOrder
 from timonel.engines.coordination.failures import TaskExit
 from timonel.engines.environment import TASK_DIR
@@ -57,18 +57,15 @@ class Command:
         order: StartOrder,
         *,
         grace_s: float = 30.0,
-        should_stop: Callable[[], bool] = lambda: False,
-        should_kill: Callable[[], bool] = lambda: False,
+        demand: Callable[[], Demand] = lambda: Demand.CONTINUE,
     ) -> TaskExit:
         def show(line: LogLine) -> None:
             self.shown.append(line.text)
 
-        return run_task(
-            order, grace_s=grace_s, should_stop=should_stop, should_kill=should_kill, show=show
-        )
+        return run_task(order, grace_s=grace_s, demand=demand, show=show)
 
-    def has_begun(self) -> bool:
-        return "begun" in self.shown
+    def once_begun(self, demand: Demand) -> Callable[[], Demand]:
+        return lambda: demand if "begun" in self.shown else Demand.CONTINUE
 
     @property
     def left(self) -> list[object]:
@@ -96,34 +93,43 @@ def test_the_output_is_shown_and_nothing_is_left(command: Command) -> None:
 
 def test_a_task_is_stopped(command: Command) -> None:
     order = command.order("leave-at-term", "print:begun", "wait")
-    assert command.run(order, should_stop=command.has_begun).exit_code == 75
+    assert command.run(order, demand=command.once_begun(Demand.STOP)).exit_code == 75
+
+
+@pytest.mark.parametrize(("demand", "count"), [(Demand.STOP, 1), (Demand.STOP_UNSAVED, 2)])
+def test_a_task_that_need_not_save_is_asked_twice(
+    command: Command, demand: Demand, count: int
+) -> None:
+    order = command.order("count-terms", "print:begun", "report-terms")
+    assert command.run(order, demand=command.once_begun(demand)).exit_code == 75
+    assert command.shown[-1] == f"asked to leave {count} times"
 
 
 def test_a_task_that_does_not_stop_is_killed(command: Command) -> None:
     order = command.order("ignore-term", "stray", "print:begun", "wait")
-    task_exit = command.run(order, should_stop=command.has_begun, grace_s=0.1)
+    task_exit = command.run(order, demand=command.once_begun(Demand.STOP), grace_s=0.1)
     assert (task_exit.signal, task_exit.hung) == (signal.SIGKILL, None)
     assert command.left == []
 
 
 def test_a_task_is_killed_at_once(command: Command) -> None:
     order = command.order("ignore-term", "stray", "print:begun", "wait")
-    assert command.run(order, should_kill=command.has_begun).signal == signal.SIGKILL
+    assert command.run(order, demand=command.once_begun(Demand.KILL)).signal == signal.SIGKILL
     assert command.left == []
 
 
 def test_a_task_ends_with_its_agent(command: Command) -> None:
     killed: list[psutil.Process] = []
 
-    def kill_agent() -> bool:
-        if command.has_begun() and not killed:
+    def kill_agent() -> Demand:
+        if "begun" in command.shown and not killed:
             killed.extend(psutil.Process().children())
             for agent in killed:
                 agent.kill()
-        return False
+        return Demand.CONTINUE
 
     order = command.order("stray", "print:begun", "wait")
-    assert command.run(order, should_stop=kill_agent) == TaskExit(agent_lost=True)
+    assert command.run(order, demand=kill_agent) == TaskExit(agent_lost=True)
     assert len(killed) == 1
     assert marked(command.token, inside=f"{TASK_DIR}={command.folder}") == []
 
@@ -156,20 +162,19 @@ def test_a_task_goes_on_without_its_terminal(command: Command) -> None:
         raise BrokenPipeError
 
     order = command.order("print:begun", "sleep:0.3", "touch:end")
-    never = lambda: False  # noqa: E731 - of one line
-    task_exit = run_task(order, grace_s=1, should_stop=never, should_kill=never, show=show)
+    task_exit = run_task(order, grace_s=1, demand=lambda: Demand.CONTINUE, show=show)
     assert task_exit.exit_code == 0
     assert (command.folder / "end").exists()
 
 
 def test_an_error_of_the_caller_leaves_nothing(command: Command) -> None:
-    def fail() -> bool:
-        if command.has_begun():
+    def fail() -> Demand:
+        if "begun" in command.shown:
             raise RuntimeError("of the caller")
-        return False
+        return Demand.CONTINUE
 
     with pytest.raises(RuntimeError, match="of the caller"):
-        command.run(command.order("stray", "print:begun", "wait"), should_stop=fail)
+        command.run(command.order("stray", "print:begun", "wait"), demand=fail)
     assert command.left == []
 
 

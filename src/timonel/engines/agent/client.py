@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from enum import Enum, auto
 
 from timonel.engines.agent.messages import StartOrder, StopOrder, decode_event, encode
 from timonel.engines.base import LogLine
@@ -24,12 +25,22 @@ _POLL_MS = 200
 _AGENT_EXIT_S = 10.0
 
 
+class Demand(Enum):
+    """What should happen to a running task."""
+
+    CONTINUE = auto()
+    STOP = auto()
+    """SIGTERM, so that it saves and exits."""
+    STOP_UNSAVED = auto()
+    """Two SIGTERMs, as if a peer was lost: saving would be useless."""
+    KILL = auto()
+
+
 def run_task(
     order: StartOrder,
     *,
     grace_s: float,
-    should_stop: Callable[[], bool],
-    should_kill: Callable[[], bool],
+    demand: Callable[[], Demand],
     show: Callable[[LogLine], None],
 ) -> TaskExit:
     """Run a task to its end.
@@ -39,22 +50,23 @@ def run_task(
     Args:
         order: Start order; its environment marks the task as one of this process.
         grace_s: Seconds from SIGTERM to SIGKILL when the task is stopped.
-        should_stop: Polled; once true, the task is stopped.
-        should_kill: Polled; once true, the task is killed.
+        demand: Polled; only the first demand to stop counts, and one to kill after it.
         show: Called with each line of the task's output; its `OSError` is ignored.
 
     Raises:
         EngineError: The task could not be started.
     """
     tail = LogTail(order.task_id, order.log, only_new=True)
-    stop: StopOrder | None = StopOrder(order.generation, order.attempt, grace_s)
+    is_stopping = False
     with _started_agent(order) as channel:
         readable = select.poll()
         readable.register(channel, select.POLLIN)
-        while (task_exit := _read_exit(channel)) is None and not should_kill():
-            if stop is not None and should_stop():
+        while (task_exit := _read_exit(channel)) is None and (now := demand()) is not Demand.KILL:
+            if now is not Demand.CONTINUE and not is_stopping:
+                is_stopping = True
+                urgent = now is Demand.STOP_UNSAVED
+                stop = StopOrder(order.generation, order.attempt, grace_s, urgent=urgent)
                 channel.send(encode(stop))
-                stop = None
             _show(tail.read(), show)
             readable.poll(_POLL_MS)
     _show(tail.read(to_end=True), show)
