@@ -4,8 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from timonel.engines import engine_names, get_engine
+from timonel.engines import (
+    engine_names,
+    get_engine,
+    get_service_engine,
+    service_engine_names,
+)
 from timonel.engines.local import LocalEngine
+from timonel.engines.local.services import LocalServiceEngine
 from timonel.errors import SpecError
 from timonel.storage import find_workspace
 
@@ -20,3 +26,12 @@ def test_an_unknown_engine_names_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"no such engine: 'slurm': installed engines: .*local"):
         get_engine("slurm", find_workspace(tmp_path / "space"))
     assert "local" in engine_names()
+
+
+def test_a_service_engine_is_found_by_its_name(tmp_path: Path) -> None:
+    engine = get_service_engine(None, find_workspace(tmp_path / "space"))
+    assert isinstance(engine, LocalServiceEngine)
+    assert engine.services() == []
+    with pytest.raises(SpecError, match=r"no such service engine: 'slurm': installed .*local"):
+        get_service_engine("slurm", find_workspace(tmp_path / "space"))
+    assert "local" in service_engine_names()

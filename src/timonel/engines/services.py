@@ -24,6 +24,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from timonel.engines.resources import Placement, Resources, Volume
 from timonel.storage.workspace import Workspace
 from timonel.units import Seconds
 
@@ -92,6 +93,10 @@ class ServiceSpec(_Spec):
     )
     stop_grace_s: Seconds = Field(default=30.0, description="Time from SIGTERM to SIGKILL.")
     workspace: str | None = Field(default=None, description="URI of the workspace.")
+    image: str | None = Field(default=None, description="Container image of replicas.")
+    volumes: tuple[Volume, ...] = Field(default=(), description="Storage mounted into replicas.")
+    resources: Resources = Field(default=Resources(), description="Resources of each replica.")
+    placement: Placement = Field(default=Placement(), description="Machines that may run them.")
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:

@@ -1,12 +1,15 @@
-"""What this machine can and cannot give to a job."""
+"""What this machine can and cannot give to a job or a service."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import psutil
 
+from timonel.engines.resources import Placement, Resources, Volume
+from timonel.engines.services import ServiceSpec
 from timonel.engines.source import is_archive
 from timonel.engines.spec import JobSpec
 from timonel.errors import NotFoundError, SpecError
@@ -23,27 +26,25 @@ def check_admission(spec: JobSpec) -> None:
         SpecError: The job asks for something that only clusters have, or for more than there is.
         NotFoundError: The folder of its source does not exist.
     """
+    _check_containers("the job", spec.image, spec.volumes)
     _check_source(spec)
     for role in spec.roles:
-        for name, value in (
-            ("node selectors", role.placement.node_selector),
-            ("tolerations", role.placement.tolerations),
-        ):
-            if value:
-                raise SpecError(
-                    f"the role {role.name} has {name}, but the local engine has one machine",
-                    hint=f"remove its {name}, or choose another engine",
-                )
-    _check_amounts(spec)
+        _check_placement(f"the role {role.name}", role.placement)
+    _check_amounts("the job", [(role.least, role.resources) for role in spec.roles])
+
+
+def check_service_admission(spec: ServiceSpec) -> None:
+    """Refuse a service of which this machine cannot run a single replica.
+
+    Raises:
+        SpecError: It asks for something that only clusters have, or for more than there is.
+    """
+    _check_containers("the service", spec.image, spec.volumes)
+    _check_placement("the service", spec.placement)
+    _check_amounts("the service", [(1, spec.resources)])
 
 
 def _check_source(spec: JobSpec) -> None:
-    for name, value in (("an image", spec.image), ("volumes", spec.volumes)):
-        if value:
-            raise SpecError(
-                f"the job has {name}, but the local engine runs processes of this machine",
-                hint=f"remove {name}, or choose another engine",
-            )
     if spec.source is None:
         raise SpecError("the local engine needs the source of a job: a folder or an archive")
     if is_archive(spec.source):
@@ -54,13 +55,34 @@ def _check_source(spec: JobSpec) -> None:
         raise NotFoundError(f"the working folder does not exist: {local_path(spec.source)}")
 
 
-def _check_amounts(spec: JobSpec) -> None:
+def _check_containers(owner: str, image: str | None, volumes: Sequence[Volume]) -> None:
+    for name, value in (("an image", image), ("volumes", volumes)):
+        if value:
+            raise SpecError(
+                f"{owner} has {name}, but the local engine runs processes of this machine",
+                hint=f"remove {name}, or choose another engine",
+            )
+
+
+def _check_placement(owner: str, placement: Placement) -> None:
+    for name, value in (
+        ("node selectors", placement.node_selector),
+        ("tolerations", placement.tolerations),
+    ):
+        if value:
+            raise SpecError(
+                f"{owner} has {name}, but the local engine has one machine",
+                hint=f"remove its {name}, or choose another engine",
+            )
+
+
+def _check_amounts(owner: str, needs: Iterable[tuple[int, Resources]]) -> None:
     wanted: dict[str, float] = defaultdict(float)
-    for role in spec.roles:
-        wanted["CPUs"] += role.least * (role.resources.cpus or 0)
-        wanted["bytes of memory"] += role.least * (role.resources.memory_bytes or 0.0)
-        for kind, count in role.resources.accelerators.items():
-            wanted[kind] += role.least * count
+    for replicas, resources in needs:
+        wanted["CPUs"] += replicas * (resources.cpus or 0)
+        wanted["bytes of memory"] += replicas * (resources.memory_bytes or 0.0)
+        for kind, count in resources.accelerators.items():
+            wanted[kind] += replicas * count
     present: dict[str, float] = {
         "CPUs": usable_cores(),
         "bytes of memory": psutil.virtual_memory().total,
@@ -69,6 +91,6 @@ def _check_amounts(spec: JobSpec) -> None:
     for name, amount in wanted.items():
         if amount > present.get(name, 0):
             raise SpecError(
-                f"the job needs {amount:,g} {name}, but this machine has {present.get(name, 0):,g}",
+                f"{owner} needs {amount:,g} {name}, but this machine has {present.get(name, 0):,g}",
                 hint="ask for less, or choose another engine",
             )

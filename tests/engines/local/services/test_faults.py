@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.engines.local.services.harness import LocalHarness
 from timonel.engines import ServiceState, ServiceStatus
 from timonel.engines.local.services import LocalServiceEngine
 from timonel.engines.local.services.folder import DOWN
-from timonel.errors import CorruptError, EngineError, InputError
+from timonel.errors import CorruptError, EngineError, InputError, SpecError
 from timonel.processes.tree import Identity
 from timonel.testing.engines import eventually
 from timonel.testing.services import get
@@ -239,3 +240,20 @@ def test_an_invalid_name_is_unknown(tmp_path: Path) -> None:
     for name in ("", "..", "a/b", ".hidden"):
         with pytest.raises(InputError, match="no such service"):
             engine.service(name)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"image": "img"}, "an image"),
+        ({"resources": {"accelerators": {"tpu": 1}}}, "needs 1 tpu, but this machine has 0"),
+        ({"placement": {"node_selector": {"disk": "ssd"}}}, "node selectors"),
+    ],
+)
+def test_what_this_machine_does_not_have_is_refused(
+    tmp_path: Path, fields: dict[str, Any], message: str
+) -> None:
+    harness = LocalHarness(tmp_path / "services")
+    with pytest.raises(SpecError, match=message):
+        harness.engine.apply(harness.spec(**fields))
+    assert not harness.services.exists()

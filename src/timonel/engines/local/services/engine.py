@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
+from timonel.engines.local.admission import check_service_admission
 from timonel.engines.local.guard import start_daemon
 from timonel.engines.local.services.folder import Request, ServiceFolder, unknown_service
 from timonel.engines.logs import LogTail, follow_logs, read_logs
@@ -46,6 +47,7 @@ class LocalServiceEngine(ServiceEngine):
 
     def apply(self, spec: ServiceSpec) -> None:
         """Create a service or change it; return when its supervisor knows."""
+        check_service_admission(spec)
         folder = ServiceFolder(self._services_dir / spec.name)
         with self._locked():
             if not folder.root.exists():
