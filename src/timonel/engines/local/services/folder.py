@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from timonel.engines.services import ServiceSpec, ServiceState, ServiceStatus
 from timonel.errors import CorruptError, NotFoundError
 from timonel.processes.tree import Identity, own_identity
 from timonel.storage import is_held, read_document, write_document
+from timonel.storage.atomic import aside_name
 
 DOWN = "no supervisor runs, because it was killed or the machine was rebooted"
 
@@ -128,7 +128,7 @@ class ServiceFolder:
 
     def write_process(self, name: str, attempt: int) -> None:
         """Record this process as a start of a replica."""
-        aside = self.replica_dir(name) / f".tmp-{os.getpid()}"
+        aside = self.replica_dir(name) / aside_name("process.json")
         aside.write_text(json.dumps({"attempt": attempt, **own_identity().as_json()}))
         aside.replace(self.replica_dir(name) / "process.json")
 
@@ -174,7 +174,7 @@ class ServiceFolder:
 
     def remove(self) -> None:
         """Remove the service; it disappears at once."""
-        aside = self.root.with_name(f".tmp-{os.getpid()}-{self.root.name}")
+        aside = self.root.with_name(aside_name(self.root.name))
         self.root.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
 
