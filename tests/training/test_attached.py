@@ -227,6 +227,27 @@ def test_a_second_interrupt_kills(
     assert only_run(workspace).status == "stopped"
 
 
+def test_all_tasks_stop_with_a_run_that_has_failed(
+    terminals: Terminals, cluster: Path, workspace: Workspace
+) -> None:
+    script = terminals.folder / "one_fails.py"
+    script.write_text(
+        "import sys, time\n"
+        "from timonel.training import context\n"
+        "print('begun', flush=True)\n"
+        "if context().cluster.role == 'worker': 1 / 0\n"
+        "time.sleep(60)\n"
+    )
+    words = (script, "--strategy", "none", "--cluster", cluster, "--task-type")
+    chief = terminals.start(*words, "chief")
+    until(lambda: "begun" in terminals.shown(chief))
+    worker = terminals.start(*words, "worker")
+    assert [worker.wait(30), chief.wait(30)] == [1, 75]
+    run = only_run(workspace)
+    assert (run.status, run.cause) == ("failed", "user-error")
+    assert f"{run.id} has ended (failed)" in terminals.shown(chief)
+
+
 def _servers() -> dict[str, list[str]]:
     ports = {"chief": (1,), "worker": (3,), "ps": (2, 4)}
     return {role: [f"127.0.0.1:{port}" for port in found] for role, found in ports.items()}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -35,7 +35,7 @@ def run_here(workspace: Workspace, role: str = "chief", *, serves: bool = False)
     spec = JobSpec(
         job_id="train-1",
         module="m",
-        roles=(RoleSpec(name=role),),  # type: ignore[arg-type] # a role
+        roles=(RoleSpec(name=role, essential=role != "evaluator"),),  # type: ignore[arg-type] # a role
         env={"LEARNING": "fast"},
         source="/",
     )
@@ -146,6 +146,36 @@ def test_a_serving_task_ends_with_the_run(
     open_run(workspace, run).finish("succeeded")
     run_here(workspace, "worker", serves=True)
     assert agent.demands == [Demand.CONTINUE, Demand.STOP_UNSAVED]
+
+
+@pytest.mark.parametrize(
+    ("end", "demand"), [("succeeded", Demand.CONTINUE), ("failed", Demand.STOP)]
+)
+def test_all_tasks_stop_with_a_run_that_has_failed(
+    end: Literal["succeeded", "failed"],
+    demand: Demand,
+    workspace: Workspace,
+    run: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    open_run(workspace, run).finish(end, "worker-1 failed")
+    agent = Agent(TaskExit(exit_code=75))
+    monkeypatch.setattr(foreground, "run_task", agent)
+    with pytest.raises(JobError, match=rf"lost-peer: .*: train-1 has ended \({end}\)") as caught:
+        run_here(workspace, "worker")
+    assert (caught.value.exit_code, agent.demands) == (75, [demand])
+
+
+def test_a_run_goes_on_without_its_evaluator(
+    workspace: Workspace, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreground, "run_task", Agent(TaskExit(exit_code=1, report=REPORT)))
+    with pytest.raises(JobError, match=r"evaluator-0 ended as user-error: .* traceback is above"):
+        run_here(workspace, "evaluator")
+    monkeypatch.setattr(foreground, "run_task", Agent(TaskExit(exit_code=75), signal.SIGINT))
+    with pytest.raises(Interrupted, match="evaluator-0 has stopped: train-1 goes on"):
+        run_here(workspace, "evaluator")
+    assert record_of(workspace).status == "running"
 
 
 def test_each_start_of_a_task_is_a_generation(

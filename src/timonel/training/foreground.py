@@ -1,7 +1,8 @@
 """Run one task in this terminal, through an agent as on an engine.
 
 SIGTERM stops the task, which saves and exits with 75, and the run stays open to be continued.
-Ctrl-C stops the run, and a second one kills the task.
+Ctrl-C stops the run, and a second one kills the task. All tasks stop with a run that has failed or
+was stopped.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from timonel.engines import EXIT_RETRYABLE, FailureCause, JobSpec, JobState, JobStatus, LogLine
+from timonel.engines import EXIT_RETRYABLE, JobSpec, JobState, JobStatus, LogLine
 from timonel.engines.agent.client import Demand, run_task
 from timonel.engines.agent.messages import StartOrder, start_order
 from timonel.engines.cluster import TaskAssignment
 from timonel.engines.coordination.failures import Failure, TaskExit, fail
+from timonel.engines.coordination.restarts import NEVER_RETRIED
 from timonel.engines.environment import role_environment, task_environment
-from timonel.errors import JobError, SpecError
+from timonel.errors import Interrupted, JobError, SpecError
 from timonel.processes.tree import own_identity
 from timonel.storage import Workspace, exclusive, write_text
 from timonel.storage.locks import LockedError
@@ -30,8 +32,6 @@ from timonel.training.finish import finish_run, interruption
 from timonel.training.terminal import is_noise
 
 _LOCK_TIMEOUT_S = 1.0
-_FINAL = frozenset({FailureCause.USER_ERROR, FailureCause.OUT_OF_MEMORY})
-"""Failures that would recur on a restart."""
 
 
 def run_here(workspace: Workspace, spec: JobSpec, cluster: Cluster, *, serves: bool) -> None:
@@ -49,29 +49,37 @@ def run_here(workspace: Workspace, spec: JobSpec, cluster: Cluster, *, serves: b
         EngineError: The task could not be started.
         Interrupted: The user pressed Ctrl-C.
     """
-    run_id = spec.job_id
+    run_id, folder = spec.job_id, workspace.jobs / spec.job_id / "tasks" / cluster.task_id
     events = EventReader(workspace.runs / run_id / FILE_NAME)
-
     received: list[int] = []
 
     def demand() -> Demand:
         if received:
             return Demand.KILL if received.count(signal.SIGINT) > 1 else Demand.STOP
-        run_ended = serves and any(event["type"] == FINISH for event in events.read())
-        return Demand.STOP_UNSAVED if run_ended else Demand.CONTINUE
+        ends = [event["status"] for event in events.read() if event["type"] == FINISH]
+        if ends and serves:
+            return Demand.STOP_UNSAVED
+        return Demand.STOP if ends and ends[0] != "succeeded" else Demand.CONTINUE
 
-    folder = workspace.jobs / run_id / "tasks" / cluster.task_id
     with _only_one(folder, run_id), _collecting_signals(received):
         order = _start_order(spec, cluster, folder)
         task_exit = run_task(order, grace_s=spec.stop_grace_s, demand=demand, show=_show)
     failure = fail(cluster.task_id, task_exit)
+    is_essential = spec.roles[0].essential
     if signal.SIGINT in received:
+        if not is_essential:
+            raise Interrupted(
+                f"interrupted, {cluster.task_id} has stopped", hint=f"{run_id} goes on"
+            )
         _end(workspace, JobStatus(job_id=run_id, state=JobState.STOPPED))
         raise interruption(workspace, run_id)
-    if failure is None and cluster.is_chief:
-        _end(workspace, JobStatus(job_id=run_id, state=JobState.SUCCEEDED))
-    if failure is not None and not (serves and read_run(workspace, run_id).is_finished):
-        error = _error(workspace, run_id, failure)
+    if failure is None:
+        if cluster.is_chief:
+            _end(workspace, JobStatus(job_id=run_id, state=JobState.SUCCEEDED))
+    elif not (serves and read_run(workspace, run_id).is_finished):
+        hint = _conclude(workspace, run_id, failure, is_essential=is_essential)
+        message = f"{failure.task_id} ended as {failure.cause}: {failure.message}"
+        error = JobError(message, hint=hint)
         error.exit_code = _exit_code(task_exit, failure, received)
         raise error
 
@@ -140,28 +148,33 @@ def _show(line: LogLine) -> None:
             print(line.text, flush=True)  # noqa: T201 - the task's own output
 
 
+def _conclude(
+    workspace: Workspace, run_id: str, failure: Failure, *, is_essential: bool
+) -> str | None:
+    """End the run if the failure would recur; return the hint for its error."""
+    run = read_run(workspace, run_id)
+    if failure.cause in NEVER_RETRIED:
+        if is_essential:
+            status = JobStatus(
+                job_id=run_id,
+                state=JobState.FAILED,
+                cause=failure.cause,
+                message=failure.message,
+                failed_task=failure.task_id,
+            )
+            _end(workspace, status)
+        return "its traceback is above" if failure.reported else None
+    if run.is_finished:
+        return f"{run_id} has ended ({run.status})"
+    return f"start it again with the same command, and {run_id} goes on where it was"
+
+
 def _exit_code(task_exit: TaskExit, failure: Failure, received: list[int]) -> int:
     """Return the task's exit code as a shell would, and 75 if it was stopped to be continued."""
-    if task_exit.agent_lost or (signal.SIGTERM in received and failure.cause not in _FINAL):
+    is_stop = signal.SIGTERM in received and failure.cause not in NEVER_RETRIED
+    if task_exit.agent_lost or is_stop:
         return EXIT_RETRYABLE
     return task_exit.exit_code or 128 + (task_exit.signal or 0)
-
-
-def _error(workspace: Workspace, run_id: str, failure: Failure) -> JobError:
-    """Return a failure's error; end the run if it would recur."""
-    if failure.cause in _FINAL:
-        status = JobStatus(
-            job_id=run_id,
-            state=JobState.FAILED,
-            cause=failure.cause,
-            message=failure.message,
-            failed_task=failure.task_id,
-        )
-        _end(workspace, status)
-        hint = "its traceback is above" if failure.reported else None
-    else:
-        hint = f"start it again with the same command, and {run_id} goes on where it was"
-    return JobError(f"{failure.task_id} ended as {failure.cause}: {failure.message}", hint=hint)
 
 
 def _end(workspace: Workspace, status: JobStatus) -> None:
