@@ -100,17 +100,31 @@ def test_the_run_ends_with_its_chief(
     assert record_of(workspace).status == status
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_stop_from_outside_leaves_the_run_open(
-    workspace: Workspace, run: str, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, workspace: Workspace, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    killed_early = Agent(TaskExit(signal=signal.SIGTERM), signal.SIGTERM)
+    before = signal.getsignal(number)
+    killed_early = Agent(TaskExit(signal=signal.SIGTERM), number)
     monkeypatch.setattr(foreground, "run_task", killed_early)
     with pytest.raises(JobError) as caught:
         run_here(workspace)
     assert (caught.value.exit_code, killed_early.demands) == (75, [Demand.STOP])
     assert record_of(workspace).status == "running"
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(number) is before
+
+
+def test_a_closed_terminal_does_not_matter_with_nohup(
+    workspace: Workspace, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Agent(TaskExit(exit_code=0), signal.SIGHUP)
+    monkeypatch.setattr(foreground, "run_task", agent)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        run_here(workspace)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert agent.demands == [Demand.CONTINUE]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Run one task in this terminal, through an agent as on an engine.
 
-SIGTERM stops the task, which saves and exits with 75, and the run stays open to be continued.
-Ctrl-C stops the run, and a second one kills the task. All tasks stop with a run that has failed or
-was stopped.
+SIGTERM and SIGHUP stop the task, which saves and exits with 75, and the run stays open to be
+continued. Ctrl-C stops the run, and a second one kills the task. All tasks stop with a run that has
+failed or was stopped.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from timonel.training.finish import finish_run, interruption
 from timonel.training.terminal import is_noise
 
 _LOCK_TIMEOUT_S = 1.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_here(workspace: Workspace, spec: JobSpec, cluster: Cluster, *, serves: bool) -> None:
@@ -99,12 +100,13 @@ def _only_one(folder: Path, run_id: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _collecting_signals(received: list[int]) -> Iterator[None]:
-    """Append SIGINT and SIGTERM to a list; outside the main thread, this is not possible."""
+    """Append received signals to a list; outside the main thread, this is not possible."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {n: signal.signal(n, lambda number, _: received.append(number)) for n in numbers}
+    # Ignored by nohup, or for jobs in a shell's background.
+    heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {n: signal.signal(n, lambda number, _: received.append(number)) for n in heeded}
     try:
         yield
     finally:
@@ -171,8 +173,7 @@ def _conclude(
 
 def _exit_code(task_exit: TaskExit, failure: Failure, received: list[int]) -> int:
     """Return the task's exit code as a shell would, and 75 if it was stopped to be continued."""
-    is_stop = signal.SIGTERM in received and failure.cause not in NEVER_RETRIED
-    if task_exit.agent_lost or is_stop:
+    if task_exit.agent_lost or (received and failure.cause not in NEVER_RETRIED):
         return EXIT_RETRYABLE
     return task_exit.exit_code or 128 + (task_exit.signal or 0)
 
