@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.storage.faulty import FaultyServer
+from timonel.storage.object_store import forget_connections
+
 Kill = Callable[..., None]
 
 
@@ -40,8 +43,15 @@ def s3_server() -> Iterator[str]:
 @pytest.fixture(params=["memory", "s3"])
 def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URI of an empty place in a bucket, in memory and on a real endpoint."""
+    yield from open_bucket(request.param, request, monkeypatch)
+
+
+def open_bucket(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """Yield the URI of an empty place in a bucket."""
     name = f"b{uuid.uuid4().hex}"
-    if request.param == "memory":
+    if kind == "memory":
         yield f"memory://{name}"
         return
     import s3fs
@@ -54,3 +64,24 @@ def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     s3fs.S3FileSystem().mkdir(name)
     yield f"s3://{name}/place"
     s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def faulty(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, FaultyServer]]:
+    """A bucket seen through a server with faults."""
+    server = FaultyServer(s3_server)
+    for name, value in {
+        "AWS_ENDPOINT_URL": server.url,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    forget_connections()
+    import s3fs
+
+    name = f"b{uuid.uuid4().hex}"
+    s3fs.S3FileSystem().mkdir(name)
+    yield f"s3://{name}/x", server
+    forget_connections()
+    server.close()

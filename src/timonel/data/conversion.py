@@ -284,7 +284,10 @@ def _write_reference(workspace: Workspace, dataset: Dataset) -> None:
     """Record in the workspace where the dataset with this digest is."""
     name = dataset.digest.removeprefix("sha256:")
     body = {"id": dataset.manifest.id, "digest": dataset.digest, "uri": dataset.uri}
-    write_document(workspace.datasets / f"{name}.json", "dataset-reference", body)
+    path = workspace.datasets / f"{name}.json"
+    write_document(path, "dataset-reference", body)
+    if workspace.replica is not None:
+        workspace.replica.push_file(path)
 
 
 class _Ticker:

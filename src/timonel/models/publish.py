@@ -21,7 +21,7 @@ from timonel.models.exports import (
     saved_model_of,
     verify_export,
 )
-from timonel.models.repository import ModelRepository
+from timonel.models.repository import ModelRepository, workspace_models
 from timonel.models.runtime_choice import RuntimeMeasurement
 from timonel.models.schema import REFERENCE_FILE, CheckResult, Export
 from timonel.models.versions import ModelVersion, check_name
@@ -97,7 +97,9 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
     if not isinstance(workspace, Workspace):
         workspace = find_workspace(workspace, create=False)
     if not isinstance(repository, ModelRepository):
-        repository = ModelRepository(local_path(repository) if repository else workspace.models)
+        repository = (
+            ModelRepository(local_path(repository)) if repository else workspace_models(workspace)
+        )
     say = progress or (lambda _: None)
     record, artifact = find_model(workspace, run, say)
     datasets = [each for each in record.inputs if each.type == "dataset"]
@@ -106,7 +108,7 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
     inputs = [artifact, *datasets]
     with start_run(workspace, "export", params=params, inputs=inputs) as writer:
         say(f"verifying the export of {record.id}")
-        folder = export_folder_of(local_path(artifact.uri))
+        folder = open_export(workspace, artifact)
         document = _verified(folder, artifact)
         trained = _TrainedModel(record, folder, document, datasets[0] if datasets else None)
         examples = reference_of(folder, document)
@@ -147,6 +149,18 @@ def find_model(
     if run == "last" and _model_of(record) is None:
         record = _last_with_model(workspace, record, progress)
     return record, _savedmodel(record)
+
+
+def open_export(workspace: Workspace, artifact: Artifact) -> Path:
+    """Return the export folder of a run's SavedModel, downloaded if it is in a bucket.
+
+    Raises:
+        InputError: It cannot be downloaded.
+    """
+    folder = export_folder_of(workspace.path_of(artifact.uri))
+    if workspace.replica is not None and folder.is_relative_to(workspace.root):
+        workspace.replica.pull_folder(folder)
+    return folder
 
 
 def check_version(

@@ -18,7 +18,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from timonel._version import __version__
 from timonel.errors import CorruptError, ModelError, NotFoundError, SpecError
@@ -51,8 +51,11 @@ from timonel.models.versions import (
     open_version,
     version_at,
 )
-from timonel.storage import exclusive, publish_dir, write_document, write_text
+from timonel.storage import Workspace, exclusive, publish_dir, write_document, write_text
 from timonel.storage.atomic import aside_name, sweep, sync, unwritable
+
+if TYPE_CHECKING:
+    from timonel.storage.replica import Replica
 
 Ignore = Callable[[Any, list[str]], Iterable[str]]
 
@@ -66,13 +69,21 @@ class ModelRepository:
     """Publish, list and delete versions below a local folder.
 
     Safe to use from several threads and processes at once. Reading never writes.
+
+    Args:
+        root: The folder.
+        replica: Of a workspace in a bucket, transfers to and from it. A version is in the bucket
+            before it is in the folder.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, replica: Replica | None = None) -> None:
         self.root = root
+        self._replica = replica
 
     def names(self) -> list[str]:
         """Return the names of models with at least one version, sorted."""
+        if self._replica is not None:
+            self._replica.pull_models()
         if not self.root.is_dir():
             return []
         return sorted(
@@ -84,6 +95,7 @@ class ModelRepository:
     def versions(self, name: str) -> list[ModelVersion]:
         """Return a model's versions by ascending number; empty for unknown models."""
         folder = self._folder(name)
+        self._pull(name)
         return [version_at(name, number, path) for number, path in sorted(numbered(folder))]
 
     def publish(
@@ -169,6 +181,8 @@ class ModelRepository:
         self.get(name, version)  # before a lock file is created for a model that does not exist
         with exclusive(folder / _LOCK, timeout_s=_LOCK_TIMEOUT_S):
             found = self.get(name, version)
+            if self._replica is not None:
+                self._replica.delete_folder(folder / str(version))
             write_text(folder / _HIGHEST, f"{_highest(folder)}\n")
             aside = folder / aside_name(str(version))
             try:
@@ -184,6 +198,7 @@ class ModelRepository:
         Raises:
             NotFoundError: There is no such model or version.
         """
+        self._pull(name)
         found = dict(numbered(self._folder(name)))
         if not found:
             known = ", ".join(self.names())
@@ -213,6 +228,8 @@ class ModelRepository:
         """
         text = os.fspath(ref)
         name, slash, number = text.partition("/")
+        if MODEL_NAME.fullmatch(name):
+            self._pull(name)
         if MODEL_NAME.fullmatch(name) and any(numbered(self.root / name)):
             if slash and not VERSION_NUMBER.fullmatch(number):
                 raise SpecError(f"expected {name}/<number>, got {text!r}")
@@ -240,13 +257,26 @@ class ModelRepository:
         with exclusive(folder / _LOCK, timeout_s=_LOCK_TIMEOUT_S):
             sweep(folder)
             number = _highest(folder) + 1
+            while self._replica is not None and not self._replica.reserve_number(name, number):
+                number += 1
             with publish_dir(folder / str(number)) as target:
                 yield number, target
+                if self._replica is not None:
+                    self._replica.push_folder(target, folder / str(number))
             write_text(folder / _HIGHEST, f"{number}\n")
+
+    def _pull(self, name: str) -> None:
+        if self._replica is not None:
+            self._replica.pull_models(name)
 
     def _folder(self, name: str) -> Path:
         check_name(name)
         return self.root / name
+
+
+def workspace_models(workspace: Workspace) -> ModelRepository:
+    """Return the repository of a workspace."""
+    return ModelRepository(workspace.models, workspace.replica)
 
 
 def _highest(folder: Path) -> int:

@@ -11,7 +11,7 @@ from timonel.models.inspection import is_python_model
 from timonel.models.versions import holds_models
 from timonel.serving.manager.sources import version_folders
 from timonel.serving.settings import Latest, ModelSettings, Specific, VersionPolicy
-from timonel.storage import Workspace, find_workspace, is_local, local_path, normalise
+from timonel.storage import Workspace, find_workspace, is_local, join, local_path, normalise
 
 SAVED_MODEL = "saved_model.pb"
 
@@ -63,12 +63,18 @@ def resolve(
         return _from_bucket(normalise(reference), version)
     text = os.fspath(reference)
     name, named_version = split_reference(text)
+    if workspace.replica is not None and _is_plain(name):
+        known = workspace.replica.store.folders("models")
+        if name in known:
+            place = join(workspace.uri, "models", name)
+            return _from_bucket(place, named_version if version is None else version)
     base = workspace.models / name
     if _is_plain(name) and base.is_dir():
         return _settings(name, base, named_version if version is None else version)
     if _is_folder(text) or not _is_plain(name) or text.startswith("~"):
         return _from_folder(local_path(text), version)
-    known = sorted(path.name for path in _folders(workspace.models))
+    if workspace.replica is None:
+        known = sorted(path.name for path in _folders(workspace.models))
     raise NotFoundError(
         f"no model {name!r} in this workspace",
         hint=f"the models are: {', '.join(known)}"

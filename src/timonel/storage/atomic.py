@@ -98,6 +98,21 @@ def append_line(path: Path, line: str, *, durable: bool = False) -> None:
         raise unwritable(path, error) from error
 
 
+def append_bytes(path: Path, content: bytes) -> None:
+    """Append ``content`` to the file at ``path``, durably. For a single writer.
+
+    Raises:
+        InputError: It cannot be written completely; a part may have been appended.
+    """
+    try:
+        with path.open("ab") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
 @contextlib.contextmanager
 def publish_dir(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """Yield an empty folder and publish it as ``target`` on exit.

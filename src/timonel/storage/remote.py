@@ -6,15 +6,14 @@ is written after all other files and removed before they are replaced.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import posixpath
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from timonel.errors import InputError, NotFoundError, TimonelError
-from timonel.storage.atomic import ASIDE_PREFIX, exists
+from timonel.errors import InputError, NotFoundError
+from timonel.storage.atomic import exists
+from timonel.storage.object_store import local_files, translated
 from timonel.storage.uris import filesystem, normalise
 
 
@@ -37,11 +36,11 @@ def publish(
         AlreadyExistsError: A complete folder exists and ``replace`` is false.
         InputError: The destination cannot be written, or an uploaded file has another size.
     """
-    names = _local_files(folder)
+    names = local_files(folder)
     if last not in names:
         raise NotFoundError(f"{folder} has no {last}")
     fs, root = filesystem(uri)
-    with _translated("write", normalise(uri)):
+    with translated("write", normalise(uri)):
         _withdraw(fs, root, last, replace=replace)
         names.remove(last)
         _put(fs, folder, root, names)
@@ -60,7 +59,7 @@ def fetch(uri: str | os.PathLike[str], target: Path) -> None:
             out of the folder.
     """
     fs, root = filesystem(uri)
-    with _translated("read", normalise(uri)):
+    with translated("read", normalise(uri)):
         target.parent.mkdir(parents=True, exist_ok=True)
         if fs.isfile(root):
             fs.get_file(root, str(target))
@@ -98,15 +97,6 @@ def _put(fs: Any, folder: Path, root: str, names: list[str]) -> None:
             raise InputError(f"the copy at {place} has {found} bytes instead of {expected}")
 
 
-def _local_files(folder: Path) -> list[str]:
-    return sorted(
-        path.relative_to(folder).as_posix()
-        for path in folder.rglob("*")
-        if path.is_file()
-        and not any(part.startswith(ASIDE_PREFIX) for part in path.relative_to(folder).parts)
-    )
-
-
 def _remote_files(fs: Any, root: str) -> list[str]:
     fs.invalidate_cache()
     prefix = root.rstrip("/") + "/"
@@ -120,19 +110,3 @@ def _below(target: Path, name: str) -> Path:
     if ".." in name.split("/"):
         raise InputError(f"the file name {name!r} leads out of the folder")
     return target / name
-
-
-@contextlib.contextmanager
-def _translated(verb: str, uri: str) -> Iterator[None]:
-    """Translate exceptions of file systems to timonel errors."""
-    try:
-        yield
-    except TimonelError:
-        raise
-    except FileNotFoundError as error:
-        raise NotFoundError(f"cannot {verb} {uri}: not found: {error}") from error
-    except Exception as error:  # each file system raises its own vendor's classes
-        raise InputError(
-            f"cannot {verb} {uri}: {type(error).__name__}: {error}",
-            hint="check the URI, your credentials and the network",
-        ) from error

@@ -1,4 +1,6 @@
-"""Workspace: the folder that holds everything timonel creates.
+"""Workspace: the folder or bucket that holds everything timonel creates.
+
+A workspace in a bucket has a local replica, see `timonel.storage.replica`.
 
 .timonel/
   FORMAT            the workspace document
@@ -13,14 +15,19 @@
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from timonel.errors import InputError, NotFoundError
-from timonel.storage.atomic import unwritable
-from timonel.storage.documents import read_document, write_document
-from timonel.storage.uris import is_local, local_path
+from timonel.storage.atomic import unwritable, write_bytes
+from timonel.storage.documents import document, parse_document, read_document, write_document
+from timonel.storage.uris import is_local, join, local_path, normalise
+
+if TYPE_CHECKING:
+    from timonel.storage.replica import Replica
 
 FOLDER_NAME = ".timonel"
 ENVIRONMENT_VARIABLE = "TIMONEL_WORKSPACE"
@@ -29,9 +36,45 @@ _FOLDERS = ("jobs", "runs", "models", "datasets", "servers", "services", "studie
 
 @dataclass(frozen=True)
 class Workspace:
-    """Existing workspace with a format this release can read."""
+    """Existing workspace with a format this release can read.
+
+    Args:
+        root: Its folder on this machine; of a workspace in a bucket, the replica.
+        uri: Its location: an absolute path, or a URI.
+        replica: Transfers to and from the bucket; None for a local folder, and for processes that
+            leave transfers to others.
+    """
 
     root: Path
+    uri: str = ""
+    replica: Replica | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.uri:
+            object.__setattr__(self, "uri", normalise(self.root))
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the workspace is in a bucket."""
+        return "://" in self.uri
+
+    def uri_of(self, uri: str) -> str:
+        """Return the shared location of a path in the workspace, and others unchanged."""
+        path = Path(uri)
+        if self.is_remote and path.is_relative_to(self.root):
+            return join(self.uri, *path.relative_to(self.root).parts)
+        return uri
+
+    def path_of(self, uri: str) -> Path:
+        """Return the path of a location in the workspace, or of another local one.
+
+        Raises:
+            InputError: The location is remote, and not in the workspace.
+        """
+        below = normalise(uri).removeprefix(f"{self.uri}/")
+        if self.is_remote and below != normalise(uri):
+            return self.root / below
+        return local_path(uri)
 
     @property
     def jobs(self) -> Path:
@@ -70,7 +113,7 @@ class Workspace:
 
 
 def find_workspace(
-    location: str | os.PathLike[str] | None = None, *, create: bool = True
+    location: str | os.PathLike[str] | None = None, *, create: bool = True, offline: bool = False
 ) -> Workspace:
     """Find the workspace, or create it.
 
@@ -78,21 +121,26 @@ def find_workspace(
     nearest folder ``.timonel`` from the current directory upwards; a new ``.timonel`` in the
     current directory.
 
+    Args:
+        location: A folder, or a URI such as ``s3://bucket/team``.
+        create: Create the workspace if there is none.
+        offline: Of a workspace in a bucket, use the replica without the bucket if there is one.
+            For processes of a job, which must not depend on the network.
+
     Raises:
         NotFoundError: No workspace was found and ``create`` is false.
         FormatError: The workspace was written by a newer release.
-        InputError: The workspace cannot be written, or is in a bucket, which no engine of this
-            release supports.
+        InputError: The workspace cannot be read or written.
     """
     named = location or os.environ.get(ENVIRONMENT_VARIABLE)
-    root = _local_root(named) if named else nearest_workspace(Path.cwd())
+    if named and not is_local(named):
+        return _in_bucket(normalise(named), create=create, offline=offline)
+    root = local_path(named) if named else nearest_workspace(Path.cwd())
     if root is not None and (root / "FORMAT").exists():
         read_document(root / "FORMAT", "workspace")
         return Workspace(root)
     if not create and named:
-        raise NotFoundError(
-            f"no workspace at {root}", hint=f"check --workspace or {ENVIRONMENT_VARIABLE}"
-        )
+        raise _missing(str(root))
     if not create:
         raise NotFoundError(
             f"no workspace at {Path.cwd()} or above",
@@ -101,13 +149,41 @@ def find_workspace(
     return _make(root or Path.cwd() / FOLDER_NAME)
 
 
-def _local_root(location: str | os.PathLike[str]) -> Path:
-    if not is_local(location):
-        raise InputError(
-            f"the workspace must be a local folder, got {location}",
-            hint="the local engine needs a folder on this machine",
-        )
-    return local_path(location)
+def _in_bucket(uri: str, *, create: bool, offline: bool) -> Workspace:
+    # Most commands need no bucket.
+    from timonel.storage.object_store import ObjectStore  # noqa: PLC0415
+    from timonel.storage.replica import Replica, replica_folder  # noqa: PLC0415
+
+    root = replica_folder(uri)
+    if offline and (root / "FORMAT").exists():
+        return Workspace(root, uri)
+    store = ObjectStore(uri)
+    try:
+        content = store.read("FORMAT")
+    except NotFoundError:
+        if not create:
+            raise _missing(uri) from None
+        content = (json.dumps(document("workspace", {})) + "\n").encode()
+        store.create("FORMAT", content)
+    parse_document(content.decode(errors="replace"), "workspace", f"{uri}/FORMAT")
+    if not (root / "FORMAT").exists():
+        _make(root)
+    write_bytes(root / "FORMAT", content)
+    return Workspace(root, uri, Replica(store, root))
+
+
+def _missing(place: str) -> NotFoundError:
+    return NotFoundError(
+        f"no workspace at {place}", hint=f"check --workspace or {ENVIRONMENT_VARIABLE}"
+    )
+
+
+def bucket_error(feature: str, uri: str, hint: str | None = None) -> InputError:
+    """Return the error for a feature that needs a workspace in a local folder."""
+    return InputError(
+        f"{feature} does not work with a workspace in a bucket: {uri}",
+        hint=hint or "use a local folder: --workspace FOLDER",
+    )
 
 
 def nearest_workspace(start: Path) -> Path | None:

@@ -31,7 +31,10 @@ def read_run(workspace: Workspace, ref: str = "last", kind: str | None = None) -
         FormatError: A newer release wrote the record.
         CorruptError: The record cannot be read.
     """
-    if _is_id(workspace, ref):
+    is_id = _is_id(workspace, ref)
+    if workspace.replica is not None:
+        workspace.replica.pull_runs(ref if is_id else None)
+    if is_id or _is_id(workspace, ref):
         found = _record(workspace.runs / ref)
         if kind in {None, found.kind}:
             return found
@@ -40,7 +43,7 @@ def read_run(workspace: Workspace, ref: str = "last", kind: str | None = None) -
             hint="'timonel runs' lists the runs of this workspace",
         )
     require_readable(workspace, ref)
-    headers = list_headers(workspace, kind)
+    headers = _headers(workspace, kind)
     return _record(workspace.runs / _choose(headers, ref, kind).id)
 
 
@@ -56,7 +59,16 @@ def list_headers(workspace: Workspace, kind: str | None = None) -> list[RunHeade
     """Read what was known at the start of all runs, or of those of one kind, newest first.
 
     Unreadable records are logged and skipped.
+
+    Raises:
+        InputError: The bucket of the workspace cannot be read.
     """
+    if workspace.replica is not None:
+        workspace.replica.pull_runs()
+    return _headers(workspace, kind)
+
+
+def _headers(workspace: Workspace, kind: str | None) -> list[RunHeader]:
     headers = []
     for path in workspace.runs.glob(f"*/{RECORD_NAME}"):
         try:

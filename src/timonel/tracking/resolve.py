@@ -47,6 +47,8 @@ def lineage(
         SpecError: Several things match.
         FormatError: A newer release recorded the run.
     """
+    if workspace.replica is not None:
+        workspace.replica.pull_runs()
     require_readable(workspace, os.fspath(ref))
     whole = build_graph(list_runs(workspace))
     found = _resolve(whole, workspace, os.fspath(ref))

@@ -6,6 +6,7 @@ never changes; everything later is an event. Any process of the run may append e
 
 from __future__ import annotations
 
+import logging
 import secrets
 import sys
 import time
@@ -17,7 +18,13 @@ from typing import Any, Literal, Self
 import orjson
 
 from timonel._version import __version__
-from timonel.errors import AlreadyExistsError, Interrupted, NotFoundError, SpecError
+from timonel.errors import (
+    AlreadyExistsError,
+    Interrupted,
+    NotFoundError,
+    SpecError,
+    TimonelError,
+)
 from timonel.storage import document
 from timonel.storage.atomic import create_bytes
 from timonel.storage.workspace import Workspace
@@ -25,6 +32,8 @@ from timonel.tracking.environment import environment, git_state, this_process
 from timonel.tracking.events import FILE_NAME, FINISH, append_event, encode_json, encode_number
 from timonel.tracking.records import Artifact
 from timonel.tracking.redaction import redact_command, redact_params, redact_text, redact_value
+
+_logger = logging.getLogger(__name__)
 
 FinishStatus = Literal["succeeded", "failed", "stopped"]
 RECORD_NAME = "run.json"
@@ -80,7 +89,7 @@ def start_run(  # noqa: PLR0913 - these are a record's fields, all but two optio
         "name": name,
         "created_at": time.time(),
         "params": redact_params(params or {}),
-        "inputs": [artifact.model_dump(mode="json") for artifact in inputs],
+        "inputs": [_shared(artifact, workspace) for artifact in inputs],
         "command": redact_command(sys.argv if command is None else command),
         "environment": environment(),
         "git": git_state(code_dir or Path.cwd()),
@@ -141,11 +150,11 @@ class RunWriter:
 
     def input(self, artifact: Artifact) -> None:
         """Record ``artifact`` as an input of the run."""
-        self._append("input", {"artifact": artifact.model_dump(mode="json")})
+        self._append("input", {"artifact": _shared(artifact, self.workspace)})
 
     def output(self, artifact: Artifact) -> None:
         """Record ``artifact`` as an output of the run, ready for readers."""
-        self._append("output", {"artifact": artifact.model_dump(mode="json")}, durable=True)
+        self._append("output", {"artifact": _shared(artifact, self.workspace)}, durable=True)
 
     def event(self, type: str, **fields: Any) -> None:  # noqa: A002 - the key in every event
         """Record any other event.
@@ -167,16 +176,24 @@ class RunWriter:
     ) -> None:
         """Record the end of the run. Only the first recorded end counts.
 
+        In a workspace in a bucket, the run is uploaded.
+
         Args:
             status: The final status.
             message: The reason, in one line for people.
             cause: The reason for programs, for example a value of ``engines.base.FailureCause``.
             at: The end time, by the clock of the observing process; now by default.
+
+        Raises:
+            InputError: The end cannot be written, or the run cannot be uploaded. The next command
+                that lists runs on this machine uploads it.
         """
         self._finished = True
         fields = {"status": status, "message": message and redact_text(message), "cause": cause}
         known = {name: value for name, value in fields.items() if value is not None}
         self._append(FINISH, known if at is None else {"t": at, **known}, durable=True)
+        if self.workspace.replica is not None:
+            self.workspace.replica.push_run(self.run_id)
 
     def __enter__(self) -> Self:
         return self
@@ -191,15 +208,25 @@ class RunWriter:
             return
         if error is None:
             self.finish("succeeded")
-        elif isinstance(error, KeyboardInterrupt | Interrupted):
-            self.finish("stopped", "stopped by the user", "stopped")
-        else:
-            self.finish("failed", str(error) or type(error).__name__, type(error).__name__)
+            return
+        try:
+            if isinstance(error, KeyboardInterrupt | Interrupted):
+                self.finish("stopped", "stopped by the user", "stopped")
+            else:
+                self.finish("failed", str(error) or type(error).__name__, type(error).__name__)
+        except TimonelError as second:
+            _logger.warning("%s", second)  # the first error is the one to report
 
     def _append(self, type_: str, fields: Mapping[str, Any], *, durable: bool = False) -> None:
         now = self._clock_offset_s + time.clock_gettime(time.CLOCK_BOOTTIME)
         event = {"t": round(now, 6), "type": type_, **fields}
         append_event(self._events, event, durable=durable)
+
+
+def _shared(artifact: Artifact, workspace: Workspace) -> dict[str, Any]:
+    """Return an artifact as JSON, with a location that other machines understand."""
+    body: dict[str, Any] = artifact.model_dump(mode="json")
+    return {**body, "uri": workspace.uri_of(artifact.uri)}
 
 
 def _create(workspace: Workspace, kind: str, run_id: str | None, body: Mapping[str, Any]) -> str:
@@ -209,6 +236,8 @@ def _create(workspace: Workspace, kind: str, run_id: str | None, body: Mapping[s
     record = document("run", {"id": id_, **body})
     content = encode_json(record, orjson.OPT_INDENT_2)
     try:
+        if workspace.replica is not None:
+            workspace.replica.create_run(id_, content + b"\n")
         create_bytes(workspace.runs / id_ / RECORD_NAME, content + b"\n")
     except AlreadyExistsError as error:
         if run_id is None:

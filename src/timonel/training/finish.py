@@ -14,7 +14,13 @@ from typing import Any
 from timonel.engines import JobState, JobStatus
 from timonel.errors import Interrupted, TimonelError
 from timonel.models.exports import read_export, saved_model_of
-from timonel.storage import Workspace, digest_file, find_workspace, read_document
+from timonel.storage import (
+    Workspace,
+    digest_file,
+    find_workspace,
+    is_local,
+    read_document,
+)
 from timonel.storage.atomic import sweep
 from timonel.tracking import Artifact, RunWriter, open_run, read_run
 from timonel.training.checkpoints import ARRAYS, STATE, best_folder, newest_first
@@ -22,6 +28,7 @@ from timonel.training.evaluations import EvaluationRecords
 from timonel.training.option_values import parse_best
 from timonel.training.settings import Settings
 from timonel.training.spec import FILE_NAME, read_spec
+from timonel.training.upload import upload_job
 
 OUTCOME = "TIMONEL_JOB_OUTCOME"
 
@@ -121,9 +128,12 @@ def main(arguments: list[str]) -> int:
 
     The environment holds the job's outcome.
     """
-    root, run_id = arguments
+    location, run_id = arguments
     outcome = JobStatus.model_validate_json(os.environ[OUTCOME])
-    finish_run(find_workspace(root, create=False), run_id, outcome)
+    finish_run(find_workspace(location, create=False, offline=True), run_id, outcome)
+    if not is_local(location):
+        # The end is recorded: if the bucket is away, the sidecar uploads it later.
+        upload_job(find_workspace(location, create=False), run_id)
     return 0
 
 

@@ -19,6 +19,7 @@ from timonel.storage import Workspace
 from timonel.training.entries import LEGACY_KERAS
 from timonel.training.request import JobOptions, Request
 from timonel.training.settings import Settings
+from timonel.training.upload import PATIENCE_S as UPLOAD_PATIENCE_S
 
 # The mirror spends seconds on imports and runs at low priority.
 _MIRROR_PATIENCE_S = 120.0
@@ -41,7 +42,7 @@ def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOp
     return JobSpec(
         job_id=run_id,
         module=_MPI_MODULE if is_mpi else TASK_MODULE,
-        args=("--workspace", str(workspace.root), "--run", run_id),
+        args=("--workspace", workspace.uri, "--run", run_id),
         roles=tuple(roles(request.settings)),
         success="leader" if request.settings.ends_with_chief else "all",
         env=_environment(request),
@@ -49,14 +50,17 @@ def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOp
         preload=(request.program.keras, *_PRELOAD) if is_warm else (),
         restart=RestartPolicy(max_restarts=options.max_restarts),
         stall_timeout_s=request.settings.faults.stall_timeout,
-        sidecars=(
-            CommandSpec(
-                module="timonel.tracking.mirrors.sidecar",
-                args=(str(workspace.root), run_id),
-                patience_s=_MIRROR_PATIENCE_S,
-            ),
-        ),
-        epilogue=CommandSpec(module="timonel.training.finish", args=(str(workspace.root), run_id)),
+        sidecars=tuple(_sidecars(workspace, run_id)),
+        epilogue=CommandSpec(module="timonel.training.finish", args=(workspace.uri, run_id)),
+    )
+
+
+def _sidecars(workspace: Workspace, run_id: str) -> Iterator[CommandSpec]:
+    args = (workspace.uri, run_id)
+    if workspace.is_remote:
+        yield CommandSpec(module="timonel.training.upload", args=args, patience_s=UPLOAD_PATIENCE_S)
+    yield CommandSpec(
+        module="timonel.tracking.mirrors.sidecar", args=args, patience_s=_MIRROR_PATIENCE_S
     )
 
 

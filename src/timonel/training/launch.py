@@ -11,6 +11,7 @@ from timonel.engines import Engine, get_engine
 from timonel.errors import Interrupted, SpecError
 from timonel.options import documented, with_defaults
 from timonel.storage import Workspace, find_workspace
+from timonel.storage.workspace import bucket_error
 from timonel.tracking import follow_events, new_run_id
 from timonel.training import attached, mpi, record
 from timonel.training.entries import Entry
@@ -86,6 +87,8 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
         pass_job_dir=job_options.pass_job_dir,
     )
     if place is not None:
+        if found.is_remote:
+            raise bucket_error("--cluster", found.uri)
         if detach:
             raise SpecError("--detach cannot be used with --cluster: the task runs here")
         return attached.train_here(request, found, job_options, place)

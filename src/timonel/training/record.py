@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from timonel.storage import Workspace, digest_bytes, write_bytes
+from timonel.storage import Workspace, digest_bytes, join, write_bytes
 from timonel.tracking import Artifact, RunWriter, start_run
 from timonel.tracking.redaction import redact_command
 from timonel.training.functions import import_path
@@ -76,7 +76,7 @@ def train_spec(request: Request, writer: RunWriter, options: JobOptions) -> Trai
     module = program.name if program.kind == "module" else None
     return TrainSpec(
         run_id=writer.run_id,
-        workspace=str(writer.workspace.root),
+        workspace=writer.workspace.uri,
         entry=program.kind,
         script=program.file,
         target=call.target if call else module,
@@ -87,10 +87,21 @@ def train_spec(request: Request, writer: RunWriter, options: JobOptions) -> Trai
         args=request.args,
         params=_params(request),
         data={name: dataset.uri for name, dataset in request.datasets.items()},
-        settings=request.settings,
+        settings=_with_copies(request.settings, writer),
         keras=program.keras,
         pass_job_dir=options.pass_job_dir,
         seed=options.seed,
+    )
+
+
+def _with_copies(settings: Settings, writer: RunWriter) -> Settings:
+    """Return the settings with a place for copies of checkpoints in the workspace's bucket."""
+    policy = settings.checkpoints
+    if not writer.workspace.is_remote or policy.checkpoint_uri is not None:
+        return settings
+    uri = join(writer.workspace.uri, "jobs", writer.run_id, "checkpoints")
+    return settings.model_copy(
+        update={"checkpoints": policy.model_copy(update={"checkpoint_uri": uri})}
     )
 
 

@@ -19,6 +19,7 @@ from timonel.options import documented, with_defaults
 from timonel.processes.cores import usable_cores
 from timonel.storage import Workspace, exclusive, find_workspace
 from timonel.storage.locks import LockedError
+from timonel.storage.workspace import bucket_error
 from timonel.training.handles import Run
 from timonel.training.job import roles
 from timonel.training.launch import submit
@@ -83,6 +84,8 @@ def tune(  # noqa: PLR0913 - the public function: all but three are optional
         Interrupted: The study was stopped; `resume` continues it.
     """
     found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
+    if found.is_remote:
+        raise bucket_error("tune", found.uri)
     given = with_defaults(TuneOptions, options)
     settings = StudySettings(
         name=given["study"] or time.strftime("study-%Y%m%d-%H%M%S", time.gmtime()),

@@ -21,8 +21,12 @@ def migrate(
     """
     from timonel.cli.render.output import print_json
     from timonel.storage.documents import migrate_workspace
+    from timonel.storage.workspace import bucket_error
 
-    root = GlobalOptions.of(ctx).find().root
+    workspace = GlobalOptions.of(ctx).find()
+    if workspace.is_remote:
+        raise bucket_error("migrate", workspace.uri)
+    root = workspace.root
     upgraded = migrate_workspace(root)
     if json:
         documents = [

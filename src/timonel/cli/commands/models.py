@@ -68,11 +68,11 @@ def add(
     """Publish a SavedModel or Python model as the next version."""
     from timonel.cli.render import models as render
     from timonel.cli.render.output import console, print_json
-    from timonel.models import ModelRepository
+    from timonel.models.repository import workspace_models
     from timonel.storage import local_path
 
     settings = GlobalOptions.of(ctx)
-    version = ModelRepository(settings.find(create=True).models).add(name, local_path(folder))
+    version = workspace_models(settings.find(create=True)).add(name, local_path(folder))
     settings.mention_shared_workspace()
     if json:
         print_json(render.version_json(version))
@@ -267,6 +267,6 @@ def _version(ctx: typer.Context, model: str) -> ModelVersion:
 
 
 def _repository(ctx: typer.Context) -> ModelRepository:
-    from timonel.models import ModelRepository
+    from timonel.models.repository import workspace_models
 
-    return ModelRepository(GlobalOptions.of(ctx).find().models)
+    return workspace_models(GlobalOptions.of(ctx).find())

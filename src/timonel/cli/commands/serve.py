@@ -95,13 +95,13 @@ def _print_change(line: str) -> None:
 
 
 def _example_request(server: Server, settings: GlobalOptions, name: str) -> str:
-    from timonel.models import ModelRepository
+    from timonel.models.repository import workspace_models
     from timonel.serving import curl_example
 
     workspace = settings.find(create=True)
     image = None
     with contextlib.suppress(TimonelError):  # the model is served from another folder
-        image = _held_out_image(ModelRepository(workspace.models).get(name), workspace)
+        image = _held_out_image(workspace_models(workspace).get(name), workspace)
     return curl_example(server, name, image=image or "some_image.png")
 
 

@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from timonel.processes.tree import lower_priority
 from timonel.storage.locks import LockedError, exclusive
@@ -43,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     lower_priority(19)
-    workspace = find_workspace(options.workspace, create=False)
+    workspace = find_workspace(options.workspace, create=False, offline=True)
     mirrors = installed_mirrors(workspace)
     if options.run_id is None:
         _log_results(catch_up(workspace, mirrors))
@@ -133,7 +132,7 @@ def mirror_in_background(workspace: Workspace) -> None:
                 "-P",
                 "-m",
                 "timonel.tracking.mirrors.sidecar",
-                str(workspace.root),
+                workspace.uri,
             ],
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -185,7 +184,7 @@ class _Shutdown:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m timonel.tracking.mirrors.sidecar")
-    parser.add_argument("workspace", type=Path, help="the workspace's folder")
+    parser.add_argument("workspace", help="the workspace's location")
     parser.add_argument("run_id", nargs="?", help="the run to follow; by default all ended runs")
     parser.add_argument("--interval", type=float, default=3.0, help="seconds between syncs")
     return parser.parse_args(arguments)

@@ -11,14 +11,13 @@ from timonel.data.schema import TableSchema
 from timonel.errors import MissingExtraError, SpecError
 from timonel.models.architecture import read_architecture
 from timonel.models.exports import (
-    export_folder_of,
     saved_model_of,
     simulates_integers,
     verify_export,
 )
-from timonel.models.publish import find_model
+from timonel.models.publish import find_model, open_export
 from timonel.models.schema import Export
-from timonel.storage import Workspace, local_path
+from timonel.storage import Workspace
 
 PROGRAM = "timonel.training.quantize_aware"
 DEFAULTS: Mapping[str, Any] = {"epochs": 3, "learning_rate": 1e-4, "batch_size": 32}
@@ -68,7 +67,7 @@ def plan_fine_tuning(
             hint=f"it has {', '.join(DEFAULTS)}",
         )
     record, artifact = find_model(workspace, run)
-    folder = export_folder_of(local_path(artifact.uri))
+    folder = open_export(workspace, artifact)
     export = verify_export(folder)
     if simulates_integers(saved_model_of(folder)):
         raise SpecError(

@@ -292,7 +292,7 @@ def _log_to_stderr() -> None:
 
 
 def _workspace(task: Task) -> Workspace:
-    return find_workspace(task.spec.workspace, create=False)
+    return find_workspace(task.spec.workspace, create=False, offline=True)
 
 
 def _set_environment(task: Task) -> None:

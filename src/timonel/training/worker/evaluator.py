@@ -205,7 +205,8 @@ def run(task: Task, termination: Termination) -> None:
     context = bootstrap.context_of(task, None)
     enter(context)
     load_registry.configure(load_registry.InputShard())
-    run_ = open_run(find_workspace(task.spec.workspace, create=False), task.spec.run_id)
+    workspace = find_workspace(task.spec.workspace, create=False, offline=True)
+    run_ = open_run(workspace, task.spec.run_id)
     report = EvaluationReport(run_, task.cluster.task_id, Summaries(context.tensorboard_dir))
     records = EvaluationRecords(task.job_dir)
     progress = task.task_dir / "progress"

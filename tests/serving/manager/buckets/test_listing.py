@@ -1,64 +1,12 @@
-"""What listings say: names, marks, digests, and whether a version is whole."""
+"""Whether a version in a bucket is complete."""
 
 from __future__ import annotations
 
-import base64
-
-import google_crc32c
 import pytest
 
-from timonel.serving.manager.buckets.listing import Blob, blobs_from, fingerprint, is_complete
+from timonel.serving.manager.buckets.listing import is_complete
 from timonel.serving.manager.buckets.source import BucketVersion, VersionStates
-
-S3 = {"size": 3, "ETag": '"900150983cd24fb0d6963f7d28e17f72"', "LastModified": "today"}
-GCS = {
-    "size": 3,
-    "generation": "17",
-    "etag": "CJ=",
-    "md5Hash": base64.b64encode(bytes.fromhex("900150983cd24fb0d6963f7d28e17f72")).decode(),
-    "crc32c": base64.b64encode(google_crc32c.value(b"abc").to_bytes(4, "big")).decode(),
-}
-
-
-def test_objects_of_the_stores():
-    found = {"b/m/1/x": S3, "b/m/1/y/z": GCS, "b/m/1/": {"size": 0}, "b/m/10/x": S3}
-    assert blobs_from(found, "b/m/1") == (
-        Blob("x", 3, S3["ETag"], "900150983cd24fb0d6963f7d28e17f72"),
-        Blob("y/z", 3, "17", "900150983cd24fb0d6963f7d28e17f72", google_crc32c.value(b"abc")),
-    )
-
-
-@pytest.mark.parametrize("tag", ['"900150983cd24fb0d6963f7d28e17f72-2"', "", None, '"x"'])
-def test_a_tag_of_another_kind_is_no_digest(tag):
-    (blob,) = blobs_from({"b/1/x": {"size": 1, "ETag": tag, "mtime": 5}}, "b/1")
-    assert blob.md5 is None
-    assert blob.revision
-
-
-@pytest.mark.parametrize("text", ["%%", "", "AA==", 7, None])
-def test_checksums_that_are_none_are_passed_over(text):
-    (blob,) = blobs_from({"b/1/x": {"size": 1, "md5Hash": text, "crc32c": text}}, "b/1")
-    assert (blob.md5, blob.crc32c) == (None, None)
-
-
-@pytest.mark.parametrize("name", ["../x", "a/../../x", "a//b", "/x", "./x", "a\0b"])
-def test_names_that_are_no_files_are_refused(name):
-    with pytest.raises(ValueError, match="expected names below the folder"):
-        blobs_from({f"b/1/{name}": S3}, "b/1")
-
-
-def test_a_name_that_is_a_file_and_a_folder_is_refused():
-    with pytest.raises(ValueError, match="is a file as well"):
-        blobs_from({"b/1/a": S3, "b/1/a/b": S3}, "b/1")
-
-
-@pytest.mark.parametrize("change", [{"size": 4}, {"ETag": '"other"'}])
-def test_the_fingerprint_follows_the_objects(change):
-    before = fingerprint(blobs_from({"b/1/x": S3}, "b/1"))
-    assert fingerprint(blobs_from({"b/1/x": S3}, "b/1")) == before
-    assert fingerprint(blobs_from({"b/1/x": S3 | change}, "b/1")) != before
-    assert fingerprint(blobs_from({"b/1/x": S3, "b/1/y": S3}, "b/1")) != before
-
+from timonel.storage.blobs import Blob, fingerprint
 
 SHARDS = ["variables/variables.data-00000-of-00002", "variables/variables.data-00001-of-00002"]
 INDEX = "variables/variables.index"
@@ -74,6 +22,8 @@ INDEX = "variables/variables.index"
         (["saved_model.pb", INDEX, SHARDS[1]], False),
         (["saved_model.pb", INDEX, *SHARDS], True),
         (["model.py"], True),
+        ([INDEX, *SHARDS], False),
+        (["assets.extra/timonel.json"], False),
     ],
 )
 def test_a_version_needs_all_its_shards(names, complete):

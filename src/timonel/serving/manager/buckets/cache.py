@@ -20,7 +20,6 @@ import logging
 import os
 import re
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -36,6 +35,7 @@ from timonel.serving.settings import LoadSettings
 from timonel.serving.status import Code, StatusError
 from timonel.storage.atomic import aside_name, sweep, sync_tree
 from timonel.storage.documents import read_document, write_document
+from timonel.storage.replica import cache_folder
 from timonel.storage.uris import local_path, normalise
 
 _LOG = logging.getLogger(__name__)
@@ -50,11 +50,7 @@ def cache_of(settings: LoadSettings) -> ModelCache:
     """Return a server's cache, by default in the user's cache folder."""
     if settings.model_cache is not None:
         return ModelCache(local_path(settings.model_cache), settings.model_cache_bytes)
-    try:
-        parent = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # a user without a home, as in containers
-        parent = Path(tempfile.gettempdir()) / f"cache-{os.getuid()}"
-    return ModelCache(parent / "timonel" / "models", settings.model_cache_bytes)
+    return ModelCache(cache_folder() / "models", settings.model_cache_bytes)
 
 
 class ModelCache:

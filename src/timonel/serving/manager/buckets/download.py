@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -13,16 +12,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
-
 from timonel.errors import InputError
 from timonel.models.schema import KEPT_REFERENCE, VERSION_FILE
 from timonel.serving.manager.buckets.cache import CONTENT, PROGRESS, ModelCache, cache_error
-from timonel.serving.manager.buckets.listing import Blob, BucketError, ModelBucket, fingerprint
+from timonel.serving.manager.buckets.listing import BucketError, ModelBucket
 from timonel.serving.manager.sources import FolderLease
 from timonel.serving.status import TRANSIENT, Code, StatusError
 from timonel.storage import digest_tree
 from timonel.storage.atomic import write_json
+from timonel.storage.blobs import Blob, Checksums, fingerprint
 
 _LOG = logging.getLogger(__name__)
 _BACKOFF_S = (0.5, 1.0, 2.0)
@@ -231,12 +229,12 @@ class Download:
         self._path(blob).unlink()
         raise BucketError(Code.ABORTED, f"{place} does not match its checksum in the bucket.")
 
-    def _append(self, blob: Blob, path: Path) -> _Sums:
+    def _append(self, blob: Blob, path: Path) -> Checksums:
         with path.open("a+b") as file:
             if file.tell() > blob.size:
                 file.truncate(0)
             file.seek(0)
-            sums = _Sums()
+            sums = Checksums()
             while block := file.read(_BLOCK_BYTES):
                 sums.add(block)
             while sums.size < blob.size:
@@ -265,31 +263,6 @@ class Download:
         self._parts[blob.name] = _Part(blob.revision, blob.size, crc32c)
         body = {name: asdict(part) for name, part in self._parts.items()}
         write_json(self._folder / PROGRESS, body)
-
-
-class _Sums:
-    """Incremental digests of a file."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self.crc32c = 0
-        self._md5 = hashlib.md5(usedforsecurity=False)
-
-    @property
-    def md5(self) -> str:
-        return self._md5.hexdigest()
-
-    def add(self, chunk: bytes) -> None:
-        self.size += len(chunk)
-        self.crc32c = google_crc32c.extend(self.crc32c, chunk)
-        self._md5.update(chunk)
-
-    def match(self, blob: Blob) -> bool:
-        return (
-            self.size == blob.size
-            and blob.crc32c in {None, self.crc32c}
-            and blob.md5 in {None, self.md5}
-        )
 
 
 def _cancelled() -> StatusError:

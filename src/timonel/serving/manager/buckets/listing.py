@@ -2,60 +2,31 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from timonel.errors import TimonelError
 from timonel.serving.manager.sources import version_number
 from timonel.serving.status import Code, StatusError
-from timonel.storage.uris import filesystem, normalise
+from timonel.storage.blobs import Blob, blobs_from
+from timonel.storage.object_store import open_filesystem
+from timonel.storage.uris import normalise
 
 LIST_TIMEOUT_S = 20.0
 READ_TIMEOUT_S = 60.0
 """Timeout of a read of up to `CHUNK_BYTES` times `READS_AHEAD`."""
 CHUNK_BYTES = 4 << 20
 READS_AHEAD = 4
-# Without these, a bucket that accepts connections and never answers blocks for minutes.
-_S3 = {
-    "use_listings_cache": False,
-    "config_kwargs": {"connect_timeout": 5, "read_timeout": 20, "retries": {"max_attempts": 1}},
-}
-_OPTIONS: Mapping[str, Mapping[str, Any]] = {"s3": _S3, "s3a": _S3}
-_GCS = frozenset({"gs", "gcs"})
-_MD5 = re.compile(r"[0-9a-f]{32}")
+# Publishers write one of these last.
+_MODELS = frozenset({"saved_model.pb", "saved_model.pbtxt", "model.py"})
 _SHARD = re.compile(r"(variables/variables)\.data-(\d{5})-of-(\d{5})")
-# Fields of S3, GCS and other stores that change when an object is replaced, best first.
-_REVISIONS = ("generation", "ETag", "etag", "LastModified", "mtime", "updated", "created")
 
 
 class BucketError(StatusError):
     """An error of a bucket or its cache, as opposed to an error of the model."""
-
-
-@dataclass(frozen=True)
-class Blob:
-    """An object of a version.
-
-    Args:
-        name: The object's name below the version's folder.
-        size: Size in bytes.
-        revision: A text that changes when the object is replaced.
-        md5: MD5 of the content as reported by the store, hexadecimal; None if unknown.
-        crc32c: CRC32C, likewise.
-    """
-
-    name: str
-    size: int
-    revision: str
-    md5: str | None = None
-    crc32c: int | None = None
 
 
 class ModelBucket:
@@ -124,52 +95,8 @@ class ModelBucket:
     def _open(self) -> tuple[Any, str]:
         # Later than the constructor: some file systems look for credentials over the network.
         if self._opened is None:
-            scheme = self.uri.partition("://")[0]
-            options = _OPTIONS.get(scheme, {"use_listings_cache": False})
-            fs, root = filesystem(self.uri, **options)
-            if scheme in _GCS:
-                # fsspec's own choice asks over gRPC for the bucket's kind. Emulators and many
-                # firewalls do not offer that second service, and reading does not need the answer.
-                from gcsfs.core import GCSFileSystem  # noqa: PLC0415 - an extra
-
-                fs = GCSFileSystem(**options)
-            self._opened = fs, root
+            self._opened = open_filesystem(self.uri)
         return self._opened
-
-
-def blobs_from(found: Mapping[str, Mapping[str, Any]], root: str) -> tuple[Blob, ...]:
-    """Return the objects below the folder ``root``, by name.
-
-    Args:
-        found: fsspec's information about each object, by full name.
-        root: The folder.
-
-    Raises:
-        ValueError: A name leads out of the folder, or is both a file and a folder.
-    """
-    prefix = root.rstrip("/") + "/"
-    names = {
-        path[len(prefix) :]: info
-        for path, info in found.items()
-        # Some tools create an empty object for a folder.
-        if path.startswith(prefix) and not path.endswith("/")
-    }
-    for name in names:
-        parts = name.split("/")
-        if not all(parts) or {".", ".."} & set(parts) or "\0" in name:
-            raise ValueError(f"expected names below the folder, got {name!r}")
-        if any("/".join(parts[:count]) in names for count in range(1, len(parts))):
-            raise ValueError(f"a folder of {name!r} is a file as well")
-    return tuple(_blob(name, info) for name, info in sorted(names.items()))
-
-
-def fingerprint(blobs: Iterable[Blob]) -> str:
-    """Return a hash that changes when an object is added, removed or replaced."""
-    digest = hashlib.blake2b(digest_size=16)
-    for blob in blobs:
-        text = f"{blob.name}\0{blob.size}\0{blob.revision}\n"
-        digest.update(text.encode(errors="surrogateescape"))
-    return digest.hexdigest()
 
 
 def is_complete(blobs: Sequence[Blob]) -> bool:
@@ -185,29 +112,7 @@ def is_complete(blobs: Sequence[Blob]) -> bool:
         stem, count = match[1], int(match[3])
         expected |= {f"{stem}.data-{k:05}-of-{count:05}" for k in range(count)} | {f"{stem}.index"}
     is_sharded = bool(shards) or "variables/variables.index" not in names
-    return bool(names) and expected <= names and is_sharded
-
-
-def _blob(name: str, info: Mapping[str, Any]) -> Blob:
-    revision = next((str(info[key]) for key in _REVISIONS if info.get(key)), "")
-    etag = str(info.get("ETag") or "").strip('"').lower()
-    md5, crc32c = _decoded(info.get("md5Hash"), 16), _decoded(info.get("crc32c"), 4)
-    return Blob(
-        name,
-        int(info.get("size") or 0),
-        revision,
-        # The ETag of a multipart upload contains a dash and is not an MD5.
-        etag if _MD5.fullmatch(etag) else md5.hex() if md5 else None,
-        None if crc32c is None else int.from_bytes(crc32c, "big"),
-    )
-
-
-def _decoded(text: Any, size: int) -> bytes | None:
-    try:
-        raw = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
-    except binascii.Error:
-        return None
-    return raw if len(raw) == size else None
+    return bool(names & _MODELS) and expected <= names and is_sharded
 
 
 def _call(fs: Any, method: str, *args: Any, timeout_s: float, **options: Any) -> Any:

@@ -18,17 +18,12 @@ from dataclasses import dataclass
 
 from timonel.serving.manager.buckets.cache import ModelCache, cache_of
 from timonel.serving.manager.buckets.download import fetch_version
-from timonel.serving.manager.buckets.listing import (
-    Blob,
-    BucketError,
-    ModelBucket,
-    fingerprint,
-    is_complete,
-)
+from timonel.serving.manager.buckets.listing import BucketError, ModelBucket, is_complete
 from timonel.serving.manager.plan import Candidate
 from timonel.serving.manager.sources import FolderLease, FolderSource, VersionSource, folder_of
 from timonel.serving.settings import LoadSettings
 from timonel.serving.status import TRANSIENT, Code, StatusError
+from timonel.storage.blobs import Blob, fingerprint
 
 _LOG = logging.getLogger(__name__)
 _FOREVER_S = 3600.0

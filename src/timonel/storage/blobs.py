@@ -1,0 +1,132 @@
+"""Objects of a bucket as listed: names, sizes, revisions and checksums. Pure, without requests."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+
+_BLOCK_BYTES = 1 << 20
+_MD5 = re.compile(r"[0-9a-f]{32}")
+# Fields of S3, GCS and other stores that change when an object is replaced, best first.
+_REVISIONS = ("generation", "ETag", "etag", "LastModified", "mtime", "updated", "created")
+
+
+@dataclass(frozen=True)
+class Blob:
+    """An object of a version.
+
+    Args:
+        name: The object's name below the version's folder.
+        size: Size in bytes.
+        revision: A text that changes when the object is replaced.
+        md5: MD5 of the content as reported by the store, hexadecimal; None if unknown.
+        crc32c: CRC32C, likewise.
+    """
+
+    name: str
+    size: int
+    revision: str
+    md5: str | None = None
+    crc32c: int | None = None
+
+
+def blobs_from(found: Mapping[str, Mapping[str, Any]], root: str) -> tuple[Blob, ...]:
+    """Return the objects below the folder ``root``, by name.
+
+    Args:
+        found: fsspec's information about each object, by full name.
+        root: The folder.
+
+    Raises:
+        ValueError: A name leads out of the folder, or is both a file and a folder.
+    """
+    prefix = root.rstrip("/") + "/"
+    names = {
+        path[len(prefix) :]: info
+        for path, info in found.items()
+        # Some tools create an empty object for a folder.
+        if path.startswith(prefix) and not path.endswith("/")
+    }
+    for name in names:
+        parts = name.split("/")
+        if not all(parts) or {".", ".."} & set(parts) or "\0" in name:
+            raise ValueError(f"expected names below the folder, got {name!r}")
+        if any("/".join(parts[:count]) in names for count in range(1, len(parts))):
+            raise ValueError(f"a folder of {name!r} is a file as well")
+    return tuple(_blob(name, info) for name, info in sorted(names.items()))
+
+
+def fingerprint(blobs: Iterable[Blob]) -> str:
+    """Return a hash that changes when an object is added, removed or replaced."""
+    digest = hashlib.blake2b(digest_size=16)
+    for blob in blobs:
+        text = f"{blob.name}\0{blob.size}\0{blob.revision}\n"
+        digest.update(text.encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+class Checksums:
+    """Size, CRC32C and MD5 of a growing content."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.crc32c = 0
+        self._md5 = hashlib.md5(usedforsecurity=False)
+
+    @property
+    def md5(self) -> str:
+        """MD5, hexadecimal."""
+        return self._md5.hexdigest()
+
+    def add(self, chunk: bytes) -> None:
+        """Append a chunk."""
+        self.size += len(chunk)
+        self.crc32c = google_crc32c.extend(self.crc32c, chunk)
+        self._md5.update(chunk)
+
+    def match(self, blob: Blob) -> bool:
+        """Return whether size and checksums are those of an object, as far as known."""
+        return (
+            self.size == blob.size
+            and blob.crc32c in {None, self.crc32c}
+            and blob.md5 in {None, self.md5}
+        )
+
+
+def checksums_of(path: Path) -> Checksums:
+    """Return size and checksums of a file."""
+    sums = Checksums()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            sums.add(block)
+    return sums
+
+
+def _blob(name: str, info: Mapping[str, Any]) -> Blob:
+    revision = next((str(info[key]) for key in _REVISIONS if info.get(key)), "")
+    etag = str(info.get("ETag") or "").strip('"').lower()
+    md5, crc32c = _decoded(info.get("md5Hash"), 16), _decoded(info.get("crc32c"), 4)
+    return Blob(
+        name,
+        int(info.get("size") or 0),
+        revision,
+        # The ETag of a multipart upload contains a dash and is not an MD5.
+        etag if _MD5.fullmatch(etag) else md5.hex() if md5 else None,
+        None if crc32c is None else int.from_bytes(crc32c, "big"),
+    )
+
+
+def _decoded(text: Any, size: int) -> bytes | None:
+    try:
+        raw = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
+    except binascii.Error:
+        return None
+    return raw if len(raw) == size else None
