@@ -260,6 +260,8 @@ def open_filesystem(uri: str) -> tuple[Any, str]:
     scheme = uri.partition("://")[0]
     options = _OPTIONS.get(scheme, {"use_listings_cache": False} if "://" in uri else {})
     fs, root = filesystem(uri, **options)
+    if scheme in _OPTIONS:
+        fs.retries = 1  # callers repeat requests, for a bounded time
     if scheme in _GCS:
         # fsspec's own choice asks over gRPC for the bucket's kind. Emulators and many firewalls do
         # not offer that second service, and neither reading nor writing needs the answer.
@@ -364,7 +366,7 @@ def _is_away(error: BaseException, code: str) -> bool:
     if isinstance(error, OSError) and error.errno in _AWAY:
         return True
     module = type(error).__module__.partition(".")[0]
-    return module in {"botocore", "aiobotocore", "aiohttp"} and not code and _is_of_network(error)
+    return module in {"botocore", "aiobotocore", "aiohttp"} and _is_of_network(error)
 
 
 def _is_of_network(error: BaseException) -> bool:

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 
-from timonel.engines import DEFAULT_ENGINE, Engine, JobStatus, engine_names, get_engine
-from timonel.errors import NotFoundError, SpecError
-from timonel.storage import Workspace
+from timonel.engines import (
+    DEFAULT_ENGINE,
+    Engine,
+    JobSpec,
+    JobStatus,
+    engine_names,
+    get_engine,
+)
+from timonel.errors import JobError, NotFoundError, SpecError
+from timonel.storage import Workspace, read_document, write_document
+from timonel.tracking import open_run, read_run
+from timonel.tracking.events import RESUME
 from timonel.tracking.reading import list_headers
 from timonel.training.handles import Job
 
+_FILE_NAME = "job.json"
+_SILENT_S = 60.0
+"""Time without an event after which a job of another machine counts as ended."""
 _logger = logging.getLogger(__name__)
 
 
@@ -48,6 +61,50 @@ def find_job(workspace: Workspace, ref: str) -> Job:
     raise NotFoundError(
         f"no job matches {ref!r}", hint="'timonel jobs' lists the jobs of this workspace"
     )
+
+
+def save_job(workspace: Workspace, spec: JobSpec) -> None:
+    """Keep a job's specification in its run, so that other machines can resume it."""
+    path = workspace.runs / spec.job_id / _FILE_NAME
+    write_document(path, "job", {"spec": spec.model_dump(mode="json")})
+    # It contains the tasks' environment, which may hold secrets.
+    path.chmod(0o600)
+
+
+def restore_job(workspace: Workspace, ref: str) -> Job:
+    """Continue a job of another machine here, from its checkpoints in the bucket.
+
+    Its program and its data must be at the same places as there.
+
+    Raises:
+        NotFoundError: No run matches, or it was not recorded in a bucket.
+        JobError: The run has succeeded, or still goes on elsewhere.
+        AlreadyExistsError: Another machine continued it meanwhile.
+        EngineError: The job could not be started.
+    """
+    run = read_run(workspace, ref, kind="train")
+    if run.status == "succeeded":
+        raise JobError(f"only a failed or stopped job can be resumed, but {run.id} is succeeded")
+    silent_s = time.time() - (run.last_event_at or run.started_at)
+    if not run.is_finished and silent_s < _SILENT_S:
+        raise JobError(
+            f"{run.id} still runs on another machine: it reported {silent_s:.0f} s ago",
+            hint=f"stop it there, or wait until it has been silent for {_SILENT_S:.0f} s",
+        )
+    spec = JobSpec.model_validate(
+        read_document(workspace.runs / run.id / _FILE_NAME, "job")["spec"]
+    )
+    engine = get_engine(run.header.engine, workspace)
+    writer = open_run(workspace, run.id)
+    writer.event(RESUME)
+    if workspace.replica is not None:
+        workspace.replica.push_run(run.id)
+    try:
+        engine.submit(spec)
+    except BaseException as error:
+        writer.finish("failed", str(error), "engine")
+        raise
+    return Job(run.id, engine)
 
 
 def _engines(workspace: Workspace) -> Iterator[Engine]:

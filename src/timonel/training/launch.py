@@ -13,7 +13,7 @@ from timonel.options import documented, with_defaults
 from timonel.storage import Workspace, find_workspace
 from timonel.storage.workspace import bucket_error
 from timonel.tracking import follow_events, new_run_id
-from timonel.training import attached, mpi, record
+from timonel.training import attached, jobs, mpi, record
 from timonel.training.entries import Entry
 from timonel.training.finish import interruption
 from timonel.training.handles import Job, Run
@@ -150,6 +150,9 @@ def submit(
     writer = record.begin(request, workspace, run_id, options, engine.name, parent)
     try:
         record.describe(request, writer, options)
+        if workspace.replica is not None:
+            jobs.save_job(workspace, spec)
+            workspace.replica.push_run(run_id)
         engine.submit(spec)
     except KeyboardInterrupt:
         writer.finish("stopped", "stopped by the user before it began", "stopped")

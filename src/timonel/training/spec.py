@@ -27,7 +27,7 @@ class TrainSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     run_id: str = Field(description="The run that the job reports to.")
-    workspace: str = Field(description="The folder of the workspace.")
+    workspace: str = Field(description="Location of the workspace.")
     entry: EntryKind = Field(default="script", description="What kind of program is run.")
     script: str = Field(
         description="The file that the user's program is in; relative to the job's source."
@@ -115,8 +115,14 @@ def document_path(options: argparse.Namespace) -> Path:
     """
     if options.spec is not None:
         return Path(options.spec)
-    workspace = find_workspace(options.workspace, create=False)
-    return workspace.runs / str(options.run) / FILE_NAME
+    # Tasks must not depend on the network once they have their document.
+    workspace = find_workspace(options.workspace, create=False, offline=True)
+    path = workspace.runs / str(options.run) / FILE_NAME
+    if workspace.is_remote and not path.is_file():
+        replica = find_workspace(options.workspace, create=False).replica
+        assert replica is not None
+        replica.pull_runs(str(options.run))
+    return path
 
 
 def read_spec(path: Path) -> TrainSpec:

@@ -10,7 +10,7 @@ import typer
 
 from timonel.cli.groups import Json, StyledCommand, noun
 from timonel.cli.settings import GlobalOptions
-from timonel.errors import JobError, TimonelError
+from timonel.errors import JobError, NotFoundError, TimonelError
 
 if TYPE_CHECKING:
     from timonel.engines import JobStatus
@@ -95,11 +95,17 @@ def resume(ctx: typer.Context, job: JobRef = "last", json: Json = False) -> None
     The job and its run keep their IDs, and the restart count starts at zero.
     """
     from timonel.training.handles import resume_job
-    from timonel.training.jobs import find_job
+    from timonel.training.jobs import find_job, restore_job
 
     workspace = GlobalOptions.of(ctx).find()
-    found = find_job(workspace, job)
-    resume_job(workspace, found.engine, found.id)
+    try:
+        found = find_job(workspace, job)
+    except NotFoundError:
+        if workspace.replica is None:
+            raise
+        found = restore_job(workspace, job)
+    else:
+        resume_job(workspace, found.engine, found.id)
     if json:
         _print_json(found.status())
     else:

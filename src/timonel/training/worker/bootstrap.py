@@ -76,7 +76,7 @@ def run(spec_path: Path, environ: Mapping[str, str]) -> int:
     task_dir = Path(environ["TIMONEL_TASK_DIR"])
     try:
         spec = read_spec(spec_path)
-        workspace = find_workspace(spec.workspace, create=False)
+        workspace = find_workspace(spec.workspace, create=False, offline=True)
         task = Task(
             spec=spec.with_paths(workspace.runs / spec.run_id, Path.cwd()),
             cluster=parse_cluster(environ.get(ENVIRONMENT_VARIABLE, "")),
