@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -14,6 +15,7 @@ from timonel.engines.coordination.failures import TaskExit, TaskReport
 from timonel.errors import Interrupted, JobError
 from timonel.storage import Workspace
 from timonel.tracking import RunRecord, open_run, read_run, start_run
+from timonel.tracking.events import EventReader
 from timonel.training import foreground
 from timonel.training.cluster import Cluster
 
@@ -178,6 +180,19 @@ def test_all_tasks_stop_with_a_run_that_has_failed(
     with pytest.raises(JobError, match=rf"lost-peer: .*: train-1 has ended \({end}\)") as caught:
         run_here(workspace, "worker")
     assert (caught.value.exit_code, agent.demands) == (75, [demand])
+
+
+def test_a_task_goes_on_while_the_shared_folder_is_away(
+    workspace: Workspace, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_reader: EventReader) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    agent = Agent(TaskExit(exit_code=0))
+    monkeypatch.setattr(foreground, "run_task", agent)
+    monkeypatch.setattr(foreground.EventReader, "read", fail)
+    run_here(workspace, "worker")
+    assert agent.demands == [Demand.CONTINUE]
 
 
 def test_a_run_goes_on_without_its_evaluator(

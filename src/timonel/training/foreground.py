@@ -40,7 +40,7 @@ def run_here(workspace: Workspace, spec: JobSpec, cluster: Cluster, *, serves: b
 
     Args:
         workspace: Workspace of the run.
-        spec: The job, whose id is the run's.
+        spec: The job, whose id is the run's, with the role of this task alone.
         cluster: The job's tasks and this task's position.
         serves: Whether the task serves others and should end with the run.
 
@@ -53,18 +53,13 @@ def run_here(workspace: Workspace, spec: JobSpec, cluster: Cluster, *, serves: b
     run_id, folder = spec.job_id, workspace.jobs / spec.job_id / "tasks" / cluster.task_id
     events = EventReader(workspace.runs / run_id / FILE_NAME)
     received: list[int] = []
-
-    def demand() -> Demand:
-        if received:
-            return Demand.KILL if received.count(signal.SIGINT) > 1 else Demand.STOP
-        ends = [event["status"] for event in events.read() if event["type"] == FINISH]
-        if ends and serves:
-            return Demand.STOP_UNSAVED
-        return Demand.STOP if ends and ends[0] != "succeeded" else Demand.CONTINUE
-
     with _only_one(folder, run_id), _collecting_signals(received):
-        order = _start_order(spec, cluster, folder)
-        task_exit = run_task(order, grace_s=spec.stop_grace_s, demand=demand, show=_show)
+        task_exit = run_task(
+            _start_order(spec, cluster, folder),
+            grace_s=spec.stop_grace_s,
+            demand=lambda: _demand(received, events, serves=serves),
+            show=_show,
+        )
     failure = fail(cluster.task_id, task_exit)
     is_essential = spec.roles[0].essential
     if signal.SIGINT in received:
@@ -114,6 +109,18 @@ def _collecting_signals(received: list[int]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _demand(received: list[int], events: EventReader, *, serves: bool) -> Demand:
+    if received:
+        return Demand.KILL if received.count(signal.SIGINT) > 1 else Demand.STOP
+    with contextlib.suppress(OSError):  # the shared file system may be away for a while
+        for event in events.read():
+            if event["type"] == FINISH and serves:
+                return Demand.STOP_UNSAVED
+            if event["type"] == FINISH and event.get("status") != "succeeded":
+                return Demand.STOP
+    return Demand.CONTINUE
+
+
 def _start_order(spec: JobSpec, cluster: Cluster, folder: Path) -> StartOrder:
     assignment = TaskAssignment(
         cluster={role: list(found) for role, found in cluster.tasks.items()},
@@ -121,8 +128,7 @@ def _start_order(spec: JobSpec, cluster: Cluster, folder: Path) -> StartOrder:
         generation=_next_generation(folder / "generation"),
         attempt=1,
     )
-    role = next(role for role in spec.roles if role.name == cluster.role)
-    base = role_environment(spec, role, folder.parent.parent)
+    base = role_environment(spec, spec.roles[0], folder.parent.parent)
     if cluster.role == "evaluator":
         base.pop("TF_CONFIG", None)  # it would join the cluster, whose tasks wait for each other
     return start_order(
