@@ -164,7 +164,7 @@ def test_a_deleted_version_is_gone_everywhere_and_its_number_with_it(
 
 
 def test_a_run_that_two_machines_continue_is_refused_to_the_second(
-    bucket_machine: Machine,
+    bucket_machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
     with start_run(bucket_machine("a"), "train", job_id="job") as run:
         pass
@@ -178,9 +178,30 @@ def test_a_run_that_two_machines_continue_is_refused_to_the_second(
     with pytest.raises(AlreadyExistsError, match=f"another machine continued the run {run.run_id}"):
         second.finish("failed")
     assert read_run(bucket_machine("z")).metrics == {"loss": 1.0}
-    assert b"222.0" in (second.folder / "events.jsonl").read_bytes(), "kept for its owner"
-    with pytest.raises(AlreadyExistsError, match="another machine continued"):
-        read_run(bucket_machine("c"), run.run_id)
+    # Its events are kept beside the run, for everyone.
+    assert read_run(bucket_machine("c")).metrics == {"loss": 1.0}
+    assert f"another machine continued the run {run.run_id}" in caplog.text
+    (kept,) = read_run(bucket_machine("z")).folder.glob("diverged-*.jsonl")
+    assert b"222.0" in kept.read_bytes()
+
+
+def test_events_that_were_not_uploaded_before_another_machine_went_on_are_kept(
+    bucket_machine: Machine,
+) -> None:
+    workspace = bucket_machine("a")
+    run = start_run(workspace, "train", job_id="job")
+    workspace.replica.push_run(run.run_id)
+    run.metrics({"loss": 111.0})  # then the machine was lost
+    there = bucket_machine("b")
+    read_run(there, run.run_id)
+    again = open_run(there, run.run_id)
+    for step in range(5):
+        again.metrics({"loss": 1.0}, step=step)
+    again.finish("succeeded")
+    (found,) = list_runs(bucket_machine("a"))
+    assert (found.status, found.metrics) == ("succeeded", {"loss": 1.0})
+    (kept,) = found.folder.glob("diverged-*.jsonl")
+    assert b"111.0" in kept.read_bytes()
 
 
 def test_one_bad_run_does_not_hide_the_others(
@@ -188,13 +209,15 @@ def test_one_bad_run_does_not_hide_the_others(
 ) -> None:
     workspace = bucket_machine("a")
     with start_run(workspace, "train", job_id="job") as run:
-        pass
+        (run.folder / "note.txt").write_text("1")
     with start_run(workspace, "convert") as other:
         pass
-    events = run.folder / "events.jsonl"
-    events.write_bytes(events.read_bytes().replace(b"succeeded", b"failed") + b"{}\n" * 9)
+    (run.folder / "note.txt").write_text("2")
+    run.metrics({"loss": 1.0})
     assert {found.id for found in list_runs(bucket_machine("a"))} == {run.run_id, other.run_id}
-    assert f"another machine continued the run {run.run_id}" in caplog.text
+    assert "note.txt differs from" in caplog.text
+    with pytest.raises(AlreadyExistsError, match=r"note.txt differs from"):
+        read_run(workspace, run.run_id)
 
 
 @pytest.mark.parametrize("away_s", [2.0, pytest.param(30.0, marks=pytest.mark.soak, id="soak")])

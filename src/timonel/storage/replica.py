@@ -64,6 +64,10 @@ def replica_folder(uri: str) -> Path:
     return cache_folder() / "workspaces" / f"{name}-{digest}"
 
 
+class DivergedError(AlreadyExistsError):
+    """Both this machine and another one continued a run."""
+
+
 class Replica:
     """Transfers between a workspace in a bucket and its local replica.
 
@@ -81,8 +85,11 @@ class Replica:
     def pull_runs(self, run_id: str | None = None) -> None:
         """Bring runs up to date, all or one, and push what an ended process left unpushed.
 
+        If both this and another machine continued a run, the bucket's events count, and the local
+        ones are kept beside them.
+
         Raises:
-            AlreadyExistsError: Both this and another machine continued a run.
+            AlreadyExistsError: Another machine wrote another file of a name.
             InputError: The bucket cannot be read.
         """
         folder = f"runs/{run_id}" if run_id else "runs"
@@ -101,12 +108,17 @@ class Replica:
         known = {key: blob for blobs in runs.values() for key, blob in blobs.items()}
         self.store.download(others, known)
         for name, blobs in runs.items():
-            self._pull_events(name, blobs)
+            try:
+                self._pull_events(name, blobs)
+            except DivergedError as error:
+                self._set_aside(name, blobs, error)
         self.store.download(records, known)
         for name in [run_id] if run_id else self._local_runs():
             if self._is_behind(name, runs.get(name, {})):
                 try:
                     self.push_run(name)
+                except DivergedError as error:
+                    self._set_aside(name, self.store.find(f"runs/{name}"), error)
                 except AlreadyExistsError as error:
                     if run_id:
                         raise
@@ -124,7 +136,8 @@ class Replica:
         """Upload a run's new files and events; events that end the run come last.
 
         Raises:
-            AlreadyExistsError: Another machine continued the run, or wrote another file of a name.
+            DivergedError: Another machine continued the run.
+            AlreadyExistsError: Another machine wrote another file of a name.
             InputError: The bucket cannot be written.
         """
         folder = self.root / "runs" / run_id
@@ -311,8 +324,17 @@ class Replica:
         if not content.startswith(local) or (whole and local != content):
             raise self._continued(run_id)
 
-    def _continued(self, run_id: str) -> AlreadyExistsError:
-        return AlreadyExistsError(
+    def _set_aside(self, run_id: str, blobs: Mapping[str, Blob], error: DivergedError) -> None:
+        """Keep diverged events in another file of the run, and take the bucket's."""
+        path = self.root / "runs" / run_id / EVENTS
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+        path.replace(path.with_name(f"diverged-{digest}.jsonl"))
+        _logger.warning("%s; kept as diverged-%s.jsonl", error.message, digest)
+        self._pull_events(run_id, blobs)
+        self.push_run(run_id)
+
+    def _continued(self, run_id: str) -> DivergedError:
+        return DivergedError(
             f"another machine continued the run {run_id} in {self.store.uri}",
             hint=f"stop one of them; the events of this one are in {self.root / 'runs' / run_id}",
         )
