@@ -18,6 +18,7 @@ from timonel.engines.services import ServiceEngine, ServiceSpec, ServiceStatus
 from timonel.errors import EngineError, NotFoundError, SpecError, TimonelError
 from timonel.processes.tree import Identity
 from timonel.storage import Workspace, exclusive, publish_dir
+from timonel.storage.atomic import sweep
 
 _LOCK_TIMEOUT_S = 120.0
 _DAEMON = "timonel.engines.local.services.daemon"
@@ -115,6 +116,7 @@ class LocalServiceEngine(ServiceEngine):
             _record(folder, before, before.model_copy(update={"deleting": True}))
 
     def _create(self, folder: ServiceFolder, spec: ServiceSpec) -> None:
+        sweep(self._services_dir)
         with publish_dir(folder.root) as aside:
             aside.chmod(0o700)
             replicas = 1 if spec.replicas is None else spec.replicas
