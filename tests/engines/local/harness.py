@@ -14,7 +14,7 @@ from timonel.engines import JobSpec
 from timonel.engines.local import LocalEngine
 from timonel.testing.engines import EngineHarness
 
-_MARK = "TIMONEL_TEST_MARK"
+MARK = "TIMONEL_TESTMARK"
 
 
 @dataclass
@@ -35,7 +35,7 @@ class LocalHarness(EngineHarness):
         (working_dir / "source.txt").write_text("")
         temporary = working_dir / "temporary"
         temporary.mkdir(exist_ok=True)
-        marked = {**(env or {}), _MARK: uuid4().hex, "TMPDIR": str(temporary)}
+        marked = {**(env or {}), MARK: uuid4().hex, "TMPDIR": str(temporary)}
         return cls(LocalEngine(jobs_dir), str(working_dir), preload, marked, jobs_dir)
 
     @property
@@ -77,14 +77,19 @@ class LocalHarness(EngineHarness):
 
     def processes(self) -> list[tuple[int, str]]:
         """Return the processes of this test's jobs, with their command lines."""
-        marks = (self.env[_MARK].encode(), os.fsencode(self.jobs_dir))
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                command = (folder / "cmdline").read_bytes()
-                shown = command + (folder / "environ").read_bytes()
-            except OSError:
-                continue
-            if any(text in shown for text in marks) and int(folder.name) != os.getpid():
-                found.append((int(folder.name), command.replace(b"\0", b" ").decode()))
-        return found
+        return marked_processes(self.env[MARK], str(self.jobs_dir))
+
+
+def marked_processes(*marks: str) -> list[tuple[int, str]]:
+    """Return processes with one of the texts in their environment or command line."""
+    texts = [os.fsencode(mark) for mark in marks]
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes()
+            shown = command + (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        if any(text in shown for text in texts) and int(folder.name) != os.getpid():
+            found.append((int(folder.name), command.replace(b"\0", b" ").decode()))
+    return found
