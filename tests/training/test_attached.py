@@ -34,12 +34,12 @@ class Terminals:
         self.workspace = workspace
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *words: object) -> subprocess.Popen[bytes]:
+    def start(self, *words: object, stdout: int | None = None) -> subprocess.Popen[bytes]:
         output = (self.folder / f"terminal-{len(self._started)}.log").open("wb")
         process = subprocess.Popen(
             [*TIMONEL, "--workspace", str(self.workspace.root), "train", *map(str, words)],
-            stdout=output,
-            stderr=subprocess.STDOUT,
+            stdout=output if stdout is None else stdout,
+            stderr=output,
             start_new_session=True,
         )
         output.close()
@@ -211,6 +211,20 @@ def test_a_task_here_goes_on_after_a_kill_or_a_hang(
     assert early.wait(30) == 75
     assert only_run(workspace).status == "running"
     assert list(temporary.iterdir()) == []
+
+
+def test_a_stuck_terminal_keeps_no_task_from_saving(
+    terminals: Terminals, workspace: Workspace, waiting: Path
+) -> None:
+    script = terminals.folder / "talking.py"
+    script.write_text("while True: print('x' * 1000, flush=True)\n")
+    process = terminals.start(script, *ALONE, stdout=subprocess.PIPE)
+    log = "*/logs/worker-0.log"
+    until(lambda: any(path.stat().st_size > 1 << 18 for path in workspace.jobs.glob(log)))
+    process.terminate()
+    assert process.wait(30) == 75
+    assert process.stdout is not None
+    process.stdout.close()
 
 
 def test_a_second_interrupt_kills(

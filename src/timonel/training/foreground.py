@@ -8,10 +8,13 @@ failed or was stopped.
 from __future__ import annotations
 
 import contextlib
+import select
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from timonel.engines import EXIT_RETRYABLE, JobSpec, JobState, JobStatus, LogLine
 from timonel.engines.agent.client import Demand, run_task
@@ -150,10 +153,23 @@ def _next_generation(path: Path) -> int:
 
 
 def _show(line: LogLine) -> None:
+    if is_noise(line.text):
+        return
+    if not _is_writable(sys.stdout):
+        raise BlockingIOError
     # A stream that is closed, or lacks a character, must not end the task.
     with contextlib.suppress(ValueError):
-        if not is_noise(line.text):
-            print(line.text, flush=True)  # noqa: T201 - the task's own output
+        print(line.text, flush=True)  # noqa: T201 - the task's own output
+
+
+def _is_writable(stream: TextIO) -> bool:
+    """Tell whether a line can be written without waiting for the reader."""
+    ready = select.poll()
+    try:
+        ready.register(stream, select.POLLOUT)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return True  # no descriptor, as in notebooks
+    return bool(ready.poll(0))
 
 
 def _conclude(

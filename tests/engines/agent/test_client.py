@@ -167,6 +167,57 @@ def test_a_task_goes_on_without_its_terminal(command: Command) -> None:
     assert (command.folder / "end").exists()
 
 
+def test_a_stuck_terminal_delays_neither_the_task_nor_its_stop(command: Command) -> None:
+    attempts: list[str] = []
+
+    def show(line: LogLine) -> None:
+        attempts.append(line.text)
+        if line.text == "two":
+            raise BlockingIOError
+
+    def demand() -> Demand:
+        return Demand.STOP if attempts.count("two") > 2 else Demand.CONTINUE
+
+    order = command.order("leave-at-term", "print:one", "print:two", "print:three", "wait")
+    task_exit = run_task(order, grace_s=30, demand=demand, show=show)
+    assert task_exit.exit_code == 75
+    assert attempts.count("one") == 1
+    assert "three" not in attempts
+
+
+def test_a_slow_terminal_shows_everything(command: Command) -> None:
+    shown: list[str] = []
+
+    def show(line: LogLine) -> None:
+        if len(shown) == line_limit[0]:
+            line_limit[0] += 2
+            raise BlockingIOError
+        shown.append(line.text)
+
+    line_limit = [2]
+    order = command.order(*(f"print:{number}" for number in range(6)))
+    run_task(order, grace_s=30, demand=lambda: Demand.CONTINUE, show=show)
+    assert shown[1:] == [str(number) for number in range(6)]
+
+
+def test_endless_output_delays_no_stop(command: Command) -> None:
+    order = command.order("leave-at-term", "print:begun", "wait")
+    demands: list[Demand] = []
+
+    def show(line: LogLine) -> None:
+        command.shown.append(line.text)
+        if "begun" in command.shown and Demand.KILL not in demands:
+            with order.log.open("a") as log:  # as fast as it is shown
+                log.write("more\n")
+
+    def demand() -> Demand:
+        demands.append(command.once_begun(Demand.KILL)())
+        return demands[-1]
+
+    task_exit = run_task(order, grace_s=30, demand=demand, show=show)
+    assert task_exit.signal == signal.SIGKILL
+
+
 def test_an_error_of_the_caller_leaves_nothing(command: Command) -> None:
     def fail() -> Demand:
         if "begun" in command.shown:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
 
@@ -23,6 +24,8 @@ from timonel.processes.tree import MARKER, kill_all, marked
 
 _POLL_MS = 200
 _AGENT_EXIT_S = 10.0
+_DISPLAY_END_S = 2.0
+_LINES_AT_ONCE = 1000
 
 
 class Demand(Enum):
@@ -51,12 +54,13 @@ def run_task(
         order: Start order; its environment marks the task as one of this process.
         grace_s: Seconds from SIGTERM to SIGKILL when the task is stopped.
         demand: Polled; only the first demand to stop counts, and one to kill after it.
-        show: Called with each line of the task's output; its `OSError` is ignored.
+        show: Called with each line of the task's output. After a `BlockingIOError`, it is called
+            again later; after another `OSError`, lines are dropped.
 
     Raises:
         EngineError: The task could not be started.
     """
-    tail = LogTail(order.task_id, order.log, only_new=True)
+    display = _Display(LogTail(order.task_id, order.log, only_new=True), show)
     is_stopping = False
     with _started_agent(order) as channel:
         readable = select.poll()
@@ -67,9 +71,9 @@ def run_task(
                 urgent = now is Demand.STOP_UNSAVED
                 stop = StopOrder(order.generation, order.attempt, grace_s, urgent=urgent)
                 channel.send(encode(stop))
-            _show(tail.read(), show)
-            readable.poll(_POLL_MS)
-    _show(tail.read(to_end=True), show)
+            has_more = display.update()
+            readable.poll(0 if has_more else _POLL_MS)
+    display.finish()
     return task_exit or TaskExit(signal=signal.SIGKILL)
 
 
@@ -104,11 +108,44 @@ def _started_agent(order: StartOrder) -> Iterator[Channel]:
         kill_all(lambda: marked(order.env[MARKER], inside=inside))
 
 
-def _show(lines: Iterator[LogLine], show: Callable[[LogLine], None]) -> None:
-    # The loss of the terminal or of the log's file system must not end the task.
-    with contextlib.suppress(OSError):
-        for line in lines:
-            show(line)
+class _Display:
+    """Shows a log; neither a stuck terminal nor endless output keeps the caller waiting."""
+
+    def __init__(self, tail: LogTail, show: Callable[[LogLine], None]) -> None:
+        self._tail = tail
+        self._show = show
+        self._lines: Iterator[LogLine] = iter(())
+        self._line: LogLine | None = None
+
+    def update(self, *, to_end: bool = False) -> bool:
+        """Show some lines; return whether there may be more to show at once."""
+        try:
+            for _ in range(_LINES_AT_ONCE):
+                self._line = self._line or next(self._lines, None)
+                if self._line is None:
+                    self._lines = self._tail.read(to_end=to_end)
+                    self._line = next(self._lines, None)
+                if self._line is None:
+                    return False
+                self._show(self._line)
+                self._line = None
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._line, self._lines = None, iter(())
+            return False
+        return True
+
+    def finish(self) -> None:
+        """Show the rest of the log, but do not wait long for a stuck terminal."""
+        give_up_at = time.monotonic() + _DISPLAY_END_S
+        while time.monotonic() < give_up_at:
+            if self.update(to_end=True):
+                give_up_at = time.monotonic() + _DISPLAY_END_S
+            elif self._line is None:
+                return
+            else:
+                time.sleep(_POLL_MS / 1000)
 
 
 def _read_exit(channel: Channel) -> TaskExit | None:
