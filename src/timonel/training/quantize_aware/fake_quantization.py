@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import tensorflow as tf
 import tf_keras
 from tensorflow_model_optimization.python.core.quantization.keras.default_8bit import (
     default_8bit_quantize_configs as _private,
@@ -79,10 +80,11 @@ def calibrate(model: Any, batches: Sequence[Any]) -> None:
         if "activation_m" in variable.name or "output_m" in variable.name
     ]
     kept = _DECAY ** len(batches)
+    run = tf.function(lambda batch: model(batch, training=True))
     for _round in range(_MAX_ROUNDS):
         before = [float(variable.numpy()) for variable in ranges]
         for batch in batches:
-            model(batch, training=True)
+            run(batch)
         moved = 0.0
         for variable, old in zip(ranges, before, strict=True):
             new = (float(variable.numpy()) - kept * old) / (1 - kept)
