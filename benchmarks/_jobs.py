@@ -29,6 +29,19 @@ class BenchmarkError(Exception):
     """A row could not be measured; the message says why."""
 
 
+def run_command(folder: Path, *words: str) -> None:
+    """Run a command of timonel in a folder.
+
+    Raises:
+        BenchmarkError: It failed.
+    """
+    done = subprocess.run(
+        [TIMONEL, *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise BenchmarkError(f"timonel {words[0]} failed: {(done.stdout + done.stderr)[-500:]}")
+
+
 @dataclass(frozen=True)
 class Place:
     """Where the benchmark works, and how thoroughly.

@@ -12,7 +12,6 @@ import argparse
 import functools
 import json
 import os
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import Any
 import _parts
 import numpy as np
 from _inputs import digit_folders, two_kinds_of_jpegs
-from _jobs import SCRIPTS, TIMONEL, BenchmarkError
+from _jobs import SCRIPTS, run_command
 from _parts import Document
 from _rows import Found, Row
 
@@ -71,17 +70,17 @@ def _train(folder: Path, model: Model, images: Path | None, *, quick: bool) -> N
         source = digit_folders(folder / "images", model.side)
     else:
         source = images or two_kinds_of_jpegs(folder / "images", 1000)
-    _timonel(folder, "convert", str(source), "data")
+    run_command(folder, "convert", str(source), "data")
     settings = {
         "model": model.kind, "side": model.side, "epochs": 1 if quick else model.epochs
     }  # fmt: skip
     chosen = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     script = str(SCRIPTS / "edge_models.py")
-    _timonel(folder, "train", script, "--data", "data", "--seed", "1", *chosen)
-    _timonel(folder, "export", "--name", "model")
+    run_command(folder, "train", script, "--data", "data", "--seed", "1", *chosen)
+    run_command(folder, "export", "--name", "model")
     if model.aware:
-        _timonel(folder, "train", "--quantize-aware", "last", "--set", f"epochs={model.aware}")
-        _timonel(folder, "export", "--name", "aware")
+        run_command(folder, "train", "--quantize-aware", "last", "--set", f"epochs={model.aware}")
+        run_command(folder, "export", "--name", "aware")
 
 
 def _compare(folder: Path, name: str, *, quick: bool) -> Found:
@@ -127,7 +126,7 @@ def _compare(folder: Path, name: str, *, quick: bool) -> Found:
 
 def _converted(folder: Path, name: str, how: str) -> tuple[dict[str, Any], Path]:
     output = folder / f"{name}-{how}"
-    _timonel(folder, "models", "convert", name, "--quantize", how, "--output", str(output))
+    run_command(folder, "models", "convert", name, "--quantize", how, "--output", str(output))
     return json.loads((output / "report.json").read_text()), output / "model.tflite"
 
 
@@ -179,14 +178,6 @@ def _examples(folder: Path, split: str, count: int | None = None) -> tuple[Any, 
         np.concatenate([np.asarray(each[side]) for each in batches]) for side in (0, 1)
     )
     return images[:count], labels[:count]
-
-
-def _timonel(folder: Path, *words: str) -> None:
-    done = subprocess.run(
-        [TIMONEL, *words], cwd=folder, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise BenchmarkError(f"timonel {words[0]} failed: {(done.stdout + done.stderr)[-500:]}")
 
 
 def main() -> None:

@@ -13,7 +13,6 @@ import functools
 import os
 import shutil
 import statistics
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 
 import _parts
 from _inputs import two_kinds_of_jpegs
-from _jobs import SCRIPTS, TIMONEL, BenchmarkError
+from _jobs import SCRIPTS, run_command
 from _parts import Document
 from _rows import Found, Row
 
@@ -54,9 +53,9 @@ _TIME_IMAGES = """async (count) => {
 def train(folder: Path, images: Path | None) -> None:
     """Train the network, and publish it as ``catsdogs`` in the folder's workspace."""
     images = images or two_kinds_of_jpegs(folder / "images", 400)
-    _timonel(folder, "convert", str(images), "data")
-    _timonel(folder, "train", str(SCRIPTS / "cats_and_dogs_loaded.py"), "--data", "data")
-    _timonel(folder, "export", "--name", "catsdogs")
+    run_command(folder, "convert", str(images), "data")
+    run_command(folder, "train", str(SCRIPTS / "cats_and_dogs_loaded.py"), "--data", "data")
+    run_command(folder, "export", "--name", "catsdogs")
 
 
 def measure_part(folder: Path, quantizations: Mapping[str, str], *, quick: bool) -> Found:
@@ -100,7 +99,7 @@ def measure_part(folder: Path, quantizations: Mapping[str, str], *, quick: bool)
 
 def _page(folder: Path, target: str, quantization: str) -> Path:
     output = folder / f"{target}-{quantization}"
-    _timonel(
+    run_command(
         folder, "models", "convert", "catsdogs", "--to", target, "--quantize", quantization,
         "--page", "--output", str(output),
     )  # fmt: skip
@@ -117,14 +116,6 @@ def _opened(browser: Any, file: Path, count: int) -> tuple[float, list[float], s
     runtime = page.evaluate("loading.then((model) => model.runtime)")
     context.close()
     return load_ms, times, runtime
-
-
-def _timonel(folder: Path, *words: str) -> None:
-    done = subprocess.run(
-        [TIMONEL, *words], cwd=folder, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise BenchmarkError(f"timonel {words[0]} failed: {(done.stdout + done.stderr)[-500:]}")
 
 
 def main() -> None:

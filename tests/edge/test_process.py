@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from timonel.edge.page import write_page
 from timonel.edge.process import convert
 from timonel.edge.report import ConversionReport, ConversionRequest
+from timonel.edge.report_page import write_page
 from timonel.errors import ModelError, SpecError
 from timonel.models import ModelVersion
 

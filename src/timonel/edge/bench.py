@@ -10,8 +10,8 @@ from typing import Any, Unpack
 
 from timonel.edge.convert_options import ExampleOptions
 from timonel.edge.launch import convert_version
-from timonel.edge.page import format_name
 from timonel.edge.report import FORMATS, ConversionReport
+from timonel.edge.report_page import format_name
 from timonel.errors import ModelError, SpecError, did_you_mean
 from timonel.models.versions import ModelVersion
 from timonel.storage import write_bytes

@@ -10,7 +10,6 @@ from typing import Any, TypeVar, Unpack
 from timonel.edge.convert_options import ConvertOptions
 from timonel.edge.demo_page import DEMO_FILE, write_demo_page
 from timonel.edge.interpreter import Measured, MeasureRequest
-from timonel.edge.page import write_page
 from timonel.edge.report import (
     FORMATS,
     INTEGERS,
@@ -20,6 +19,7 @@ from timonel.edge.report import (
     format_id,
     labels_text,
 )
+from timonel.edge.report_page import write_page
 from timonel.errors import AlreadyExistsError, ModelError, SpecError
 from timonel.models.child import run_child
 from timonel.models.versions import ModelVersion

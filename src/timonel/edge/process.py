@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from timonel.edge.c_header import HEADER_FILE, measured_arena, write_header
 from timonel.edge.comparison import Outputs, accuracy, compare, outputs_of
@@ -19,7 +19,6 @@ from timonel.edge.report import (
     Comparison,
     ConversionReport,
     ConversionRequest,
-    InputLayout,
     LayerError,
 )
 from timonel.errors import ModelError, SpecError
@@ -30,6 +29,7 @@ from timonel.storage import write_bytes
 if TYPE_CHECKING:
     from timonel.edge.device_model import DeviceModel
     from timonel.edge.samples import Samples
+    from timonel.edge.tfjs import TfjsModel
 
 LITERT_FILE = "model.tflite"
 _TOLERANCE = 1e-3
@@ -53,11 +53,6 @@ def convert(request: ConversionRequest) -> ConversionReport:
     model = load_device_model(request.saved_model, request.export)
     samples = read_samples(request, model)
     original = functools.cache(lambda: outputs_of(model.run, samples.held_out))
-    layers: tuple[LayerError, ...] = ()
-    notes: tuple[str, ...] = ()
-    arena: int | None = None
-    files: tuple[str, ...]
-    converted: LiteModel | TfjsModel
     # The parent removes it as well, if the converter crashes.
     with tempfile.TemporaryDirectory(dir=request.output) as folder:
         saved = Path(folder, "model")
@@ -66,21 +61,10 @@ def convert(request: ConversionRequest) -> ConversionReport:
         _check_options(request, model, aware=aware)
         if request.target == "tfjs":
             files = write_tfjs(saved, request.output, request.quantization)
-            converted = TfjsModel(request.output)
+            made = _Conversion(TfjsModel(request.output), files)
         else:
-            content, layers, notes = _litert(
-                request, saved, samples, original, aware=aware, layout=model.layout
-            )
-            content = _described(content, request, model)
-            write_bytes(request.output / LITERT_FILE, content)
-            files, converted = (LITERT_FILE,), LiteModel(content)
-    size_bytes = sum((request.output / name).stat().st_size for name in files)
-    if request.c_header:
-        content = (request.output / LITERT_FILE).read_bytes()
-        arena = measured_arena(content)
-        write_header(request.output, content, request.name, arena)
-        files = (*files, HEADER_FILE)
-    after = outputs_of(converted.run, samples.held_out)
+            made = _litert(request, saved, samples, model, original, aware=aware)
+    after = outputs_of(made.model.run, samples.held_out)
     comparison, worst = compare(original(), after, samples, model.labels)
     if request.quantization == "none":
         _check_float(comparison)
@@ -89,32 +73,48 @@ def convert(request: ConversionRequest) -> ConversionReport:
         target=request.target,
         quantization=request.quantization,
         model=request.name,
-        files=files,
-        size_bytes=size_bytes,
+        files=(*made.files, HEADER_FILE) if request.c_header else made.files,
+        size_bytes=sum((request.output / name).stat().st_size for name in made.files),
         original_bytes=size,
         layout=model.layout,
         preparation=dict(model.preparation),
-        inputs=converted.inputs,
-        outputs=converted.outputs,
+        inputs=made.model.inputs,
+        outputs=made.model.outputs,
         labels=model.labels,
         comparison=comparison,
         worst=tuple(worst),
-        layers=layers,
-        arena_bytes=arena,
-        notes=notes,
+        layers=made.layers,
+        arena_bytes=_write_header(request) if request.c_header else None,
+        notes=made.notes,
         versions={"tensorflow": tf.__version__},
     )
+
+
+class _Conversion(NamedTuple):
+    """What a conversion made.
+
+    Attributes:
+        model: Computes the converted model.
+        files: Names of its files in the request's folder.
+        layers: Errors of the layers of an int8 model.
+        notes: Remarks for the report.
+    """
+
+    model: LiteModel | TfjsModel
+    files: tuple[str, ...]
+    layers: tuple[LayerError, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def _litert(
     request: ConversionRequest,
     saved: Path,
     samples: Samples,
+    model: DeviceModel,
     original: Callable[[], Outputs],
     *,
     aware: bool,
-    layout: InputLayout,
-) -> tuple[bytes, tuple[LayerError, ...], tuple[str, ...]]:
+) -> _Conversion:
     from timonel.edge.device_model import ENCODING, ROW  # noqa: PLC0415
     from timonel.edge.litert import layer_errors, to_litert  # noqa: PLC0415
     from timonel.edge.mixed import keep_accuracy  # noqa: PLC0415
@@ -130,25 +130,37 @@ def _litert(
             in_float=[*encoding, *in_float],
         )
 
-    content = converted()
-    if aware:
-        return content, (), ("the ranges of integers come from the training",)
-    if request.quantization != "int8" or len(samples.calibration[0]) > 1:
-        return content, (), ()
-    if layout == ROW:
-        # The columns of a row have different ranges, and a missing number is no integer.
-        names = LiteModel(content).tensor_names
-        encoding.extend(name for name in names if name.startswith(f"{ENCODING}/"))
-        content = converted()
-    layers = layer_errors(saved, samples.calibration[:_LAYER_EXAMPLES], encoding)
-    if request.max_accuracy_drop is None:
-        return content, layers, ()
-
-    def loss(model: bytes) -> float:
-        found = outputs_of(LiteModel(model).run, samples.held_out)
+    def loss(content: bytes) -> float:
+        found = outputs_of(LiteModel(content).run, samples.held_out)
         return accuracy(original(), samples.held_out) - accuracy(found, samples.held_out)
 
-    return keep_accuracy(content, layers, converted, loss, request.max_accuracy_drop)
+    content = converted()
+    layers: tuple[LayerError, ...] = ()
+    notes: tuple[str, ...] = ()
+    if aware:
+        notes = ("the ranges of integers come from the training",)
+    elif request.quantization == "int8" and len(samples.calibration[0]) == 1:
+        if model.layout == ROW:
+            # The columns of a row have different ranges, and a missing number is no integer.
+            names = LiteModel(content).tensor_names
+            encoding.extend(name for name in names if name.startswith(f"{ENCODING}/"))
+            content = converted()
+        layers = layer_errors(saved, samples.calibration[:_LAYER_EXAMPLES], encoding)
+        if request.max_accuracy_drop is not None:
+            content, layers, notes = keep_accuracy(
+                content, layers, converted, loss, request.max_accuracy_drop
+            )
+    content = _described(content, request, model)
+    write_bytes(request.output / LITERT_FILE, content)
+    return _Conversion(LiteModel(content), (LITERT_FILE,), layers, notes)
+
+
+def _write_header(request: ConversionRequest) -> int | None:
+    """Write the model as a C header; return the size of its arena in bytes, if it is known."""
+    content = (request.output / LITERT_FILE).read_bytes()
+    arena_bytes = measured_arena(content)
+    write_header(request.output, content, request.name, arena_bytes)
+    return arena_bytes
 
 
 def _described(content: bytes, request: ConversionRequest, model: DeviceModel) -> bytes:

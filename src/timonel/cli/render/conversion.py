@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.text import Text
 
 from timonel.cli.render.tables import pairs, table
-from timonel.edge.page import facts_of, format_name, tensors_of
+from timonel.edge.report_page import facts_of, format_name, tensors_of
 from timonel.styles import number
 from timonel.units import format_bytes
 
