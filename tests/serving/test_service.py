@@ -37,7 +37,7 @@ def spec(tmp_path, exports):
               "--grpc-port", "$(PORT_GRPC)"),
         ports=("http", "grpc"),
         check=HealthCheck(ready_path="/readyz", alive_path="/livez", timeout_s=10.0),
-        workspace=place.root.as_uri(),
+        workspace=place.uri,
         hang_timeout_s=60.0,
     )  # fmt: skip
 

@@ -186,7 +186,7 @@ class ServiceStatus(_Observed):
     Attributes:
         requested: Requested number of replicas.
         replicas: Replicas of all revisions, oldest first.
-        message: Why the service is down or its state cannot be saved.
+        message: Why the service is down.
     """
 
     name: str

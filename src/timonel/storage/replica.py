@@ -14,7 +14,8 @@ jobs/<run>/export/                likewise, its document last
 jobs/<run>/checkpoints/           copied by the job's chief while it trains
 
 Nothing is kept about what was transferred: both sides are listed and compared, so a killed process
-leaves nothing to repair. The rest of ``jobs/`` and ``servers/`` belongs to this machine.
+leaves nothing to repair. The rest of ``jobs/``, ``servers/`` and ``services/`` belong to this
+machine.
 """
 
 from __future__ import annotations

@@ -122,6 +122,19 @@ def test_a_caller_may_wait(wrapped, slow):
     assert slow.batches == [2]
 
 
+def test_requests_that_wait_for_a_batch_are_queued(wrapped, slow):
+    first = occupy(wrapped, slow)
+    assert wrapped.queued == 0
+    others = [wrapped.submit("s", rows(n)) for n in range(3)]
+    assert wrapped.queued == 3
+    assert others.pop().cancel()
+    assert wrapped.queued == 2
+    slow.go_on.set()
+    for each in (first, *others):
+        each.result(WAIT_S)
+    assert wrapped.queued == 0
+
+
 def test_what_arrives_meanwhile_is_the_next_batch(wrapped, slow):
     first = occupy(wrapped, slow)
     others = [wrapped.submit("s", rows(n, n + 1), ["y"]) for n in (1, 3, 5)]

@@ -180,6 +180,35 @@ def test_a_process_that_hangs_is_replaced(version):
     runtime.close()
 
 
+def test_a_hung_process_that_reports_its_queue_is_replaced(version):
+    runtime = ProcessRuntime(REFERENCE, ComputeSettings(hang_timeout_s=0.3), threads=1)
+    model = runtime.load(version, SETTINGS)
+    before = model.pid
+    hung, waiting = submit(model, "hang"), submit(model, "double")
+    while not hung.done():
+        assert 0 <= model.queued <= 2
+    assert "did not respond for 0.3 s" in hung.exception().message
+    assert waiting.exception(10).code is Code.UNAVAILABLE
+    recovered(model, before)
+    assert model.queued == 0
+    model.close()
+    runtime.close()
+
+
+def test_a_process_that_is_stopped_has_all_its_requests_waiting(version):
+    runtime = ProcessRuntime(REFERENCE)
+    model = runtime.load(version, SETTINGS)
+    os.kill(model.pid, signal.SIGSTOP)
+    try:
+        waiting = [submit(model, "double") for _ in range(2)]
+        assert model.queued == 2
+    finally:
+        os.kill(model.pid, signal.SIGCONT)
+    assert [each.exception(20) for each in waiting] == [None, None]
+    model.close()
+    runtime.close()
+
+
 def test_a_process_that_hangs_is_replaced_though_nobody_waits_so_long(version):
     runtime = ProcessRuntime(REFERENCE, ComputeSettings(hang_timeout_s=0.5))
     model = runtime.load(version, SETTINGS)

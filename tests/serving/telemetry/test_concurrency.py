@@ -16,10 +16,11 @@ from timonel.serving.handle import launch
 from timonel.serving.protos.messages import predict_pb2
 from timonel.serving.protos.tensors import to_proto
 from timonel.serving.settings import LoadSettings, ModelSettings, RuntimeSettings, ServerSettings
+from timonel.serving.settings.batching import NoBatching
 from timonel.serving.telemetry.concurrency import ConcurrencyMeter
 from timonel.storage import find_workspace
 
-REST, GRPC = 3, 2
+REST, GRPC, THREADS = 3, 2, 2
 
 
 def test_the_average_is_weighted_by_time():
@@ -76,8 +77,8 @@ def gate(tmp_path):
     return tmp_path / "gate"
 
 
-@pytest.fixture
-def server(tmp_path, gate, fake_runtime):
+@pytest.fixture(params=["none", "process"])
+def server(tmp_path, gate, fake_runtime, request):
     place = find_workspace(tmp_path / "workspace")
     version = place.models / "m" / "1"
     version.mkdir(parents=True)
@@ -87,7 +88,9 @@ def server(tmp_path, gate, fake_runtime):
         rest_port=0,
         grpc_port=0,
         load=LoadSettings(poll_s=0.05, settle_s=0.05, max_retries=0),
-        runtime=RuntimeSettings(name="gated"),
+        runtime=RuntimeSettings(name="gated", batching=NoBatching()),
+        compute_threads=THREADS,
+        isolation=request.param,
     )
     with launch(settings, place) as server:
         yield server
@@ -136,6 +139,8 @@ def test_a_server_reports_the_concurrency_of_a_known_load(server, gate):
         answers = [pool.submit(predict_over_rest, server) for _ in range(REST)]
         answers += [pool.submit(predict_over_grpc, server) for _ in range(GRPC)]
         until(lambda: read(server)[0]["timonel_requests_in_flight"] == REST + GRPC)
+        # As many as there are threads are computed.
+        until(lambda: read(server)[0]["timonel_requests_queued"] == REST + GRPC - THREADS)
         first, first_before, first_after = read(server)
         # A whole second with this load.
         until(lambda: read(server)[0]["timonel_request_concurrency"] == REST + GRPC)
@@ -147,6 +152,6 @@ def test_a_server_reports_the_concurrency_of_a_known_load(server, gate):
         assert sorted(answer.result() for answer in answers) == [1] * GRPC + [200] * REST
     until(lambda: read(server)[0]["timonel_request_concurrency"] == 0)
     last, *_ = read(server)
-    assert last["timonel_requests_in_flight"] == 0
+    assert last["timonel_requests_in_flight"] == last["timonel_requests_queued"] == 0
     # Reading the status and the metrics does not count.
     assert last[name] == pytest.approx(last["timonel_request_seconds_sum"], rel=1e-3)

@@ -24,6 +24,8 @@ RESET_AFTER_S = 60.0
 FAILURES = 3
 """Failed checks in a row after which a ready replica is unready."""
 
+_KEPT_FIRST: tuple[ReplicaState, ...] = ("ready", "unready", "starting", "restarting")
+
 
 class Replica(BaseModel):
     """Replica of a service, as its supervisor knows it.
@@ -99,14 +101,7 @@ def changes(template: str, requested: int, replicas: Sequence[Replica]) -> Chang
 def _surplus(replicas: Iterable[Replica], keep: int) -> tuple[str, ...]:
     """Return the names of the replicas beyond ``keep``."""
     # A stable sort: within a state, the oldest stay.
-    order = sorted(
-        replicas,
-        key=lambda replica: (
-            ("ready", "unready").index(replica.state)
-            if replica.state in ("ready", "unready")
-            else 2
-        ),
-    )
+    order = sorted(replicas, key=lambda replica: _KEPT_FIRST.index(replica.state))
     return tuple(replica.name for replica in order[keep:])
 
 

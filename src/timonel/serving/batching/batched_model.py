@@ -58,6 +58,12 @@ class BatchingModel(WrappedModel):
         self._closing = False
         batcher.attach()
 
+    @property
+    def queued(self) -> int:
+        """Number of requests that wait for a batch."""
+        outstanding = list(self._outstanding.values())
+        return sum(request.is_waiting for _, request in outstanding)
+
     def submit(
         self,
         signature: str,

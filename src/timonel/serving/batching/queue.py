@@ -88,6 +88,11 @@ class BatchRequest:
         """Return whether the deadline has passed."""
         return self.deadline is not None and self.deadline <= now
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the request is neither running nor cancelled."""
+        return self._claimed is None
+
     def claim(self) -> bool:
         """Mark the request as running, so that it cannot be cancelled.
 

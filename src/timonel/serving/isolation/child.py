@@ -93,6 +93,8 @@ class _RequestLoop:
         elif message.kind is FrameKind.CANCEL:
             if (future := self._running.get(message.number)) is not None:
                 future.cancel()
+        elif message.kind is FrameKind.QUEUED:
+            self._link.post(FrameKind.QUEUED, message.number, [self._model.queued])
         elif message.kind is FrameKind.CLOSE:
             self._is_closing = True
             self._link.stop()

@@ -53,6 +53,7 @@ class FrameKind(IntEnum):
     CANCEL = 8  # the response to that request is no longer needed
     CLOSE = 9  # unload, and end
     BATCH = 10  # [values of a BatchObservation]
+    QUEUED = 11  # asks for, and tells, the number of waiting requests
 
 
 _MEMORY_KINDS = frozenset({FrameKind.SEGMENT, FrameKind.RETIRE, FrameKind.RELEASE})

@@ -26,6 +26,8 @@ from timonel.serving.status import Code, StatusError
 _LOG = logging.getLogger(__name__)
 _TICK_S = 0.02
 _STATUS_S = 2.0
+_QUERY_S = 0.5
+"""Maximum seconds to wait for a report of the process."""
 _MAX_DESCRIBED = 16
 """Maximum number of in-flight requests to describe when the process ends."""
 
@@ -62,6 +64,7 @@ class ComputeProcess:
         self._lock = threading.Lock()
         self._pending: dict[int, Response] = {}
         self._next = 1
+        self._queries: dict[int, Future[int]] = {}
         self._last_message_at = 0.0
         self._unanswered: dict[int, Response] = {}
         self._sleeping = False
@@ -138,6 +141,25 @@ class ComputeProcess:
             self._link.wake()
         return response
 
+    @property
+    def queued(self) -> int:
+        """Number of requests that wait to be computed, as the process reports it.
+
+        Without an answer within `_QUERY_S`, or before it has ended, all pending ones.
+        """
+        with self._lock:
+            if self._end is not None:
+                return 0
+            number, self._next = self._next, self._next + 1
+            query = self._queries[number] = Future()
+        try:
+            self._link.post(FrameKind.QUEUED, number)
+            return query.result(_QUERY_S)
+        except (StatusError, TimeoutError):
+            return len(self._pending)
+        finally:
+            self._queries.pop(number, None)
+
     def allocate(self, shape: Sequence[int], dtype: str) -> Array:
         """Return an uninitialized array that `submit` sends without a copy.
 
@@ -209,6 +231,10 @@ class ComputeProcess:
             self._on_end(self, error)
 
     def _handle(self, message: Message) -> None:
+        if message.kind is FrameKind.QUEUED:
+            # Not a sign of life: the computation may hang.
+            self._answer_query(message)
+            return
         self._last_message_at = time.monotonic()
         self._unanswered.pop(message.number, None)
         if message.kind is FrameKind.ANSWER:
@@ -225,6 +251,14 @@ class ComputeProcess:
             self._observe(message.fields)
         else:
             raise ProtocolError(f"unexpected message of type {message.kind.name}")
+
+    def _answer_query(self, message: Message) -> None:
+        query = self._queries.pop(message.number, None)
+        if query is None:
+            return
+        if len(message.fields) != 1 or not isinstance(message.fields[0], int):
+            raise ProtocolError(f"invalid number of waiting requests: {message.fields}")
+        query.set_result(message.fields[0])
 
     def _observe(self, fields: Sequence[Any]) -> None:
         try:

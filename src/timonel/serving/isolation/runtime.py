@@ -162,6 +162,12 @@ class ProcessModel(ScheduledModel):
         """Reason why the version is unavailable; None while its process runs."""
         return self._unavailable if self._process is None else None
 
+    @property
+    def queued(self) -> int:
+        """Number of requests that wait to be computed."""
+        process = self._process
+        return 0 if process is None else process.queued
+
     def submit(
         self,
         signature: str,

@@ -66,6 +66,11 @@ class LoadedModel(abc.ABC):
         """
         return None
 
+    @property
+    def queued(self) -> int:
+        """Number of requests that wait to be computed. May block for a moment."""
+        return 0
+
     @abc.abstractmethod
     def close(self) -> None:
         """Free the memory."""
@@ -177,6 +182,11 @@ class WrappedModel(ScheduledModel):
     def outage(self) -> StatusError | None:
         """Error that makes the inner model unavailable; None if it is available."""
         return self._model.outage
+
+    @property
+    def queued(self) -> int:
+        """Number of requests that wait to be computed by the inner model."""
+        return self._model.queued
 
 
 class Runtime(abc.ABC):

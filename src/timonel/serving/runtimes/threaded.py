@@ -35,6 +35,12 @@ class ThreadedModel(WrappedModel):
         self.signatures = model.signatures
         self._model = model
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="model")
+        self._waiting: set[Pending] = set()
+
+    @property
+    def queued(self) -> int:
+        """Number of requests that wait for a thread."""
+        return len(self._waiting)
 
     def submit(
         self,
@@ -46,9 +52,11 @@ class ThreadedModel(WrappedModel):
         """Compute the outputs of a signature in another thread."""
         pending = Pending()
         pending.compute_s = 0.0
+        self._waiting.add(pending)
         try:
             self._pool.submit(self._answer, pending, signature, inputs, outputs, deadline)
         except RuntimeError:
+            self._waiting.discard(pending)
             # A caller may not know that the version is closed; its requests were cancelled.
             pending.set_exception(StatusError(Code.UNAVAILABLE, "The version has been unloaded."))
         return pending
@@ -66,6 +74,7 @@ class ThreadedModel(WrappedModel):
         outputs: Sequence[str] | None,
         deadline: float | None,
     ) -> None:
+        self._waiting.discard(pending)
         if not pending.set_running_or_notify_cancel():
             return
         began = time.monotonic()

@@ -208,6 +208,7 @@ class Counts:
         versions: Versions by model and state.
         memory: Memory in bytes by kind of process.
         concurrency: Requests in flight.
+        queued: Requests that wait to be computed.
     """
 
     requests: Mapping[RequestKey, Requests] = field(default_factory=dict)
@@ -218,3 +219,4 @@ class Counts:
     versions: Mapping[tuple[str, str], int] = field(default_factory=dict)
     memory: Mapping[str, int] = field(default_factory=dict)
     concurrency: Concurrency = field(default_factory=Concurrency)
+    queued: int = 0

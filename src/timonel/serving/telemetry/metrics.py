@@ -82,6 +82,12 @@ def timonel_families(counts: Counts) -> Iterator[Metric]:
     """Yield the metrics under timonel's names."""
     yield from _requests(counts)
     yield from _concurrency(counts.concurrency)
+    yield gauge(
+        "timonel_requests_queued",
+        "Requests that wait to be computed.",
+        (),
+        [((), counts.queued)],
+    )
     yield from _batches(counts)
     yield from _loads(counts)
     yield counter(

@@ -71,6 +71,7 @@ class Monitor:
         memory: Measures memory in bytes by kind of process, on demand.
         tracer: Receives spans; None to disable tracing.
         clock: Monotonic seconds.
+        queued: Counts the requests that wait to be computed, on demand.
     """
 
     def __init__(
@@ -79,10 +80,12 @@ class Monitor:
         memory: Callable[[], Mapping[str, int]] = dict,
         tracer: OpenTelemetryTracer | None = None,
         clock: Callable[[], float] = time.monotonic,
+        queued: Callable[[], int] = int,
     ) -> None:
         self._versions = versions
         self._memory = memory
         self._tracer = tracer
+        self._queued = queued
         self._clock = clock
         self._concurrency = ConcurrencyMeter(clock())
         self._requests: Table[RequestKey, Requests] = Table(Requests)
@@ -169,6 +172,7 @@ class Monitor:
             versions=self._versions(),
             memory=self._memory(),
             concurrency=self._concurrency.read(self._clock()),
+            queued=self._queued(),
         )
 
     def page(self) -> bytes:
@@ -214,6 +218,12 @@ def count_versions(catalogue: Catalogue) -> Mapping[tuple[str, str], int]:
     return collections.Counter(
         (name, status.state.value) for name in catalogue.names for status in catalogue.known(name)
     )
+
+
+def count_queued(catalogue: Catalogue) -> int:
+    """Count the requests that wait to be computed by any loaded version."""
+    servables = [each for name in catalogue.names for each in catalogue.loaded(name).values()]
+    return sum(servable.model.queued for servable in servables)
 
 
 def memory_bytes() -> Mapping[str, int]:

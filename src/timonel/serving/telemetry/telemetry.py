@@ -20,7 +20,7 @@ from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings import ModelSettings, ServerSettings
 from timonel.serving.status import Code, StatusError
 from timonel.serving.telemetry.counts import BatchKey, PathKey
-from timonel.serving.telemetry.monitor import Monitor, count_versions, memory_bytes
+from timonel.serving.telemetry.monitor import Monitor, count_queued, count_versions, memory_bytes
 from timonel.serving.telemetry.prometheus import MetricsApp
 from timonel.serving.telemetry.request_log import RequestLog
 from timonel.serving.telemetry.tracing import make_tracer
@@ -50,7 +50,12 @@ class Telemetry:
         tracer = None
         if settings.monitoring.tracing:
             tracer, self._provider = make_tracer()
-        self.monitor = Monitor(partial(count_versions, catalogue), memory_bytes, tracer)
+        self.monitor = Monitor(
+            partial(count_versions, catalogue),
+            memory_bytes,
+            tracer,
+            queued=partial(count_queued, catalogue),
+        )
         self.recorder = RequestLog(self.monitor.logged)
         self.configure(settings.models)
 
