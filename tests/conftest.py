@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.storage.faulty import FaultyServer
 from timonel.storage import Workspace, find_workspace
 
 # Tests share the machine with others: how long an example takes says nothing about the code.
@@ -114,3 +116,36 @@ def browser() -> Iterator[Any]:
         started = driver.chromium.launch(executable_path=chosen, args=arguments)
         yield started
         started.close()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """An S3 endpoint at loopback; starting it takes a second."""
+    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def faulty(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, FaultyServer]]:
+    """A bucket seen through a server with faults."""
+    from timonel.storage.object_store import forget_connections
+
+    server = FaultyServer(s3_server)
+    for name, value in {
+        "AWS_ENDPOINT_URL": server.url,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    forget_connections()
+    import s3fs
+
+    name = f"b{uuid.uuid4().hex}"
+    s3fs.S3FileSystem().mkdir(name)
+    yield f"s3://{name}/x", server
+    forget_connections()
+    server.close()

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.storage.conftest import faulty, s3_server  # noqa: F401 - fixtures
 from tests.storage.faulty import FaultyServer
 from tests.storage.test_workspace_contract import saved_model
 from timonel.data import Dataset
@@ -28,7 +27,7 @@ Call = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def call(faulty: Server, tmp_path: Path) -> Call:  # noqa: F811
+def call(faulty: Server, tmp_path: Path) -> Call:
     """Start a command line on a machine with a cache folder of its own."""
 
     def start(machine: str, *words: object) -> subprocess.Popen[str]:
@@ -73,7 +72,7 @@ def kill_at_write(server: FaultyServer, call: Call, number: int, *words: object)
 
 
 def test_a_killed_convert_loses_nothing_and_can_be_repeated(
-    faulty: Server,  # noqa: F811
+    faulty: Server,
     call: Call,
     tmp_path: Path,
 ) -> None:
@@ -100,7 +99,7 @@ def test_a_killed_convert_loses_nothing_and_can_be_repeated(
 
 
 def test_a_killed_publication_is_invisible_and_can_be_repeated(
-    faulty: Server,  # noqa: F811
+    faulty: Server,
     call: Call,
     tmp_path: Path,
 ) -> None:
@@ -118,7 +117,7 @@ def test_a_killed_publication_is_invisible_and_can_be_repeated(
 
 
 def test_expired_credentials_are_one_line(
-    faulty: Server,  # noqa: F811
+    faulty: Server,
     call: Call,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -141,7 +140,7 @@ def test_expired_credentials_are_one_line(
     ],
 )
 def test_what_needs_a_folder_is_refused(
-    faulty: Server,  # noqa: F811
+    faulty: Server,
     call: Call,
     tmp_path: Path,
     words: tuple[str, ...],

@@ -9,9 +9,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.storage.faulty import FaultyServer
-from timonel.storage.object_store import forget_connections
-
 Kill = Callable[..., None]
 
 
@@ -28,16 +25,6 @@ def killed() -> Kill:
             process.kill()
 
     return run
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[str]:
-    """An S3 endpoint at loopback; starting it takes a second."""
-    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
 
 
 @pytest.fixture(params=["memory", "s3"])
@@ -64,24 +51,3 @@ def open_bucket(
     s3fs.S3FileSystem().mkdir(name)
     yield f"s3://{name}/place"
     s3fs.S3FileSystem.clear_instance_cache()
-
-
-@pytest.fixture
-def faulty(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, FaultyServer]]:
-    """A bucket seen through a server with faults."""
-    server = FaultyServer(s3_server)
-    for name, value in {
-        "AWS_ENDPOINT_URL": server.url,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    forget_connections()
-    import s3fs
-
-    name = f"b{uuid.uuid4().hex}"
-    s3fs.S3FileSystem().mkdir(name)
-    yield f"s3://{name}/x", server
-    forget_connections()
-    server.close()

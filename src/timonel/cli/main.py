@@ -102,7 +102,8 @@ def options(
             "--workspace",
             "-w",
             metavar="FOLDER",
-            help="Folder of jobs, runs and models. [default: the nearest .timonel upwards]",
+            help="Folder or bucket (s3://, gs://) of jobs, runs and models. [default: the nearest "
+            ".timonel upwards]",
         ),
     ] = None,
     quiet: Annotated[

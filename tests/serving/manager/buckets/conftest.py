@@ -7,7 +7,6 @@ import uuid
 import pytest
 
 from tests.serving.manager.test_manager import Rig as FolderRig
-from tests.storage.conftest import s3_server  # noqa: F401 - a fixture
 from tests.storage.faulty import FaultyServer
 from timonel.serving.manager.buckets import listing
 from timonel.serving.settings import LoadSettings
@@ -49,7 +48,7 @@ def impatient(monkeypatch):
 
 
 @pytest.fixture
-def s3(request, s3_server, monkeypatch, quick):  # noqa: F811
+def s3(request, s3_server, monkeypatch, quick):
     """A place in S3, seen through the proxy."""
     import s3fs
 

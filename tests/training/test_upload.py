@@ -1,0 +1,146 @@
+"""Upload a job's run and model while its server fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.storage.faulty import FaultyServer
+from timonel.errors import AlreadyExistsError, JobError
+from timonel.models.publish import open_export
+from timonel.storage import Workspace, find_workspace
+from timonel.storage.object_store import ObjectStore
+from timonel.tracking import Artifact, RunWriter, open_run, read_run, start_run
+from timonel.training.jobs import restore_job
+from timonel.training.upload import follow, upload_job
+
+Server = tuple[str, FaultyServer]
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "formats" / "1"
+
+
+@pytest.fixture
+def elsewhere(
+    faulty: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], Workspace]:
+    def find() -> Workspace:
+        with monkeypatch.context() as patch:
+            patch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
+            return find_workspace(faulty[0])
+
+    return find
+
+
+@pytest.fixture
+def run(faulty: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunWriter:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "here"))
+    monkeypatch.setattr(ObjectStore.__init__, "__kwdefaults__", {"patience_s": 0.2})
+    start_run(find_workspace(faulty[0]), "train", run_id="job", job_id="job")
+    # As a task's: it appends, and the sidecar uploads.
+    return open_run(find_workspace(faulty[0], offline=True), "job")
+
+
+def steps(*actions: Callable[[], object]) -> Callable[[float], object]:
+    """Return a wait that does the next action each time."""
+    left = iter(actions)
+    return lambda _: next(left)()
+
+
+def test_a_job_is_followed_to_its_end(
+    faulty: Server,
+    run: RunWriter,
+    elsewhere: Callable[[], Workspace],
+) -> None:
+    seen = []
+
+    def look() -> None:
+        seen.append(read_run(elsewhere(), "job").metrics)
+        run.metrics({"loss": len(seen)})
+
+    def end() -> None:
+        look()
+        run.finish("succeeded")
+
+    assert follow(faulty[0], "job", stop=lambda: False, wait=steps(look, look, end))
+    assert seen == [{}, {"loss": 1}, {"loss": 2}]
+    assert read_run(elsewhere(), "job").status == "succeeded"
+
+
+def test_a_server_that_is_away_delays_only_the_upload(
+    faulty: Server,
+    run: RunWriter,
+    elsewhere: Callable[[], Workspace],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def leave(fault: str) -> None:
+        faulty[1].fault = lambda *_: fault
+        run.metrics({"loss": 0.5})
+
+    def come_back() -> None:
+        run.finish("failed", "no luck")
+        faulty[1].fault = lambda *_: None
+
+    wait = steps(lambda: leave("away"), lambda: leave("expired"), lambda: None, come_back)
+    assert follow(faulty[0], "job", stop=lambda: False, wait=wait)
+    assert "the server does not answer" in caplog.text
+    assert "the credentials have expired" in caplog.text
+    found = read_run(elsewhere(), "job")
+    assert (found.message, len(found.series["loss"])) == ("no luck", 2)
+
+
+def test_a_stopped_upload_uploads_once_more(
+    faulty: Server,
+    run: RunWriter,
+    elsewhere: Callable[[], Workspace],
+) -> None:
+    run.metrics({"loss": 1.0})
+    assert not follow(faulty[0], "job", stop=lambda: True, wait=steps())
+    assert read_run(elsewhere(), "job").metrics == {"loss": 1.0}
+
+
+def test_the_model_is_there_before_the_end_of_its_run(
+    faulty: Server,
+    run: RunWriter,
+    elsewhere: Callable[[], Workspace],
+) -> None:
+    import shutil
+
+    workspace = find_workspace(faulty[0])
+    folder = workspace.jobs / "job" / "export"
+    shutil.copytree(FIXTURES / "export", folder)
+    artifact = Artifact("savedmodel", folder / "saved_model", "sha256:1")
+    run.output(artifact)
+    run.finish("succeeded")
+    faulty[1].seen.clear()
+    upload_job(workspace, "job")
+    writes = [path.partition("?")[0] for method, path, _ in faulty[1].seen if method == "PUT"]
+    assert writes[-2].endswith("/export/export.json")
+    assert "/runs/job/events/" in writes[-1]
+    there = elsewhere()
+    (shared,) = read_run(there, "job").outputs
+    found = open_export(there, shared)
+    assert found == there.jobs / "job" / "export"
+    assert sorted(p.name for p in found.rglob("*")) == sorted(p.name for p in folder.rglob("*"))
+    # A resumed job replaces its model.
+    document = json.loads((folder / "export.json").read_text())
+    (folder / "export.json").write_text(json.dumps({**document, "more": 1}))
+    upload_job(workspace, "job")
+    with pytest.raises(AlreadyExistsError, match="jobs/job/export exists with other content"):
+        workspace.replica.push_folder(found, folder)
+
+
+def test_only_a_silent_unsuccessful_job_is_resumed_elsewhere(
+    faulty: Server,
+    run: RunWriter,
+    elsewhere: Callable[[], Workspace],
+) -> None:
+    run.metrics({"loss": 1.0})
+    upload_job(find_workspace(faulty[0]), "job")
+    with pytest.raises(JobError, match="job still runs on another machine: it reported 0 s ago"):
+        restore_job(elsewhere(), "job")
+    run.finish("succeeded")
+    upload_job(find_workspace(faulty[0]), "job")
+    with pytest.raises(JobError, match="only a failed or stopped job can be resumed"):
+        restore_job(elsewhere(), "job")
