@@ -135,8 +135,7 @@ def test_killing_the_supervisor_again_and_again_starts_nothing_twice(
         supervisor(harness).signal(signal.SIGKILL)
     status = harness.wait_until(lambda s: s.is_settled)
     assert len(status.replicas) == 4
-    replicas = [text for _, text in harness.processes() if "service_replica" in text]
-    assert len(replicas) == len(pids(status)) == 4
+    assert len(replicas(harness)) == len(pids(status)) == 4
 
 
 def test_a_signal_to_stop_ends_the_replicas_and_keeps_the_service(harness: LocalHarness) -> None:
@@ -174,8 +173,7 @@ def test_appliers_in_several_processes(harness: LocalHarness) -> None:
     running = [subprocess.Popen(command) for _ in range(3)]
     assert [each.wait(60) for each in running] == [0, 0, 0]
     status = harness.wait_until(lambda s: s.is_settled)
-    replicas = [text for _, text in harness.processes() if "service_replica" in text]
-    assert len(replicas) == len(pids(status)) == 2
+    assert len(replicas(harness)) == len(pids(status)) == 2
 
 
 def test_a_supervisor_that_cannot_start_leaves_no_service(
@@ -197,18 +195,23 @@ def test_an_unwritable_folder_is_an_error(tmp_path: Path) -> None:
 
 def test_a_full_disk_ends_no_replica(small_disk: Path) -> None:
     small = LocalHarness(small_disk / "services")
-    before = small.apply()
+    before = small.apply(hang_timeout_s=1.0)
     filler = small_disk / "filler"
     fill(filler)
     with pytest.raises(InputError, match="No space left on device"):
         small.engine.scale("web", 3)
     (replica,) = small.engine.service("web").replicas
     processes = pids(before)
-    small.kill_replica("web", replica.name)
+    get(replica, "/freeze")  # the supervisor still kills it
+    eventually(lambda: not replicas(small))
     filler.unlink()
     after = small.wait_until(lambda s: s.is_settled and s.replicas[0].restarts >= 1)
     assert pids(after).isdisjoint(processes)
     small.close()
+
+
+def replicas(harness: LocalHarness) -> list[str]:
+    return [text for _, text in harness.processes() if "service_replica" in text]
 
 
 def fill(path: Path) -> None:

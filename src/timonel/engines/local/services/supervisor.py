@@ -118,6 +118,7 @@ class Supervisor:
             self._record = before
             for reservation in ports.values():
                 reservation.release()
+            self._carry_out_deadlines(now)
             return _RETRY_S
         for name in stopped:
             self._stop(name)
