@@ -13,26 +13,41 @@ from timonel.data.manifest import Manifest, read_manifest
 from timonel.data.records import read_records
 from timonel.data.schema import KEY_FEATURE, SPLITS, Split, Task
 from timonel.errors import CorruptError, SpecError
-from timonel.storage import local_path, verify_file
+from timonel.storage import is_local, local_path, normalise, verify_file
 from timonel.tracking import Artifact
 
 
 @dataclass(frozen=True, repr=False)
 class Dataset:
-    """Converted dataset on disk. Immutable and thread-safe."""
+    """Converted dataset. Immutable and thread-safe.
+
+    Args:
+        uri: Its location: an absolute path, or the URI of a folder in a bucket.
+        manifest: Its manifest.
+        cached: Of a dataset in a bucket, the local folder with its files.
+    """
 
     uri: str
     manifest: Manifest
+    cached: Path | None = None
 
     @classmethod
     def open(cls, uri: str | os.PathLike[str]) -> Self:
         """Read the manifest of the dataset at ``uri``, but no records.
+
+        A dataset in a bucket is downloaded to the user's cache folder, once.
 
         Raises:
             NotFoundError: No dataset is at ``uri``.
             CorruptError: The manifest is invalid.
             FormatError: The manifest's format is not supported by this release.
         """
+        if not is_local(uri):
+            # Most datasets are in folders.
+            from timonel.data.remote import fetch_dataset  # noqa: PLC0415
+
+            cached = fetch_dataset(normalise(uri))
+            return cls(normalise(uri), read_manifest(cached), cached)
         folder = local_path(uri)
         return cls(str(folder), read_manifest(folder))
 
@@ -43,8 +58,8 @@ class Dataset:
 
     @property
     def path(self) -> Path:
-        """Folder of the dataset."""
-        return Path(self.uri)
+        """Local folder of the dataset's files."""
+        return self.cached or Path(self.uri)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -128,7 +143,8 @@ class Dataset:
     def artifact(self) -> Artifact:
         """Return the dataset as an artifact for run records."""
         metadata = {"records": self.count(), "task": self.task, "labels": len(self.labels)}
-        return Artifact("dataset", self.uri, self.digest, self.path.name, metadata)
+        name = self.uri.rpartition("/")[2]
+        return Artifact("dataset", self.uri, self.digest, name, metadata)
 
 
 def _damaged(path: Path, problem: str) -> CorruptError:

@@ -21,9 +21,10 @@ from timonel.serving.manager.plan import (
     plan,
     statuses,
 )
-from timonel.serving.manager.sources import FolderLease, VersionSource
+from timonel.serving.manager.sources import VersionSource
 from timonel.serving.settings import Latest, LoadSettings, ModelSettings, Specific
 from timonel.serving.status import TRANSIENT, StatusError, not_found
+from timonel.storage.content_cache import FolderLease
 
 _LOG = logging.getLogger(__name__)
 _ENDED_KEPT = 32

@@ -20,11 +20,12 @@ from timonel.serving.manager.catalogue import Catalogue, Servable
 from timonel.serving.manager.managed_model import ManagedModel
 from timonel.serving.manager.plan import Candidate
 from timonel.serving.manager.reload import Reloads, admit, finish, unservable
-from timonel.serving.manager.sources import FolderLease, labels_of
+from timonel.serving.manager.sources import labels_of
 from timonel.serving.memory import give_back
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings import LoadSettings, ModelSettings
 from timonel.serving.status import Code, StatusError
+from timonel.storage.content_cache import FolderLease
 
 _LOG = logging.getLogger(__name__)
 _REMOVED_KEPT = 256

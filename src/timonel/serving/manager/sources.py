@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import functools
 import hashlib
 import os
@@ -14,41 +13,13 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from timonel.serving.manager.plan import Candidate
+from timonel.storage.content_cache import FolderLease
 from timonel.storage.uris import is_local, local_path
 
 _NUMBER = re.compile(r"\s*[+-]?\d+\s*\Z", re.ASCII)
 _INT64 = range(-(2**63), 2**63)
 PUBLISHED_MARK = Path("assets.extra", "timonel.json")
 """File written by `timonel export`, which publishes versions atomically by a rename."""
-
-
-class FolderLease:
-    """A version's folder, protected from removal until released.
-
-    Args:
-        path: The folder.
-        lock: A file descriptor that holds a lock; None for a user's folder, which is never removed.
-    """
-
-    def __init__(self, path: Path, lock: int | None = None) -> None:
-        self.path = path
-        self._lock = lock
-        self._on_release: Callable[[], None] = lambda: None
-
-    def on_release(self, callback: Callable[[], None]) -> None:
-        """Set a callback for the release."""
-        self._on_release = callback
-
-    def release(self) -> None:
-        """Allow removal of the folder. Idempotent; not thread-safe."""
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            # In use until now: eviction removes the least recently used folders first.
-            with contextlib.suppress(OSError):
-                os.utime(lock)
-            os.close(lock)
-        callback, self._on_release = self._on_release, lambda: None
-        callback()
 
 
 class VersionSource(abc.ABC):

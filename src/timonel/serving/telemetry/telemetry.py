@@ -13,7 +13,7 @@ from typing import Any
 from timonel.serving.asgi import App
 from timonel.serving.batching.queue import BatchObservation, Observer
 from timonel.serving.inference.warmup import WarmUp, warmed
-from timonel.serving.manager.buckets.cache import cache_of
+from timonel.serving.manager.buckets.source import cache_of
 from timonel.serving.manager.catalogue import Catalogue
 from timonel.serving.manager.sources import folder_of
 from timonel.serving.runtimes.base import LoadedModel

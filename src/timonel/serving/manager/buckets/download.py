@@ -14,13 +14,19 @@ from typing import Any
 
 from timonel.errors import InputError
 from timonel.models.schema import KEPT_REFERENCE, VERSION_FILE
-from timonel.serving.manager.buckets.cache import CONTENT, PROGRESS, ModelCache, cache_error
 from timonel.serving.manager.buckets.listing import BucketError, ModelBucket
-from timonel.serving.manager.sources import FolderLease
 from timonel.serving.status import TRANSIENT, Code, StatusError
 from timonel.storage import digest_tree
 from timonel.storage.atomic import write_json
 from timonel.storage.blobs import Blob, Checksums, fingerprint
+from timonel.storage.content_cache import (
+    CONTENT,
+    PROGRESS,
+    CacheError,
+    ContentCache,
+    FolderLease,
+    cache_error,
+)
 
 _LOG = logging.getLogger(__name__)
 _BACKOFF_S = (0.5, 1.0, 2.0)
@@ -35,7 +41,7 @@ Wait = Callable[[float], bool]
 
 def fetch_version(
     bucket: ModelBucket,
-    cache: ModelCache,
+    cache: ContentCache,
     number: int,
     name: str,
     blobs: Sequence[Blob] | None,
@@ -54,11 +60,13 @@ def fetch_version(
         wait: Waits between attempts.
 
     Raises:
-        StatusError: It cannot be downloaded or kept.
+        StatusError: It cannot be downloaded.
+        CacheError: It cannot be kept.
     """
+    key = str(number)
     attempts = 0
     while not wait(0):
-        lease = cache.lease(bucket.uri, number, mark)
+        lease = cache.lease(bucket.uri, key, mark)
         if lease is not None:
             return lease
         if blobs is None:
@@ -71,15 +79,15 @@ def fetch_version(
             raise BucketError(
                 Code.DATA_LOSS, f"The cache in {cache.root} does not keep downloaded versions."
             )
-        with cache.partial(bucket.uri, number) as folder:
+        with cache.partial(bucket.uri, key) as folder:
             # Another server may have finished it just before.
-            if folder is not None and not cache.has(bucket.uri, number, mark):
+            if folder is not None and not cache.has(bucket.uri, key, mark):
                 attempts += 1
                 download = Download(bucket, name, blobs, folder, wait)
                 cache.make_room(download.left_bytes, folder)
                 sums = download.run()
                 _check_digest(folder, f"{bucket.uri}/{name}")
-                cache.adopt(folder, bucket.uri, number, mark, sums)
+                cache.adopt(folder, bucket.uri, key, mark, sums)
                 continue
         # Another server downloads it, or is about to release it.
         wait(_OTHER_SERVER_S)
@@ -162,7 +170,8 @@ class Download:
         Raises:
             BucketError: An object cannot be read, was replaced meanwhile, or does not match the
                 bucket's checksum.
-            StatusError: The disk is full, or the source was closed.
+            CacheError: The disk is full.
+            StatusError: The source was closed.
         """
         with _disk_errors(self._folder):
             self._remove_others()
@@ -285,4 +294,4 @@ def _disk_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise cache_error(folder, error) from error
     except InputError as error:
-        raise StatusError(Code.RESOURCE_EXHAUSTED, error.message) from error
+        raise CacheError(error.message) from error

@@ -16,20 +16,29 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from timonel.serving.manager.buckets.cache import ModelCache, cache_of
 from timonel.serving.manager.buckets.download import fetch_version
 from timonel.serving.manager.buckets.listing import BucketError, ModelBucket, is_complete
 from timonel.serving.manager.plan import Candidate
-from timonel.serving.manager.sources import FolderLease, FolderSource, VersionSource, folder_of
+from timonel.serving.manager.sources import FolderSource, VersionSource, folder_of
 from timonel.serving.settings import LoadSettings
 from timonel.serving.status import TRANSIENT, Code, StatusError
 from timonel.storage.blobs import Blob, fingerprint
+from timonel.storage.content_cache import CacheError, ContentCache, FolderLease
+from timonel.storage.replica import cache_folder
+from timonel.storage.uris import local_path
 
 _LOG = logging.getLogger(__name__)
 _FOREVER_S = 3600.0
 _MIN_PAUSE_S = 0.05
 _QUICK_RETRIES = 3
 _QUICK_RETRY_S = 1.0
+
+
+def cache_of(settings: LoadSettings) -> ContentCache:
+    """Return a server's cache, by default in the user's cache folder."""
+    if settings.model_cache is not None:
+        return ContentCache(local_path(settings.model_cache), settings.model_cache_bytes)
+    return ContentCache(cache_folder() / "models", settings.model_cache_bytes)
 
 
 def source_factory(
@@ -117,7 +126,12 @@ class BucketSource(VersionSource):
     """
 
     def __init__(
-        self, uri: str, cache: ModelCache, poll_s: float, settle_s: float, wake: Callable[[], None]
+        self,
+        uri: str,
+        cache: ContentCache,
+        poll_s: float,
+        settle_s: float,
+        wake: Callable[[], None],
     ) -> None:
         self._uri = uri
         self._cache = cache
@@ -182,7 +196,7 @@ class BucketSource(VersionSource):
 
     def _list_forever(self) -> None:
         bucket = ModelBucket(self._uri)
-        self._saved = self._cache.entries(self._uri)
+        self._saved = self._cached()
         while not self._closed.is_set():
             self._list_now.clear()
             before = self._snapshot()
@@ -247,7 +261,7 @@ class BucketSource(VersionSource):
 
     def _fail(self, error: BucketError) -> None:
         known = self._names is not None
-        cached = {} if known else self._cache.entries(self._uri)
+        cached = {} if known else self._cached()
         self._failures += 1
         with self._lock:
             is_new = self._error is None or self._error.message != error.message
@@ -275,10 +289,13 @@ class BucketSource(VersionSource):
         if listing == self._saved:
             return
         try:
-            self._cache.save_listing(self._uri, listing)
-        except StatusError as error:
+            self._cache.save_listing(self._uri, {str(n): mark for n, mark in listing.items()})
+        except CacheError as error:
             _LOG.warning("%s", error.message)
         self._saved = listing
+
+    def _cached(self) -> dict[int, str]:
+        return {int(n): mark for n, mark in self._cache.entries(self._uri).items()}
 
     def _snapshot(self) -> object:
         with self._lock:
@@ -315,9 +332,13 @@ class BucketSource(VersionSource):
             name = (self._names or {}).get(number)
         if name is None or state.fingerprint != candidate.fingerprint:
             raise BucketError(Code.ABORTED, f"{candidate.path} was changed or removed.")
-        lease = fetch_version(
-            bucket, self._cache, number, name, state.blobs, state.fingerprint, self._closed.wait
-        )
+        try:
+            lease = fetch_version(
+                bucket, self._cache, number, name, state.blobs, state.fingerprint, self._closed.wait
+            )
+        except CacheError as error:
+            message = f"{error.message[:1].upper()}{error.message[1:]}."
+            raise BucketError(Code.RESOURCE_EXHAUSTED, message) from error
 
         def released() -> None:
             with self._lock:

@@ -1,14 +1,15 @@
-"""Cache of versions from buckets: verified, limited in size, shared between servers.
+"""Cache of folders from buckets: verified, limited in size, shared between processes.
 
     <root>/<name>-<hash of the URI>/
-      listing.json               the versions of the last successful listing
-      <number>-<fingerprint>/    a version: appears complete, by a rename
-        entry.json               its origin, and each file's size and CRC32C
-        <name>/<number>/         the version as a model server expects it
-      part-<number>/             an unfinished or interrupted download
+      listing.json             the entries of the last successful listing
+      <key>-<fingerprint>/     an entry: appears complete, by a rename
+        entry.json             its origin, and each file's size and CRC32C
+        <name>/<key>/          its content
+      part-<key>/              an unfinished or interrupted download
 
-Users of a folder hold a lock on it, which the kernel releases when their process ends. Any process
-that needs room may remove unlocked folders. Needs a local file system.
+An entry is a version of a model, by its number, or a dataset. Users of a folder hold a lock on it,
+which the kernel releases when their process ends. Any process that needs room may remove unlocked
+folders. Needs a local file system.
 """
 
 from __future__ import annotations
@@ -22,43 +23,64 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import google_crc32c
 
 from timonel.errors import TimonelError
-from timonel.serving.manager.buckets.listing import BucketError
-from timonel.serving.manager.sources import FolderLease
-from timonel.serving.settings import LoadSettings
-from timonel.serving.status import Code, StatusError
 from timonel.storage.atomic import aside_name, sweep, sync_tree
 from timonel.storage.documents import read_document, write_document
-from timonel.storage.replica import cache_folder
-from timonel.storage.uris import local_path, normalise
+from timonel.storage.uris import normalise
 
 _LOG = logging.getLogger(__name__)
 _ENTRY, _LISTING = "entry.json", "listing.json"
-_NAME = re.compile(r"(-?\d+)-([0-9a-f]{32})|part-.*")
+_NAME = re.compile(r".+-[0-9a-f]{32}|part-.*")
 _BLOCK_BYTES = 1 << 20
 PROGRESS = "progress.json"
 CONTENT = "content"
 
 
-def cache_of(settings: LoadSettings) -> ModelCache:
-    """Return a server's cache, by default in the user's cache folder."""
-    if settings.model_cache is not None:
-        return ModelCache(local_path(settings.model_cache), settings.model_cache_bytes)
-    return ModelCache(cache_folder() / "models", settings.model_cache_bytes)
+class CacheError(TimonelError):
+    """A cache cannot be written, or its disk is full."""
 
 
-class ModelCache:
-    """Store of downloaded versions. Thread-safe, and safe between processes.
+class FolderLease:
+    """A version's folder, protected from removal until released.
+
+    Args:
+        path: The folder.
+        lock: A file descriptor that holds a lock; None for a user's folder, which is never removed.
+    """
+
+    def __init__(self, path: Path, lock: int | None = None) -> None:
+        self.path = path
+        self._lock = lock
+        self._on_release: Callable[[], None] = lambda: None
+
+    def on_release(self, callback: Callable[[], None]) -> None:
+        """Set a callback for the release."""
+        self._on_release = callback
+
+    def release(self) -> None:
+        """Allow removal of the folder. Idempotent; not thread-safe."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            # In use until now: eviction removes the least recently used folders first.
+            with contextlib.suppress(OSError):
+                os.utime(lock)
+            os.close(lock)
+        callback, self._on_release = self._on_release, lambda: None
+        callback()
+
+
+class ContentCache:
+    """Store of downloaded folders. Thread-safe, and safe between processes.
 
     Args:
         root: The folder; created on first use.
-        limit_bytes: Size limit. Versions in use are never removed, so they may exceed it.
+        limit_bytes: Size limit. Entries in use are never removed, so they may exceed it.
     """
 
     def __init__(self, root: Path, limit_bytes: int) -> None:
@@ -71,64 +93,70 @@ class ModelCache:
         """Return whether ``path`` is the cached folder of a version of the model at ``uri``."""
         return len(path.parents) > 2 and path.parents[2] == self._folder(uri)
 
-    def entries(self, uri: str) -> dict[int, str]:
-        """Return the fingerprints of a model's cached versions, as last listed."""
+    def entries(self, uri: str) -> dict[str, str]:
+        """Return the fingerprints of a URI's cached entries, as last listed."""
         folder = self._folder(uri)
         try:
             body = read_document(folder / _LISTING, "bucket-listing")
-            listed = {int(n): str(mark) for n, mark in body["versions"].items()}
+            listed = {str(key): str(mark) for key, mark in body["versions"].items()}
         except (TimonelError, KeyError, ValueError, AttributeError):
             return {}
-        return {n: mark for n, mark in listed.items() if _entry(folder, n, mark).is_dir()}
+        return {key: mark for key, mark in listed.items() if _entry(folder, key, mark).is_dir()}
 
-    def save_listing(self, uri: str, versions: Mapping[int, str]) -> None:
-        """Store the fingerprints of a bucket's versions, for a start without the bucket.
+    def save_listing(self, uri: str, listed: Mapping[str, str]) -> None:
+        """Store the fingerprints of a URI's entries, for a start without the bucket.
 
         Raises:
-            StatusError: They cannot be written.
+            CacheError: They cannot be written.
         """
-        body = {"uri": uri, "versions": {str(n): mark for n, mark in sorted(versions.items())}}
+        body = {"uri": uri, "versions": dict(sorted(listed.items()))}
         with _write_errors(self.root):
             write_document(self._folder(uri) / _LISTING, "bucket-listing", body)
 
-    def lease(self, uri: str, number: int, mark: str) -> FolderLease | None:
-        """Return a cached version, verified byte by byte; None if not cached.
+    def lease(
+        self, uri: str, key: str, mark: str, *, sizes_only: bool = False
+    ) -> FolderLease | None:
+        """Return a cached entry, verified byte by byte; None if not cached.
 
-        A damaged version is removed, so that it is downloaded again.
+        A damaged entry is removed, so that it is downloaded again.
+
+        Args:
+            uri: The folder of the entries in the bucket.
+            key: The entry.
+            mark: Its fingerprint.
+            sizes_only: Verify sizes only, for content that its readers verify.
 
         Raises:
-            StatusError: It is damaged and cannot be removed.
+            CacheError: It is damaged and cannot be removed.
         """
-        entry = _entry(self._folder(uri), number, mark)
+        entry = _entry(self._folder(uri), key, mark)
         lock = _lock_folder(entry, fcntl.LOCK_SH)
         if lock is None:
             return None
-        content = _content(entry, uri, number)
-        damage = _find_damage(entry, content)
+        content = _content(entry, uri, key)
+        damage = _find_damage(entry, content, sizes_only=sizes_only)
         if damage is None:
             with contextlib.suppress(OSError):
                 os.utime(lock)
             return FolderLease(content, lock)
-        _LOG.warning("Removing damaged version %d of %s from the cache: %s", number, uri, damage)
+        _LOG.warning("Removing damaged entry %s of %s from the cache: %s", key, uri, damage)
         os.close(lock)
         if not _remove(entry):
-            raise BucketError(
-                Code.RESOURCE_EXHAUSTED, f"Cannot remove the damaged cache entry {entry}."
-            )
+            raise CacheError(f"cannot remove the damaged cache entry {entry}")
         return None
 
-    def has(self, uri: str, number: int, mark: str) -> bool:
-        """Return whether a version is cached, damaged or not."""
-        return _entry(self._folder(uri), number, mark).is_dir()
+    def has(self, uri: str, key: str, mark: str) -> bool:
+        """Return whether an entry is cached, damaged or not."""
+        return _entry(self._folder(uri), key, mark).is_dir()
 
     @contextlib.contextmanager
-    def partial(self, uri: str, number: int) -> Iterator[Path | None]:
-        """Yield the folder to download a version into; None while another server uses it.
+    def partial(self, uri: str, key: str) -> Iterator[Path | None]:
+        """Yield the folder to download an entry into; None while another process uses it.
 
         Raises:
-            StatusError: It cannot be created.
+            CacheError: It cannot be created.
         """
-        folder = self._folder(uri) / f"part-{number}"
+        folder = self._folder(uri) / f"part-{key}"
         with _write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             lock = _lock_folder(folder, fcntl.LOCK_EX)
@@ -138,16 +166,14 @@ class ModelCache:
             if lock is not None:
                 os.close(lock)
 
-    def adopt(
-        self, partial: Path, uri: str, number: int, mark: str, sums: Mapping[str, int]
-    ) -> None:
+    def adopt(self, partial: Path, uri: str, key: str, mark: str, sums: Mapping[str, int]) -> None:
         """Turn a finished download into a cached version by a rename.
 
         Raises:
-            StatusError: It cannot be written.
+            CacheError: It cannot be written.
         """
-        entry = _entry(self._folder(uri), number, mark)
-        content = _content(partial, uri, number)
+        entry = _entry(self._folder(uri), key, mark)
+        content = _content(partial, uri, key)
         with _write_errors(entry):
             content.parent.mkdir(exist_ok=True)
             (partial / CONTENT).rename(content)
@@ -156,13 +182,13 @@ class ModelCache:
                 name: {"size": (content / name).stat().st_size, "crc32c": crc32c}
                 for name, crc32c in sums.items()
             }
-            body = {"uri": uri, "version": number, "fetched_at": time.time(), "files": files}
+            body = {"uri": uri, "version": key, "fetched_at": time.time(), "files": files}
             write_document(partial / _ENTRY, "model-cache-entry", body)
             sync_tree(partial)
             partial.rename(entry)
 
     def make_room(self, needed_bytes: int, keep: Path) -> None:
-        """Remove unused versions, least recently used first, until there is room.
+        """Remove unused entries, least recently used first, until there is room.
 
         Both the size limit and the free disk space count.
 
@@ -171,7 +197,7 @@ class ModelCache:
             keep: A folder that is not removed.
 
         Raises:
-            StatusError: The disk still has no room.
+            CacheError: The disk still has no room.
         """
         with self._lock:
             sweep(self.root)
@@ -187,46 +213,42 @@ class ModelCache:
                     _LOG.info("Removed %s from the cache to make room.", path)
             if total > self._limit_bytes:
                 _LOG.warning(
-                    "The cache in %s has %d MiB, more than its limit: all its versions are in use.",
+                    "The cache in %s has %d MiB, more than its limit: all its entries are in use.",
                     self.root,
                     total >> 20,
                 )
         if self._free_bytes() < needed_bytes:
-            raise BucketError(
-                Code.RESOURCE_EXHAUSTED,
-                f"The disk of the cache in {self.root} has no room for {needed_bytes} more bytes.",
+            raise CacheError(
+                f"the disk of the cache in {self.root} has no room for {needed_bytes} more bytes"
             )
 
     def _folder(self, uri: str) -> Path:
         if uri not in self._folders:
             text = normalise(uri)
             digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-            self._folders[uri] = self.root / f"{_model_name(text)}-{digest}"
+            self._folders[uri] = self.root / f"{_folder_name(text)}-{digest}"
         return self._folders[uri]
 
     def _free_bytes(self) -> int:
         return shutil.disk_usage(self.root).free
 
 
-def cache_error(folder: Path, error: OSError) -> StatusError:
+def cache_error(folder: Path, error: OSError) -> CacheError:
     """Return the error for a cache that cannot be written."""
-    return StatusError(
-        Code.RESOURCE_EXHAUSTED,
-        f"Cannot write to the cache in {folder}: {error.strerror or error}",
-    )
+    return CacheError(f"cannot write to the cache in {folder}: {error.strerror or error}")
 
 
-def _model_name(uri: str) -> str:
+def _folder_name(uri: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", uri.rpartition("/")[2])[:64]
 
 
-def _entry(folder: Path, number: int, mark: str) -> Path:
-    return folder / f"{number}-{mark}"
+def _entry(folder: Path, key: str, mark: str) -> Path:
+    return folder / f"{key}-{mark}"
 
 
-def _content(entry: Path, uri: str, number: int) -> Path:
-    # Below the model's name, because processes and logs show both.
-    return entry / _model_name(normalise(uri)) / str(number)
+def _content(entry: Path, uri: str, key: str) -> Path:
+    # Below a model's name, because processes and logs show both.
+    return entry / _folder_name(normalise(uri)) / str(key)
 
 
 def _lock_folder(folder: Path, kind: int) -> int | None:
@@ -246,7 +268,7 @@ def _lock_folder(folder: Path, kind: int) -> int | None:
     return None
 
 
-def _find_damage(entry: Path, content: Path) -> str | None:
+def _find_damage(entry: Path, content: Path, *, sizes_only: bool) -> str | None:
     try:
         files: dict[str, Any] = read_document(entry / _ENTRY, "model-cache-entry")["files"]
         found = {p.relative_to(content).as_posix() for p in content.rglob("*") if p.is_file()}
@@ -254,7 +276,8 @@ def _find_damage(entry: Path, content: Path) -> str | None:
             return f"missing or unexpected files {sorted(found ^ files.keys())}"
         for name, stored in files.items():
             path = content / name
-            if path.stat().st_size != stored["size"] or _crc32c(path) != stored["crc32c"]:
+            is_same = path.stat().st_size == stored["size"]
+            if not (is_same and (sizes_only or _crc32c(path) == stored["crc32c"])):
                 return f"{name} has changed"
     except (TimonelError, OSError, KeyError, TypeError, AttributeError) as error:
         return str(error)
@@ -310,5 +333,7 @@ def _write_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise cache_error(folder, error) from error
+    except CacheError:
+        raise
     except TimonelError as error:
-        raise BucketError(Code.RESOURCE_EXHAUSTED, error.message) from error
+        raise CacheError(error.message) from error

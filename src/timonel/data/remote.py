@@ -1,0 +1,95 @@
+"""Datasets in buckets, read from a verified local cache."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from timonel.data.manifest import MANIFEST_NAME, read_manifest
+from timonel.errors import CorruptError, NotFoundError
+from timonel.storage import digest_file, verify_file
+from timonel.storage.blobs import checksums_of
+from timonel.storage.content_cache import CONTENT, ContentCache, FolderLease
+from timonel.storage.object_store import ObjectStore
+from timonel.storage.replica import cache_folder
+
+CACHE_BYTES = 100 << 30
+_KEY = "dataset"
+_OTHER_PROCESS_S = 0.2
+_leases: dict[str, FolderLease] = {}
+
+
+def fetch_dataset(uri: str) -> Path:
+    """Return the local folder of the dataset at a URI, downloaded if it is not cached.
+
+    The manifest is read from the bucket each time. The folder is not removed while this process
+    runs.
+
+    Raises:
+        NotFoundError: No dataset is at ``uri``.
+        CorruptError: A shard differs from its digest in the manifest.
+        CacheError: The disk is full.
+        InputError: The bucket cannot be read.
+    """
+    store = ObjectStore(uri)
+    try:
+        manifest = store.read(MANIFEST_NAME)
+    except NotFoundError:
+        raise NotFoundError(
+            f"no dataset at {uri}: it has no {MANIFEST_NAME}", hint="check the URI"
+        ) from None
+    mark = hashlib.sha256(manifest).hexdigest()[:32]
+    if mark in _leases:
+        return _leases[mark].path
+    cache = ContentCache(cache_folder() / "datasets", CACHE_BYTES)
+    # Records have checksums, which readers verify.
+    while (lease := cache.lease(uri, _KEY, mark, sizes_only=True)) is None:
+        with cache.partial(uri, _KEY) as folder:
+            if folder is None:
+                time.sleep(_OTHER_PROCESS_S)
+            elif not cache.has(uri, _KEY, mark):
+                _download(store, cache, folder, mark, manifest)
+    _leases[mark] = lease
+    return lease.path
+
+
+def _download(
+    store: ObjectStore, cache: ContentCache, folder: Path, mark: str, manifest: bytes
+) -> None:
+    content = folder / CONTENT
+    content.mkdir(exist_ok=True)
+    (content / MANIFEST_NAME).write_bytes(manifest)
+    shards = read_manifest(content).shards
+    blobs = store.find()
+    lost = [shard.name for shard in shards if shard.name not in blobs]
+    if lost:
+        raise CorruptError(
+            f"the dataset at {store.uri} has no {lost[0]}", hint="copy the dataset there again"
+        )
+    paths = {shard.name: content / shard.name for shard in shards}
+    # Shards of an interrupted download; that may have been of another dataset.
+    kept = {shard.name for shard in shards if _is_there(paths[shard.name], shard.digest)}
+    missing = {name: path for name, path in paths.items() if name not in kept}
+    cache.make_room(sum(blobs[name].size for name in missing), folder)
+    store.download(missing, blobs)
+    for shard in shards:
+        with _removed_on_error(paths[shard.name]):
+            verify_file(paths[shard.name], shard.digest)
+    sums = {name: checksums_of(content / name).crc32c for name in (*paths, MANIFEST_NAME)}
+    cache.adopt(folder, store.uri, _KEY, mark, sums)
+
+
+def _is_there(path: Path, digest: str) -> bool:
+    return path.is_file() and digest_file(path) == digest
+
+
+@contextmanager
+def _removed_on_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except CorruptError:
+        path.unlink(missing_ok=True)
+        raise

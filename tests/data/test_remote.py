@@ -1,0 +1,147 @@
+"""Datasets in buckets."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.storage.faulty import FaultyServer
+from timonel.data import Dataset, convert
+from timonel.data import remote as data_remote
+from timonel.errors import CorruptError, InputError, NotFoundError
+from timonel.storage import Workspace, remote
+from timonel.storage.object_store import ObjectStore
+
+Server = tuple[str, FaultyServer]
+
+
+@pytest.fixture
+def local(tmp_path: Path, workspace: Workspace) -> Dataset:
+    for label in ("cat", "dog"):
+        (tmp_path / "raw" / label).mkdir(parents=True)
+        for number in range(10):
+            pixels = np.full((4, 4, 3), number + 10 * (label == "dog"), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "raw" / label / f"{number}.png")
+    return convert(tmp_path / "raw", tmp_path / "pets", workspace=workspace, shards=3)
+
+
+@pytest.fixture
+def uri(
+    faulty: Server, local: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    remote.publish(local.path, f"{faulty[0]}/pets")
+    faulty[1].downloads.clear()
+    yield f"{faulty[0]}/pets"
+    forget()
+
+
+def forget() -> None:
+    """Release what this process holds, as its end would."""
+    for lease in data_remote._leases.values():
+        lease.release()
+    data_remote._leases.clear()
+
+
+def test_a_dataset_in_a_bucket_is_the_same_and_downloaded_once(
+    faulty: Server, uri: str, local: Dataset
+) -> None:
+    for _ in range(3):
+        found = Dataset.open(f"{uri}/")
+        found.check_sizes()
+        assert list(found.payloads("train")) == list(local.payloads("train"))
+        forget()
+    assert (found.uri, found.artifact().uri) == (uri, uri)
+    assert (found.artifact().name, found.digest) == ("pets", local.digest)
+    counts = {p.rpartition("/")[2]: n for p, n in faulty[1].downloads.items()}
+    assert counts.pop("manifest.json") == 3
+    assert set(counts.values()) == {1}
+
+
+def test_processes_wait_for_the_one_that_downloads(faulty: Server, uri: str) -> None:
+    barrier = threading.Barrier(3)
+
+    def open_() -> str:
+        barrier.wait()
+        return Dataset.open(uri).digest
+
+    with ThreadPoolExecutor(3) as pool:
+        digests = {done.result() for done in [pool.submit(open_) for _ in range(3)]}
+    assert len(digests) == 1
+    shards = [n for path, n in faulty[1].downloads.items() if "manifest" not in path]
+    assert set(shards) == {1}
+
+
+def test_a_dataset_replaced_in_the_bucket_is_another_one(
+    uri: str, local: Dataset, tmp_path: Path, workspace: Workspace
+) -> None:
+    first = Dataset.open(uri)
+    other = convert(
+        tmp_path / "raw", tmp_path / "pets", workspace=workspace, seed=7, overwrite=True
+    )
+    remote.publish(other.path, uri, replace=True)
+    assert Dataset.open(uri).digest == other.digest != first.digest
+    first.verify()
+
+
+def test_shards_left_of_another_dataset_are_not_used(uri: str, tmp_path: Path) -> None:
+    part = Dataset.open(uri).path.parents[2] / "part-dataset" / "content"
+    (name, *_) = (path.name for path in Dataset.open(uri).shards("train"))
+    forget()
+    shutil.rmtree(tmp_path / "cache")
+    part.mkdir(parents=True)
+    (part / name).write_bytes(b"of another dataset")
+    Dataset.open(uri).verify()
+
+
+def test_damage_in_the_cache_is_repaired(faulty: Server, uri: str) -> None:
+    found = Dataset.open(uri)
+    forget()
+    shard = found.shards("train")[0]
+    shard.write_bytes(shard.read_bytes()[:-1])
+    Dataset.open(uri).verify()
+
+
+def test_damage_in_the_bucket_is_refused(uri: str, local: Dataset, tmp_path: Path) -> None:
+    store = ObjectStore(uri)
+    name = local.shards("train")[0].name
+    good = store.read(name)
+    store.write(name, bytes([good[0] ^ 1]) + good[1:])
+    with pytest.raises(CorruptError, match=rf"{name} has digest"):
+        Dataset.open(uri)
+    store.delete([name])
+    with pytest.raises(CorruptError, match=f"pets has no {name}: copy the dataset there again"):
+        Dataset.open(uri)
+    store.write(name, good)
+    Dataset.open(uri).verify()
+
+
+def test_an_interrupted_download_goes_on(
+    faulty: Server, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ObjectStore.__init__, "__kwdefaults__", {"patience_s": 0.1})
+    asked = []
+
+    def fault(method: str, path: str, *_: str) -> str | None:
+        if "tfrecord" in path:
+            asked.append(path)
+        return "away" if len(asked) > 2 else None
+
+    faulty[1].fault = fault
+    with pytest.raises(InputError, match="the server does not answer"):
+        Dataset.open(uri)
+    faulty[1].fault = lambda *_: None
+    Dataset.open(uri).verify()
+    assert max(n for path, n in faulty[1].downloads.items() if "tfrecord" in path) == 1
+
+
+def test_no_dataset_there_is_said_so(faulty: Server, uri: str) -> None:
+    with pytest.raises(NotFoundError, match=r"no dataset at .*/none: it has no manifest.json"):
+        Dataset.open(f"{faulty[0]}/none")
