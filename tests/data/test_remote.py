@@ -15,9 +15,10 @@ from PIL import Image
 from tests.storage.faulty import FaultyServer
 from timonel.data import Dataset, convert
 from timonel.data import remote as data_remote
-from timonel.errors import CorruptError, InputError, NotFoundError
+from timonel.errors import AlreadyExistsError, CorruptError, InputError, NotFoundError
 from timonel.storage import Workspace, remote
 from timonel.storage.object_store import ObjectStore
+from timonel.tracking import read_run
 
 Server = tuple[str, FaultyServer]
 
@@ -63,6 +64,37 @@ def test_a_dataset_in_a_bucket_is_the_same_and_downloaded_once(
     counts = {p.rpartition("/")[2]: n for p, n in faulty[1].downloads.items()}
     assert counts.pop("manifest.json") == 3
     assert set(counts.values()) == {1}
+
+
+def test_a_dataset_is_converted_to_a_bucket(
+    faulty: Server, uri: str, local: Dataset, tmp_path: Path, workspace: Workspace
+) -> None:
+    made = convert(tmp_path / "raw", f"{faulty[0]}/made", workspace=workspace, shards=3)
+    made.verify()
+    assert (made.uri, made.digest) == (f"{faulty[0]}/made", local.digest)
+    downloads = {path for path in faulty[1].downloads if "/made/" in path}
+    assert {path.rpartition("/")[2] for path in downloads} == {"manifest.json"}
+    run = read_run(workspace)
+    assert (run.name, run.outputs[0].uri) == ("made", made.uri)
+    with pytest.raises(AlreadyExistsError, match="made already exists: choose another"):
+        convert(tmp_path / "raw", made.uri, workspace=workspace)
+    again = convert(tmp_path / "raw", made.uri, workspace=workspace, seed=3, overwrite=True)
+    assert again.digest != made.digest
+    assert Dataset.open(made.uri).digest == again.digest
+
+
+def test_an_interrupted_conversion_to_a_bucket_is_invisible(
+    faulty: Server, local: Dataset, uri: str, tmp_path: Path, workspace: Workspace
+) -> None:
+    place = f"{faulty[0]}/made"
+    writes = iter([None] * 2)
+    faulty[1].fault = lambda method, *_: next(writes, "away") if method == "PUT" else None
+    with pytest.raises(InputError, match="the server does not answer"):
+        convert(tmp_path / "raw", place, workspace=workspace, shards=3)
+    faulty[1].fault = lambda *_: None
+    with pytest.raises(NotFoundError, match="no dataset at"):
+        Dataset.open(place)
+    convert(tmp_path / "raw", place, workspace=workspace, shards=3).verify()
 
 
 def test_processes_wait_for_the_one_that_downloads(faulty: Server, uri: str) -> None:

@@ -7,11 +7,12 @@ The same input and seed give byte-identical shards.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,7 @@ from timonel.data.manifest import (
     read_manifest,
     write_manifest,
 )
+from timonel.data.remote import check_absent, publish_dataset
 from timonel.data.schema import SPLITS, Split, Task, parse_column_type
 from timonel.data.shards import ConversionPlan, Outcome, plan_shards, write_shards
 from timonel.data.sources import Description, Entry, Scan, Source, SourceOptions, choose_source
@@ -37,7 +39,9 @@ from timonel.errors import AlreadyExistsError, DataError, FormatError, InputErro
 from timonel.storage import (
     Workspace,
     find_workspace,
+    is_local,
     local_path,
+    normalise,
     publish_dir,
     read_document,
     write_document,
@@ -58,7 +62,7 @@ _NAMED = 20
 @dataclass(frozen=True)
 class _Request:
     source: Source
-    target: Path
+    uri: str
     fractions: tuple[float, float, float] | None
     seed: int
     shards: int | None
@@ -88,12 +92,12 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     """Convert images or a CSV file to sharded TFRecords with a manifest.
 
     Every image is decoded once to check that training can decode it; its bytes are stored
-    unchanged. The destination is published atomically.
+    unchanged. The destination is published atomically; in a bucket, the manifest comes last.
 
     Args:
         source: A folder with one folder of images per label, or with ``train``, ``validation``
             and ``test`` of such folders; a CSV file of rows, or of image files with their labels.
-        destination: The folder to create.
+        destination: The folder to create, or its URI in a bucket.
         kind: ``images``, ``table``, or ``auto`` to detect it.
         label: The label column of a CSV file.
         splits: Fractions of train, validation and test, stratified by label; by default the
@@ -116,33 +120,36 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
         DataError: The raw data cannot be used.
     """
     check_paths(source, destination)
-    location, target = local_path(source), local_path(destination)
+    location, uri = local_path(source), normalise(destination)
     fractions = None if splits is None else check_fractions(splits)
     size = parse_bytes(shard_bytes)
-    check_overlap(location, target)
+    if is_local(uri):
+        check_overlap(location, Path(uri))
     types = {name: parse_column_type(word) for name, word in (columns or {}).items()}
     options = SourceOptions(
         label=label, columns=types, task=task, skip_bad=skip_bad, folders=folders
     )
     chosen = choose_source(location, kind)(location, options)
-    check_target(target, overwrite=overwrite)
-    request = _Request(chosen, target, fractions, seed, shards, size, overwrite, progress)
+    if is_local(uri):
+        check_target(Path(uri), overwrite=overwrite)
+    elif not overwrite:
+        check_absent(uri)
+    request = _Request(chosen, uri, fractions, seed, shards, size, overwrite, progress)
     scan = chosen.scan()
     place = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
-    with start_run(place, "convert", name=target.name, params=_params(request)) as run:
+    name = uri.rpartition("/")[2]
+    with start_run(place, "convert", name=name, params=_params(request)) as run:
         dataset = _convert(request, scan, run)
         _write_reference(place, dataset)
     mirror_in_background(place)
     for line in warnings_of(dataset):
-        _logger.warning("%s: %s", target, line)
+        _logger.warning("%s: %s", uri, line)
     return dataset
 
 
 def _convert(request: _Request, scan: Scan, run: RunWriter) -> Dataset:
     started = time.monotonic()
-    replace = request.overwrite or request.target.exists()
-    sweep(request.target.parent)  # leftovers of killed conversions
-    with publish_dir(request.target, replace=replace) as folder:
+    with _published(request) as folder:
         assignment, plan = _plan(request, scan)
         ticker = _Ticker(plan.records, request.progress)
         outcome = write_shards(plan, request.source, folder, ticker)
@@ -152,11 +159,26 @@ def _convert(request: _Request, scan: Scan, run: RunWriter) -> Dataset:
         write_manifest(folder, manifest)
     ticker.finish()
     run.input(_input(request, facts))
-    dataset = Dataset(str(request.target), manifest)
+    dataset = Dataset(request.uri, manifest)
+    if not is_local(request.uri):
+        dataset = Dataset.open(request.uri)
     seconds = time.monotonic() - started
     run.metrics({"records": dataset.count(), "bytes": facts.bytes, "seconds": round(seconds, 3)})
     run.output(dataset.artifact())
     return dataset
+
+
+@contextlib.contextmanager
+def _published(request: _Request) -> Iterator[Path]:
+    """Yield a folder that becomes the dataset if the block succeeds."""
+    if not is_local(request.uri):
+        with publish_dataset(request.uri, replace=request.overwrite) as folder:
+            yield folder
+        return
+    target = Path(request.uri)
+    sweep(target.parent)  # leftovers of killed conversions
+    with publish_dir(target, replace=request.overwrite or target.exists()) as folder:
+        yield folder
 
 
 def _plan(request: _Request, scan: Scan) -> tuple[SplitAssignment, ConversionPlan]:
@@ -267,7 +289,7 @@ def _check_outcome(outcome: Outcome, plan: ConversionPlan) -> None:
 def _params(request: _Request) -> dict[str, Any]:
     return {
         "source": str(request.source.location),
-        "destination": str(request.target),
+        "destination": request.uri,
         "splits": None if request.fractions is None else list(request.fractions),
         "seed": request.seed,
         **request.source.options.model_dump(mode="json", exclude_defaults=True),

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from timonel.data.manifest import MANIFEST_NAME, read_manifest
-from timonel.errors import CorruptError, NotFoundError
+from timonel.errors import AlreadyExistsError, CorruptError, NotFoundError
 from timonel.storage import digest_file, verify_file
 from timonel.storage.blobs import checksums_of
 from timonel.storage.content_cache import CONTENT, ContentCache, FolderLease
+from timonel.storage.locks import LockedError
 from timonel.storage.object_store import ObjectStore
+from timonel.storage.remote import publish
 from timonel.storage.replica import cache_folder
 
 CACHE_BYTES = 100 << 30
@@ -41,10 +44,10 @@ def fetch_dataset(uri: str) -> Path:
         raise NotFoundError(
             f"no dataset at {uri}: it has no {MANIFEST_NAME}", hint="check the URI"
         ) from None
-    mark = hashlib.sha256(manifest).hexdigest()[:32]
+    mark = _mark(manifest)
     if mark in _leases:
         return _leases[mark].path
-    cache = ContentCache(cache_folder() / "datasets", CACHE_BYTES)
+    cache = _cache()
     # Records have checksums, which readers verify.
     while (lease := cache.lease(uri, _KEY, mark, sizes_only=True)) is None:
         with cache.partial(uri, _KEY) as folder:
@@ -54,6 +57,60 @@ def fetch_dataset(uri: str) -> Path:
                 _download(store, cache, folder, mark, manifest)
     _leases[mark] = lease
     return lease.path
+
+
+def check_absent(uri: str) -> None:
+    """Check that no dataset is at a URI.
+
+    Raises:
+        AlreadyExistsError: One is there.
+        InputError: The bucket cannot be read.
+    """
+    if MANIFEST_NAME in ObjectStore(uri).find():
+        raise AlreadyExistsError(
+            f"{uri} already exists", hint="choose another destination, or use --overwrite"
+        )
+
+
+@contextmanager
+def publish_dataset(uri: str, *, replace: bool) -> Iterator[Path]:
+    """Yield an empty folder; upload it and keep it in the cache if the block succeeds.
+
+    The manifest is uploaded last.
+
+    Args:
+        uri: Where the dataset will be.
+        replace: Replace a dataset there.
+
+    Raises:
+        AlreadyExistsError: A dataset is there, and ``replace`` is false.
+        LockedError: Another process writes a dataset for this URI.
+        InputError: The bucket cannot be written.
+    """
+    cache = _cache()
+    with cache.partial(uri, "new") as folder:
+        if folder is None:
+            raise LockedError(f"another process writes {uri}", hint="wait for it, or stop it")
+        content = folder / CONTENT
+        shutil.rmtree(content, ignore_errors=True)  # of a killed process
+        content.mkdir()
+        yield content
+        publish(content, uri, last=MANIFEST_NAME, replace=replace)
+        mark = _mark((content / MANIFEST_NAME).read_bytes())
+        if not cache.has(uri, _KEY, mark):
+            cache.adopt(folder, uri, _KEY, mark, _sums(content))
+
+
+def _cache() -> ContentCache:
+    return ContentCache(cache_folder() / "datasets", CACHE_BYTES)
+
+
+def _mark(manifest: bytes) -> str:
+    return hashlib.sha256(manifest).hexdigest()[:32]
+
+
+def _sums(content: Path) -> dict[str, int]:
+    return {path.name: checksums_of(path).crc32c for path in content.iterdir()}
 
 
 def _download(
@@ -78,8 +135,9 @@ def _download(
     for shard in shards:
         with _removed_on_error(paths[shard.name]):
             verify_file(paths[shard.name], shard.digest)
-    sums = {name: checksums_of(content / name).crc32c for name in (*paths, MANIFEST_NAME)}
-    cache.adopt(folder, store.uri, _KEY, mark, sums)
+    for path in [path for path in content.iterdir() if path.name not in {*paths, MANIFEST_NAME}]:
+        path.unlink()
+    cache.adopt(folder, store.uri, _KEY, mark, _sums(content))
 
 
 def _is_there(path: Path, digest: str) -> bool:

@@ -24,7 +24,9 @@ def convert(
             "test; a CSV file of rows, or of image files (split,image_uri,label)."
         ),
     ],
-    destination: Annotated[str, typer.Argument(help="Folder of the new dataset.")],
+    destination: Annotated[
+        str, typer.Argument(help="Folder of the new dataset, or its URI in a bucket.")
+    ],
     *,
     kind: Annotated[
         Literal["auto", "images", "table"], typer.Option(help="Type of the source.")
