@@ -166,9 +166,11 @@ def _in_bucket(uri: str, *, create: bool, offline: bool) -> Workspace:
         content = (json.dumps(document("workspace", {})) + "\n").encode()
         store.create("FORMAT", content)
     parse_document(content.decode(errors="replace"), "workspace", f"{uri}/FORMAT")
-    if not (root / "FORMAT").exists():
+    path = root / "FORMAT"
+    if not path.exists():
         _make(root)
-    write_bytes(root / "FORMAT", content)
+    if path.read_bytes() != content:
+        write_bytes(path, content)
     return Workspace(root, uri, Replica(store, root))
 
 
