@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from timonel.engines import RoleSpec
-from timonel.training.job import roles
+from timonel.storage import Workspace
+from timonel.training.job import job_spec, roles
+from timonel.training.request import JobOptions, check_request
 from timonel.training.settings import Settings
 
 
@@ -59,3 +62,24 @@ def test_a_script_that_distributes_itself_has_the_tasks_that_were_asked_for() ->
 
 def test_mpirun_is_one_task() -> None:
     assert found(launcher="mpi", workers=4) == [CHIEF]
+
+
+def test_only_jobs_of_a_bucket_upload(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    request = check_request(
+        tmp_path / "train.py", data=None, settings=Settings(), params=None, args=()
+    )
+    local, bucket = (
+        job_spec(request, workspace, "job", JobOptions(seed=1))
+        for workspace in (Workspace(tmp_path), Workspace(tmp_path, "s3://bucket/team"))
+    )
+    assert [each.module for each in local.sidecars] == ["timonel.tracking.mirrors.sidecar"]
+    assert [each.module for each in bucket.sidecars] == [
+        "timonel.training.upload",
+        "timonel.tracking.mirrors.sidecar",
+    ]
+    assert bucket.preload == (*local.preload, "s3fs")
+    assert bucket.args == ("--workspace", "s3://bucket/team", "--run", "job")
+    assert bucket.epilogue is not None
+    assert bucket.epilogue.args == ("s3://bucket/team", "job")
+    assert str(tmp_path) not in str([bucket.args, bucket.sidecars, bucket.epilogue])
