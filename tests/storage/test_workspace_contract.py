@@ -364,6 +364,7 @@ def test_a_workspace_in_a_bucket_is_made_once_and_can_be_used_without_the_bucket
         find_workspace(uri, create=False, offline=True)
     made = find_workspace(f"{uri}/")
     assert made.uri == uri
+    assert made.root.stat().st_mode & 0o777 == 0o700
     assert made == find_workspace(uri, create=False)
     server.fault = lambda *_: "away"
     there = find_workspace(uri, create=False, offline=True)

@@ -169,6 +169,7 @@ def _in_bucket(uri: str, *, create: bool, offline: bool) -> Workspace:
     path = root / "FORMAT"
     if not path.exists():
         _make(root)
+        root.chmod(0o700)  # downloaded documents may hold secrets
     if path.read_bytes() != content:
         write_bytes(path, content)
     return Workspace(root, uri, Replica(store, root))
