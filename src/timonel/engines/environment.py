@@ -1,4 +1,4 @@
-"""Environments of a job's processes. Pure functions of the specification."""
+"""Environments of a job's processes, from the specification and this process's environment."""
 
 from __future__ import annotations
 

@@ -89,8 +89,11 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
     if place is not None:
         if found.is_remote:
             raise bucket_error("--cluster", found.uri)
-        if detach:
-            raise SpecError("--detach cannot be used with --cluster: the task runs here")
+        for option, is_given in (("detach", detach), ("engine", engine is not None)):
+            if is_given:
+                raise SpecError(
+                    f"--{option} cannot be used with --cluster or mpirun: the task runs here"
+                )
         return attached.train_here(request, found, job_options, place)
     if settings.distribution.launcher == "mpi":
         mpi.check_installed()
@@ -141,8 +144,14 @@ def submit(
         env: Further environment variables of the tasks.
 
     Raises:
+        SpecError: The engine runs tasks on other machines: what they save would not come back.
         EngineError: The job could not be started; its run has failed.
     """
+    if not engine.shares_machine:
+        raise SpecError(
+            f"the engine {engine.name!r} runs tasks on other machines, which cannot train yet",
+            hint="choose an engine of this machine",
+        )
     run_id = run_id or new_run_id("train")
     spec = job_spec(request, workspace, run_id, options)
     if env:

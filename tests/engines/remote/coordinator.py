@@ -45,11 +45,18 @@ class _Start:
     """One start of a task, which has a pod of its own."""
 
     task_id: str
-    generation: int
-    attempt: int
+    assignment: TaskAssignment
     channel: Channel | None = None
     has_exited: bool = False
     stop: StopOrder | None = None
+
+    @property
+    def generation(self) -> int:
+        return self.assignment["generation"]
+
+    @property
+    def attempt(self) -> int:
+        return self.assignment["attempt"]
 
 
 @dataclass
@@ -86,7 +93,8 @@ class PodLauncher:
             self._begin(name)
 
     def restart(self, action: StartTask) -> None:
-        self._assignments[action.task_id]["attempt"] = action.attempt
+        assignment = self._assignments[action.task_id]
+        self._assignments[action.task_id] = {**assignment, "attempt": action.attempt}
         self._begin(action.task_id)
 
     def stop(self, action: StopTasks) -> None:
@@ -104,8 +112,9 @@ class PodLauncher:
     def kill(self, action: KillTasks) -> None:
         for task_id in action.task_ids:
             start = self._starts.get(self._current.get(task_id, ""))
-            if start is not None and start.channel is not None:
-                self._lose(start)
+            if start is not None:
+                start.has_exited = True
+                self._hang_up(start)
 
     def close(self) -> None:
         for start in self._starts.values():
@@ -116,8 +125,7 @@ class PodLauncher:
         self._listener.close()
 
     def _begin(self, task_id: str) -> None:
-        assignment = self._assignments[task_id]
-        start = _Start(task_id, assignment["generation"], assignment["attempt"])
+        start = _Start(task_id, self._assignments[task_id])
         name = f"{task_id}-g{start.generation}-a{start.attempt}"
         self._starts[name] = start
         self._current[task_id] = name
@@ -150,7 +158,10 @@ class PodLauncher:
     def _connected(self, name: str, channel: Channel) -> None:
         start, pod = self._starts[name], self.pods(name)
         start.channel = channel
-        assignment = self._assignments[start.task_id]
+        if start.has_exited:
+            self._hang_up(start)  # it was killed before it was there
+            return
+        assignment = start.assignment
         role = next(r for r in self.spec.roles if r.name == assignment["task"]["type"])
         env = pod.environment({**self.spec.env, **role.env})
         env["TIMONEL_CLUSTER"] = encode_assignment(assignment)

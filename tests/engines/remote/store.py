@@ -50,7 +50,7 @@ class Replica:
         folder.mkdir(parents=True)
 
     def sync(self) -> None:
-        for path in self._folder.rglob("*"):
+        for path in _files(self._folder):
             name = str(path.relative_to(self._folder))
             with contextlib.suppress(FileNotFoundError, IsADirectoryError):
                 content = path.read_bytes()
@@ -67,3 +67,12 @@ class Replica:
                 aside = self._folder.with_name("download")
                 aside.write_bytes(content)
                 shutil.move(aside, path)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files below a folder, in which others are writing."""
+    while True:
+        try:
+            return [path for path in folder.rglob("*") if path.is_file()]
+        except FileNotFoundError:
+            continue  # a folder was renamed while it was listed

@@ -45,10 +45,17 @@ class TaskLauncher(Protocol):
         """Restart one task at its address."""
 
     def stop(self, action: StopTasks) -> None:
-        """Ask tasks to exit; kill those that have not within the grace period."""
+        """Ask tasks to exit; kill those that have not within the grace period.
+
+        A task that is not there, because it was never started or has exited, is reported at once
+        as exited with its agent lost.
+        """
 
     def kill(self, action: KillTasks) -> None:
-        """Kill tasks that have not exited long after they were asked to."""
+        """Kill tasks that have not exited long after they were asked to.
+
+        They never run later, even if they were about to start, and no `TaskExited` follows.
+        """
 
     def close(self) -> None:
         """Stop and release what is left."""
