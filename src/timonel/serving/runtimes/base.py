@@ -114,7 +114,7 @@ def refused(error: Exception) -> Pending:
 
 
 class ScheduledModel(LoadedModel):
-    """A version that schedules its requests itself, and so enforces deadlines.
+    """A version that schedules its requests itself, and rejects those whose deadline has passed.
 
     `close` may be called while cancelled requests are still being computed.
     """
@@ -124,10 +124,9 @@ class ScheduledModel(LoadedModel):
         signature: str,
         inputs: Mapping[str, Array],
         outputs: Sequence[str] | None = None,
-        deadline: float | None = None,
     ) -> dict[str, Array]:
         """Compute the outputs of a signature; see `submit`."""
-        return self.submit(signature, inputs, outputs, deadline).result()
+        return self.submit(signature, inputs, outputs).result()
 
     @abc.abstractmethod
     def submit(
