@@ -499,8 +499,8 @@ def test_under_load_every_request_has_its_own_answer(settings):
 def attempt(model, choose, values, deadline):
     try:
         if choose.random() < 0.5:
-            answer = model.run("s", rows(*values), ["y"], deadline)
             answer = model.run("s", rows(*values), ["y"])
+        else:
             future = model.submit("s", rows(*values), ["y"], deadline)
             if choose.random() < 0.2 and future.cancel():
                 return "cancelled"
