@@ -72,7 +72,7 @@ def submit(model, do, x=1.0, deadline_s=None):
 def recovered(model, before):
     until(lambda: model.pid not in {None, before})
     assert ask(model, "double", 4) == 8
-    assert not psutil.pid_exists(before)
+    until(lambda: not psutil.pid_exists(before))
 
 
 @pytest.mark.parametrize(
