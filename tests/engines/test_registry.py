@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,11 +9,12 @@ from timonel.engines import (
     engine_names,
     get_engine,
     get_service_engine,
+    registry,
     service_engine_names,
 )
 from timonel.engines.local import LocalEngine
 from timonel.engines.local.services import LocalServiceEngine
-from timonel.errors import SpecError
+from timonel.errors import EngineError, SpecError
 from timonel.storage import find_workspace
 
 
@@ -35,3 +37,15 @@ def test_a_service_engine_is_found_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"no such service engine: 'slurm': installed .*local"):
         get_service_engine("slurm", find_workspace(tmp_path / "space"))
     assert "local" in service_engine_names()
+
+
+def test_an_engine_that_cannot_be_loaded_names_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load() -> None:
+        raise ModuleNotFoundError("No module named 'slurm'")
+
+    entry = SimpleNamespace(name="slurm", value="timonel_slurm:Slurm", load=load)
+    monkeypatch.setattr(registry, "entry_points", lambda **_: [entry])
+    with pytest.raises(EngineError, match=r"'slurm' \(timonel_slurm:Slurm\) cannot be loaded: Mod"):
+        get_engine("slurm", find_workspace(tmp_path / "space"))

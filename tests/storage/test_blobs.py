@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 
 import google_crc32c
 import pytest
 
-from timonel.storage.blobs import Blob, blobs_from, fingerprint
+from timonel.storage import blobs
+from timonel.storage.blobs import Blob, blobs_from, fingerprint, is_copy
 
 S3 = {"size": 3, "ETag": '"900150983cd24fb0d6963f7d28e17f72"', "LastModified": "today"}
 GCS = {
@@ -57,3 +59,18 @@ def test_the_fingerprint_follows_the_objects(change):
     assert fingerprint(blobs_from({"b/1/x": S3}, "b/1")) == before
     assert fingerprint(blobs_from({"b/1/x": S3 | change}, "b/1")) != before
     assert fingerprint(blobs_from({"b/1/x": S3, "b/1/y": S3}, "b/1")) != before
+
+
+def test_a_file_is_compared_with_an_object(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    path.write_bytes(b"abc")
+    (known,) = blobs_from({"b/1/x": S3}, "b/1")
+    assert is_copy(path, known) is True
+    path.write_bytes(b"abd")
+    assert is_copy(path, known) is False
+    assert is_copy(path, Blob("x", 4, "1")) is False
+    assert is_copy(path, Blob("x", 3, "1")) is None
+    monkeypatch.setattr(blobs, "_PART_BYTES", 2)
+    parts = [hashlib.md5(part).digest() for part in (b"ab", b"d")]
+    etag = f'"{hashlib.md5(b"".join(parts)).hexdigest()}-2"'
+    assert is_copy(path, Blob("x", 3, etag)) is True

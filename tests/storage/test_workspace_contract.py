@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.faulty import FaultyServer
-from timonel.errors import AlreadyExistsError, FormatError, InputError, NotFoundError
+from timonel.errors import AlreadyExistsError, CorruptError, FormatError, InputError, NotFoundError
 from timonel.models.repository import workspace_models
 from timonel.storage import Workspace, find_workspace
 from timonel.storage.object_store import ObjectStore, UnavailableError
@@ -79,6 +79,45 @@ def test_runs_are_seen_elsewhere(machine: Machine, tmp_path: Path) -> None:
     assert there.path_of(found.outputs[0].uri) == there.jobs / run.run_id / "export/saved_model"
     assert read_run(there, run.run_id[:-2]).id == run.run_id
     assert lineage(there, run.run_id).focus is not None
+
+
+def test_a_location_cannot_lead_out_of_the_workspace(bucket_machine: Machine) -> None:
+    here = bucket_machine("a")
+    for below in ("../../outside/model", "models/../../x", "models//x", "./x"):
+        with pytest.raises(InputError, match="leads out of the workspace"):
+            here.path_of(f"{here.uri}/{below}")
+
+
+def test_other_weights_of_the_same_size_are_uploaded(bucket_machine: Machine) -> None:
+    here = bucket_machine("a")
+    assert here.replica is not None
+    folder = saved_model(here.jobs / "job" / "export")
+    weights = folder / "variables" / "variables.data"
+    # S3 has no checksum of the content of files that are uploaded in parts.
+    for content in (b"1", b"2"):
+        weights.write_bytes(content * (101 << 20))
+        here.replica.push_folder(folder, folder, replace=True)
+    there = bucket_machine("b")
+    assert there.replica is not None
+    copy = there.jobs / "job" / "export"
+    assert there.replica.pull_folder(copy)
+    assert (copy / "variables" / "variables.data").read_bytes()[:8] == b"22222222"
+
+
+def test_a_damaged_run_does_not_hide_the_others(bucket_machine: Machine) -> None:
+    here = bucket_machine("a")
+    assert here.replica is not None
+    for name in ("good", "bad"):
+        with start_run(here, "train", run_id=name) as run:
+            run.metrics({"loss": 1.0}, step=1)
+            here.replica.push_run(name)
+            run.metrics({"loss": 0.5}, step=2)
+    first = min(name for name in here.replica.store.find("runs/bad/events"))
+    here.replica.store.delete([first])
+    there = bucket_machine("b")
+    assert [run.id for run in list_runs(there)] == ["good"]
+    with pytest.raises(CorruptError, match="the events of bad"):
+        read_run(there, "bad")
 
 
 def test_a_run_is_followed_elsewhere(machine: Machine) -> None:

@@ -71,10 +71,20 @@ class Agent:
         (TaskExit(exit_code=1, report=REPORT), 1, "failed", "user-error: Zero.* is above"),
         (TaskExit(exit_code=3), 3, "failed", "ended with exit code 3"),
         (TaskExit(signal=9, oom_killed=True), 137, "failed", "because memory ran out"),
-        (TaskExit(exit_code=75), 75, "running", "lost-peer: .*train-1 goes on where it was"),
-        (TaskExit(signal=9), 137, "running", "crashed: .*train-1 goes on where it was"),
-        (TaskExit(signal=9, hung="no sign of life"), 137, "running", "hung: .* goes on"),
-        (TaskExit(agent_lost=True), 75, "running", "the agent of chief-0 died: .* goes on"),
+        (
+            TaskExit(exit_code=75),
+            75,
+            "running",
+            "lost-peer: .*train-1 continues from its last checkpoint",
+        ),
+        (
+            TaskExit(signal=9),
+            137,
+            "running",
+            "crashed: .*train-1 continues from its last checkpoint",
+        ),
+        (TaskExit(signal=9, hung="no sign of life"), 137, "running", "hung: .* continues"),
+        (TaskExit(agent_lost=True), 75, "running", "the agent of chief-0 died: .* continues"),
     ],
 )
 def test_the_exit_of_a_task_that_failed(

@@ -101,7 +101,7 @@ def options(
         typer.Option(
             "--workspace",
             "-w",
-            metavar="FOLDER",
+            metavar="FOLDER|URI",
             help="Folder or bucket (s3://, gs://) of jobs, runs and models. [default: the nearest "
             ".timonel upwards]",
         ),

@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 
 from timonel.engines.base import Engine
 from timonel.engines.services import ServiceEngine
-from timonel.errors import SpecError
+from timonel.errors import EngineError, SpecError
 from timonel.storage import Workspace
 
 GROUP = "timonel.engines"
@@ -63,7 +63,15 @@ def _find(group: str, name: str) -> type:
             f"no such {kind}: {name!r}",
             hint=f"installed engines: {', '.join(_names(group)) or 'none'}",
         )
-    loaded = next(iter(found)).load()
+    entry = next(iter(found))
+    try:
+        loaded = entry.load()
+    except Exception as error:
+        raise EngineError(
+            f"the engine {name!r} ({entry.value}) cannot be loaded: "
+            f"{type(error).__name__}: {error}",
+            hint="repair or uninstall the package that provides it",
+        ) from error
     if not isinstance(loaded, type):
         raise SpecError(f"the engine {name!r} must be a class, got {loaded!r}")
     return loaded

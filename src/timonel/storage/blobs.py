@@ -14,6 +14,8 @@ from typing import Any
 import google_crc32c
 
 _BLOCK_BYTES = 1 << 20
+_PART_BYTES = 50 << 20
+"""Size of the parts in which s3fs uploads files of 100 MiB and more."""
 _MD5 = re.compile(r"[0-9a-f]{32}")
 # Fields of S3, GCS and other stores that change when an object is replaced, best first.
 _REVISIONS = ("generation", "ETag", "etag", "LastModified", "mtime", "updated", "created")
@@ -99,6 +101,25 @@ class Checksums:
             and blob.crc32c in {None, self.crc32c}
             and blob.md5 in {None, self.md5}
         )
+
+
+def is_copy(path: Path, blob: Blob) -> bool | None:
+    """Return whether a file has an object's content; None if no checksum can tell."""
+    if path.stat().st_size != blob.size:
+        return False
+    if blob.md5 is None and blob.crc32c is None:
+        return True if _etag_of_parts(path) == blob.revision.strip('"').lower() else None
+    return checksums_of(path).match(blob)
+
+
+def _etag_of_parts(path: Path) -> str:
+    """Return the ETag that S3 gives a file that s3fs uploads in parts: an MD5 of their MD5s."""
+    parts = []
+    with path.open("rb") as file:
+        while part := file.read(_PART_BYTES):
+            parts.append(hashlib.md5(part, usedforsecurity=False).digest())
+    joined = hashlib.md5(b"".join(parts), usedforsecurity=False).hexdigest()
+    return f"{joined}-{len(parts)}"
 
 
 def checksums_of(path: Path) -> Checksums:

@@ -34,7 +34,7 @@ from pathlib import Path
 
 from timonel.errors import AlreadyExistsError, CorruptError, NotFoundError
 from timonel.storage.atomic import ASIDE_PREFIX, append_bytes, aside_name, publish_dir, sweep
-from timonel.storage.blobs import Blob, Checksums, checksums_of
+from timonel.storage.blobs import Blob, Checksums, is_copy
 from timonel.storage.locks import exclusive
 from timonel.storage.object_store import ObjectStore, local_files
 
@@ -110,20 +110,16 @@ class Replica:
         self.store.download(others, known)
         for name, blobs in runs.items():
             try:
-                self._pull_events(name, blobs)
-            except DivergedError as error:
-                self._set_aside(name, blobs, error)
+                self._pull_events_of(name, blobs)
+            except CorruptError as error:
+                if run_id:
+                    raise
+                _logger.warning("skipped run %s: %s", name, error)
+                records.pop(f"runs/{name}/{RECORD}", None)
         self.store.download(records, known)
         for name in [run_id] if run_id else self._local_runs():
             if self._is_behind(name, runs.get(name, {})):
-                try:
-                    self.push_run(name)
-                except DivergedError as error:
-                    self._set_aside(name, self.store.find(f"runs/{name}"), error)
-                except AlreadyExistsError as error:
-                    if run_id:
-                        raise
-                    _logger.warning("%s", error)  # one run must not hide the others
+                self._push_left(name, is_asked_for=run_id is not None)
 
     def create_run(self, run_id: str, record: bytes) -> None:
         """Reserve a run's ID by writing its record to the bucket.
@@ -169,7 +165,7 @@ class Replica:
         stale = {
             key: self.root / key
             for key, blob in blobs.items()
-            if not (self.root / key).is_file() or not checksums_of(self.root / key).match(blob)
+            if not (self.root / key).is_file() or not is_copy(self.root / key, blob)
         }
         self.store.download(stale, blobs)
 
@@ -194,7 +190,9 @@ class Replica:
         if not last:
             raise NotFoundError(f"{source} holds no model")
         blobs = self.store.find(key)
-        changed = {k: p for k, p in files.items() if k not in blobs or not _is_same(p, blobs[k])}
+        changed = {
+            k: p for k, p in files.items() if k not in blobs or not self._is_same(k, p, blobs[k])
+        }
         is_other = bool(changed) and last[-1] in blobs
         if is_other and not replace:
             raise AlreadyExistsError(
@@ -266,12 +264,33 @@ class Replica:
         size = events.stat().st_size if events.is_file() else 0
         return f"runs/{run_id}/{RECORD}" not in blobs or size > _end(_parts(run_id, blobs))
 
+    def _is_same(self, key: str, path: Path, blob: Blob) -> bool:
+        found = is_copy(path, blob)
+        return self.store.read(key) == path.read_bytes() if found is None else found
+
     def _check_same(self, key: str, path: Path, blob: Blob) -> None:
-        if not _is_same(path, blob) and self.store.read(key) != path.read_bytes():
+        if not self._is_same(key, path, blob):
             raise AlreadyExistsError(
                 f"{self.store.uri}/{key} differs from {path}",
                 hint="another machine wrote it: remove the local file to use the bucket's",
             )
+
+    def _pull_events_of(self, run_id: str, blobs: Mapping[str, Blob]) -> None:
+        try:
+            self._pull_events(run_id, blobs)
+        except DivergedError as error:
+            self._set_aside(run_id, blobs, error)
+
+    def _push_left(self, run_id: str, *, is_asked_for: bool) -> None:
+        """Push what an ended process left unpushed."""
+        try:
+            self.push_run(run_id)
+        except DivergedError as error:
+            self._set_aside(run_id, self.store.find(f"runs/{run_id}"), error)
+        except AlreadyExistsError as error:
+            if is_asked_for:
+                raise
+            _logger.warning("%s", error)  # one run must not hide the others
 
     def _pull_events(self, run_id: str, blobs: Mapping[str, Blob]) -> None:
         path = self.root / "runs" / run_id / EVENTS
@@ -371,10 +390,6 @@ def _content(path: Path, start: int, end: int | None = None) -> bytes:
     with path.open("rb") as file:
         file.seek(start)
         return file.read(-1 if end is None else end - start)
-
-
-def _is_same(path: Path, blob: Blob) -> bool:
-    return path.stat().st_size == blob.size and checksums_of(path).match(blob)
 
 
 def _match(content: bytes, blob: Blob) -> bool:

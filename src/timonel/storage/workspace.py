@@ -73,6 +73,8 @@ class Workspace:
         """
         below = normalise(uri).removeprefix(f"{self.uri}/")
         if self.is_remote and below != normalise(uri):
+            if {"", ".", ".."} & set(below.split("/")):  # a record of the bucket names it
+                raise InputError(f"the location {uri} leads out of the workspace")
             return self.root / below
         return local_path(uri)
 

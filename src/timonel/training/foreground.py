@@ -190,7 +190,7 @@ def _conclude(
         return "its traceback is above" if failure.reported else None
     if run.is_finished:
         return f"{run_id} has ended ({run.status})"
-    return f"start it again with the same command, and {run_id} goes on where it was"
+    return f"start it again with the same command, and {run_id} continues from its last checkpoint"
 
 
 def _exit_code(task_exit: TaskExit, failure: Failure, received: list[int]) -> int:

@@ -14,7 +14,7 @@ from timonel.engines import (
     engine_names,
     get_engine,
 )
-from timonel.errors import JobError, NotFoundError, SpecError
+from timonel.errors import EngineError, JobError, NotFoundError, SpecError
 from timonel.storage import Workspace, read_document, write_document
 from timonel.tracking import open_run, read_run
 from timonel.tracking.events import RESUME
@@ -116,5 +116,5 @@ def _engines(workspace: Workspace) -> Iterator[Engine]:
     for name in sorted(named - {None, DEFAULT_ENGINE}, key=str):
         try:
             yield get_engine(name, workspace)
-        except SpecError as error:
+        except (SpecError, EngineError) as error:
             _logger.warning("jobs are missing: %s", error.message)

@@ -148,8 +148,8 @@ EXTRAS = (
     ("mlflow", "mlflow", "runs mirrored to MLflow, for 'mlflow ui'"),
     ("wandb", "wandb", "runs mirrored to Weights & Biases, with '--wandb'"),
     ("mpi", "mpi4py", "tasks that mpirun starts, with '--launcher mpi'"),
-    ("s3", "s3fs", "models and checkpoints in s3:// buckets"),
-    ("gcs", "gcsfs", "models and checkpoints in gs:// buckets"),
+    ("s3", "s3fs", "workspaces, datasets, models and checkpoints in s3:// buckets"),
+    ("gcs", "gcsfs", "workspaces, datasets, models and checkpoints in gs:// buckets"),
 )
 """Extras: name, module that it installs, and purpose."""
 
