@@ -34,6 +34,7 @@ def test_variables_of_ports() -> None:
         ({"command": ("envoy",)}, "either a module or a command"),
         ({"ports": ("a", "a")}, "duplicate ports"),
         ({"check": HealthCheck(port="grpc")}, "the checked port grpc"),
+        ({"args": ("--port=$(PORT_HTP)",)}, r"\$\(PORT_HTP\) in .* is none of its ports"),
         ({"name": "1st"}, "name"),
         ({"colour": "red"}, "colour"),
     ],

@@ -106,6 +106,12 @@ class ServiceSpec(_Spec):
             raise ValueError(f"duplicate ports: {list(self.ports)}")
         if self.check.port is not None and self.check.port not in self.ports:
             raise ValueError(f"the checked port {self.check.port} is not one of its ports")
+        known = {*port_variables(dict.fromkeys(self.ports, 0)), *self.env}
+        for text in (*self.command, *self.args):
+            for name in _REFERENCE.findall(text):
+                # Other names may be variables of the machine.
+                if name.startswith("PORT") and name not in known:
+                    raise ValueError(f"$({name}) in {text!r} is none of its ports: {sorted(known)}")
         return self
 
     @property
