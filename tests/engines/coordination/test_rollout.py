@@ -10,6 +10,7 @@ from timonel.engines.coordination.rollout import (
     RESET_AFTER_S,
     SURGE,
     Replica,
+    adopted,
     changes,
     checked,
     ended,
@@ -118,3 +119,11 @@ def test_readiness_follows_the_checks() -> None:
 
 def test_a_replica_without_a_process_stops_at_once() -> None:
     assert stopping(replica(state="restarting"), 1.0, 0.0) is None
+
+
+def test_a_deadline_of_a_clock_that_was_ahead_is_moved() -> None:
+    spec = ServiceSpec(name="web", module="m", start_timeout_s=90)
+    waiting = Replica(name="web-1-1", revision=1, template=spec.template, since=0, due_at=1e6)
+    assert adopted(waiting, spec, 100.0).due_at == 190.0
+    soon = waiting.model_copy(update={"due_at": 150.0})
+    assert adopted(soon, spec, 100.0) == soon

@@ -159,3 +159,11 @@ def stopping(replica: Replica, grace_s: float, now: float) -> Replica | None:
         return None
     update = {"state": "stopping", "since": now, "due_at": now + grace_s}
     return replica.model_copy(update=update)
+
+
+def adopted(replica: Replica, spec: ServiceSpec, now: float) -> Replica:
+    """Return a replica of an earlier supervisor, whose clock may have been ahead."""
+    latest = now + max(BACKOFF_MAX_S, spec.start_timeout_s, spec.stop_grace_s)
+    if replica.due_at is None or replica.due_at <= latest:
+        return replica
+    return replica.model_copy(update={"due_at": latest})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -146,6 +147,42 @@ def test_a_signal_to_stop_ends_the_replicas_and_keeps_the_service(harness: Local
     assert (status.state, status.replicas, status.requested) == (ServiceState.DOWN, (), 1)
     harness.engine.scale("web", 1)
     harness.wait_until(lambda s: s.is_settled)
+
+
+def test_a_request_during_a_shutdown_is_fulfilled(harness: LocalHarness) -> None:
+    harness.apply("ignore-term", stop_grace_s=1.0)
+    supervisor(harness).signal(signal.SIGTERM)
+    harness.wait_until(lambda s: s.replicas[0].state == "stopping")
+    harness.engine.scale("web", 2)
+    status = harness.wait_until(lambda s: s.is_settled and len(s.ready) == 2)
+    assert status.requested == 2
+
+
+def test_nothing_of_a_service_outlives_its_folder(harness: LocalHarness) -> None:
+    harness.apply(replicas=2)
+    shutil.rmtree(harness.folder().root)
+    eventually(lambda: not harness.leftovers())
+
+
+def test_a_damaged_record_is_replaced(harness: LocalHarness) -> None:
+    before = pids(harness.apply(replicas=2))
+    kill_guard_and_supervisor(harness)
+    (harness.folder().root / "status.json").write_text("{")
+    harness.engine.apply(harness.spec(replicas=2))
+    after = harness.wait_until(lambda s: s.is_settled)
+    assert len(replicas(harness)) == len(pids(after)) == 2
+    assert not pids(after) & before
+
+
+def test_with_a_damaged_record_nothing_is_recorded(harness: LocalHarness) -> None:
+    harness.apply()
+    record = harness.folder().root / "status.json"
+    content = record.read_text()
+    record.write_text("{")
+    with pytest.raises(CorruptError):
+        harness.engine.delete("web")
+    assert not harness.folder().read_request().deleting
+    record.write_text(content)
 
 
 def test_a_stopped_supervisor_does_not_take_replicas_for_hung(harness: LocalHarness) -> None:

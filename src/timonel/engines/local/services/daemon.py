@@ -17,6 +17,7 @@ from timonel.engines.local.guard import fork_supervisor, run_guard, wait_for
 from timonel.engines.local.services.folder import ServiceFolder
 from timonel.engines.local.services.supervisor import Supervisor
 from timonel.processes.backoff import backoff_s
+from timonel.processes.tree import kill_all, marked
 from timonel.storage import exclusive
 
 _LOCK_TIMEOUT_S = 5.0
@@ -39,6 +40,9 @@ def _guard(folder: ServiceFolder, writer: int) -> None:
             begun = time.monotonic()
             supervisor = fork_supervisor(partial(_supervise, folder), descriptor)
             if wait_for(supervisor) == 0:
+                return
+            if not folder.root.is_dir():
+                kill_all(lambda: marked(folder.token))  # somebody removed the service's folder
                 return
             if descriptor is not None and not _has_begun(folder, supervisor):
                 return  # the command that started it reports the error

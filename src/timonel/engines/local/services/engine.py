@@ -148,12 +148,18 @@ def _unless_deleting(folder: ServiceFolder) -> Request:
 
 
 def _record(folder: ServiceFolder, before: Request, request: Request) -> None:
-    """Record a request, and have a supervisor fulfil it."""
+    """Record a request, and have a supervisor fulfil it.
+
+    Raises:
+        CorruptError: The supervisor cannot be found, as its record is damaged; nothing is recorded.
+    """
+    is_supervised = folder.is_supervised
+    supervisor = Identity.from_json(folder.read_record().supervisor) if is_supervised else None
     if request != before:
         folder.write_request(request)
-    if not folder.is_supervised:
+    if not is_supervised:
         _start_supervisor(folder)
-    elif supervisor := Identity.from_json(folder.read_record().supervisor):
+    elif supervisor is not None:
         # One that has just started and is not recorded yet reads the request anyway.
         supervisor.signal(signal.SIGUSR1)
 

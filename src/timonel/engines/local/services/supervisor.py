@@ -19,14 +19,16 @@ from timonel.engines.local.services import replica as processes
 from timonel.engines.local.services.folder import Record, ServiceFolder
 from timonel.engines.local.services.replica import ReplicaProcess
 from timonel.engines.services import ServiceSpec
-from timonel.errors import TimonelError
+from timonel.errors import CorruptError, TimonelError
 from timonel.processes.ports import PortReservation
 from timonel.processes.spawn import describe_exit
-from timonel.processes.tree import name_process, own_identity
+from timonel.processes.tree import kill_all, marked, name_process, own_identity
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _START_PERIOD_S = 0.1
 """Longest time between checks of a replica that is not ready yet."""
+_LOOK_S = 5.0
+"""Longest time between looks at the request: the folder may have been removed."""
 _RETRY_S = 1.0
 """Delay after the state could not be saved."""
 
@@ -48,7 +50,7 @@ class Supervisor:
         self._clock_offset_s = time.time() - time.monotonic()
         self._request = folder.read_request()
         own = own_identity().as_json()
-        self._record = folder.read_record().model_copy(update={"supervisor": own})
+        self._record = _record_of(folder).model_copy(update={"supervisor": own})
         self._published: Record | None = None
         self._processes: dict[str, ReplicaProcess] = {}
         self._wake = asyncio.Event()
@@ -59,9 +61,12 @@ class Supervisor:
         """Run the service; return when it is deleted, or stopped by a signal.
 
         Calls ``accepted`` once the supervisor can be signalled.
+
+        Raises:
+            NotFoundError: The folder was removed.
         """
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGUSR1, self._wake.set)
+        loop.add_signal_handler(signal.SIGUSR1, self._read_request)
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self._shut_down)
         self._adopt()
@@ -73,9 +78,12 @@ class Supervisor:
             self._request = self._folder.read_request()
             delay_s = self._reconcile()
             if self._is_ending and not self._record.replicas:
-                break
+                if self._folder.read_request() == self._request:
+                    break
+                self._is_shutting_down = False  # for a request that came meanwhile
+                continue
             try:
-                async with asyncio.timeout(delay_s):
+                async with asyncio.timeout(min(delay_s or _LOOK_S, _LOOK_S)):
                     await self._wake.wait()
             except TimeoutError:
                 continue
@@ -86,13 +94,21 @@ class Supervisor:
     def _is_ending(self) -> bool:
         return self._request.deleting or self._is_shutting_down
 
+    def _read_request(self) -> None:
+        """Wake the loop for a new request, which also ends a shutdown that has begun."""
+        self._is_shutting_down = False
+        self._wake.set()
+
     def _shut_down(self) -> None:
         self._is_shutting_down = True
         self._wake.set()
 
     def _adopt(self) -> None:
         """Take over the replicas of an earlier supervisor."""
-        for replica in self._record.replicas:
+        now = self._now()
+        for each in self._record.replicas:
+            replica = rollout.adopted(each, self._record.specs[each.template], now)
+            self._set(each.name, replica)
             process = processes.adopt(self._folder, replica)
             if process is not None:
                 logger.info("adopted %s", replica.name)
@@ -288,6 +304,16 @@ class Supervisor:
     def _now(self) -> float:
         """Return a steady time of day: clock changes must not cause timeouts."""
         return self._clock_offset_s + time.monotonic()
+
+
+def _record_of(folder: ServiceFolder) -> Record:
+    """Return the record of an earlier supervisor; without a readable one, kill its replicas."""
+    try:
+        return folder.read_record()
+    except CorruptError as error:
+        logger.error("%s: its replicas are started anew", error)  # noqa: TRY400 - of the file
+        kill_all(lambda: marked(folder.token))
+        return Record()
 
 
 def _is_due(replica: Replica, now: float) -> bool:
