@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -111,7 +112,7 @@ def test_two_terminals_train_together_and_go_on_after_a_kill(
     assert chief.wait(60) == 75
     run = only_run(workspace)
     assert run.status == "running"  # it is to go on
-    assert f"start it again with the same command, and {run.id} goes on" in terminals.shown(chief)
+    assert f"start it again with the same command, and {run.id} continues" in terminals.shown(chief)
 
     again = [
         terminals.start(*words, "--task-type", role, "--", "4") for role in ("chief", "worker")
@@ -192,7 +193,7 @@ def test_a_task_here_goes_on_after_a_kill_or_a_hang(
     task_of(killed).kill()
     assert killed.wait(30) == 128 + signal.SIGKILL
     run = only_run(workspace)
-    assert f"start it again with the same command, and {run.id} goes on" in terminals.shown(killed)
+    assert f"start it again with the same command, and {run.id} continues" in terminals.shown(killed)
 
     hung = start()
     task_of(hung).suspend()
@@ -225,6 +226,19 @@ def test_a_stuck_terminal_keeps_no_task_from_saving(
     assert process.wait(30) == 75
     assert process.stdout is not None
     process.stdout.close()
+
+
+def test_a_port_in_use_is_told_before_anything_is_recorded(
+    terminals: Terminals, waiting: Path, workspace: Workspace, tmp_path: Path
+) -> None:
+    with socket.create_server(("", 0)) as other:
+        port = other.getsockname()[1]
+        place = tmp_path / "cluster.json"
+        place.write_text(json.dumps({"cluster": {"chief": [f"127.0.0.1:{port}"]}}))
+        chief = terminals.start(waiting, "--cluster", place, "--task-type", "chief")
+        assert chief.wait(60) == 2
+    assert f"chief-0 cannot listen on 127.0.0.1:{port}: Address already" in terminals.shown(chief)
+    assert list_runs(workspace) == []
 
 
 def test_a_second_interrupt_kills(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -71,12 +72,14 @@ def train_here(
     """Run this process's task to its end.
 
     Raises:
+        SpecError: The task's port is in use; nothing has been recorded.
         JobError: The task failed; the error's exit code is the task's.
         Interrupted: The user pressed Ctrl-C.
     """
     if place.cluster is None:
         return _train_as_rank(request, workspace, options)
     cluster = place.cluster
+    _check_port(cluster)
     prefix = rendezvous.run_prefix(cluster.tasks, options.name)
     if cluster.is_chief:
         document = rendezvous.lead(request, workspace, prefix, options)
@@ -88,6 +91,22 @@ def train_here(
                 raise
             return _run_of(workspace, error.run_id)  # serving tasks end together with the run
     return _train(request, workspace, options, cluster, document)
+
+
+def _check_port(cluster: Cluster) -> None:
+    """Raise if another process listens on the task's port: TensorFlow would fail the run."""
+    if cluster.role == "evaluator":
+        return
+    address = cluster.tasks[cluster.role][cluster.index]
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", int(address.rpartition(":")[2])))
+        except OSError as error:
+            raise SpecError(
+                f"{cluster.task_id} cannot listen on {address}: {error.strerror}",
+                hint="stop the process that uses the port, or change the cluster",
+            ) from error
 
 
 def _train_as_rank(request: Request, workspace: Workspace, options: JobOptions) -> Run:
