@@ -193,7 +193,9 @@ def test_a_task_here_goes_on_after_a_kill_or_a_hang(
     task_of(killed).kill()
     assert killed.wait(30) == 128 + signal.SIGKILL
     run = only_run(workspace)
-    assert f"start it again with the same command, and {run.id} continues" in terminals.shown(killed)
+    assert f"start it again with the same command, and {run.id} continues" in terminals.shown(
+        killed
+    )
 
     hung = start()
     task_of(hung).suspend()
@@ -362,10 +364,11 @@ def test_ranks_that_mpirun_has_started(terminals: Terminals, workspace: Workspac
         "    signal.pause()\n"
     )
     words = ["-w", workspace.root, "train", script, "--launcher", "mpi", "--strategy", "none"]
-    for role, code in (("worker", 4), ("nobody", 0)):
+    # mpirun returns the code of the first to end: the worker, or the chief that stops with the run.
+    for role, codes in (("worker", {4, 75}), ("nobody", {0})):
         command, environ = ranks.mpirun([*TIMONEL, *map(str, words), "--name", role, "--", role], 2)
         process = subprocess.Popen(command, env=environ)
-        assert process.wait(60) == code
+        assert process.wait(60) in codes
     newest, before = list_runs(workspace)
     assert (newest.status, before.status) == ("succeeded", "failed")
     assert newest.params["timonel.workers"] == 2

@@ -116,14 +116,14 @@ def test_the_run_ends_with_its_chief(
 def test_a_stop_from_outside_leaves_the_run_open(
     number: signal.Signals, workspace: Workspace, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = signal.getsignal(number)
+    before = signal.signal(number, signal.SIG_DFL)  # with nohup, SIGHUP is ignored
     killed_early = Agent(TaskExit(signal=signal.SIGTERM), number)
     monkeypatch.setattr(foreground, "run_task", killed_early)
     with pytest.raises(JobError) as caught:
         run_here(workspace)
     assert (caught.value.exit_code, killed_early.demands) == (75, [Demand.STOP])
     assert record_of(workspace).status == "running"
-    assert signal.getsignal(number) is before
+    assert signal.signal(number, before) is signal.SIG_DFL
 
 
 def test_a_closed_terminal_does_not_matter_with_nohup(

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.storage.faulty import FaultyServer
-from timonel.errors import AlreadyExistsError, JobError
+from timonel.errors import AlreadyExistsError, JobError, NotFoundError
 from timonel.models.publish import open_export
 from timonel.storage import Workspace, find_workspace
 from timonel.storage.object_store import ObjectStore
 from timonel.tracking import Artifact, RunWriter, open_run, read_run, start_run
 from timonel.training.jobs import restore_job
-from timonel.training.upload import follow, upload_job
+from timonel.training.upload import alive_name, follow, upload_job
 
 Server = tuple[str, FaultyServer]
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "formats" / "1"
@@ -42,6 +42,13 @@ def run(faulty: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunW
     return open_run(find_workspace(faulty[0], offline=True), "job")
 
 
+def upload(uri: str, *, stop: bool = False, wait: Callable[[float], object]) -> bool:
+    def taken_over() -> None:
+        raise AssertionError("nobody took the job over")
+
+    return follow(uri, "job", stop=lambda: stop, wait=wait, taken_over=taken_over)
+
+
 def steps(*actions: Callable[[], object]) -> Callable[[float], object]:
     """Return a wait that does the next action each time."""
     left = iter(actions)
@@ -63,7 +70,7 @@ def test_a_job_is_followed_to_its_end(
         look()
         run.finish("succeeded")
 
-    assert follow(faulty[0], "job", stop=lambda: False, wait=steps(look, look, end))
+    assert upload(faulty[0], wait=steps(look, look, end))
     assert seen == [{}, {"loss": 1}, {"loss": 2}]
     assert read_run(elsewhere(), "job").status == "succeeded"
 
@@ -83,7 +90,7 @@ def test_a_server_that_is_away_delays_only_the_upload(
         faulty[1].fault = lambda *_: None
 
     wait = steps(lambda: leave("away"), lambda: leave("expired"), lambda: None, come_back)
-    assert follow(faulty[0], "job", stop=lambda: False, wait=wait)
+    assert upload(faulty[0], wait=wait)
     assert "the server does not answer" in caplog.text
     assert "the credentials have expired" in caplog.text
     found = read_run(elsewhere(), "job")
@@ -96,7 +103,7 @@ def test_a_stopped_upload_uploads_once_more(
     elsewhere: Callable[[], Workspace],
 ) -> None:
     run.metrics({"loss": 1.0})
-    assert not follow(faulty[0], "job", stop=lambda: True, wait=steps())
+    assert not upload(faulty[0], stop=True, wait=steps())
     assert read_run(elsewhere(), "job").metrics == {"loss": 1.0}
 
 
@@ -136,11 +143,64 @@ def test_only_a_silent_unsuccessful_job_is_resumed_elsewhere(
     run: RunWriter,
     elsewhere: Callable[[], Workspace],
 ) -> None:
-    run.metrics({"loss": 1.0})
-    upload_job(find_workspace(faulty[0]), "job")
-    with pytest.raises(JobError, match="job still runs on another machine: it reported 0 s ago"):
-        restore_job(elsewhere(), "job")
+    there = elsewhere()
+    upload(faulty[0], stop=True, wait=steps())
+    watched = []
+
+    def wait(seconds: float) -> None:
+        watched.append(seconds)
+        if len(watched) == 3:
+            upload(faulty[0], stop=True, wait=steps())
+
+    # Not an event in all the time: its process renews its sign of life.
+    with pytest.raises(JobError, match="job still runs on another machine"):
+        restore_job(there, "job", wait)
+    assert len(watched) == 3
     run.finish("succeeded")
     upload_job(find_workspace(faulty[0]), "job")
     with pytest.raises(JobError, match="only a failed or stopped job can be resumed"):
-        restore_job(elsewhere(), "job")
+        restore_job(there, "job", wait)
+
+
+def test_a_silent_job_is_watched_for_a_minute(
+    faulty: Server, run: RunWriter, elsewhere: Callable[[], Workspace]
+) -> None:
+    upload(faulty[0], stop=True, wait=steps())
+    watched: list[float] = []
+    # It has no specification, as no engine has started it.
+    with pytest.raises(NotFoundError, match=r"job\.json"):
+        restore_job(elsewhere(), "job", watched.append)
+    assert sum(watched) == 60
+
+
+def test_a_job_that_another_machine_continues_is_stopped_here(
+    faulty: Server, run: RunWriter, elsewhere: Callable[[], Workspace]
+) -> None:
+    stopped = []
+
+    def take_over() -> None:
+        replica = elsewhere().replica
+        assert replica is not None
+        replica.store.write(alive_name("job"), b"other")
+
+    ended = follow(
+        faulty[0],
+        "job",
+        stop=lambda: False,
+        wait=steps(lambda: None, take_over),
+        taken_over=lambda: stopped.append(True),
+    )
+    assert not ended
+    assert stopped == [True]
+
+
+def test_a_sign_of_life_whose_answer_is_lost_is_ones_own(faulty: Server, run: RunWriter) -> None:
+    def lose() -> None:
+        faulty[1].fault = lambda method, path, *_: (
+            "lost" if method == "PUT" and path.endswith("/alive") else None
+        )
+
+    def come_back() -> None:
+        faulty[1].fault = lambda *_: None
+
+    assert upload(faulty[0], wait=steps(lose, come_back, lambda: run.finish("succeeded")))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from timonel.engines import (
     DEFAULT_ENGINE,
@@ -16,14 +17,17 @@ from timonel.engines import (
 )
 from timonel.errors import EngineError, JobError, NotFoundError, SpecError
 from timonel.storage import Workspace, read_document, write_document
+from timonel.storage.object_store import ObjectStore
 from timonel.tracking import open_run, read_run
 from timonel.tracking.events import RESUME
 from timonel.tracking.reading import list_headers
 from timonel.training.handles import Job
+from timonel.training.upload import LONGEST_S, alive_name
 
 _FILE_NAME = "job.json"
-_SILENT_S = 60.0
-"""Time without an event after which a job of another machine counts as ended."""
+_SILENT_S = 3 * LONGEST_S
+"""Time without a sign of life after which a job of another machine counts as ended."""
+_LOOK_S = 1.0
 _logger = logging.getLogger(__name__)
 
 
@@ -71,10 +75,13 @@ def save_job(workspace: Workspace, spec: JobSpec) -> None:
     path.chmod(0o600)
 
 
-def restore_job(workspace: Workspace, ref: str) -> Job:
+def restore_job(
+    workspace: Workspace, ref: str, wait: Callable[[float], object] = time.sleep
+) -> Job:
     """Continue a job of another machine here, from its checkpoints in the bucket.
 
-    Its program and its data must be at the same places as there.
+    Its program and its data must be at the same places as there. A job that has not ended is
+    watched for a minute: if it lives, it is left alone.
 
     Raises:
         NotFoundError: No run matches, or it was not recorded in a bucket.
@@ -85,12 +92,8 @@ def restore_job(workspace: Workspace, ref: str) -> Job:
     run = read_run(workspace, ref, kind="train")
     if run.status == "succeeded":
         raise JobError(f"only a failed or stopped job can be resumed, but {run.id} is succeeded")
-    silent_s = time.time() - (run.last_event_at or run.started_at)
-    if not run.is_finished and silent_s < _SILENT_S:
-        raise JobError(
-            f"{run.id} still runs on another machine: it reported {silent_s:.0f} s ago",
-            hint=f"stop it there, or wait until it has been silent for {_SILENT_S:.0f} s",
-        )
+    if not run.is_finished and _lives(workspace, run.id, wait):
+        raise JobError(f"{run.id} still runs on another machine", hint="stop it there")
     spec = JobSpec.model_validate(
         read_document(workspace.runs / run.id / _FILE_NAME, "job")["spec"]
     )
@@ -105,6 +108,27 @@ def restore_job(workspace: Workspace, ref: str) -> Job:
         writer.finish("failed", str(error), "engine")
         raise
     return Job(run.id, engine)
+
+
+def _lives(workspace: Workspace, run_id: str, wait: Callable[[float], object]) -> bool:
+    """Watch a job of another machine for a sign of life."""
+    if workspace.replica is None:
+        return False
+    _logger.warning("watching for %.0f s whether %s still runs", _SILENT_S, run_id)
+    store = workspace.replica.store
+    before = _sign_of(store, run_id)
+    for _ in range(math.ceil(_SILENT_S / _LOOK_S)):
+        wait(_LOOK_S)
+        if _sign_of(store, run_id) != before:
+            return True
+    return False
+
+
+def _sign_of(store: ObjectStore, run_id: str) -> bytes | None:
+    try:
+        return store.read(alive_name(run_id))
+    except NotFoundError:
+        return None
 
 
 def _engines(workspace: Workspace) -> Iterator[Engine]:

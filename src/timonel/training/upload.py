@@ -14,16 +14,20 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from uuid import uuid4
 
+from timonel.engines import get_engine
 from timonel.errors import TimonelError
 from timonel.models.exports import read_export
 from timonel.storage import Workspace, find_workspace
-from timonel.storage.object_store import forget_connections
+from timonel.storage.object_store import ObjectStore, forget_connections
+from timonel.storage.replica import DivergedError
+from timonel.tracking import read_run
 from timonel.tracking.events import FILE_NAME, EventReader, is_over
 
 PATIENCE_S = 900.0
 """Time for uploads after the job's end, with a server that is away meanwhile."""
-_FIRST_S, _LONGEST_S = 1.0, 20.0
+_FIRST_S, LONGEST_S = 1.0, 20.0
 # Each upload adds an object: the interval grows with the job, to a few hundred objects a day.
 _SHARE = 0.05
 _logger = logging.getLogger(__name__)
@@ -48,12 +52,18 @@ def upload_job(workspace: Workspace, run_id: str) -> None:
     replica.push_run(run_id)
 
 
+def alive_name(run_id: str) -> str:
+    """Return the name of the object that changes every `LONGEST_S` while a job runs."""
+    return f"jobs/{run_id}/alive"
+
+
 def follow(
     uri: str,
     run_id: str,
     *,
     stop: Callable[[], bool],
     wait: Callable[[float], object],
+    taken_over: Callable[[], object],
     now: Callable[[], float] = time.monotonic,
 ) -> bool:
     """Upload a run while it goes on; return whether all of it was uploaded.
@@ -63,10 +73,12 @@ def follow(
         run_id: The run.
         stop: Whether to return after one last upload.
         wait: Waits for some seconds; may return early.
+        taken_over: Called if another machine continues the job; then this returns.
         now: Returns a time in seconds.
     """
     local = find_workspace(uri, create=False, offline=True)
     events = EventReader(local.runs / run_id / FILE_NAME)
+    sign = _SignOfLife(run_id)
     begun, has_ended = now(), False
     while True:
         stopping = stop()
@@ -77,14 +89,40 @@ def follow(
                 upload_job(workspace, run_id)
             elif workspace.replica is not None:
                 workspace.replica.push_run(run_id)
+                sign.renew(workspace.replica.store)
             if has_ended or stopping:
                 return has_ended
+        except DivergedError as error:
+            _logger.warning("%s", error)
+            taken_over()
+            return False
         except TimonelError as error:
             _logger.warning("%s", error)
             if stopping:
                 return False
             forget_connections()  # credentials may have been renewed
-        wait(min(_LONGEST_S, max(_FIRST_S, _SHARE * (now() - begun))))
+        wait(min(LONGEST_S, max(_FIRST_S, _SHARE * (now() - begun))))
+
+
+class _SignOfLife:
+    """Object that changes while a job runs: whatever the clocks say, others see that it lives."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._written: set[bytes] = set()
+
+    def renew(self, store: ObjectStore) -> None:
+        """Change the object.
+
+        Raises:
+            DivergedError: Another machine has changed it: the job continues there.
+        """
+        name, content = alive_name(self._run_id), uuid4().hex.encode()
+        if self._written and store.read(name) not in self._written:
+            raise DivergedError(f"{self._run_id} continues on another machine")
+        self._written.add(content)  # a write whose answer is lost may have succeeded
+        store.write(name, content)
+        self._written = {content}
 
 
 def _is_complete(folder: Path) -> bool:
@@ -102,7 +140,13 @@ def main(arguments: list[str]) -> int:
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    return 0 if follow(uri, run_id, stop=stopped.is_set, wait=stopped.wait) else 1
+
+    def stop_here() -> None:
+        workspace = find_workspace(uri, create=False, offline=True)
+        get_engine(read_run(workspace, run_id).header.engine, workspace).cancel(run_id)
+
+    done = follow(uri, run_id, stop=stopped.is_set, wait=stopped.wait, taken_over=stop_here)
+    return 0 if done else 1
 
 
 if __name__ == "__main__":

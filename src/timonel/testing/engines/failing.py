@@ -28,8 +28,9 @@ class FailingContract:
         assert texts[-1] == "RuntimeError: no such column"
 
     def test_a_reported_error_is_the_root(self, engine: EngineHarness) -> None:
-        steps = ("ready", "worker-0@exit:75", "ignore-term", "report:user-error", "exit:1")
-        status = engine.run(*steps)
+        first = ("worker-0@await:ignoring", "worker-0@exit:75")
+        steps = ("ready", *first, "ignore-term", "touch:ignoring", "sleep:0.3")
+        status = engine.run(*steps, "report:user-error", "exit:1")
         assert (status.cause, status.failed_task) == (FailureCause.USER_ERROR, "worker-1")
         assert status.message == "reported user-error"
 
