@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from timonel.engines import FailureCause, JobState, JobStatus
+from timonel.engines.environment import OUTCOME
 from timonel.storage import Workspace
 from timonel.tracking import read_run, start_run
 from timonel.training.evaluations import EvaluationRecords, FitEvaluations
-from timonel.training.finish import OUTCOME, finish_run, interruption, main
+from timonel.training.finish import finish_run, interruption, main
 from timonel.training.settings import Settings
 from timonel.training.spec import TrainSpec
 from timonel.training.worker.fit.checkpoints import FitState, Progress

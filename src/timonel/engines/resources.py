@@ -8,11 +8,13 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class _Part(BaseModel):
+class Requested(BaseModel):
+    """Part of a specification: immutable, without unknown fields."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Resources(_Part):
+class Resources(Requested):
     """Resources of one task or replica; what is not stated is not limited."""
 
     cpus: float | None = Field(default=None, gt=0, description="CPUs; may be a fraction.")
@@ -22,7 +24,7 @@ class Resources(_Part):
     )
 
 
-class Toleration(_Part):
+class Toleration(Requested):
     """A taint of machines that is accepted; the fields are Kubernetes'."""
 
     key: str = Field(description="Key of the taint.")
@@ -32,7 +34,7 @@ class Toleration(_Part):
     )
 
 
-class Volume(_Part):
+class Volume(Requested):
     """Storage that is mounted into tasks."""
 
     source: str = Field(description="What is mounted, in the engine's terms, as in pvc://NAME.")
@@ -40,7 +42,7 @@ class Volume(_Part):
     read_only: bool = Field(default=False, description="Whether tasks can only read it.")
 
 
-class Placement(_Part):
+class Placement(Requested):
     """Which machines may run a task."""
 
     node_selector: Mapping[str, str] = Field(

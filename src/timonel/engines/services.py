@@ -24,7 +24,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from timonel.engines.resources import Placement, Resources, Volume
+from timonel.engines.resources import Placement, Requested, Resources, Volume
 from timonel.storage.workspace import Workspace
 from timonel.units import Seconds
 
@@ -34,11 +34,7 @@ PortName = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,13}[a-z
 HttpPath = Annotated[str, StringConstraints(pattern=r"^/[!-~]*$")]
 
 
-class _Spec(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class HealthCheck(_Spec):
+class HealthCheck(Requested):
     """Readiness and liveness of a replica, checked over HTTP or TCP."""
 
     port: PortName | None = Field(default=None, description="Checked port; None: the first.")
@@ -56,7 +52,7 @@ class HealthCheck(_Spec):
     timeout_s: Seconds = Field(default=1.0, gt=0, description="Time limit of an answer.")
 
 
-class ServiceSpec(_Spec):
+class ServiceSpec(Requested):
     """Service specification: one program, run as identical replicas."""
 
     name: str = Field(

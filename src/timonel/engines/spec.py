@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from timonel.engines.resources import Placement, Resources, Volume
+from timonel.engines.resources import Placement, Requested, Resources, Volume
 from timonel.units import Seconds
 
 RoleName = Literal["chief", "worker", "ps", "evaluator"]
@@ -15,11 +15,7 @@ OnLoss = Literal["restart-job", "restart-task"]
 Success = Literal["all", "leader"]
 
 
-class _Spec(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class RoleSpec(_Spec):
+class RoleSpec(Requested):
     """Identical tasks of a role."""
 
     name: RoleName = Field(description="The role's name, as in TF_CONFIG.")
@@ -76,7 +72,7 @@ class RoleSpec(_Spec):
         return self.serves or self.name == "ps"
 
 
-class RestartPolicy(_Spec):
+class RestartPolicy(Requested):
     """Restart limits and delays of a job or a single task."""
 
     max_restarts: int = Field(default=3, ge=0, description="Restarts before the job fails.")
@@ -95,7 +91,7 @@ class RestartPolicy(_Spec):
     backoff_max_s: Seconds = Field(default=30.0, description="Maximum delay after doubling.")
 
 
-class CommandSpec(_Spec):
+class CommandSpec(Requested):
     """Command on the coordinator beside a job: ``python -m <module> <args>``."""
 
     module: str = Field(description="Python module to run.")
@@ -106,7 +102,7 @@ class CommandSpec(_Spec):
     )
 
 
-class JobSpec(_Spec):
+class JobSpec(Requested):
     """Job specification: one program, run as tasks by role.
 
     A job has a folder, which its tasks, sidecars and epilogue share, and each task has one of its

@@ -153,7 +153,7 @@ class ObjectStore:
         """Copy local files to objects, several at a time.
 
         Raises:
-            InputError: One cannot be written, or arrived with another size.
+            InputError: One cannot be written.
         """
         self._parallel(self._upload, files.items())
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from timonel.engines import JobState, JobStatus
+from timonel.engines.environment import OUTCOME
 from timonel.errors import Interrupted, TimonelError
 from timonel.models.exports import read_export, saved_model_of
 from timonel.storage import (
@@ -29,8 +30,6 @@ from timonel.training.option_values import parse_best
 from timonel.training.settings import Settings
 from timonel.training.spec import FILE_NAME, read_spec
 from timonel.training.upload import upload_job
-
-OUTCOME = "TIMONEL_JOB_OUTCOME"
 
 
 def finish_run(workspace: Workspace, run_id: str, outcome: JobStatus) -> None:
