@@ -206,6 +206,8 @@ class Coordinator:
         self._launcher = PodLauncher(spec, pods, node, self._loop, self._events.append)
 
     def run(self) -> None:
+        # The loop takes it from here on.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         commands = [self._run(command) for command in self._spec.sidecars]
         status = JobStatus.model_validate_json(
             self._store.get(f"{self._spec.job_id}/status") or b""

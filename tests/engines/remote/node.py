@@ -107,6 +107,8 @@ class Node:
         ask(self.port, do, **request)
 
     def _fork(self, name: str, run: Callable[[], None]) -> int:
+        """Run a function in a child, which unblocks SIGTERM when it can take it."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         pid = os.fork()
         if pid == 0:
             code = 1
@@ -118,6 +120,7 @@ class Node:
                 traceback.print_exc()
             sys.stderr.flush()
             os._exit(code)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         self._children[pid] = name
         return pid
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import time
 from collections.abc import Mapping
@@ -74,6 +75,7 @@ class Files:
 
 def run_pod(pod: Pod, store: Store, job_id: str, source: str | None, port: int) -> None:
     """Run the agent of a task until its coordinator hangs up, or either of them dies."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     files = Files(store, job_id, pod, source)
     sock = socket.create_connection(("127.0.0.1", port))
     agent = os.fork()
