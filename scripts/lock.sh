@@ -4,11 +4,11 @@
 set -eu
 uv=$1
 compile() {
-    "$uv" pip compile --quiet --python-version 3.11 --python-platform linux --generate-hashes \
+    "$uv" pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_31 --generate-hashes \
         --no-annotate --custom-compile-command "make lock" "$@"
 }
 # Without vizier, which requires a nightly build.
-compile pyproject.toml --extra cmaes --extra legacy-keras --extra mlflow --extra mpi --extra mysql \
+compile pyproject.toml --extra cmaes --extra endpoints --extra legacy-keras --extra mlflow --extra mpi --extra mysql \
     --extra postgresql --extra quantization --extra wandb --extra gcs --extra otel --extra s3 --extra tensorboard --group dev --group docs \
     -o requirements/dev.txt
 compile pyproject.toml --extra mlflow -c requirements/dev.txt -o requirements/demo.txt

@@ -20,6 +20,7 @@ from timonel._version import __version__
 
 if TYPE_CHECKING:
     from timonel.data import Dataset, convert
+    from timonel.endpoints import Endpoint, deploy
     from timonel.engines.base import JobState, JobStatus
     from timonel.errors import TimonelError
     from timonel.models import ModelRepository, ModelVersion, export
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Artifact",
     "Dataset",
+    "Endpoint",
     "Job",
     "JobState",
     "JobStatus",
@@ -46,6 +48,7 @@ __all__ = [
     "Workspace",
     "__version__",
     "convert",
+    "deploy",
     "export",
     "find_workspace",
     "lineage",
@@ -59,6 +62,7 @@ __all__ = [
 
 _HOMES = {
     "data": ("Dataset", "convert"),
+    "endpoints": ("Endpoint", "deploy"),
     "engines.base": ("JobState", "JobStatus"),
     "errors": ("TimonelError",),
     "models": ("ModelRepository", "ModelVersion", "export"),

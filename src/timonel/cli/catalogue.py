@@ -37,6 +37,11 @@ ENTRIES = (
     CommandEntry("tune", DAILY, "Search for the best parameters of a script in parallel trials."),
     CommandEntry("export", DAILY, "Publish the model of a run as the next version of a name."),
     CommandEntry("serve", DAILY, "Serve a model over REST and gRPC, as TensorFlow Serving does."),
+    CommandEntry(
+        "deploy",
+        DAILY,
+        "Deploy a model as an endpoint: one address, replicas that follow load.",
+    ),
     CommandEntry("predict", DAILY, "Get predictions from a model for files or rows."),
     CommandEntry(
         "runs", LOOK, "List, show and compare runs: parameters, metrics, inputs, outputs."
@@ -51,6 +56,7 @@ ENTRIES = (
     ),
     CommandEntry("data", LOOK, "Convert, list, show and verify datasets."),
     CommandEntry("servers", LOOK, "List and stop running servers."),
+    CommandEntry("endpoints", LOOK, "List, show, scale, split, roll back and delete endpoints."),
     CommandEntry("keys", LOOK, "Create, list and revoke API keys of servers."),
     CommandEntry("logs", KEEP, "Print the output of a job's tasks.", group="jobs"),
     CommandEntry("stop", KEEP, "Stop a job and keep its checkpoints.", group="jobs"),

@@ -43,6 +43,8 @@ FORMATS: Mapping[str, int] = {
     "bucket-listing": 1,
     "api-keys": 1,
     "study": 1,
+    "endpoint-revision": 1,
+    "endpoint-status": 1,
 }
 """Format number that this release writes for each kind of document."""
 

@@ -10,6 +10,7 @@ A workspace in a bucket has a local replica, see `timonel.storage.replica`.
   datasets/         references to datasets by digest
   servers/          one document per running server
   services/<name>/  one folder per service, owned by its engine
+  endpoints/<name>/ one folder per endpoint
   studies/<name>/   one folder per study of trials
 """
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 FOLDER_NAME = ".timonel"
 ENVIRONMENT_VARIABLE = "TIMONEL_WORKSPACE"
-_FOLDERS = ("jobs", "runs", "models", "datasets", "servers", "services", "studies")
+_FOLDERS = ("jobs", "runs", "models", "datasets", "servers", "services", "endpoints", "studies")
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,11 @@ class Workspace:
     def services(self) -> Path:
         """Folder of service folders."""
         return self.root / "services"
+
+    @property
+    def endpoints(self) -> Path:
+        """Folder of endpoints."""
+        return self.root / "endpoints"
 
     @property
     def studies(self) -> Path:

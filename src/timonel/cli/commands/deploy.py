@@ -1,0 +1,71 @@
+"""``timonel deploy``: put a model version behind an endpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from timonel.cli.groups import Json, StyledCommand, single
+from timonel.cli.options import is_given, takes
+from timonel.cli.settings import GlobalOptions
+from timonel.endpoints.deploy_options import DeployOptions
+
+if TYPE_CHECKING:
+    from timonel.endpoints.folder import EndpointStatus
+
+app = single()
+
+
+@app.command(cls=StyledCommand)
+@takes(DeployOptions)
+def deploy(
+    ctx: typer.Context,
+    model: Annotated[str, typer.Argument(help="Model: name, name/version, or folder of versions.")],
+    server_args: Annotated[
+        list[str] | None,
+        typer.Argument(help="Arguments after '--' go to 'timonel serve'.", metavar="[-- ARGS]"),
+    ] = None,
+    *,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until requests are answered.")
+    ] = True,
+    json: Json = False,
+    **options: Any,
+) -> None:
+    """Deploy a model as an endpoint: one address, replicas that follow load.
+
+    Deploying another version changes the endpoint once that version is ready.
+    """
+    import timonel
+    from timonel.cli.render import endpoints as render
+    from timonel.cli.render.output import console, print_json
+
+    settings = GlobalOptions.of(ctx)
+    remarks = settings.remarks(stderr=json)
+
+    def show_change(status: EndpointStatus) -> None:
+        if status.message:
+            remarks.print(status.message, style="dim", soft_wrap=True, markup=False)
+
+    endpoint = timonel.deploy(
+        model,
+        workspace=settings.workspace,
+        server_args=server_args or (),
+        wait=wait,
+        on_change=show_change,
+        **{name: value for name, value in options.items() if is_given(ctx, name)},
+    )
+    if json:
+        print_json(render.endpoint_json(endpoint))
+        return
+    spec, out = endpoint.spec, console()
+    out.print(f"[bold]{endpoint.name}[/bold] is revision {endpoint.revision.number}")
+    out.print(f"  REST  {spec.url}/v1/models/{spec.model_name}", soft_wrap=True)
+    out.print(f"  gRPC  {spec.host}:{spec.port}", soft_wrap=True)
+    remarks.print(
+        f"'timonel endpoints show {endpoint.name}' shows replicas and traffic; "
+        f"'timonel endpoints delete {endpoint.name}' stops it",
+        style="dim",
+        soft_wrap=True,
+    )

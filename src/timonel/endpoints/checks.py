@@ -1,0 +1,101 @@
+"""Check specifications of endpoints before they are recorded."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from timonel.endpoints.folder import list_endpoints
+from timonel.endpoints.gateway.access import read_api_keys
+from timonel.endpoints.spec import EndpointSpec
+from timonel.errors import NotFoundError, ServingError, SpecError
+from timonel.serving.references import resolve
+from timonel.storage import Workspace
+
+FIRST_PORT = 8501
+_PORTS = 100
+_RESERVED_ARGS = (
+    "--host", "--rest-port", "--grpc-port", "--version", "--detach", "--config", "--allow-host",
+    "--api-keys", "--jwt-issuer", "--tls-cert", "--tls-key", "--tls-client-ca", "--drain-s",
+)  # fmt: skip
+
+
+def validated(fields: Mapping[str, object]) -> EndpointSpec:
+    """Return a specification.
+
+    Raises:
+        SpecError: A field is invalid.
+    """
+    try:
+        return EndpointSpec.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        reason = str(first["msg"]).removeprefix("Value error, ")
+        raise SpecError(f"invalid endpoint: {where + ': ' if where else ''}{reason}") from error
+
+
+def check_spec(spec: EndpointSpec, workspace: Workspace) -> None:
+    """Check what a specification refers to.
+
+    Raises:
+        NotFoundError: A version or a file does not exist.
+        SpecError: An argument of the server belongs to the gateway, or a file is invalid.
+    """
+    for argument in spec.server_args:
+        if argument.partition("=")[0] in _RESERVED_ARGS:
+            raise SpecError(
+                f"the argument {argument} belongs to the gateway",
+                hint="use the options of 'timonel deploy'",
+            )
+    for version in spec.traffic.versions:
+        resolve(spec.model, workspace, version)
+    tls, jwt, keys = spec.access.tls, spec.access.jwt, spec.access.api_keys
+    for file in (*((tls.cert, tls.key) if tls else ()), *((jwt.jwks,) if jwt else ())):
+        if not Path(file).is_file():
+            raise NotFoundError(f"no such file: {file}")
+    if keys is not None:
+        read_api_keys(Path(keys))
+
+
+def free_port(host: str, workspace: Workspace) -> int:
+    """Return the first port that nothing listens at and no endpoint has."""
+    taken = {each.revision().spec.port for each in list_endpoints(workspace.endpoints)}
+    for port in range(FIRST_PORT, FIRST_PORT + _PORTS):
+        if port not in taken and _is_free(host, port):
+            return port
+    raise ServingError(
+        f"the ports {FIRST_PORT} to {FIRST_PORT + _PORTS - 1} are in use", hint="give --port"
+    )
+
+
+def check_port(host: str, port: int, workspace: Workspace) -> None:
+    """Check that an endpoint can listen.
+
+    Raises:
+        ServingError: The port is in use.
+    """
+    for each in list_endpoints(workspace.endpoints):
+        if each.revision().spec.port == port:
+            raise ServingError(
+                f"the endpoint {each.name} has the port {port}", hint="give another --port"
+            )
+    if not _is_free(host, port):
+        raise ServingError(f"the port {port} of {host} is in use", hint="give another --port")
+
+
+def _is_free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except (OSError, OverflowError) as error:
+            if getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            raise ServingError(f"cannot listen at {host}:{port}: {error}") from error
+    return True

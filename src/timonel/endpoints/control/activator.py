@@ -1,0 +1,146 @@
+"""Activator: delays requests to versions without a ready replica.
+
+Envoy keeps such a request, its body included, and asks here whether it may pass (external
+authorization over a Unix socket). The answer comes once there is a replica. No byte of a body
+passes through this process; Envoy's flow control limits what it buffers for each client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from timonel.endpoints.gateway.xds import SERVICE_HEADER
+
+_Message = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[_Message]]
+_Send = Callable[[_Message], Awaitable[None]]
+
+_RETRY_AFTER_S = 1
+_BACKLOG = 4096
+
+
+class Activator:
+    """ASGI application that answers once a version has a ready replica.
+
+    Args:
+        on_hold: Called with the name of a service when a request to it begins to wait.
+    """
+
+    def __init__(self, on_hold: Callable[[str], None]) -> None:
+        self._on_hold = on_hold
+        self._limits: Mapping[str, tuple[int, float]] = {}
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._held: Counter[str] = Counter()
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """Requests that wait, by name of the service."""
+        return +self._held
+
+    def configure(self, limits: Mapping[str, tuple[int, float]]) -> None:
+        """Set the known services.
+
+        Args:
+            limits: Most requests that wait at once, and longest wait in seconds, by service.
+        """
+        self._limits = limits
+
+    def release(self, service: str) -> None:
+        """Let the waiting requests of a service pass."""
+        waiting = self._waiting.pop(service, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+        """Answer a question of Envoy: 200 lets the request pass, others are its response."""
+        if scope["type"] != "http":
+            return
+        headers = {key.decode("latin-1"): value for key, value in scope["headers"]}
+        service = headers.get(SERVICE_HEADER, b"").decode("latin-1")
+        if service not in self._limits:
+            await _answer(send, 503, "no such version of the endpoint")
+            return
+        most, longest_s = self._limits[service]
+        if self._held[service] >= most:
+            await _answer(send, 503, f"{most} requests wait for a replica already")
+            return
+        self._held[service] += 1
+        try:
+            passed = await self._wait(service, longest_s, receive)
+        finally:
+            self._held[service] -= 1
+        if passed is None:
+            return  # the client has gone
+        if passed:
+            await _answer(send, 200, "")
+        else:
+            await _answer(send, 504, f"no replica got ready within {longest_s:g} s")
+
+    async def _wait(self, service: str, longest_s: float, receive: _Receive) -> bool | None:
+        """Return whether a replica is ready; None if the client has gone."""
+        loop = asyncio.get_running_loop()
+        ready = self._waiting.setdefault(service, loop.create_future())
+        self._on_hold(service)
+        gone = asyncio.ensure_future(_disconnected(receive))
+        try:
+            done, _ = await asyncio.wait(
+                (ready, gone), timeout=longest_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            gone.cancel()
+        if ready in done:
+            return True
+        return None if gone in done else False
+
+
+async def _disconnected(receive: _Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _answer(send: _Send, status: int, error: str) -> None:
+    body = json.dumps({"error": error}).encode() if error else b""
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    if status == 503:
+        headers.append((b"retry-after", b"%d" % _RETRY_AFTER_S))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def listen(app: Activator, path: Path) -> None:
+    """Serve the activator on a Unix socket until cancelled."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.bind(str(aside))
+        aside.chmod(0o600)
+        aside.replace(path)  # also of a process that was killed
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            # Envoy closes connections; it could use one that is being closed here.
+            timeout_keep_alive=86_400,
+            backlog=_BACKLOG,
+            http="httptools",
+        )
+        server = _Server(config)
+        await server.serve([sock])
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the process."""
+
+    def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
+        return contextlib.nullcontext()

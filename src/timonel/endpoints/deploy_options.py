@@ -1,0 +1,116 @@
+"""Options of `timonel.deploy` and ``timonel deploy``.
+
+Their defaults are those of a new endpoint; of an existing one, what is not given stays as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Annotated, TypedDict
+
+from timonel.options import Option
+
+Reference = str | os.PathLike[str]
+
+ADDRESS = "Address"
+SCALING = "Replicas"
+ACCESS = "TLS, keys and tokens"
+LIMITS = "Limits"
+
+
+class DeployOptions(TypedDict, total=False):
+    """Options of an endpoint."""
+
+    name: Annotated[
+        str | None,
+        Option(None, "Name of the endpoint.", ADDRESS, computed="the model's name"),
+    ]
+    host: Annotated[
+        str, Option("127.0.0.1", "Listen address; 0.0.0.0 for all interfaces.", ADDRESS)
+    ]
+    port: Annotated[
+        int | None,
+        Option(
+            None,
+            "Port of REST and gRPC.",
+            ADDRESS,
+            computed="the first free one from 8501",
+            least=1,
+        ),
+    ]
+    allow_host: Annotated[
+        Sequence[str],
+        Option(
+            (),
+            "Also accept this Host header, for example behind a reverse proxy. Applies to a "
+            "loopback address.",
+            ADDRESS,
+        ),
+    ]
+    min_replicas: Annotated[
+        int,
+        Option(
+            1, "Smallest number of replicas; 0 to scale to zero.", SCALING, flag="--min", least=0
+        ),
+    ]
+    max_replicas: Annotated[
+        int | None,
+        Option(
+            None,
+            "Largest number of replicas.",
+            SCALING,
+            flag="--max",
+            computed="number of cores",
+            least=1,
+        ),
+    ]
+    target_concurrency: Annotated[
+        float | None,
+        Option(
+            None,
+            "Requests in flight that a replica should have. It is kept at 70 % of this, as by "
+            "Knative.",
+            SCALING,
+            computed="100",
+        ),
+    ]
+    target_rps: Annotated[
+        float | None,
+        Option(None, "Requests per second of a replica, instead of a concurrency.", SCALING),
+    ]
+    policy: Annotated[
+        Reference | None,
+        Option(
+            None,
+            "YAML file with a scaling policy: windows, panic mode, delays and other metrics.",
+            SCALING,
+        ),
+    ]
+    tls_cert: Annotated[
+        Reference | None,
+        Option(None, "Serve over TLS with this certificate chain, in PEM.", ACCESS),
+    ]
+    tls_key: Annotated[Reference | None, Option(None, "Private key of the certificate.", ACCESS)]
+    api_keys: Annotated[
+        Reference | None,
+        Option(None, "Require API keys from this file of lines 'client=key'.", ACCESS),
+    ]
+    jwt_issuer: Annotated[str | None, Option(None, "Require tokens of this issuer.", ACCESS)]
+    jwt_audience: Annotated[str | None, Option(None, "Required audience of tokens.", ACCESS)]
+    jwt_jwks: Annotated[
+        Reference | None, Option(None, "File of the issuer's public keys (JWKS).", ACCESS)
+    ]
+    timeout_s: Annotated[
+        float,
+        Option(300.0, "Seconds for a response, including the start of a replica.", LIMITS),
+    ]
+    max_held: Annotated[
+        int,
+        Option(
+            1000,
+            "Requests that may wait for a first replica at once; others get 503.",
+            LIMITS,
+            least=1,
+        ),
+    ]

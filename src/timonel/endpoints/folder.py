@@ -1,0 +1,228 @@
+"""Layout and documents of endpoint folders.
+
+<endpoints>/                    mode 0700
+  controller.lock               locked by the control plane
+  gateway/                      configuration of Envoy, written by the control plane
+  <name>/revisions/<number>.json   endpoint-revision documents, write-once
+  <name>/deleted                exists once the endpoint is to be deleted
+  <name>/status.json            endpoint-status document, written by the control plane
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from timonel.endpoints.spec import EndpointSpec
+from timonel.errors import AlreadyExistsError, CorruptError, EngineError, NotFoundError
+from timonel.storage import document, read_document, write_document
+from timonel.storage.atomic import aside_name, create_bytes
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Revision(_Document):
+    """A numbered, immutable state of an endpoint.
+
+    Attributes:
+        number: Number, from 1.
+        created_at: Time in seconds since the epoch.
+        cause: What made it, such as ``deploy`` or ``rollback to 2``.
+        spec: Specification of the endpoint.
+    """
+
+    number: int
+    created_at: float
+    cause: str
+    spec: EndpointSpec
+
+
+class VersionStatus(_Document):
+    """Observed status of one version of an endpoint.
+
+    Attributes:
+        ready: Replicas that accept requests.
+        running: All replicas, those that start or stop included.
+        wanted: Replicas that the autoscaler wants.
+        concurrency: Average requests in flight over the stable window.
+        rate: Requests per second over the stable window.
+        held: Requests that wait for a first replica.
+        reason: Why the autoscaler wants that many.
+        message: Last failure of a replica.
+    """
+
+    ready: int = 0
+    running: int = 0
+    wanted: int = 0
+    concurrency: float = 0.0
+    rate: float = 0.0
+    held: int = 0
+    reason: str = ""
+    message: str | None = None
+
+
+class EndpointStatus(_Document):
+    """Observed status of an endpoint.
+
+    Attributes:
+        routed: Number of the revision whose traffic rules apply; 0 before the first.
+        proved: Versions that have had a ready replica.
+        versions: Status by version.
+        message: Why the latest revision does not apply yet.
+        rejected: Why Envoy does not listen with the latest settings.
+        at: Time of the status in seconds since the epoch.
+    """
+
+    routed: int = 0
+    proved: tuple[int, ...] = ()
+    versions: Mapping[int, VersionStatus] = {}
+    message: str | None = None
+    rejected: str | None = None
+    at: float = 0.0
+
+
+@dataclass(frozen=True)
+class EndpointFolder:
+    """Documents of one endpoint."""
+
+    root: Path
+
+    @property
+    def name(self) -> str:
+        """Name of the endpoint."""
+        return self.root.name
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the endpoint is to be deleted."""
+        return (self.root / "deleted").exists()
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all revisions, ascending."""
+        names = (path.stem for path in (self.root / "revisions").glob("[0-9]*.json"))
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def revision(self, number: int | None = None) -> Revision:
+        """Return a revision; the latest by default.
+
+        Raises:
+            NotFoundError: No such endpoint or revision.
+            CorruptError: The document is damaged.
+            FormatError: A newer release wrote it.
+        """
+        numbers = self.numbers()
+        if not numbers:
+            raise unknown_endpoint(self.name)
+        if number is not None and number not in numbers:
+            raise NotFoundError(
+                f"{self.name} has no revision {number}",
+                hint=f"it has {numbers[0]} to {numbers[-1]}",
+            )
+        path = self._path(numbers[-1] if number is None else number)
+        body = read_document(path, "endpoint-revision")
+        try:
+            return Revision.model_validate(body)
+        except ValueError as error:
+            reason = " ".join(str(error).split())[:200]
+            raise CorruptError(
+                f"the endpoint document {path} is damaged: {reason}",
+                hint="remove it to return to the revision before",
+            ) from error
+
+    def revisions(self) -> list[Revision]:
+        """Return all revisions, oldest first."""
+        return [self.revision(number) for number in self.numbers()]
+
+    def add(self, spec: EndpointSpec, cause: str, *, after: int) -> Revision:
+        """Add a revision and return it; the latest one if that has the same contents.
+
+        Args:
+            spec: The new specification.
+            cause: What made it.
+            after: Number of the revision that it changes; 0 for a new endpoint.
+
+        Raises:
+            EngineError: The endpoint is being deleted, or another change came in between.
+        """
+        if self.is_deleted:
+            raise EngineError(f"{self.name} is being deleted", hint="wait until it is gone")
+        numbers = self.numbers()
+        number = (numbers[-1] if numbers else 0) + 1
+        if number != after + 1:
+            raise self._changed_meanwhile()
+        if numbers:
+            latest = self.revision()
+            if latest.spec == spec:
+                return latest
+        revision = Revision(number=number, created_at=time.time(), cause=cause, spec=spec)
+        body = document("endpoint-revision", revision.model_dump(mode="json"))
+        self._path(number).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            create_bytes(self._path(number), json.dumps(body, indent=2).encode() + b"\n")
+        except AlreadyExistsError:
+            raise self._changed_meanwhile() from None
+        return revision
+
+    def delete(self) -> None:
+        """Request the end of the endpoint."""
+        (self.root / "deleted").touch()
+
+    def remove(self) -> None:
+        """Remove the folder; the endpoint disappears at once."""
+        aside = self.root.with_name(aside_name(self.name))
+        self.root.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+    def write_status(self, status: EndpointStatus) -> None:
+        """Publish the status."""
+        write_document(self.root / "status.json", "endpoint-status", status.model_dump(mode="json"))
+
+    def status(self) -> EndpointStatus:
+        """Return the last published status; an empty one without a readable document."""
+        try:
+            body = read_document(self.root / "status.json", "endpoint-status")
+            return EndpointStatus.model_validate(body)
+        except (NotFoundError, CorruptError, ValueError):
+            return EndpointStatus()  # observed anew by the control plane
+
+    def _path(self, number: int) -> Path:
+        return self.root / "revisions" / f"{number:06d}.json"
+
+    def _changed_meanwhile(self) -> EngineError:
+        return EngineError(
+            f"{self.name} was changed by another command meanwhile", hint="look, and try again"
+        )
+
+
+def list_endpoints(folder: Path) -> list[EndpointFolder]:
+    """Return the endpoints of a workspace by name."""
+    found = (path.parent for path in folder.glob("[a-z]*/revisions"))
+    return [EndpointFolder(path) for path in sorted(found)]
+
+
+def open_endpoint(folder: Path, name: str) -> EndpointFolder:
+    """Return an endpoint.
+
+    Raises:
+        NotFoundError: No such endpoint.
+    """
+    known = {endpoint.name: endpoint for endpoint in list_endpoints(folder)}
+    if name not in known:
+        raise unknown_endpoint(name, tuple(known))
+    return known[name]
+
+
+def unknown_endpoint(name: str, known: tuple[str, ...] = ()) -> NotFoundError:
+    """Return the error for an unknown endpoint."""
+    return NotFoundError(
+        f"no such endpoint: {name}",
+        hint=f"the endpoints are: {', '.join(known)}" if known else "'timonel deploy' makes one",
+    )

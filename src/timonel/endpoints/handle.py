@@ -1,0 +1,274 @@
+"""Handle of an endpoint: look at it and change it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from timonel.endpoints import folder as folders
+from timonel.endpoints.checks import check_spec, validated
+from timonel.endpoints.control.service import SERVICE, run_control
+from timonel.endpoints.folder import EndpointFolder, EndpointStatus, Revision
+from timonel.endpoints.gateway.process import SERVICE as GATEWAY
+from timonel.endpoints.spec import EndpointSpec
+from timonel.engines import ServiceEngine, ServiceState, ServiceStatus, get_service_engine
+from timonel.errors import EngineError, NotFoundError, ServingError, SpecError
+from timonel.storage import Workspace, exclusive
+
+_POLL_S = 0.1
+_DELETE_TIMEOUT_S = 60.0
+_LOCK_TIMEOUT_S = 120.0
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - to connect to, not to bind
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Handle of an endpoint."""
+
+    workspace: Workspace
+    name: str
+
+    @property
+    def folder(self) -> EndpointFolder:
+        """Documents of the endpoint."""
+        return EndpointFolder(self.workspace.endpoints / self.name)
+
+    @property
+    def spec(self) -> EndpointSpec:
+        """Latest specification."""
+        return self.folder.revision().spec
+
+    @property
+    def revision(self) -> Revision:
+        """Latest revision."""
+        return self.folder.revision()
+
+    @property
+    def revisions(self) -> list[Revision]:
+        """All revisions, oldest first."""
+        return self.folder.revisions()
+
+    @property
+    def status(self) -> EndpointStatus:
+        """Status that the control plane published last."""
+        return self.folder.status()
+
+    @property
+    def url(self) -> str:
+        """Address of REST and gRPC."""
+        return self.spec.url
+
+    @property
+    def is_controlled(self) -> bool:
+        """Whether the control plane runs."""
+        try:
+            return engine_of(self.workspace).service(SERVICE).state is ServiceState.ACTIVE
+        except NotFoundError:
+            return False
+
+    @property
+    def routed(self) -> Revision | None:
+        """The revision whose traffic applies; None before the first."""
+        number = self.status.routed
+        return self.folder.revision(number) if number else None
+
+    @property
+    def state(self) -> str:
+        """One of ready, starting, idle (at zero), deleting, or down (without a control plane)."""
+        if self.folder.is_deleted:
+            return "deleting"
+        if not self.is_controlled:
+            return "down"
+        versions = self.status.versions.values()
+        if any(each.ready for each in versions):
+            return "ready"
+        started = self.status.routed and not any(each.wanted for each in versions)
+        return "idle" if started else "starting"
+
+    @property
+    def services(self) -> dict[int, ServiceStatus]:
+        """Status of the service of each version, by version."""
+        found = {each.name: each for each in engine_of(self.workspace).services()}
+        prefix = f"{self.name}-v"
+        return {
+            int(key.removeprefix(prefix)): each
+            for key, each in sorted(found.items())
+            if key.startswith(prefix) and key.removeprefix(prefix).isdigit()
+        }
+
+    def change(self, cause: str, **changes: object) -> Revision:
+        """Add a revision with other fields, and return it.
+
+        Raises:
+            SpecError: A value is invalid.
+            EngineError: Another command changed the endpoint meanwhile.
+        """
+        before = self.folder.revision()
+        spec = validated({**before.spec.model_dump(), **changes})
+        check_spec(spec, self.workspace)
+        return record(self.workspace, spec, cause, after=before.number)
+
+    def split(self, percent: Mapping[int, int]) -> Revision:
+        """Distribute requests over versions by percentage; return the new revision."""
+        shares = " ".join(f"{version}={share}" for version, share in sorted(percent.items()))
+        traffic = {**self.spec.traffic.model_dump(), "percent": dict(percent)}
+        return self.change(f"split {shares}", traffic=traffic)
+
+    def scale(self, least: int | None = None, most: int | None = None) -> Revision:
+        """Change the bounds of the number of replicas; return the new revision."""
+        scaling = self.spec.scaling.model_dump()
+        if least is not None:
+            scaling |= {"min_replicas": least}
+        if most is not None:
+            scaling |= {"max_replicas": most}
+        scaling["initial_replicas"] = max(
+            scaling["min_replicas"], min(scaling["initial_replicas"], scaling["max_replicas"] or 1)
+        )
+        return self.change(
+            f"scale {scaling['min_replicas']} to {scaling['max_replicas']}", scaling=scaling
+        )
+
+    def rollback(self, number: int | None = None) -> Revision:
+        """Return to an earlier revision, by default the one before the latest.
+
+        It gets a new number; replicas of its versions that still run are kept.
+        """
+        numbers = self.folder.numbers()
+        if number is None:
+            if len(numbers) < 2:
+                raise SpecError(f"{self.name} has no earlier revision")
+            number = numbers[-2]
+        spec = self.folder.revision(number).spec
+        check_spec(spec, self.workspace)
+        return record(self.workspace, spec, f"rollback to {number}", after=numbers[-1])
+
+    def log_sources(self) -> list[tuple[str, str]]:
+        """Return replicas of versions, the gateway and the control plane, each with its service."""
+        engine = engine_of(self.workspace)
+        names = [service.name for service in self.services.values()]
+        found = []
+        for name in (*names, GATEWAY, SERVICE):
+            with contextlib.suppress(NotFoundError):
+                found += [(replica.name, name) for replica in engine.service(name).replicas]
+        return found
+
+    def log(self, service: str, replica: str) -> list[str]:
+        """Return the lines of a replica's output."""
+        return list(engine_of(self.workspace).logs(service, replica))
+
+    def delete(self) -> None:
+        """Delete the endpoint and its replicas; return once it is gone.
+
+        Raises:
+            EngineError: It is not gone after a minute.
+        """
+        with locked(self.workspace):
+            self.folder.delete()
+            run_control(self.workspace, engine_of(self.workspace))
+        deadline = time.monotonic() + _DELETE_TIMEOUT_S
+        while self.name in {each.name for each in list_endpoints(self.workspace)}:
+            if time.monotonic() > deadline:
+                raise EngineError(
+                    f"{self.name} is still being deleted", hint="its replicas finish requests"
+                )
+            time.sleep(_POLL_S)
+
+    def wait(
+        self, timeout_s: float = 600.0, on_change: Callable[[EndpointStatus], None] | None = None
+    ) -> None:
+        """Wait until the latest revision gets the traffic and has a ready replica.
+
+        Args:
+            timeout_s: Time limit in seconds.
+            on_change: Called when the status has changed.
+
+        Raises:
+            ServingError: It does not get ready in time, or the gateway cannot listen.
+        """
+        deadline, begun = time.monotonic() + timeout_s, time.time()
+        number, shown = self.revision.number, None
+        while True:
+            status = self.status
+            if status.message != shown and on_change is not None:
+                on_change(status)
+                shown = status.message
+            done = status.routed >= number and any(v.ready for v in status.versions.values())
+            if done and self._is_listening():
+                return
+            if status.rejected and status.at > begun:
+                raise ServingError(
+                    f"the gateway cannot listen for {self.name}: {status.rejected}",
+                    hint="deploy it with other options, or delete it",
+                )
+            if time.monotonic() > deadline:
+                why = status.message or next(
+                    (v.message for v in status.versions.values() if v.message), "it starts"
+                )
+                raise ServingError(
+                    f"{self.name} is not ready after {timeout_s:g} s: {why}",
+                    hint=f"see 'timonel endpoints logs {self.name}'",
+                )
+            time.sleep(_POLL_S)
+
+    def _is_listening(self) -> bool:
+        spec = self.spec
+        host = _ANY.get(spec.host, spec.host)
+        try:
+            socket.create_connection((host, spec.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+
+def list_endpoints(workspace: Workspace) -> list[Endpoint]:
+    """Return the endpoints of a workspace by name."""
+    return [Endpoint(workspace, each.name) for each in folders.list_endpoints(workspace.endpoints)]
+
+
+def open_endpoint(workspace: Workspace, name: str) -> Endpoint:
+    """Return an endpoint.
+
+    Raises:
+        NotFoundError: No such endpoint.
+    """
+    return Endpoint(workspace, folders.open_endpoint(workspace.endpoints, name).name)
+
+
+def record(workspace: Workspace, spec: EndpointSpec, cause: str, after: int | None) -> Revision:
+    """Add a revision, and have the control plane run.
+
+    Args:
+        workspace: The workspace.
+        spec: The new specification.
+        cause: What made it.
+        after: Number of the revision that it changes; None for a new endpoint.
+
+    Raises:
+        EngineError: Another command changed the endpoint meanwhile.
+    """
+    with locked(workspace):
+        folder = EndpointFolder(workspace.endpoints / spec.name)
+        revision = folder.add(spec, cause, after=after or 0)
+        run_control(workspace, engine_of(workspace))
+    return revision
+
+
+def start_control(workspace: Workspace) -> None:
+    """Start the control plane if there are endpoints, for example after a reboot."""
+    with locked(workspace):
+        if list_endpoints(workspace):
+            run_control(workspace, engine_of(workspace))
+
+
+def engine_of(workspace: Workspace) -> ServiceEngine:
+    """Return the engine of a workspace's endpoints."""
+    return get_service_engine(None, workspace)
+
+
+def locked(workspace: Workspace) -> contextlib.AbstractContextManager[None]:
+    """Lock out the end of the control plane, which follows that of the last endpoint."""
+    workspace.endpoints.mkdir(mode=0o700, exist_ok=True)
+    return exclusive(workspace.endpoints / ".lock", timeout_s=_LOCK_TIMEOUT_S)

@@ -1,0 +1,156 @@
+"""Deploy models as endpoints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Unpack
+
+from timonel.endpoints.autoscaling.policy import ScalingPolicy
+from timonel.endpoints.autoscaling.policy_files import read_policy
+from timonel.endpoints.checks import check_port, check_spec, free_port, validated
+from timonel.endpoints.deploy_options import DeployOptions
+from timonel.endpoints.folder import EndpointStatus, open_endpoint
+from timonel.endpoints.gateway.process import envoy_binary
+from timonel.endpoints.handle import Endpoint, record
+from timonel.endpoints.spec import EndpointSpec, endpoint_name
+from timonel.errors import NotFoundError, SpecError
+from timonel.options import documented
+from timonel.processes.cores import usable_cores
+from timonel.serving.manager.sources import version_folders
+from timonel.serving.references import resolve, split_reference
+from timonel.serving.settings import Specific
+from timonel.storage import Workspace, find_workspace, is_local, local_path
+from timonel.storage.workspace import bucket_error
+
+
+@documented(DeployOptions)
+def deploy(
+    model: str,
+    *,
+    workspace: Workspace | str | os.PathLike[str] | None = None,
+    server_args: Sequence[str] = (),
+    wait: bool = True,
+    on_change: Callable[[EndpointStatus], None] | None = None,
+    **options: Unpack[DeployOptions],
+) -> Endpoint:
+    """Deploy a model version as an endpoint, or as the next revision of an existing one.
+
+    All requests go to the version once it is ready; until then, those of an existing endpoint go
+    where they went.
+
+    Args:
+        model: A model of the workspace, or one of its versions (``digits/3``); by default the
+            newest version.
+        workspace: The workspace, or its path.
+        server_args: Further arguments of ``timonel serve``.
+        wait: Return once requests are answered.
+        on_change: Called when the status changes during the wait.
+        **options: See `DeployOptions`.
+
+    Raises:
+        NotFoundError: The model or version does not exist.
+        SpecError: A value is invalid, or Envoy is not installed.
+        ServingError: The port is in use, or the version does not get ready.
+    """
+    envoy_binary()
+    place = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
+    if place.is_remote:
+        raise bucket_error("deploy", place.uri)
+    reference, version = _version_of(model, place)
+    name = options.get("name") or endpoint_name(reference)
+    try:
+        before = open_endpoint(place.endpoints, name).revision()
+    except NotFoundError:
+        before = None
+    fields = _fields(options, None if before is None else before.spec)
+    fields |= {"name": name, "model": reference}
+    if server_args or before is None:
+        fields["server_args"] = tuple(server_args)
+    traffic = {} if before is None else before.spec.traffic.model_dump()
+    fields["traffic"] = {**traffic, "percent": {version: 100}, "shadow": None}
+    is_moved = before is None or (options.get("port") or before.spec.port) != before.spec.port
+    if before is None and not options.get("port"):
+        fields["port"] = free_port(fields["host"], place)
+    spec = validated(fields)
+    if is_moved:
+        check_port(spec.host, spec.port, place)
+    check_spec(spec, place)
+    cause = f"deploy {reference}/{version}"
+    record(place, spec, cause, None if before is None else before.number)
+    endpoint = Endpoint(place, name)
+    if wait:
+        endpoint.wait(on_change=on_change)
+    return endpoint
+
+
+def _fields(options: DeployOptions, before: EndpointSpec | None) -> dict[str, Any]:
+    """Return the fields of a specification: those of ``before``, changed by options."""
+    fields: dict[str, Any] = {"host": "127.0.0.1"} if before is None else before.model_dump()
+    given = {key: value for key, value in options.items() if value is not None}
+    fields |= {key: given[key] for key in ("host", "port") if key in given}
+    limits = {key: given[key] for key in ("timeout_s", "max_held") if key in given}
+    fields["limits"] = {**fields.get("limits", {}), **limits}
+    fields["access"] = {**fields.get("access", {}), **_access(given)}
+    fields["scaling"] = _scaling(given, None if before is None else before.scaling)
+    return fields
+
+
+def _access(given: dict[str, Any]) -> dict[str, Any]:
+    for both, names in (("a certificate and its key", ("tls_cert", "tls_key")),
+                        ("an issuer and its keys", ("jwt_issuer", "jwt_jwks"))):  # fmt: skip
+        if len([name for name in names if name in given]) == 1:
+            flags = " and ".join(f"--{name.replace('_', '-')}" for name in names)
+            raise SpecError(f"{both} are given together", hint=f"give {flags}")
+
+    def path(name: str) -> str:
+        return str(local_path(given[name]).absolute())
+
+    access: dict[str, Any] = {}
+    if "tls_cert" in given:
+        access["tls"] = {"cert": path("tls_cert"), "key": path("tls_key")}
+    if "api_keys" in given:
+        access["api_keys"] = path("api_keys")
+    if "jwt_issuer" in given:
+        access["jwt"] = {
+            "issuer": given["jwt_issuer"],
+            "audience": given.get("jwt_audience"),
+            "jwks": path("jwt_jwks"),
+        }
+    elif "jwt_audience" in given:
+        raise SpecError("an audience needs an issuer", hint="give --jwt-issuer and --jwt-jwks")
+    if "allow_host" in given:
+        access["hosts"] = tuple(given["allow_host"])
+    return access
+
+
+def _scaling(given: dict[str, Any], before: ScalingPolicy | None) -> dict[str, Any]:
+    """Return the fields of a scaling policy."""
+    if "target_concurrency" in given and "target_rps" in given:
+        raise SpecError("a replica has one target: --target-concurrency or --target-rps")
+    if "policy" in given:
+        scaling: dict[str, Any] = read_policy(local_path(given["policy"])).model_dump()
+    elif before is not None:
+        scaling = before.model_dump()
+    else:
+        scaling = {"min_replicas": 1, "max_replicas": max(1, usable_cores())}
+    for bound in ("min_replicas", "max_replicas"):
+        if bound in given:
+            scaling[bound] = given[bound]
+    for metric, option in (("concurrency", "target_concurrency"), ("rps", "target_rps")):
+        if option in given:
+            scaling |= {"metric": metric, "target": given[option], "algorithm": "kpa"}
+    least, most = scaling.get("min_replicas", 0), scaling.get("max_replicas", 0)
+    if "max_replicas" not in given and most and least > most:
+        scaling["max_replicas"] = least
+    return scaling
+
+
+def _version_of(model: str, workspace: Workspace) -> tuple[str, int]:
+    """Return the model without its version, and the version; the newest if none is named."""
+    found = resolve(model, workspace)
+    if isinstance(found.policy, Specific):
+        return split_reference(model)[0], found.policy.versions[0]
+    if not is_local(found.base_path):
+        raise SpecError(f"{model} is in a bucket", hint=f"name its version: {model}/1, say")
+    return model, max(version_folders(local_path(found.base_path)))

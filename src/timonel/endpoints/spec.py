@@ -1,0 +1,175 @@
+"""Specification of an endpoint: versions of a model behind one address."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from timonel.endpoints.autoscaling.policy import ScalingPolicy
+from timonel.engines.resources import Requested, Resources
+from timonel.units import Seconds
+
+EndpointName = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")]
+"""Name of an endpoint; with a version it is the name of a service."""
+Version = Annotated[int, Field(ge=1)]
+HeaderName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9-]{1,64}$")]
+Label = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$")]
+
+LABEL_HEADER = "x-timonel-label"
+"""Request header that names the label of a version."""
+
+
+class HeaderMatch(Requested):
+    """Requests with a header go to one version."""
+
+    header: HeaderName = Field(description="Name of the header.")
+    value: str = Field(description="Exact value of the header.")
+    version: Version = Field(description="Version that gets these requests.")
+
+
+class Sticky(Requested):
+    """Requests of one client go to one version, as long as the traffic does not change.
+
+    With a cookie, the gateway sets it; with a header, its value identifies the client.
+    """
+
+    cookie: HeaderName | None = Field(default=None, description="Name of the cookie.")
+    header: HeaderName | None = Field(default=None, description="Name of the header.")
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        if (self.cookie is None) == (self.header is None):
+            raise ValueError("sticky traffic needs either a cookie or a header")
+        return self
+
+
+class Shadow(Requested):
+    """Copies of requests go to a version whose responses are discarded."""
+
+    version: Version = Field(description="Version that gets the copies.")
+    percent: int = Field(default=100, ge=1, le=100, description="Percentage of requests copied.")
+
+
+class Traffic(Requested):
+    """Distribution of requests over versions.
+
+    The first that applies: the version of a label in the header ``x-timonel-label``, that of a
+    matching header, one by percentage.
+    """
+
+    percent: Mapping[Version, Annotated[int, Field(ge=0, le=100)]] = Field(
+        min_length=1, description="Percentage of requests by version; they add up to 100."
+    )
+    labels: Mapping[Label, Version] = Field(
+        default_factory=dict, description="Versions by label, such as canary."
+    )
+    matches: tuple[HeaderMatch, ...] = Field(default=(), description="Versions by header.")
+    sticky: Sticky | None = Field(default=None, description="How clients keep their version.")
+    shadow: Shadow | None = Field(default=None, description="Version that gets copies.")
+
+    @model_validator(mode="after")
+    def _check_sum(self) -> Self:
+        if sum(self.percent.values()) != 100:
+            raise ValueError(
+                f"the percentages must add up to 100, got {sum(self.percent.values())}"
+            )
+        return self
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Versions that can get requests, ascending."""
+        found = {version for version, percent in self.percent.items() if percent}
+        found |= set(self.labels.values()) | {match.version for match in self.matches}
+        found |= {self.shadow.version} if self.shadow else set()
+        return tuple(sorted(found))
+
+
+class Tls(Requested):
+    """Certificate of an endpoint."""
+
+    cert: str = Field(description="File with the certificate chain, in PEM.")
+    key: str = Field(description="File with the private key, in PEM.")
+
+
+class Jwt(Requested):
+    """Tokens that an endpoint requires."""
+
+    issuer: str = Field(description="Issuer of the tokens.")
+    audience: str | None = Field(default=None, description="Required audience.")
+    jwks: str = Field(description="File with the issuer's public keys, as a JSON Web Key Set.")
+
+
+class Access(Requested):
+    """Who may use an endpoint, checked by the gateway."""
+
+    tls: Tls | None = Field(default=None, description="Certificate; None: no TLS.")
+    api_keys: str | None = Field(
+        default=None, description="File of API keys, one 'client=key' per line."
+    )
+    jwt: Jwt | None = Field(default=None, description="Required tokens.")
+    hosts: tuple[str, ...] = Field(
+        default=(),
+        description="Accepted Host headers besides loopback names, on a loopback address.",
+    )
+
+
+class Limits(Requested):
+    """Limits of the gateway."""
+
+    timeout_s: Seconds = Field(
+        default=300.0, gt=0, description="Time for a response, including a cold start."
+    )
+    max_connections: int = Field(
+        default=10_000, ge=1, description="Connections of clients; others wait."
+    )
+    max_held: int = Field(
+        default=1_000, ge=1, description="Requests that wait for a first replica at once."
+    )
+    max_header_kib: int = Field(default=60, ge=1, le=8192, description="Size of request headers.")
+    header_timeout_s: Seconds = Field(
+        default=10.0, gt=0, description="Time for a client to send the headers of a request."
+    )
+
+
+class EndpointSpec(Requested):
+    """Everything that defines an endpoint. A revision is one of these."""
+
+    name: EndpointName = Field(description="Unique name of the endpoint.")
+    model: str = Field(description="Model of the workspace, or folder or URI of its versions.")
+    traffic: Traffic = Field(description="Distribution of requests over versions.")
+    scaling: ScalingPolicy = Field(
+        default_factory=ScalingPolicy, description="Number of replicas of each version."
+    )
+    host: str = Field(default="127.0.0.1", description="Listen address.")
+    port: int = Field(ge=1, le=65535, description="Port of REST and gRPC.")
+    access: Access = Field(default_factory=Access, description="TLS, keys and tokens.")
+    limits: Limits = Field(default_factory=Limits, description="Limits of the gateway.")
+    server_args: tuple[str, ...] = Field(
+        default=(), description="Further arguments of 'timonel serve'."
+    )
+    resources: Resources = Field(default=Resources(), description="Resources of each replica.")
+
+    @property
+    def url(self) -> str:
+        """Address of REST."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.access.tls else 'http'}://{host}:{self.port}"
+
+    @property
+    def model_name(self) -> str:
+        """Name of the model in URLs of requests."""
+        return self.model.rstrip("/").rpartition("/")[2]
+
+
+def service_name(endpoint: str, version: int) -> str:
+    """Return the name of the service of one version."""
+    return f"{endpoint}-v{version}"
+
+
+def endpoint_name(model: str) -> str:
+    """Return the usual name of a model's endpoint: a DNS label made of the model's name."""
+    last = model.rstrip("/").rpartition("/")[2].lower()
+    return re.sub(r"[^a-z0-9-]+", "-", last).strip("-")[:30].strip("-")

@@ -1,0 +1,323 @@
+"""Endpoints with real servers and a real Envoy; their models are those of the fake runtime."""
+
+from __future__ import annotations
+
+import collections
+import shutil
+import signal
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+
+from tests.endpoints.harness import (
+    SERVER_ARGS,
+    Endpoints,
+    Load,
+    endpoints_in,
+    predict,
+    versions_of,
+    write_version,
+)
+from tests.waiting import until
+from timonel.endpoints import Endpoint, list_endpoints, open_endpoint
+from timonel.endpoints.spec import service_name
+from timonel.errors import EngineError, NotFoundError, ServingError, SpecError
+from timonel.serving.protos.messages import predict_pb2
+from timonel.serving.protos.tensors import from_proto, to_proto
+from timonel.storage import Workspace, find_workspace
+
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("fake_runtime")]
+
+IDLE = {"window_s": 6, "scale_to_zero_grace_s": 0, "min_replicas": 0, "max_replicas": 3}
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    made = find_workspace(tmp_path_factory.mktemp("endpoints") / ".timonel")
+    for version in (1, 2, 3):
+        write_version(made, version)
+    return made
+
+
+@pytest.fixture(scope="module")
+def endpoints(workspace: Workspace, fake_runtime: None) -> Iterator[Endpoints]:
+    with endpoints_in(workspace) as made:
+        yield made
+
+
+@pytest.fixture
+def endpoint(endpoints: Endpoints) -> Endpoint:
+    """The endpoint ``digits``, of version 1 alone."""
+    found = endpoints.deploy("digits/1", min_replicas=1, max_replicas=3)
+    if found.spec.traffic.labels or found.spec.traffic.matches or found.spec.traffic.sticky:
+        traffic = {"percent": {1: 100}}
+        found.change("plain", traffic=traffic)
+        found.wait()
+    return found
+
+
+def ask_by_grpc(endpoint: Endpoint, value: float = 1.0, timeout_s: float = 60) -> float:
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = "digits"
+    request.inputs["x"].CopyFrom(to_proto(np.array([value], np.float32)))
+    with grpc.insecure_channel(f"127.0.0.1:{endpoint.spec.port}") as channel:
+        call = channel.unary_unary(
+            "/tensorflow.serving.PredictionService/Predict",
+            request_serializer=predict_pb2.PredictRequest.SerializeToString,
+            response_deserializer=predict_pb2.PredictResponse.FromString,
+        )
+        answer = call(request, timeout=timeout_s)
+    return float(from_proto("y", answer.outputs["y"])[0])
+
+
+def test_rest_and_grpc_share_the_address(endpoint: Endpoint) -> None:
+    assert predict(endpoint, 1.0).json() == {"predictions": [1.0]}
+    assert ask_by_grpc(endpoint) == 1.0
+
+
+def test_another_version_takes_over_without_a_failed_request(
+    endpoints: Endpoints, endpoint: Endpoint
+) -> None:
+    with Load(endpoint) as load:
+        changed = endpoints.deploy("digits/2")
+        until(lambda: "2" in load.versions)
+        load.more()
+        assert changed.revision.cause == "deploy digits/2"
+        rolled = changed.rollback()
+        changed.wait()
+        until(lambda: changed.status.routed == rolled.number)
+        load.more()
+    assert load.failures == []
+    until(lambda: list(endpoint.services) == [1])
+    assert versions_of([predict(endpoint)]) == {"1": 1}
+
+
+def test_a_version_that_cannot_be_loaded_gets_no_traffic(
+    endpoints: Endpoints, endpoint: Endpoint, workspace: Workspace
+) -> None:
+    folder = write_version(workspace, 9, "damaged")
+    try:
+        with Load(endpoint) as load:
+            endpoints.deploy("digits/9", wait=False)
+            until(lambda: "version 9" in (endpoint.status.message or ""))
+            load.more()
+            endpoint.rollback()
+            until(lambda: list(endpoint.services) == [1])
+        assert load.failures == []
+        assert load.versions == {"1"}
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_a_split_distributes_requests(endpoint: Endpoint) -> None:
+    endpoint.split({1: 50, 2: 50})
+    endpoint.wait()
+    counts = versions_of([predict(endpoint) for _ in range(60)])
+    assert set(counts) == {"1", "2"}
+    assert min(counts.values()) > 10
+
+
+def test_labels_headers_and_sticky_clients_choose_a_version(endpoint: Endpoint) -> None:
+    traffic = {
+        "percent": {1: 50, 2: 50},
+        "labels": {"stable": 1, "canary": 2},
+        "matches": ({"header": "x-team", "value": "vision", "version": 2},),
+        "sticky": {"header": "x-user"},
+    }
+    endpoint.change("choose", traffic=traffic)
+    endpoint.wait()
+    canary = [predict(endpoint, headers={"x-timonel-label": "canary"}) for _ in range(5)]
+    assert versions_of(canary) == {"2": 5}
+    vision = [predict(endpoint, headers={"x-team": "vision"}) for _ in range(5)]
+    assert versions_of(vision) == {"2": 5}
+    by_user = [
+        versions_of([predict(endpoint, headers={"x-user": f"u{user}"}) for _ in range(3)])
+        for user in range(20)
+    ]
+    assert all(len(counts) == 1 for counts in by_user)
+    assert {next(iter(counts)) for counts in by_user} == {"1", "2"}
+
+
+def test_a_cookie_keeps_a_client_on_its_version(endpoint: Endpoint) -> None:
+    traffic = {"percent": {1: 50, 2: 50}, "sticky": {"cookie": "version"}}
+    endpoint.change("cookie", traffic=traffic)
+    endpoint.wait()
+    chosen = collections.Counter[str]()
+    for _ in range(12):
+        with httpx.Client() as client:
+            url = f"{endpoint.url}/v1/models/digits:predict"
+            answers = [client.post(url, json={"instances": [1.0]}) for _ in range(4)]
+        (version,) = versions_of(answers)
+        chosen[version] += 1
+    assert set(chosen) == {"1", "2"}
+
+
+def test_shadow_traffic_reaches_a_version_that_does_not_answer(endpoint: Endpoint) -> None:
+    traffic = {"percent": {1: 100}, "shadow": {"version": 2}}
+    endpoint.change("shadow", traffic=traffic)
+    endpoint.wait()
+    address = endpoint.services[2].ready[0].addresses["http"]
+
+    def copies() -> float:
+        text = httpx.get(f"http://{address}/monitoring/prometheus/metrics").text
+        lines = [line for line in text.splitlines() if line.startswith("timonel_requests_total{")]
+        return sum(float(line.split()[-1]) for line in lines)
+
+    before = copies()
+    assert versions_of([predict(endpoint) for _ in range(10)]) == {"1": 10}
+    until(lambda: copies() == before + 10, timeout_s=20, seen=lambda: (before, copies()))
+
+
+def test_requests_to_an_idle_endpoint_wait_for_a_replica(
+    endpoints: Endpoints, endpoint: Endpoint
+) -> None:
+    endpoint.change("idle", scaling={**endpoint.spec.scaling.model_dump(), **IDLE})
+    name = service_name("digits", 1)
+
+    def to_zero() -> None:
+        until(lambda: endpoints.engine.service(name).requested == 0)
+        until(lambda: not endpoints.engine.service(name).replicas)
+        until(lambda: endpoint.state == "idle")
+
+    to_zero()
+    body = b'{"instances": [' + b", ".join([b"1.0"] * 1_000_000) + b"]}"
+    with ThreadPoolExecutor(30) as pool:
+        small = [pool.submit(predict, endpoint) for _ in range(20)]
+        large = [
+            pool.submit(
+                httpx.post, f"{endpoint.url}/v1/models/digits:predict", content=body, timeout=120
+            )
+            for _ in range(3)
+        ]
+        by_grpc = [pool.submit(ask_by_grpc, endpoint) for _ in range(5)]
+        assert versions_of([each.result() for each in small]) == {"1": 20}
+        assert [each.result().status_code for each in large] == [200] * 3
+        assert [each.result() for each in by_grpc] == [1.0] * 5
+    to_zero()
+    assert ask_by_grpc(endpoint) == 1.0
+
+
+def test_load_adds_replicas(endpoints: Endpoints, endpoint: Endpoint) -> None:
+    scaling = {**endpoint.spec.scaling.model_dump(), **IDLE, "target": 2.0}
+    endpoint.change("eager", scaling=scaling)
+    url = f"{endpoint.url}/v1/models/digits:predict"
+    with ThreadPoolExecutor(8) as pool:
+        # The model takes half a second for these.
+        answers = [
+            pool.submit(httpx.post, url, json={"instances": [1.5]}, timeout=60) for _ in range(100)
+        ]
+        until(lambda: len(endpoints.engine.service(service_name("digits", 1)).ready) >= 2)
+        assert {each.result().status_code for each in answers} == {200}
+
+
+def test_a_killed_control_plane_continues(endpoints: Endpoints, endpoint: Endpoint) -> None:
+    with Load(endpoint) as load:
+        for _ in range(2):
+            before = endpoint.status.at
+            assert endpoints.kill_control()
+            load.more()
+            until(lambda before=before: endpoint.status.at > before)  # type: ignore[misc]
+        endpoints.deploy("digits/2")
+        until(lambda: "2" in load.versions)
+    assert load.failures == []
+
+
+def test_a_killed_gateway_is_back_within_seconds(endpoints: Endpoints, endpoint: Endpoint) -> None:
+    pids = endpoints.kill_gateway()
+    until(lambda: endpoints.pids("endpoints-gateway") not in ([], pids))
+    endpoint.wait(60)
+    assert versions_of([predict(endpoint)]) == {"1": 1}
+
+
+def test_a_killed_replica_loses_no_request(endpoints: Endpoints, endpoint: Endpoint) -> None:
+    endpoint.scale(2, 3)
+    name = service_name("digits", 1)
+    until(lambda: len(endpoints.engine.service(name).ready) == 2)
+    with Load(endpoint) as load:
+        endpoints.kill(name, signal.SIGKILL)  # both of them
+        load.more(50)
+    assert load.failures == []
+
+
+def test_bad_changes_leave_the_endpoint_as_it_is(endpoints: Endpoints, endpoint: Endpoint) -> None:
+    number = endpoint.revision.number
+    with pytest.raises(NotFoundError, match="no version 77"):
+        endpoints.deploy("digits/77")
+    with pytest.raises(NotFoundError, match="no version 77"):
+        endpoint.split({1: 50, 77: 50})
+    with pytest.raises(SpecError, match="add up to 100"):
+        endpoint.split({1: 50, 2: 49})
+    with pytest.raises(SpecError, match="belongs to the gateway"):
+        endpoints.deploy("digits/1", server_args=("--host", "0.0.0.0"))
+    with pytest.raises(NotFoundError, match="no revision 999"):
+        endpoint.rollback(999)
+    with pytest.raises(ServingError, match="has the port"):
+        endpoints.deploy("digits/1", name="other", port=endpoint.spec.port)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ServingError, match=f"port {port} of 127.0.0.1 is in use"):
+            endpoints.deploy("digits/1", name="other", port=port)
+    assert endpoint.revision.number == number
+    assert [each.name for each in list_endpoints(endpoints.workspace)] == ["digits"]
+
+
+def test_the_host_header_of_another_site_is_refused(endpoint: Endpoint) -> None:
+    url = f"{endpoint.url}/v1/models/digits"
+    assert httpx.get(url, headers={"host": "localhost"}).status_code == 200
+    assert httpx.get(url, headers={"host": "evil.example"}).status_code == 404
+
+
+def test_keys_are_required(endpoints: Endpoints, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("# clients\nshop=0123456789abcdef\n")
+    guarded = endpoints.deploy("digits/2", name="guarded", api_keys=keys)
+    try:
+        assert predict(guarded).status_code == 401
+        assert predict(guarded, headers={"x-api-key": "wrong"}).status_code == 401
+        right = {"x-api-key": "0123456789abcdef"}
+        assert predict(guarded, headers=right).status_code == 200
+        bearer = {"authorization": "Bearer 0123456789abcdef"}
+        assert predict(guarded, headers=bearer).status_code == 200
+    finally:
+        guarded.delete()
+    with pytest.raises(NotFoundError, match="no such endpoint: guarded"):
+        open_endpoint(endpoints.workspace, "guarded")
+
+
+def test_two_changes_at_once_are_not_mixed(endpoint: Endpoint) -> None:
+    before = endpoint.revision.number
+    with ThreadPoolExecutor(4) as pool:
+        changes = [pool.submit(endpoint.scale, 1, most) for most in (4, 5, 6, 7)]
+    failed = [each.exception() for each in changes if each.exception() is not None]
+    assert all(isinstance(error, EngineError) for error in failed)
+    assert endpoint.revision.number == before + 4 - len(failed)
+
+
+def test_arguments_reach_the_server(endpoints: Endpoints, endpoint: Endpoint) -> None:
+    changed = endpoints.deploy("digits/1", server_args=(*SERVER_ARGS, "--max-body", "1KiB"))
+    body = b'{"instances": [' + b", ".join([b"1.0"] * 1000) + b"]}"
+
+    def status() -> int:
+        url = f"{changed.url}/v1/models/digits:predict"
+        return httpx.post(url, content=body, timeout=60).status_code
+
+    until(lambda: status() == 413, seen=status)
+    endpoints.deploy("digits/1")
+    until(lambda: status() == 200, seen=status)
+
+
+def test_a_bad_certificate_is_reported(endpoints: Endpoints, tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    cert.write_text("no certificate")
+    key.write_text("no key")
+    try:
+        with pytest.raises(ServingError, match="the gateway cannot listen for secure: .*cert"):
+            endpoints.deploy("digits/2", name="secure", tls_cert=cert, tls_key=key)
+    finally:
+        open_endpoint(endpoints.workspace, "secure").delete()
