@@ -50,25 +50,19 @@ class LocalServiceEngine(ServiceEngine):
         """Create a service or change it; return when its supervisor knows."""
         check_service_admission(spec)
         folder = ServiceFolder(self._services_dir / spec.name)
-        with self._locked():
+        with self._locked(spec.name):
             if not folder.root.exists():
                 self._create(folder, spec)
                 return
             before = _unless_deleting(folder)
-            if before.spec.revision == spec.revision and before.spec.template != spec.template:
-                raise SpecError(
-                    f"revision {spec.revision} of {spec.name} was applied with other contents",
-                    hint="apply the change as another revision",
-                )
-            replicas = before.replicas if spec.replicas is None else spec.replicas
-            _record(folder, before, Request(spec=spec, replicas=replicas))
+            _record(folder, before, before.applied(spec))
 
     def scale(self, name: str, replicas: int) -> None:
         """Set the number of replicas; return when the supervisor knows."""
         if replicas < 0:
             raise SpecError(f"expected 0 or more replicas of {name}, got {replicas}")
-        with self._locked():
-            folder = self._folder(name)
+        folder = self._folder(name)
+        with self._locked(name):
             before = _unless_deleting(folder)
             _record(folder, before, before.model_copy(update={"replicas": replicas}))
 
@@ -110,8 +104,8 @@ class LocalServiceEngine(ServiceEngine):
 
     def delete(self, name: str) -> None:
         """Request the end of a service; return when the supervisor knows."""
-        with self._locked():
-            folder = self._folder(name)
+        folder = self._folder(name)
+        with self._locked(name):
             before = folder.read_request()
             _record(folder, before, before.model_copy(update={"deleting": True}))
 
@@ -119,8 +113,7 @@ class LocalServiceEngine(ServiceEngine):
         sweep(self._services_dir)
         with publish_dir(folder.root) as aside:
             aside.chmod(0o700)
-            replicas = 1 if spec.replicas is None else spec.replicas
-            ServiceFolder(aside).write_request(Request(spec=spec, replicas=replicas))
+            ServiceFolder(aside).write_request(Request.first(spec))
         try:
             _start_supervisor(folder)
         except EngineError:
@@ -133,9 +126,9 @@ class LocalServiceEngine(ServiceEngine):
             raise unknown_service(name)
         return folder
 
-    def _locked(self) -> contextlib.AbstractContextManager[None]:
-        """Lock out other commands, which would start a second supervisor."""
-        return exclusive(self._services_dir / ".lock", timeout_s=_LOCK_TIMEOUT_S)
+    def _locked(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Lock out other commands of a service, which would start a second supervisor."""
+        return exclusive(self._services_dir / ".locks" / name, timeout_s=_LOCK_TIMEOUT_S)
 
 
 def _unless_deleting(folder: ServiceFolder) -> Request:
@@ -152,9 +145,14 @@ def _record(folder: ServiceFolder, before: Request, request: Request) -> None:
 
     Raises:
         CorruptError: The supervisor cannot be found, as its record is damaged; nothing is recorded.
+        EngineError: The supervisor does not answer; nothing is recorded.
     """
     is_supervised = folder.is_supervised
-    supervisor = Identity.from_json(folder.read_record().supervisor) if is_supervised else None
+    supervisor = None
+    if is_supervised:
+        record = folder.read_record()
+        folder.check_supervisor(record)
+        supervisor = Identity.from_json(record.supervisor)
     if request != before:
         folder.write_request(request)
     if not is_supervised:
