@@ -1,0 +1,1 @@
+"""Endpoints: models behind one address, with replicas that follow the load."""
