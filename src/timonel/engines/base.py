@@ -142,6 +142,8 @@ class JobStatus(_Observed):
     """Tasks of the current generation."""
     sizes: tuple[RoleSize, ...] = ()
     """Sizes of elastic roles."""
+    machine: str | None = None
+    """Other machine that runs the job, of which only its run is known here."""
 
     @classmethod
     def of(cls, spec: JobSpec, created_at: float) -> JobStatus:
