@@ -23,9 +23,9 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
-from timonel.engines.resources import Placement, Requested, Resources, Volume
+from timonel.engines.resources import Observed, Placement, Requested, Resources, Volume
 from timonel.storage.workspace import Workspace
 from timonel.units import Seconds
 
@@ -139,11 +139,6 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value, text)
 
 
-class _Observed(BaseModel):
-    # A newer engine may write fields that this release does not know.
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
 ReplicaState = Literal["starting", "ready", "unready", "restarting", "stopping", "lost"]
 """State of a replica.
 
@@ -152,7 +147,7 @@ start. ``stopping``: it finishes its requests. ``lost``: it ended while nothing 
 """
 
 
-class ReplicaStatus(_Observed):
+class ReplicaStatus(Observed):
     """Observed status of a replica.
 
     Attributes:
@@ -186,7 +181,7 @@ class ServiceState(StrEnum):
     DOWN = "down"
 
 
-class ServiceStatus(_Observed):
+class ServiceStatus(Observed):
     """Observed status of a service.
 
     Attributes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import shutil
 import signal
 from collections.abc import Iterator
@@ -11,19 +10,18 @@ from pathlib import Path
 from typing import Self
 
 from timonel.engines.local.admission import check_service_admission
+from timonel.engines.local.folders import is_folder, readable
 from timonel.engines.local.guard import start_daemon
 from timonel.engines.local.services.folder import Request, ServiceFolder, unknown_service
 from timonel.engines.logs import LogTail, follow_logs, read_logs
 from timonel.engines.services import ServiceEngine, ServiceSpec, ServiceStatus
-from timonel.errors import EngineError, NotFoundError, SpecError, TimonelError
+from timonel.errors import EngineError, NotFoundError, SpecError
 from timonel.processes.tree import Identity
 from timonel.storage import Workspace, exclusive, publish_dir
 from timonel.storage.atomic import sweep
 
 _LOCK_TIMEOUT_S = 120.0
 _DAEMON = "timonel.engines.local.services.daemon"
-
-_logger = logging.getLogger(__name__)
 
 
 class LocalServiceEngine(ServiceEngine):
@@ -72,15 +70,14 @@ class LocalServiceEngine(ServiceEngine):
 
     def services(self) -> list[ServiceStatus]:
         """Return the status of every service, by name; unreadable ones are skipped and logged."""
-        found = []
-        for path in sorted(self._services_dir.glob("[!.]*/service.json")):
-            try:
-                found.append(ServiceFolder(path.parent).status())
-            except NotFoundError:
-                continue  # removed after listing
-            except TimonelError as error:
-                _logger.warning("skipped service %s: %s", path.parent.name, error)
-        return found
+        return list(
+            readable(
+                self._services_dir,
+                "service.json",
+                "service",
+                lambda path: ServiceFolder(path).status(),
+            )
+        )
 
     def logs(self, name: str, replica: str, *, follow: bool = False) -> Iterator[str]:
         """Yield lines of a replica's output, oldest first."""
@@ -121,10 +118,9 @@ class LocalServiceEngine(ServiceEngine):
             raise
 
     def _folder(self, name: str) -> ServiceFolder:
-        folder = ServiceFolder(self._services_dir / name)
-        if not name or "/" in name or name.startswith(".") or not folder.root.is_dir():
+        if not is_folder(self._services_dir, name):
             raise unknown_service(name)
-        return folder
+        return ServiceFolder(self._services_dir / name)
 
     def _locked(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Lock out other commands of a service, which would start a second supervisor."""

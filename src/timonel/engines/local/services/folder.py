@@ -12,20 +12,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
 from timonel.engines.coordination.rollout import Replica
+from timonel.engines.local.folders import checked
 from timonel.engines.services import ServiceSpec, ServiceState, ServiceStatus
-from timonel.errors import CorruptError, EngineError, NotFoundError, SpecError
+from timonel.errors import EngineError, NotFoundError, SpecError
 from timonel.processes.tree import Identity, own_identity
 from timonel.storage import is_held, read_document, write_document
 from timonel.storage.atomic import aside_name
@@ -150,7 +150,7 @@ class ServiceFolder:
             body = read_document(path, "service")
         except NotFoundError:
             raise unknown_service(self.root.name) from None
-        with _corrupt_on_error(path):
+        with checked(path, "service"):
             return Request.model_validate(body)
 
     def write_record(self, record: Record) -> None:
@@ -164,7 +164,7 @@ class ServiceFolder:
             body = read_document(path, "service-status")
         except NotFoundError:
             return Record()
-        with _corrupt_on_error(path):
+        with checked(path, "service"):
             return Record.model_validate(body)
 
     def write_process(self, name: str, attempt: int) -> None:
@@ -253,18 +253,6 @@ class ServiceFolder:
         aside = self.root.with_name(aside_name(self.root.name))
         self.root.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _corrupt_on_error(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise CorruptError(
-            f"the service document {path} is damaged: {reason}",
-            hint="stop the processes of the service and remove its folder",
-        ) from error
 
 
 def unknown_service(name: str) -> NotFoundError:

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -21,6 +20,7 @@ from timonel.engines.local.services.folder import HEARTBEAT_S, Record, ServiceFo
 from timonel.engines.local.services.replica import ReplicaProcess
 from timonel.engines.services import ServiceSpec
 from timonel.errors import CorruptError, TimonelError
+from timonel.processes.clock import SteadyClock
 from timonel.processes.ports import PortReservation
 from timonel.processes.spawn import describe_exit
 from timonel.processes.tree import kill_all, marked, name_process, own_identity
@@ -48,7 +48,7 @@ class Supervisor:
 
     def __init__(self, folder: ServiceFolder) -> None:
         self._folder = folder
-        self._clock_offset_s = time.time() - time.monotonic()
+        self._now = SteadyClock()  # clock changes must not cause timeouts
         self._request = folder.read_request()
         own = own_identity().as_json()
         self._record = _record_of(folder).model_copy(update={"supervisor": own})
@@ -316,10 +316,6 @@ class Supervisor:
         if self._record != self._published:
             self._folder.write_record(self._record)
             self._published = self._record
-
-    def _now(self) -> float:
-        """Return a steady time of day: clock changes must not cause timeouts."""
-        return self._clock_offset_s + time.monotonic()
 
 
 def _record_of(folder: ServiceFolder) -> Record:
