@@ -70,7 +70,7 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
     given: Mapping[str, Any] = with_defaults(TrainOptions, options)
     settings = settings_of(given)
     place = attached.find_place(
-        settings, given["cluster"], given["task_type"], given["task_index"], os.environ
+        settings, given["cluster"], given["task_type"], given["task_index"], os.environ, options
     )
     job_options = JobOptions.of(**{name: given[name] for name in JOB_OPTION_NAMES})
     found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
