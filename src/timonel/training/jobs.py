@@ -162,8 +162,8 @@ def restore_job(
     engine = get_engine(run.header.engine, workspace)
     writer = open_run(workspace, run.id)
     writer.event(RESUME, host=socket.gethostname())
-    if workspace.replica is not None:
-        workspace.replica.push_run(run.id)
+    if workspace.local_copy is not None:
+        workspace.local_copy.runs.push(run.id)
     try:
         engine.submit(spec)
     except BaseException as error:
@@ -174,10 +174,10 @@ def restore_job(
 
 def _lives(workspace: Workspace, run_id: str, wait: Callable[[float], object]) -> bool:
     """Watch a job of another machine for a sign of life."""
-    if workspace.replica is None:
+    if workspace.local_copy is None:
         return False
     _logger.warning("watching for %.0f s whether %s still runs", _SILENT_S, run_id)
-    store = workspace.replica.store
+    store = workspace.local_copy.store
     before = _sign_of(store, run_id)
     for _ in range(math.ceil(_SILENT_S / _LOOK_S)):
         wait(_LOOK_S)

@@ -159,9 +159,9 @@ def submit(
     writer = record.begin(request, workspace, run_id, options, engine.name, parent)
     try:
         record.describe(request, writer, options)
-        if workspace.replica is not None:
+        if workspace.local_copy is not None:
             jobs.save_job(workspace, spec)
-            workspace.replica.push_run(run_id)
+            workspace.local_copy.runs.push(run_id)
         engine.submit(spec)
     except KeyboardInterrupt:
         writer.finish("stopped", "stopped by the user before it began", "stopped")

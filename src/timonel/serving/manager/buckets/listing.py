@@ -12,7 +12,7 @@ from timonel.errors import TimonelError
 from timonel.serving.manager.sources import version_number
 from timonel.serving.status import Code, StatusError
 from timonel.storage.blobs import Blob, blobs_from
-from timonel.storage.object_store import open_filesystem
+from timonel.storage.filesystems import open_filesystem
 from timonel.storage.uris import normalise
 
 LIST_TIMEOUT_S = 20.0

@@ -24,7 +24,7 @@ from timonel.serving.settings import LoadSettings
 from timonel.serving.status import TRANSIENT, Code, StatusError
 from timonel.storage.blobs import Blob, fingerprint
 from timonel.storage.content_cache import CacheError, ContentCache, FolderLease
-from timonel.storage.replica import cache_folder
+from timonel.storage.local_copy import cache_folder
 from timonel.storage.uris import local_path
 
 _LOG = logging.getLogger(__name__)
