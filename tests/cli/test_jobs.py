@@ -216,8 +216,8 @@ def test_a_job_of_another_machine_is_named_with_its_machine(
     assert "as read from the bucket by the last 'timonel runs'" in shown.err
     writer.event("resume", host="gpu8")
     writer.finish("failed", "no more disk", "crashed")
-    assert workspace.replica is not None
-    workspace.replica.push_run("train-9")
+    assert workspace.local_copy is not None
+    workspace.local_copy.runs.push("train-9")
     assert "train-9 ran on the machine gpu8" in timonel("-w", uri, "logs", "train-9").error_line
     (listed,) = json.loads(timonel("-w", uri, "jobs", "--json").out)["jobs"]
     assert (listed["state"], listed["cause"], listed["machine"]) == ("failed", "crashed", "gpu8")

@@ -116,7 +116,7 @@ def _refuse_other(workspace: Workspace, ref: str) -> None:
     Raises:
         RemoteJobError: Another machine runs it.
     """
-    if workspace.replica is None:
+    if workspace.local_copy is None:
         workspace = find_workspace(workspace.uri, create=False)
     try:
         run = read_run(workspace, ref, kind="train")
