@@ -50,6 +50,7 @@ ENTRIES = (
         "List, show, add, check, convert, compare, optimize and delete model versions.",
     ),
     CommandEntry("data", LOOK, "Convert, list, show and verify datasets."),
+    CommandEntry("endpoints", LOOK, "Simulate how endpoints scale."),
     CommandEntry("servers", LOOK, "List and stop running servers."),
     CommandEntry("keys", LOOK, "Create, list and revoke API keys of servers."),
     CommandEntry("logs", KEEP, "Print the output of a job's tasks.", group="jobs"),

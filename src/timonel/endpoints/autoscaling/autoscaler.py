@@ -7,7 +7,6 @@ at once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -147,9 +146,8 @@ def decide(
         replicas.reachable,
         replicas.activator_in_path,
     )
-    expected = None
+    ahead = 0
     if policy.forecast and state.pattern and replicas.reachable:
-        expected = state.pattern.expected(now, policy.forecast)
-    ahead = math.ceil((expected or 0.0) / policy.load_per_replica)
+        ahead = state.pattern.replicas(now, policy.forecast, policy.load_per_replica)
     decision, after_kpa = kpa.step(now, load, state.kpa, policy, ahead)
     return decision, replace(state, kpa=after_kpa)

@@ -14,6 +14,9 @@ from timonel.endpoints.autoscaling.policy import Forecast
 SLOTS = 1440
 """Slots per period: minutes of a day."""
 _SMOOTHING = 0.5
+_LEAST = 0.01
+"""Load, in replicas, that is worth the start of the first one."""
+_NEIGHBOURS = 2
 _COMPARED = 15
 """Number of past slots with which today's level is compared."""
 
@@ -44,12 +47,29 @@ class Pattern:
         return replace(self._closed(), slot=slot, total=load, count=1)
 
     def expected(self, now: float, forecast: Forecast) -> float | None:
-        """Return the largest load expected within the lead time; None if nothing is known."""
-        first = math.floor(now * SLOTS / forecast.period_s)
-        last = math.floor((now + forecast.lead_s) * SLOTS / forecast.period_s)
-        ahead = [self.loads[slot % SLOTS] for slot in range(first, last + 1)]
-        known = [load for load in ahead if load is not None]
-        return max(known) * self.ratio if known else None
+        """Return the load expected after the lead time; None if nothing is known."""
+        # Averages are those of the middle of a slot.
+        place = (now + forecast.lead_s) * SLOTS / forecast.period_s - 0.5
+        slot = math.floor(place)
+        before, after = self._typical(slot), self._typical(slot + 1)
+        if before is None or after is None:
+            return None
+        return (before + (after - before) * (place - slot)) * self.ratio
+
+    def replicas(self, now: float, forecast: Forecast, load_per_replica: float) -> int:
+        """Return the number of replicas to have ready after the lead time."""
+        needed = (self.expected(now, forecast) or 0.0) / load_per_replica
+        # Rounded down: rounding up would add a part of a replica all day, as the load varies.
+        return math.floor(needed) if needed >= 1 else int(needed >= _LEAST)
+
+    def _typical(self, slot: int) -> float | None:
+        """Return the median of a slot and its neighbours.
+
+        Requests that waited for replicas in an earlier period must not count as load.
+        """
+        near = range(slot - _NEIGHBOURS, slot + _NEIGHBOURS + 1)
+        known = sorted(load for each in near if (load := self.loads[each % SLOTS]) is not None)
+        return known[len(known) // 2] if known else None
 
     def _closed(self) -> Pattern:
         """Return the pattern with the present slot's average."""
