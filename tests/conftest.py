@@ -131,7 +131,7 @@ def s3_server() -> Iterator[str]:
 @pytest.fixture
 def faulty(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, FaultyServer]]:
     """A bucket seen through a server with faults."""
-    from timonel.storage.object_store import forget_connections
+    from timonel.storage.filesystems import forget_connections
 
     server = FaultyServer(s3_server)
     for name, value in {

@@ -82,7 +82,9 @@ def test_a_killed_convert_loses_nothing_and_can_be_repeated(
             pixels = np.full((4, 4, 3), number + 10 * (label == "dog"), np.uint8)
             Image.fromarray(pixels).save(tmp_path / "raw" / label / f"{number}.png")
     convert = ("convert", tmp_path / "raw", tmp_path / "data", "--overwrite")
-    ObjectStore(faulty[0]).write("FORMAT", b'{"kind": "workspace", "format": 1}')
+    ObjectStore(faulty[0]).write(
+        "FORMAT", b'{"kind": "workspace", "format": 1, "id": "0123456789abcdef0123456789abcdef"}'
+    )
     kills = 0
     while kill_at_write(faulty[1], call, kills, *convert):
         kills += 1
@@ -104,7 +106,9 @@ def test_a_killed_publication_is_invisible_and_can_be_repeated(
     tmp_path: Path,
 ) -> None:
     add = ("models", "add", "m", saved_model(tmp_path / "model"))
-    ObjectStore(faulty[0]).write("FORMAT", b'{"kind": "workspace", "format": 1}')
+    ObjectStore(faulty[0]).write(
+        "FORMAT", b'{"kind": "workspace", "format": 1, "id": "0123456789abcdef0123456789abcdef"}'
+    )
     kills = 0
     while kill_at_write(faulty[1], call, 2 * kills, *add):
         kills += 1
@@ -147,7 +151,9 @@ def test_what_needs_a_folder_is_refused(
     problem: str,
 ) -> None:
     (tmp_path / "x.py").write_text("")
-    ObjectStore(faulty[0]).write("FORMAT", b'{"kind": "workspace", "format": 1}')
+    ObjectStore(faulty[0]).write(
+        "FORMAT", b'{"kind": "workspace", "format": 1, "id": "0123456789abcdef0123456789abcdef"}'
+    )
     _, err = (process := call("a", *words)).communicate(timeout=60)
     assert process.returncode == 2, err
     assert problem in err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from tests.cli.conftest import Timonel
 from tests.engines.local.harness import LocalHarness
+from tests.storage.faulty import FaultyServer
 from timonel.engines import CommandSpec, JobState, RoleSpec
 from timonel.storage import find_workspace
 from timonel.tracking import follow_events, read_run, start_run
@@ -160,3 +162,62 @@ def test_a_job_that_cannot_be_resumed_keeps_its_run(
         before.cause,
         before.message,
     )
+
+
+Bucket = tuple[str, FaultyServer]
+
+
+def test_commands_of_a_local_job_do_not_ask_the_bucket(
+    timonel: Timonel, here: Path, faulty: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
+    uri, server = faulty
+    workspace = find_workspace(uri)
+    start_run(workspace, "train", run_id="job", job_id="job")
+    harness = LocalHarness.at(workspace.jobs, here)
+    harness.submit("print:hello", "ready", "await:go")
+    harness.wait_for_state("job", JobState.RUNNING)
+    server.seen.clear()
+    server.fault = lambda *_: "hang"
+    try:
+        (listed,) = json.loads(timonel("-w", uri, "jobs", "--json").out)["jobs"]
+        assert (listed["id"], listed["machine"]) == ("job", None)
+        assert "job" in timonel("-w", uri, "jobs", "show").out
+        assert "hello" in timonel("-w", uri, "logs").out
+        assert "is not elastic" in timonel("-w", uri, "jobs", "scale", "job", 2).error_line
+        assert timonel("-w", uri, "stop", "job").out == "job has stopped\n"
+        assert server.seen == []
+    finally:
+        server.over.set()
+        harness.close()
+
+
+def test_a_job_of_another_machine_is_named_with_its_machine(
+    timonel: Timonel, here: Path, faulty: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, _ = faulty
+    with monkeypatch.context() as there:
+        there.setenv("XDG_CACHE_HOME", str(here / "there"))
+        there.setattr(socket, "gethostname", lambda: "gpu7")
+        workspace = find_workspace(uri)
+        writer = start_run(workspace, "train", run_id="train-9", job_id="train-9")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
+    for words in (("logs", "train-9"), ("stop", "train"), ("jobs", "show"), ("logs", "last")):
+        refused = timonel("-w", uri, *words)
+        assert refused.error_line == (
+            "error: train-9 runs on the machine gpu7, not on this one: repeat the command there; "
+            "here, 'timonel runs show train-9' shows its progress"
+        )
+    assert "no job matches 'nosuch'" in timonel("-w", uri, "logs", "nosuch").error_line
+    (listed,) = json.loads(timonel("-w", uri, "jobs", "--json").out)["jobs"]
+    assert (listed["id"], listed["state"], listed["machine"]) == ("train-9", "running", "gpu7")
+    shown = timonel("-w", uri, "jobs")
+    assert "gpu7" in shown.out
+    assert "as read from the bucket by the last 'timonel runs'" in shown.err
+    writer.event("resume", host="gpu8")
+    writer.finish("failed", "no more disk", "crashed")
+    assert workspace.local_copy is not None
+    workspace.local_copy.runs.push("train-9")
+    assert "train-9 ran on the machine gpu8" in timonel("-w", uri, "logs", "train-9").error_line
+    (listed,) = json.loads(timonel("-w", uri, "jobs", "--json").out)["jobs"]
+    assert (listed["state"], listed["cause"], listed["machine"]) == ("failed", "crashed", "gpu8")

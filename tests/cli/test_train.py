@@ -188,8 +188,8 @@ def test_a_detached_job_is_looked_after_and_stopped(here: Path, timonel: Timonel
     until(lambda: "up" in timonel("logs", job).out)
     (listed,) = json.loads(timonel("jobs", "--json").out)["jobs"]
     assert set(listed) == {
-        "id", "state", "created_at", "started_at", "ended_at", "duration_s", "generation",
-        "restarts", "cause", "message", "failed_task", "sizes", "tasks",
+        "id", "state", "machine", "created_at", "started_at", "ended_at", "duration_s",
+        "generation", "restarts", "cause", "message", "failed_task", "sizes", "tasks",
     }  # fmt: skip
     assert timonel("stop", job).out == f"{job} has stopped\n"
     (run,) = json.loads(timonel("runs", "--json").out)["runs"]

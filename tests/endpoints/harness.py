@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -76,7 +76,7 @@ class Endpoints:
         for endpoint in list_endpoints(self.workspace):
             with contextlib.suppress(NotFoundError):
                 endpoint.delete()
-        until(lambda: not self.engine.services(), seen=lambda: self.engine.services())
+        until(lambda: not self.engine.services(), seen=self.engine.services)
 
 
 @contextlib.contextmanager
@@ -145,7 +145,7 @@ class Load:
         goal = self.answered + count
         until(lambda: self.answered >= goal, seen=lambda: self.failures[-3:])
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> Self:
         self.more(1)
         return self
 

@@ -317,7 +317,7 @@ def test_a_bad_certificate_is_reported(endpoints: Endpoints, tmp_path: Path) -> 
     cert.write_text("no certificate")
     key.write_text("no key")
     try:
-        with pytest.raises(ServingError, match="the gateway cannot listen for secure: .*cert"):
+        with pytest.raises(ServingError, match=r"the gateway cannot listen for secure: .*cert"):
             endpoints.deploy("digits/2", name="secure", tls_cert=cert, tls_key=key)
     finally:
         open_endpoint(endpoints.workspace, "secure").delete()

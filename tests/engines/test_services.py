@@ -49,3 +49,8 @@ def test_the_template_is_everything_but_the_number_of_replicas() -> None:
     assert spec.template == spec.model_copy(update={"replicas": 3}).template
     assert spec.template != spec.model_copy(update={"revision": 2}).template
     assert spec.template == ServiceSpec.model_validate_json(spec.model_dump_json()).template
+    in_order, reversed_order = ({"A": "1", "B": "2"}, {"B": "2", "A": "1"})
+    assert (
+        spec.model_copy(update={"env": in_order}).template
+        == spec.model_copy(update={"env": reversed_order}).template
+    )

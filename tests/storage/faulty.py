@@ -26,9 +26,14 @@ class FaultyServer:
     ``fault`` is called with method, path and range of every request. It returns None to forward, or
     a fault: "away" closes the connection, "hang" never answers, "503", "busy" and "expired" answer
     with an error, "slow" waits; "lost" drops the answer, "cut" halves it, "flip" changes a bit.
+
+    Args:
+        target: The server's address.
+        renamed: A bucket, and its name on the server: two of these look like two servers.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, renamed: tuple[str, str] | None = None) -> None:
+        self.renamed = renamed
         self.target = urlsplit(target).netloc
         self.seen: list[tuple[str, str, str]] = []
         self.downloads: Counter[str] = Counter()
@@ -93,7 +98,8 @@ class FaultyServer:
     def _forward(self, request: BaseHTTPRequestHandler, body: bytes, do: str | None) -> None:
         forwarded = http.client.HTTPConnection(self.target, timeout=30)
         headers = {k: v for k, v in request.headers.items() if k.lower() != "connection"}
-        forwarded.request(request.command, request.path, body, headers)
+        path = request.path.replace(*self.renamed, 1) if self.renamed else request.path
+        forwarded.request(request.command, path, body, headers)
         answer = forwarded.getresponse()
         content = answer.read()
         forwarded.close()

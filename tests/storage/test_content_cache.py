@@ -86,9 +86,10 @@ def test_one_process_downloads_an_entry(cache: ContentCache) -> None:
 
 def test_a_listing_names_what_is_still_there(cache: ContentCache) -> None:
     fill(cache, "1")
-    cache.save_listing(URI, {"1": MARK, "2": MARK})
-    assert cache.entries(URI) == {"1": MARK}
-    assert cache.entries("s3://other") == {}
+    cache.save_listing(URI, "http://one", {"1": MARK, "2": MARK})
+    assert cache.entries(URI, "http://one") == {"1": MARK}
+    assert cache.entries(URI, "http://two") == {}, "a bucket of the same name"
+    assert cache.entries("s3://other", "http://one") == {}
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:

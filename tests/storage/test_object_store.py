@@ -12,7 +12,8 @@ import pytest
 from tests.storage.conftest import open_bucket
 from tests.storage.faulty import FaultyServer
 from timonel.errors import AlreadyExistsError, CorruptError, InputError, NotFoundError
-from timonel.storage.object_store import ObjectStore, UnavailableError
+from timonel.storage.bucket_errors import UnavailableError
+from timonel.storage.object_store import ObjectStore
 
 
 @pytest.fixture(params=["folder", "memory", "s3"])

@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timonel.errors import InputError, MissingExtraError, SpecError
+from timonel.errors import InputError, SpecError
 from timonel.storage import is_local, join, local_path, normalise
-from timonel.storage.uris import filesystem
 
 
 def test_one_spelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,31 +54,3 @@ def test_local_and_remote() -> None:
         local_path("s3://b/x")
     assert join("s3://b/x/", "y", "z") == "s3://b/x/y/z"
     assert join("/x", "y") == "/x/y"
-
-
-def test_file_systems(tmp_path: Path) -> None:
-    fs, path = filesystem("memory://bucket/x")
-    assert (fs.protocol, path) == ("memory", "/bucket/x")
-    fs, path = filesystem(tmp_path)
-    assert path == str(tmp_path)
-    with pytest.raises(SpecError, match="expected a path, s3:// or gs://, got nope://x"):
-        filesystem("nope://x")
-
-
-@pytest.mark.parametrize(
-    ("uri", "error", "message"),
-    [
-        ("gs://b/x", MissingExtraError, r"pip install 'timonel\[gcs\]'"),
-        ("abfs://b/x", SpecError, "adlfs"),
-    ],
-)
-def test_a_missing_package_is_named(
-    monkeypatch: pytest.MonkeyPatch, uri: str, error: type[Exception], message: str
-) -> None:
-    for package in ("gcsfs", "adlfs"):
-        monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
-    # A test before this one may have used it.
-    registry = sys.modules["fsspec.registry"]._registry
-    monkeypatch.delitem(registry, uri.partition(":")[0], raising=False)
-    with pytest.raises(error, match=message):
-        filesystem(uri)

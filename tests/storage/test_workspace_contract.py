@@ -13,7 +13,8 @@ from tests.storage.faulty import FaultyServer
 from timonel.errors import AlreadyExistsError, CorruptError, FormatError, InputError, NotFoundError
 from timonel.models.repository import workspace_models
 from timonel.storage import Workspace, find_workspace
-from timonel.storage.object_store import ObjectStore, UnavailableError
+from timonel.storage.bucket_errors import UnavailableError
+from timonel.storage.object_store import ObjectStore
 from timonel.tracking import Artifact, lineage, list_runs, open_run, read_run, start_run
 
 Machine = Callable[[str], Workspace]
@@ -90,30 +91,30 @@ def test_a_location_cannot_lead_out_of_the_workspace(bucket_machine: Machine) ->
 
 def test_other_weights_of_the_same_size_are_uploaded(bucket_machine: Machine) -> None:
     here = bucket_machine("a")
-    assert here.replica is not None
+    assert here.local_copy is not None
     folder = saved_model(here.jobs / "job" / "export")
     weights = folder / "variables" / "variables.data"
     # S3 has no checksum of the content of files that are uploaded in parts.
     for content in (b"1", b"2"):
         weights.write_bytes(content * (101 << 20))
-        here.replica.push_folder(folder, folder, replace=True)
+        here.local_copy.push_folder(folder, folder, replace=True)
     there = bucket_machine("b")
-    assert there.replica is not None
+    assert there.local_copy is not None
     copy = there.jobs / "job" / "export"
-    assert there.replica.pull_folder(copy)
+    there.local_copy.pull_folder(copy)
     assert (copy / "variables" / "variables.data").read_bytes()[:8] == b"22222222"
 
 
 def test_a_damaged_run_does_not_hide_the_others(bucket_machine: Machine) -> None:
     here = bucket_machine("a")
-    assert here.replica is not None
+    assert here.local_copy is not None
     for name in ("good", "bad"):
         with start_run(here, "train", run_id=name) as run:
             run.metrics({"loss": 1.0}, step=1)
-            here.replica.push_run(name)
+            here.local_copy.runs.push(name)
             run.metrics({"loss": 0.5}, step=2)
-    first = min(name for name in here.replica.store.find("runs/bad/events"))
-    here.replica.store.delete([first])
+    first = min(name for name in here.local_copy.store.find("runs/bad/events"))
+    here.local_copy.store.delete([first])
     there = bucket_machine("b")
     assert [run.id for run in list_runs(there)] == ["good"]
     with pytest.raises(CorruptError, match="the events of bad"):
@@ -125,8 +126,8 @@ def test_a_run_is_followed_elsewhere(machine: Machine) -> None:
     run = start_run(here, "train", job_id="job")
     for number in range(5):
         run.metrics({"loss": number}, step=number)
-        if here.replica is not None:
-            here.replica.push_run(run.run_id)
+        if here.local_copy is not None:
+            here.local_copy.runs.push(run.run_id)
         seen = read_run(machine("b"), run.run_id)
         assert (seen.status, seen.metrics) == ("running", {"loss": number})
     run.finish("stopped")
@@ -213,7 +214,7 @@ def test_a_run_that_two_machines_continue_is_refused_to_the_second(
     open_run(b, run.run_id).metrics({"loss": 1.0})
     second = open_run(c, run.run_id)
     second.metrics({"loss": 222.0})
-    b.replica.push_run(run.run_id)
+    b.local_copy.runs.push(run.run_id)
     with pytest.raises(AlreadyExistsError, match=f"another machine continued the run {run.run_id}"):
         second.finish("failed")
     assert read_run(bucket_machine("z")).metrics == {"loss": 1.0}
@@ -229,7 +230,7 @@ def test_events_that_were_not_uploaded_before_another_machine_went_on_are_kept(
 ) -> None:
     workspace = bucket_machine("a")
     run = start_run(workspace, "train", job_id="job")
-    workspace.replica.push_run(run.run_id)
+    workspace.local_copy.runs.push(run.run_id)
     run.metrics({"loss": 111.0})  # then the machine was lost
     there = bucket_machine("b")
     read_run(there, run.run_id)
@@ -269,7 +270,7 @@ def test_a_server_that_is_away_for_a_while_loses_nothing(
             run.metrics({"loss": step}, step=step)
             if step % 20 == 0:
                 server.away_for(away_s if step == 40 else 0.0)
-                workspace.replica.push_run(run.run_id)
+                workspace.local_copy.runs.push(run.run_id)
     server.away_for(away_s)
     workspace_models(workspace).add("m", saved_model(tmp_path / "model"))
     found = read_run(bucket_machine("b"))
@@ -362,7 +363,7 @@ def test_a_slow_server_with_lost_answers_is_only_slow(
     with start_run(workspace, "train", job_id="job") as run:
         for step in range(5):
             run.metrics({"loss": step}, step=step)
-            workspace.replica.push_run(run.run_id)
+            workspace.local_copy.runs.push(run.run_id)
     workspace_models(workspace).add("m", saved_model(tmp_path / "model"))
     found = read_run(bucket_machine("b"))
     assert (len(found.series["loss"]), found.skipped_lines) == (5, 0)
@@ -407,7 +408,7 @@ def test_a_workspace_in_a_bucket_is_made_once_and_can_be_used_without_the_bucket
     assert made == find_workspace(uri, create=False)
     server.fault = lambda *_: "away"
     there = find_workspace(uri, create=False, offline=True)
-    assert (there, there.replica) == (made, None)
+    assert (there, there.local_copy) == (made, None)
 
 
 def test_a_newer_workspace_in_a_bucket_is_refused(

@@ -15,9 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+import timonel
 from tests.training.conftest import SCRIPTS
 from tests.waiting import until
 from timonel.engines.local import LocalEngine
+from timonel.errors import SpecError
 from timonel.processes.ports import PortReservation
 from timonel.storage import Workspace
 from timonel.tracking import RunRecord, list_runs
@@ -174,7 +176,7 @@ def test_how_a_task_here_ends(terminals: Terminals, waiting: Path, workspace: Wo
     assert [record.id[-2:] for record in list_runs(workspace)] == ["-4", "-3", "-2", "-1"]
     assert list_runs(workspace)[0].cause == "user-error"
     assert "    if sys.argv[1:] == ['error']: 1 / 0\n" in terminals.shown(last)
-    assert "worker-0 ended as user-error: ZeroDivisionError: " in terminals.shown(last)
+    assert "worker-0 failed: error in the script: ZeroDivisionError: " in terminals.shown(last)
 
 
 def test_a_task_here_goes_on_after_a_kill_or_a_hang(
@@ -200,7 +202,7 @@ def test_a_task_here_goes_on_after_a_kill_or_a_hang(
     hung = start()
     task_of(hung).suspend()
     assert hung.wait(60) == 128 + signal.SIGKILL
-    assert "worker-0 ended as hung" in terminals.shown(hung)
+    assert "worker-0 hung: " in terminals.shown(hung)
 
     without_agent = start()
     agent_of(without_agent).kill()
@@ -240,6 +242,32 @@ def test_a_port_in_use_is_told_before_anything_is_recorded(
         chief = terminals.start(waiting, "--cluster", place, "--task-type", "chief")
         assert chief.wait(60) == 2
     assert f"chief-0 cannot listen on 127.0.0.1:{port}: Address already" in terminals.shown(chief)
+    assert list_runs(workspace) == []
+
+
+def test_a_chief_without_its_workers_names_them(terminals: Terminals, cluster: Path) -> None:
+    (worker,) = json.loads(cluster.read_text())["cluster"]["worker"]
+    words = (SCRIPTS / "paced.py", "--cluster", cluster, "--task-type", "chief", "--", "1")
+    chief = terminals.start(*words)
+    until(lambda: f"chief-0 waits for worker-0 ({worker})" in terminals.shown(chief))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"workers": 1}, "The cluster has 2 workers, but --workers is 1"),
+        ({"workers": "2:4"}, "The cluster has 2 workers, but --workers is 2:4"),
+        ({"workers": 3}, "The cluster has 2 workers, but --workers is 3"),
+        ({"ps": 1}, "The cluster has 0 ps, but --ps is 1"),
+    ],
+)
+def test_sizes_beside_a_cluster_that_contradict_it_are_refused(
+    cluster: Path, options: dict[str, object], said: str, waiting: Path, workspace: Workspace
+) -> None:
+    with pytest.raises(SpecError, match=said):
+        timonel.train(
+            waiting, cluster=cluster, task_type="chief", workspace=workspace.root, **options
+        )
     assert list_runs(workspace) == []
 
 

@@ -68,20 +68,25 @@ class Agent:
 @pytest.mark.parametrize(
     ("task_exit", "code", "status", "words"),
     [
-        (TaskExit(exit_code=1, report=REPORT), 1, "failed", "user-error: Zero.* is above"),
+        (
+            TaskExit(exit_code=1, report=REPORT),
+            1,
+            "failed",
+            "chief-0 failed: error in the script: Zero.* is above",
+        ),
         (TaskExit(exit_code=3), 3, "failed", "ended with exit code 3"),
         (TaskExit(signal=9, oom_killed=True), 137, "failed", "because memory ran out"),
         (
             TaskExit(exit_code=75),
             75,
             "running",
-            "lost-peer: .*train-1 continues from its last checkpoint",
+            "exit code 75, which asks for a restart: .*train-1 continues from its last",
         ),
         (
             TaskExit(signal=9),
             137,
             "running",
-            "crashed: .*train-1 continues from its last checkpoint",
+            "chief-0 was ended by signal 9 .*train-1 continues from its last checkpoint",
         ),
         (TaskExit(signal=9, hung="no sign of life"), 137, "running", "hung: .* continues"),
         (TaskExit(agent_lost=True), 75, "running", "the agent of chief-0 died: .* continues"),
@@ -187,7 +192,7 @@ def test_all_tasks_stop_with_a_run_that_has_failed(
     open_run(workspace, run).finish(end, "worker-1 failed")
     agent = Agent(TaskExit(exit_code=75))
     monkeypatch.setattr(foreground, "run_task", agent)
-    with pytest.raises(JobError, match=rf"lost-peer: .*: train-1 has ended \({end}\)") as caught:
+    with pytest.raises(JobError, match=rf"exit code 75, .*: train-1 has ended \({end}\)") as caught:
         run_here(workspace, "worker")
     assert (caught.value.exit_code, agent.demands) == (75, [demand])
 
@@ -209,7 +214,9 @@ def test_a_run_goes_on_without_its_evaluator(
     workspace: Workspace, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(foreground, "run_task", Agent(TaskExit(exit_code=1, report=REPORT)))
-    with pytest.raises(JobError, match=r"evaluator-0 ended as user-error: .* traceback is above"):
+    with pytest.raises(
+        JobError, match=r"evaluator-0 failed: error in the script: .* traceback is above"
+    ):
         run_here(workspace, "evaluator")
     monkeypatch.setattr(foreground, "run_task", Agent(TaskExit(exit_code=75), signal.SIGINT))
     with pytest.raises(Interrupted, match="evaluator-0 has stopped: train-1 goes on"):

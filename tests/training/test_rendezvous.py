@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import socket
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.waiting import until
 from timonel.errors import JobError, SpecError
+from timonel.processes.ports import PortReservation
 from timonel.storage import Workspace
 from timonel.tracking import list_runs, open_run
 from timonel.training import rendezvous
+from timonel.training.cluster import Cluster
 from timonel.training.request import JobOptions, Request, check_request
 from timonel.training.settings import Settings
 from timonel.training.spec import TrainSpec, read_spec
@@ -74,6 +78,50 @@ def test_the_others_wait_for_the_chief(script: Path, workspace: Workspace) -> No
     assert waited == [0.5]
     assert told.run_id == "train-abc-2"  # not the one that has ended
     assert told.seed == 3  # the chief's
+
+
+def test_a_long_wait_for_the_chief_is_shown(
+    script: Path, workspace: Workspace, caplog: pytest.LogCaptureFixture
+) -> None:
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        if sum(waited) < 5:
+            assert not caplog.records
+        elif sum(waited) > 6:
+            lead(script, workspace)
+
+    rendezvous.follow(request(script), workspace, "train-abc", OPTIONS, "worker-0", wait)
+    (shown,) = [record.getMessage() for record in caplog.records]
+    assert shown == f"worker-0 waits for the chief's run train-abc-... in {workspace.root}"
+
+
+def test_tasks_that_do_not_answer_are_shown_until_the_task_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rendezvous, "_SILENT_S", 0.05)
+    ready = tmp_path / "ready"
+
+    def shown() -> list[str]:
+        return [record.getMessage().partition(" waits for ")[2] for record in caplog.records]
+
+    with PortReservation(4) as (chief, first, second, aside):
+        tasks = {"chief": (chief,), "worker": (first, second), "evaluator": (aside,)}
+        cluster = Cluster(tasks, "chief", 0)
+        host, port = first.split(":")
+        with rendezvous.naming_missing_tasks(cluster, ready):
+            until(lambda: len(shown()) == 1)
+            with socket.create_server((host, int(port))):
+                until(lambda: len(shown()) == 2)
+                ready.touch()
+        with rendezvous.naming_missing_tasks(Cluster(tasks, "evaluator", 0), tmp_path / "none"):
+            time.sleep(0.2)
+    hint = ": start each with its --task-type and --task-index"
+    assert shown() == [
+        f"worker-0 ({first}), worker-1 ({second}){hint}",
+        f"worker-1 ({second}){hint}",
+    ]
 
 
 def test_a_run_that_has_just_ended_is_missed_once(

@@ -126,16 +126,20 @@ def test_the_model_is_there_before_the_end_of_its_run(
     assert writes[-2].endswith("/export/export.json")
     assert "/runs/job/events/" in writes[-1]
     there = elsewhere()
-    (shared,) = read_run(there, "job").outputs
-    found = open_export(there, shared)
+    record = read_run(there, "job")
+    (shared,) = record.outputs
+    found = open_export(there, record, shared)
     assert found == there.jobs / "job" / "export"
     assert sorted(p.name for p in found.rglob("*")) == sorted(p.name for p in folder.rglob("*"))
     # A resumed job replaces its model.
     document = json.loads((folder / "export.json").read_text())
     (folder / "export.json").write_text(json.dumps({**document, "more": 1}))
     upload_job(workspace, "job")
-    with pytest.raises(AlreadyExistsError, match="jobs/job/export exists with other content"):
-        workspace.replica.push_folder(found, folder)
+    open_export(there, record, shared)
+    assert json.loads((found / "export.json").read_text())["more"] == 1
+    (found / "export.json").write_text(json.dumps({**document, "more": 2}))
+    with pytest.raises(AlreadyExistsError, match="jobs/job/export already exists"):
+        workspace.local_copy.push_folder(found, folder)
 
 
 def test_only_a_silent_unsuccessful_job_is_resumed_elsewhere(
@@ -179,9 +183,9 @@ def test_a_job_that_another_machine_continues_is_stopped_here(
     stopped = []
 
     def take_over() -> None:
-        replica = elsewhere().replica
-        assert replica is not None
-        replica.store.write(alive_name("job"), b"other")
+        local_copy = elsewhere().local_copy
+        assert local_copy is not None
+        local_copy.store.write(alive_name("job"), b"other")
 
     ended = follow(
         faulty[0],

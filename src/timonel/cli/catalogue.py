@@ -56,7 +56,9 @@ ENTRIES = (
     ),
     CommandEntry("data", LOOK, "Convert, list, show and verify datasets."),
     CommandEntry("servers", LOOK, "List and stop running servers."),
-    CommandEntry("endpoints", LOOK, "List, show, scale, split, roll back and delete endpoints."),
+    CommandEntry(
+        "endpoints", LOOK, "List, show, scale, split, roll back, simulate and delete endpoints."
+    ),
     CommandEntry("keys", LOOK, "Create, list and revoke API keys of servers."),
     CommandEntry("logs", KEEP, "Print the output of a job's tasks.", group="jobs"),
     CommandEntry("stop", KEEP, "Stop a job and keep its checkpoints.", group="jobs"),

@@ -38,15 +38,19 @@ class GlobalOptions:
 
         return console(stderr=stderr, quiet=self.quiet)
 
-    def find(self, *, create: bool = False) -> Workspace:
+    def find(self, *, create: bool = False, offline: bool = False) -> Workspace:
         """Find the workspace; create one only if ``create`` is true.
+
+        Args:
+            create: Create the workspace if there is none.
+            offline: Of a workspace in a bucket, use the local copy if there is one.
 
         Raises:
             NotFoundError: No workspace was found and ``create`` is false.
         """
         from timonel.storage import find_workspace
 
-        return find_workspace(self.workspace, create=create)
+        return find_workspace(self.workspace, create=create, offline=offline)
 
     def shared_workspace(self, folder: Path) -> Path | None:
         """Return the parent folder's workspace that ``folder`` would use, if any."""

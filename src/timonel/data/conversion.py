@@ -308,8 +308,8 @@ def _write_reference(workspace: Workspace, dataset: Dataset) -> None:
     body = {"id": dataset.manifest.id, "digest": dataset.digest, "uri": dataset.uri}
     path = workspace.datasets / f"{name}.json"
     write_document(path, "dataset-reference", body)
-    if workspace.replica is not None:
-        workspace.replica.push_file(path)
+    if workspace.local_copy is not None:
+        workspace.local_copy.push_file(path)
 
 
 class _Ticker:

@@ -14,10 +14,10 @@ from timonel.errors import AlreadyExistsError, CorruptError, NotFoundError
 from timonel.storage import digest_file, verify_file
 from timonel.storage.blobs import checksums_of
 from timonel.storage.content_cache import CONTENT, ContentCache, FolderLease
+from timonel.storage.local_copy import cache_folder
 from timonel.storage.locks import LockedError
 from timonel.storage.object_store import ObjectStore
 from timonel.storage.remote import publish
-from timonel.storage.replica import cache_folder
 
 CACHE_BYTES = 100 << 30
 _KEY = "dataset"

@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict
-
+from timonel.engines.resources import Observed
 from timonel.engines.spec import JobSpec, RoleSpec
 from timonel.storage.workspace import Workspace
 
@@ -57,11 +56,6 @@ class FailureCause(StrEnum):
     ENGINE = "engine"
 
 
-class _Observed(BaseModel):
-    # A newer engine may write fields that this release does not know.
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
 TaskState = Literal[
     "pending", "starting", "running", "restarting", "succeeded", "failed", "stopped"
 ]
@@ -71,7 +65,7 @@ TaskState = Literal[
 """
 
 
-class TaskStatus(_Observed):
+class TaskStatus(Observed):
     """Observed status of a task."""
 
     role: str
@@ -93,7 +87,7 @@ class TaskStatus(_Observed):
         return f"{self.role}-{self.index}"
 
 
-class RoleSize(_Observed):
+class RoleSize(Observed):
     """Current and requested size of an elastic role.
 
     Attributes:
@@ -125,7 +119,7 @@ class RoleSize(_Observed):
         )
 
 
-class JobStatus(_Observed):
+class JobStatus(Observed):
     """Observed status of a job."""
 
     job_id: str
@@ -142,6 +136,8 @@ class JobStatus(_Observed):
     """Tasks of the current generation."""
     sizes: tuple[RoleSize, ...] = ()
     """Sizes of elastic roles."""
+    machine: str | None = None
+    """Other machine that runs the job, of which only its run is known here."""
 
     @classmethod
     def of(cls, spec: JobSpec, created_at: float) -> JobStatus:
@@ -155,7 +151,7 @@ class JobStatus(_Observed):
         return cls(job_id=spec.job_id, created_at=created_at, tasks=tasks, sizes=sizes)
 
 
-class LogLine(_Observed):
+class LogLine(Observed):
     """A line of a task's output, without the line feed."""
 
     task_id: str

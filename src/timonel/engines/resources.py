@@ -1,4 +1,4 @@
-"""What a task needs of the machine that runs it, and which machines may."""
+"""Bases of specifications and statuses; resources and placement of tasks and replicas."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ class Requested(BaseModel):
     """Part of a specification: immutable, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Observed(BaseModel):
+    """Part of a status: immutable. Ignores unknown fields, as a newer engine may write them."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Resources(Requested):

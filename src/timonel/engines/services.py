@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import abc
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
-from timonel.engines.resources import Placement, Requested, Resources, Volume
+from timonel.engines.resources import Observed, Placement, Requested, Resources, Volume
 from timonel.storage.workspace import Workspace
 from timonel.units import Seconds
 
@@ -113,8 +114,9 @@ class ServiceSpec(Requested):
     @property
     def template(self) -> str:
         """Digest of everything except the number of replicas."""
-        text = self.model_dump_json(exclude={"replicas"})
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        # Without defaults: a later release may add fields.
+        body = self.model_dump(mode="json", exclude={"replicas"}, exclude_defaults=True)
+        return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def checked_port(self) -> str:
@@ -137,11 +139,6 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value, text)
 
 
-class _Observed(BaseModel):
-    # A newer engine may write fields that this release does not know.
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
 ReplicaState = Literal["starting", "ready", "unready", "restarting", "stopping", "lost"]
 """State of a replica.
 
@@ -150,7 +147,7 @@ start. ``stopping``: it finishes its requests. ``lost``: it ended while nothing 
 """
 
 
-class ReplicaStatus(_Observed):
+class ReplicaStatus(Observed):
     """Observed status of a replica.
 
     Attributes:
@@ -174,21 +171,23 @@ class ReplicaStatus(_Observed):
 class ServiceState(StrEnum):
     """State of a service.
 
+    ``unresponsive``: its supervisor runs but does not answer, so nothing is checked or restarted.
     ``down``: no supervisor runs, after a kill or a reboot; `apply` or `scale` starts one.
     """
 
     ACTIVE = "active"
     DELETING = "deleting"
+    UNRESPONSIVE = "unresponsive"
     DOWN = "down"
 
 
-class ServiceStatus(_Observed):
+class ServiceStatus(Observed):
     """Observed status of a service.
 
     Attributes:
         requested: Requested number of replicas.
         replicas: Replicas of all revisions, oldest first.
-        message: Why the service is down.
+        message: Why the service is down or unresponsive.
     """
 
     name: str
@@ -238,7 +237,8 @@ class ServiceEngine(abc.ABC):
         Raises:
             SpecError: The revision was applied with other contents, or the engine cannot fulfil
                 the specification.
-            EngineError: The service is being deleted, or the engine cannot start it.
+            EngineError: The service is being deleted or does not answer, or the engine cannot start
+                it.
             InputError: The engine's state cannot be written.
         """
 
@@ -251,7 +251,8 @@ class ServiceEngine(abc.ABC):
         Raises:
             NotFoundError: No such service.
             SpecError: The number is negative.
-            EngineError: The service is being deleted, or the engine cannot start it.
+            EngineError: The service is being deleted or does not answer, or the engine cannot start
+                it.
         """
 
     @abc.abstractmethod

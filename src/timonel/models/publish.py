@@ -11,12 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from timonel.errors import ModelError, NotFoundError
+from timonel.errors import ModelError, NotFoundError, TimonelError
 from timonel.models.check import check_saved_model
 from timonel.models.evaluation import write_confusion_png
 from timonel.models.exports import (
     ReferenceExample,
     export_folder_of,
+    read_export,
     reference_of,
     saved_model_of,
     verify_export,
@@ -108,7 +109,7 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
     inputs = [artifact, *datasets]
     with start_run(workspace, "export", params=params, inputs=inputs) as writer:
         say(f"verifying the export of {record.id}")
-        folder = open_export(workspace, artifact)
+        folder = open_export(workspace, record, artifact)
         document = _verified(folder, artifact)
         trained = _TrainedModel(record, folder, document, datasets[0] if datasets else None)
         examples = reference_of(folder, document)
@@ -151,16 +152,28 @@ def find_model(
     return record, _savedmodel(record)
 
 
-def open_export(workspace: Workspace, artifact: Artifact) -> Path:
+def open_export(workspace: Workspace, record: RunRecord, artifact: Artifact) -> Path:
     """Return the export folder of a run's SavedModel, downloaded if it is in a bucket.
+
+    The local folder is replaced if it has another model than the run's record, as when another
+    machine resumed the run. That of a job that still runs is not: it may be newer than the record.
 
     Raises:
         InputError: It cannot be downloaded.
     """
     folder = export_folder_of(workspace.path_of(artifact.uri))
-    if workspace.replica is not None and folder.is_relative_to(workspace.root):
-        workspace.replica.pull_folder(folder)
+    if workspace.local_copy is None or not folder.is_relative_to(workspace.root):
+        return folder
+    if not folder.is_dir() or (record.is_finished and not _is_export(folder, artifact)):
+        workspace.local_copy.pull_folder(folder)
     return folder
+
+
+def _is_export(folder: Path, artifact: Artifact) -> bool:
+    try:
+        return read_export(folder).digest == artifact.digest
+    except TimonelError:
+        return False
 
 
 def check_version(

@@ -55,7 +55,7 @@ from timonel.storage import Workspace, exclusive, publish_dir, write_document, w
 from timonel.storage.atomic import aside_name, sweep, sync, unwritable
 
 if TYPE_CHECKING:
-    from timonel.storage.replica import Replica
+    from timonel.storage.local_copy import LocalCopy
 
 Ignore = Callable[[Any, list[str]], Iterable[str]]
 
@@ -72,18 +72,18 @@ class ModelRepository:
 
     Args:
         root: The folder.
-        replica: Of a workspace in a bucket, transfers to and from it. A version is in the bucket
+        local_copy: Of a workspace in a bucket, transfers to and from it. A version is in the bucket
             before it is in the folder.
     """
 
-    def __init__(self, root: Path, replica: Replica | None = None) -> None:
+    def __init__(self, root: Path, local_copy: LocalCopy | None = None) -> None:
         self.root = root
-        self._replica = replica
+        self._local_copy = local_copy
 
     def names(self) -> list[str]:
         """Return the names of models with at least one version, sorted."""
-        if self._replica is not None:
-            self._replica.pull_models()
+        if self._local_copy is not None:
+            self._local_copy.pull_models()
         if not self.root.is_dir():
             return []
         return sorted(
@@ -181,8 +181,8 @@ class ModelRepository:
         self.get(name, version)  # before a lock file is created for a model that does not exist
         with exclusive(folder / _LOCK, timeout_s=_LOCK_TIMEOUT_S):
             found = self.get(name, version)
-            if self._replica is not None:
-                self._replica.delete_folder(folder / str(version))
+            if self._local_copy is not None:
+                self._local_copy.delete_folder(folder / str(version))
             write_text(folder / _HIGHEST, f"{_highest(folder)}\n")
             aside = folder / aside_name(str(version))
             try:
@@ -257,17 +257,18 @@ class ModelRepository:
         with exclusive(folder / _LOCK, timeout_s=_LOCK_TIMEOUT_S):
             sweep(folder)
             number = _highest(folder) + 1
-            while self._replica is not None and not self._replica.reserve_number(name, number):
-                number += 1
-            with publish_dir(folder / str(number)) as target:
+            if self._local_copy is not None:
+                number = self._local_copy.reserve_number(name, number)
+            # Once it is in the bucket, another process may have downloaded it.
+            with publish_dir(folder / str(number), replace=self._local_copy is not None) as target:
                 yield number, target
-                if self._replica is not None:
-                    self._replica.push_folder(target, folder / str(number))
+                if self._local_copy is not None:
+                    self._local_copy.push_folder(target, folder / str(number))
             write_text(folder / _HIGHEST, f"{number}\n")
 
     def _pull(self, name: str) -> None:
-        if self._replica is not None:
-            self._replica.pull_models(name)
+        if self._local_copy is not None:
+            self._local_copy.pull_models(name)
 
     def _folder(self, name: str) -> Path:
         check_name(name)
@@ -276,7 +277,7 @@ class ModelRepository:
 
 def workspace_models(workspace: Workspace) -> ModelRepository:
     """Return the repository of a workspace."""
-    return ModelRepository(workspace.models, workspace.replica)
+    return ModelRepository(workspace.models, workspace.local_copy)
 
 
 def _highest(folder: Path) -> int:

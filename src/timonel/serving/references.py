@@ -63,8 +63,8 @@ def resolve(
         return _from_bucket(normalise(reference), version)
     text = os.fspath(reference)
     name, named_version = split_reference(text)
-    if workspace.replica is not None and _is_plain(name):
-        known = workspace.replica.store.folders("models")
+    if workspace.local_copy is not None and _is_plain(name):
+        known = workspace.local_copy.store.folders("models")
         if name in known:
             place = join(workspace.uri, "models", name)
             return _from_bucket(place, named_version if version is None else version)
@@ -73,7 +73,7 @@ def resolve(
         return _settings(name, base, named_version if version is None else version)
     if _is_folder(text) or not _is_plain(name) or text.startswith("~"):
         return _from_folder(local_path(text), version)
-    if workspace.replica is None:
+    if workspace.local_copy is None:
         known = sorted(path.name for path in _folders(workspace.models))
     raise NotFoundError(
         f"no model {name!r} in this workspace",

@@ -1,18 +1,23 @@
-"""Objects of a bucket as listed: names, sizes, revisions and checksums. Pure, without requests."""
+"""Objects of a bucket as listed: names, sizes, revisions and checksums. Without requests."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hashlib
+import logging
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import google_crc32c
 
+_logger = logging.getLogger(__name__)
+_LONGEST_NAME_BYTES = 255
 _BLOCK_BYTES = 1 << 20
 _PART_BYTES = 50 << 20
 """Size of the parts in which s3fs uploads files of 100 MiB and more."""
@@ -41,14 +46,14 @@ class Blob:
 
 
 def blobs_from(found: Mapping[str, Mapping[str, Any]], root: str) -> tuple[Blob, ...]:
-    """Return the objects below the folder ``root``, by name.
+    """Return the objects below the folder ``root`` that can be files, by name.
+
+    Others are skipped, and logged once: names that lead out of the folder or are too long, and
+    objects that would be a folder as well.
 
     Args:
         found: fsspec's information about each object, by full name.
         root: The folder.
-
-    Raises:
-        ValueError: A name leads out of the folder, or is both a file and a folder.
     """
     prefix = root.rstrip("/") + "/"
     names = {
@@ -57,13 +62,25 @@ def blobs_from(found: Mapping[str, Mapping[str, Any]], root: str) -> tuple[Blob,
         # Some tools create an empty object for a folder.
         if path.startswith(prefix) and not path.endswith("/")
     }
-    for name in names:
-        parts = name.split("/")
-        if not all(parts) or {".", ".."} & set(parts) or "\0" in name:
-            raise ValueError(f"expected names below the folder, got {name!r}")
-        if any("/".join(parts[:count]) in names for count in range(1, len(parts))):
-            raise ValueError(f"a folder of {name!r} is a file as well")
-    return tuple(_blob(name, info) for name, info in sorted(names.items()))
+    valid = {name for name in names if all(map(is_file_name, name.split("/")))}
+    folders = {str(parent) for name in valid for parent in PurePosixPath(name).parents}
+    for name in names.keys() - (valid - folders):
+        _log_skipped(f"{root}/{name}")
+    return tuple(_blob(name, names[name]) for name in sorted(valid - folders))
+
+
+def is_file_name(name: str) -> bool:
+    """Return whether a file or folder can have a name."""
+    return (
+        name not in {"", ".", ".."}
+        and "\0" not in name
+        and len(os.fsencode(name)) <= _LONGEST_NAME_BYTES
+    )
+
+
+@functools.lru_cache(maxsize=1000)
+def _log_skipped(place: str) -> None:
+    _logger.warning("skipped the object %r: its name cannot be that of a file", place)
 
 
 def fingerprint(blobs: Iterable[Blob]) -> str:

@@ -93,23 +93,30 @@ class ContentCache:
         """Return whether ``path`` is the cached folder of a version of the model at ``uri``."""
         return len(path.parents) > 2 and path.parents[2] == self._folder(uri)
 
-    def entries(self, uri: str) -> dict[str, str]:
-        """Return the fingerprints of a URI's cached entries, as last listed."""
+    def entries(self, uri: str, endpoint: str) -> dict[str, str]:
+        """Return the fingerprints of a URI's cached entries, as last listed.
+
+        Args:
+            uri: The folder of the entries.
+            endpoint: Address of its server. Listings of another one do not count.
+        """
         folder = self._folder(uri)
         try:
             body = read_document(folder / _LISTING, "bucket-listing")
             listed = {str(key): str(mark) for key, mark in body["versions"].items()}
+            if body["endpoint"] != endpoint:
+                return {}
         except (TimonelError, KeyError, ValueError, AttributeError):
             return {}
         return {key: mark for key, mark in listed.items() if _entry(folder, key, mark).is_dir()}
 
-    def save_listing(self, uri: str, listed: Mapping[str, str]) -> None:
+    def save_listing(self, uri: str, endpoint: str, listed: Mapping[str, str]) -> None:
         """Store the fingerprints of a URI's entries, for a start without the bucket.
 
         Raises:
             CacheError: They cannot be written.
         """
-        body = {"uri": uri, "versions": dict(sorted(listed.items()))}
+        body = {"uri": uri, "endpoint": endpoint, "versions": dict(sorted(listed.items()))}
         with _write_errors(self.root):
             write_document(self._folder(uri) / _LISTING, "bucket-listing", body)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from pathlib import Path
 
 from timonel.errors import InputError, TimonelError
 from timonel.storage.atomic import unwritable
+
+_SILENT_S = 5.0
+_logger = logging.getLogger(__name__)
 
 
 class LockedError(TimonelError):
@@ -23,7 +27,7 @@ def exclusive(path: Path, *, timeout_s: float = 30.0) -> Iterator[None]:
 
     The kernel releases the lock when its holder dies, so no stale lock remains. Works between
     processes and threads of one machine; not re-entrant. A child process forked during the block
-    holds the lock as well.
+    holds the lock as well. Logs what it waits for after 5 s.
 
     Raises:
         InputError: The lock file cannot be created.
@@ -64,16 +68,22 @@ def is_held(path: Path) -> bool:
 
 
 def _acquire(descriptor: int, path: Path, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
+    begun, is_silent = time.monotonic(), True
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() >= deadline:
+            waited_s = time.monotonic() - begun
+            if waited_s >= timeout_s:
                 raise LockedError(
                     f"cannot lock {path}: another process held it for {timeout_s:g} s",
                     hint="wait for that process, or stop it",
                 ) from None
+            if is_silent and waited_s >= _SILENT_S:
+                is_silent = False
+                _logger.warning(
+                    "waiting for another process that holds %s, for up to %g s", path, timeout_s
+                )
             time.sleep(0.02)
         else:
             return

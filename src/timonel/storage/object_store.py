@@ -1,45 +1,39 @@
 """Objects below a URI, over fsspec: S3, Google Cloud Storage, memory and local folders.
 
-Errors of the file systems become timonel errors here and nowhere else. Requests are repeated while
-the server is away, for a bounded time.
+Requests are repeated while the server is away, for a bounded time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import posixpath
 import shutil
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from timonel.errors import AlreadyExistsError, CorruptError, InputError, NotFoundError, TimonelError
+from timonel.errors import AlreadyExistsError, CorruptError
 from timonel.storage.atomic import ASIDE_PREFIX, aside_name, create_bytes, unwritable, write_bytes
-from timonel.storage.blobs import Blob, blobs_from, checksums_of
-from timonel.storage.uris import filesystem, normalise
+from timonel.storage.blobs import Blob, blobs_from, checksums_of, is_copy, is_file_name
+from timonel.storage.bucket_errors import UnavailableError, translated
+from timonel.storage.filesystems import open_filesystem
+from timonel.storage.uris import normalise
 
 PATIENCE_S = 40.0
 """Seconds for which a request is repeated while the server is away."""
 _PARALLEL = 8
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
-# Without these, a server that accepts connections and never answers blocks for minutes.
-_S3 = {
-    "use_listings_cache": False,
-    "config_kwargs": {"connect_timeout": 5, "read_timeout": 20, "retries": {"max_attempts": 1}},
-}
-_OPTIONS: Mapping[str, Mapping[str, Any]] = {"s3": _S3, "s3a": _S3}
-_GCS = frozenset({"gs", "gcs"})
-_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
-_EXISTS = frozenset({"PreconditionFailed", "412"})
-_AWAY = frozenset({errno.EBUSY, errno.EREMOTEIO, errno.EIO, errno.ETIMEDOUT})
+_SILENT_S = 5.0
+# Of a local disk, while an object is downloaded.
+_DISK = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.ENOTDIR}
+)
+_logger = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
-
-
-class UnavailableError(InputError):
-    """The server of a bucket does not answer."""
 
 
 class ObjectStore:
@@ -64,8 +58,7 @@ class ObjectStore:
         """
 
         def blobs() -> dict[str, Blob]:
-            fs, root = open_filesystem(self.uri)
-            place = posixpath.join(root, folder) if folder else root
+            fs, place = self._open(folder)
             fs.invalidate_cache()
             with contextlib.suppress(FileNotFoundError):
                 found = blobs_from(fs.find(place, detail=True), place)
@@ -82,11 +75,12 @@ class ObjectStore:
         """
 
         def found() -> list[str]:
-            fs, root = open_filesystem(self.uri)
+            fs, place = self._open(folder)
             with contextlib.suppress(FileNotFoundError):
-                entries = fs.ls(posixpath.join(root, folder), detail=True)
+                entries = fs.ls(place, detail=True)
                 places = (each["name"] for each in entries if each["type"] == "directory")
-                return sorted(posixpath.basename(place.rstrip("/")) for place in places)
+                names = (posixpath.basename(place.rstrip("/")) for place in places)
+                return sorted(filter(is_file_name, names))
             return []
 
         return self._attempt("list", folder, found)
@@ -100,10 +94,10 @@ class ObjectStore:
         """
 
         def content() -> bytes:
-            fs, root = open_filesystem(self.uri)
+            fs, place = self._open(name)
             # Otherwise s3fs asks for the size first.
             options = {"max_concurrency": 1} if self.uri.startswith("s3") else {}
-            return bytes(fs.cat_file(posixpath.join(root, name), **options))
+            return bytes(fs.cat_file(place, **options))
 
         return self._attempt("read", name, content)
 
@@ -115,8 +109,7 @@ class ObjectStore:
         """
 
         def put() -> None:
-            fs, root = open_filesystem(self.uri)
-            place = posixpath.join(root, name)
+            fs, place = self._open(name)
             if _is_local(fs):
                 write_bytes(Path(place), content)
             else:
@@ -136,8 +129,7 @@ class ObjectStore:
         """
 
         def put() -> None:
-            fs, root = open_filesystem(self.uri)
-            place = posixpath.join(root, name)
+            fs, place = self._open(name)
             if _is_local(fs):
                 create_bytes(Path(place), content)
             else:
@@ -170,6 +162,15 @@ class ObjectStore:
         """
         self._parallel(lambda name: self._download(name, files[name], blobs[name]), files)
 
+    def is_same(self, name: str, path: Path, blob: Blob) -> bool:
+        """Return whether a file has an object's content; reads it if no checksum can tell.
+
+        Raises:
+            InputError: The object cannot be read.
+        """
+        found = is_copy(path, blob)
+        return self.read(name) == path.read_bytes() if found is None else found
+
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects, in order; missing ones are ignored.
 
@@ -180,16 +181,15 @@ class ObjectStore:
             self._attempt("delete", name, lambda name=name: self._delete(name))  # type: ignore[misc]
 
     def _delete(self, name: str) -> None:
-        fs, root = open_filesystem(self.uri)
+        fs, place = self._open(name)
         with contextlib.suppress(FileNotFoundError):
-            fs.rm_file(posixpath.join(root, name))
+            fs.rm_file(place)
 
     def _upload(self, item: tuple[str, Path]) -> None:
         name, path = item
 
         def put() -> None:
-            fs, root = open_filesystem(self.uri)
-            place = posixpath.join(root, name)
+            fs, place = self._open(name)
             if _is_local(fs):
                 Path(place).parent.mkdir(parents=True, exist_ok=True)
                 aside = Path(place).with_name(aside_name(path.name))
@@ -204,13 +204,15 @@ class ObjectStore:
         aside = path.with_name(aside_name(path.name))
 
         def get() -> None:
-            fs, root = open_filesystem(self.uri)
+            fs, place = self._open(name)
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 aside.unlink(missing_ok=True)
+                fs.get_file(place, str(aside))
             except OSError as error:
-                raise unwritable(path, error) from error
-            fs.get_file(posixpath.join(root, name), str(aside))
+                if error.errno in _DISK:
+                    raise unwritable(path, error) from error
+                raise
 
         try:
             self._attempt("read", name, get)
@@ -231,75 +233,48 @@ class ObjectStore:
                 aside.unlink(missing_ok=True)
 
     def _parallel(self, work: Callable[[Any], None], items: Iterable[Any]) -> None:
-        with ThreadPoolExecutor(_PARALLEL) as pool:
-            for _ in pool.map(work, items):
-                pass
+        left = iter(list(items))
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            for item in left:
+                if errors:
+                    return
+                try:
+                    work(item)
+                except BaseException as error:  # noqa: BLE001 - raised below
+                    errors.append(error)
+
+        # Daemons: a server that hangs must not keep the process from exiting.
+        threads = [threading.Thread(target=run, daemon=True) for _ in range(_PARALLEL)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+
+    def _open(self, name: str) -> tuple[Any, str]:
+        fs, root = open_filesystem(self.uri)
+        return fs, posixpath.join(root, name) if name else root
 
     def _attempt(self, verb: str, name: str, work: Callable[[], _Result]) -> _Result:
         """Do ``work``, again while the server is away."""
         place = posixpath.join(self.uri, name) if name else self.uri
-        deadline, pause_s = time.monotonic() + self._patience_s, _FIRST_PAUSE_S
+        begun, pause_s, is_silent = time.monotonic(), _FIRST_PAUSE_S, True
         while True:
             try:
                 with translated(verb, place):
                     return work()
-            except UnavailableError:
-                if time.monotonic() + pause_s > deadline:
+            except UnavailableError as error:
+                took_s = time.monotonic() - begun
+                if took_s + pause_s > self._patience_s:
                     raise
+                if is_silent and took_s > _SILENT_S:
+                    is_silent = False
+                    _logger.warning("%s; trying for %.0f s", error.message, self._patience_s)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-
-def open_filesystem(uri: str) -> tuple[Any, str]:
-    """Return the file system of a URI, with timeouts, and the path inside it.
-
-    Raises:
-        MissingExtraError: The package of the URI's scheme is not installed.
-        SpecError: The scheme is unknown.
-    """
-    scheme = uri.partition("://")[0]
-    options = _OPTIONS.get(scheme, {"use_listings_cache": False} if "://" in uri else {})
-    fs, root = filesystem(uri, **options)
-    if scheme in _OPTIONS:
-        fs.retries = 1  # callers repeat requests, for a bounded time
-    if scheme in _GCS:
-        # fsspec's own choice asks over gRPC for the bucket's kind. Emulators and many firewalls do
-        # not offer that second service, and neither reading nor writing needs the answer.
-        from gcsfs.core import GCSFileSystem  # noqa: PLC0415 - an extra
-
-        fs = GCSFileSystem(**options)
-    return fs, root
-
-
-def forget_connections() -> None:
-    """Drop open file systems, so that the next request reads the credentials again."""
-    import fsspec  # noqa: PLC0415 - costs 40 ms, and most commands need no bucket
-
-    for scheme in ("s3", "gs"):
-        with contextlib.suppress(ImportError, ValueError):
-            fsspec.get_filesystem_class(scheme).clear_instance_cache()
-
-
-@contextlib.contextmanager
-def translated(verb: str, place: str) -> Iterator[None]:
-    """Translate exceptions of file systems to timonel errors.
-
-    Args:
-        verb: What was tried: ``read``, ``write``, ...
-        place: The URI, for messages.
-
-    Raises:
-        NotFoundError: Nothing is there.
-        AlreadyExistsError: A conditional write found an object.
-        UnavailableError: The server does not answer, or asks to try later.
-        InputError: The request was refused, as for expired credentials.
-    """
-    try:
-        yield
-    except TimonelError:
-        raise
-    except Exception as error:  # each file system raises its own vendor's classes
-        raise _explained(error, verb, place) from error
 
 
 def local_files(folder: Path) -> list[str]:
@@ -310,69 +285,6 @@ def local_files(folder: Path) -> list[str]:
         if path.is_file()
         and not any(part.startswith(ASIDE_PREFIX) for part in path.relative_to(folder).parts)
     )
-
-
-def _explained(error: Exception, verb: str, place: str) -> TimonelError:
-    code, name = _code(error), type(error).__name__
-    reason = " ".join(str(error).split()) or name
-    if code in _EXPIRED or name == "RefreshError":
-        return InputError(
-            f"cannot {verb} {place}: the credentials have expired",
-            hint="renew them, and repeat the command",
-        )
-    if isinstance(error, FileExistsError) or code in _EXISTS:
-        return AlreadyExistsError(f"{place} already exists", hint="choose another name")
-    if isinstance(error, FileNotFoundError):
-        return NotFoundError(f"cannot {verb} {place}: not found: {reason}")
-    if isinstance(error, PermissionError) or "Credentials" in name:
-        return InputError(
-            f"cannot {verb} {place}: access denied: {reason}",
-            hint="check your credentials and the bucket's permissions",
-        )
-    if _is_away(error, code):
-        return UnavailableError(
-            f"cannot {verb} {place}: the server does not answer ({name}: {reason})",
-            hint="check the network and the server, and repeat the command",
-        )
-    return InputError(
-        f"cannot {verb} {place}: {name}: {reason}",
-        hint="check the URI, your credentials and the network",
-    )
-
-
-def _code(error: BaseException) -> str:
-    """Return the error code that a server sent, or an empty text."""
-    seen: BaseException | None = error
-    while seen is not None:
-        response = getattr(seen, "response", None)
-        if isinstance(response, Mapping):
-            return str(response.get("Error", {}).get("Code", ""))
-        if isinstance(getattr(seen, "code", None), int | str):
-            return str(seen.code)  # type: ignore[attr-defined] # gcsfs' HttpError
-        seen = seen.__cause__
-    return ""
-
-
-def _is_away(error: BaseException, code: str) -> bool:
-    """Return whether a request may succeed later, unchanged."""
-    if code.isdigit() and (int(code) >= 500 or int(code) in {408, 429}):
-        return True
-    if code in {"SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout"}:
-        return True
-    if code in {"ConditionalRequestConflict", "409"}:  # another writer's request is in progress
-        return True
-    if isinstance(error, ConnectionError | TimeoutError):
-        return True
-    if isinstance(error, OSError) and error.errno in _AWAY:
-        return True
-    module = type(error).__module__.partition(".")[0]
-    return module in {"botocore", "aiobotocore", "aiohttp"} and _is_of_network(error)
-
-
-def _is_of_network(error: BaseException) -> bool:
-    words = ("Connect", "Timeout", "Connection", "HTTPClientError", "Payload", "Disconnected")
-    names = (kind.__name__ for kind in type(error).__mro__)
-    return any(word in name for name in names for word in words)
 
 
 def _is_local(fs: Any) -> bool:

@@ -1,7 +1,7 @@
-"""Publish folders to buckets and fetch them.
+"""Publish complete folders to buckets, and fetch files and folders.
 
-A bucket has no atomic rename. Readers accept a folder only if its manifest exists, so the manifest
-is written after all other files and removed before they are replaced.
+A bucket has no atomic rename. Readers accept a folder only if its last file exists, such as a
+manifest, so that file is written after all others and removed before they are replaced.
 """
 
 from __future__ import annotations
@@ -9,45 +9,60 @@ from __future__ import annotations
 import os
 import posixpath
 from pathlib import Path
-from typing import Any
 
 from timonel.errors import InputError, NotFoundError
-from timonel.storage.atomic import exists
-from timonel.storage.object_store import local_files, translated
-from timonel.storage.uris import filesystem, normalise
+from timonel.storage.atomic import exists, write_bytes
+from timonel.storage.object_store import ObjectStore, local_files
+from timonel.storage.uris import join, normalise
 
 
 def publish(
     folder: Path, uri: str | os.PathLike[str], *, last: str = "manifest.json", replace: bool = False
 ) -> None:
-    """Copy a local folder to ``uri``, writing the file ``last`` last.
+    """Copy a local folder to ``uri``, writing the file ``last`` last; see `push`."""
+    push(ObjectStore(normalise(uri)), "", folder, last=last, replace=replace)
 
-    An interrupted publish leaves no ``last`` and can be repeated. Extra files of a replaced folder
-    are removed.
+
+def push(
+    store: ObjectStore, target: str, folder: Path, *, last: str, replace: bool = False
+) -> None:
+    """Copy a local folder to a folder of a store, writing the file ``last`` last.
+
+    An interrupted upload leaves no ``last`` and can be repeated: only what is missing is
+    transferred. Extra files are removed.
 
     Args:
-        folder: The folder; temporary files of writers are left out.
-        uri: The destination, anywhere that fsspec can write.
+        store: The store.
+        target: The folder's name there.
+        folder: The local folder; temporary files of writers are left out.
         last: The file, relative to the folder, that marks the folder as complete.
-        replace: Replace an existing folder instead of raising an error.
+        replace: Replace a complete folder with other content instead of raising an error.
 
     Raises:
-        NotFoundError: The folder has no file ``last``.
-        AlreadyExistsError: A complete folder exists and ``replace`` is false.
+        NotFoundError: The local folder has no file ``last``.
+        AlreadyExistsError: A complete folder with other content exists and ``replace`` is false.
         InputError: The destination cannot be written, or an uploaded file has another size.
     """
-    names = local_files(folder)
-    if last not in names:
+    files = {posixpath.join(target, name): folder / name for name in local_files(folder)}
+    final = posixpath.join(target, last)
+    if final not in files:
         raise NotFoundError(f"{folder} has no {last}")
-    fs, root = filesystem(uri)
-    with translated("write", normalise(uri)):
-        _withdraw(fs, root, last, replace=replace)
-        names.remove(last)
-        _put(fs, folder, root, names)
-        stale = sorted(set(_remote_files(fs, root)) - set(names) - {last})
-        if stale:
-            fs.rm([posixpath.join(root, name) for name in stale])
-        _put(fs, folder, root, [last])
+    blobs = store.find(target)
+    changed = {
+        key: path
+        for key, path in files.items()
+        if key not in blobs or not store.is_same(key, path, blobs[key])
+    }
+    stale = sorted(blobs.keys() - files.keys())
+    if final in blobs and (changed or stale):
+        if not replace:
+            raise exists(join(store.uri, target).rstrip("/"))
+        store.delete([final])
+        changed[final] = files[final]
+    store.delete(stale)
+    store.upload({key: path for key, path in changed.items() if key != final})
+    _check_sizes(store, target, {key: path for key, path in files.items() if key != final})
+    store.upload({key: path for key, path in changed.items() if key == final})
 
 
 def fetch(uri: str | os.PathLike[str], target: Path) -> None:
@@ -55,58 +70,24 @@ def fetch(uri: str | os.PathLike[str], target: Path) -> None:
 
     Raises:
         NotFoundError: Nothing is at ``uri``.
-        InputError: The source cannot be read, the target cannot be written, or a name would lead
-            out of the folder.
+        CorruptError: A file does not match its checksum in the bucket.
+        InputError: The source cannot be read, or the target cannot be written.
     """
-    fs, root = filesystem(uri)
-    with translated("read", normalise(uri)):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if fs.isfile(root):
-            fs.get_file(root, str(target))
-            return
-        names = _remote_files(fs, root)
-        if not names:
-            raise NotFoundError(f"no file or folder at {normalise(uri)}")
-        paths = [_below(target, name) for name in names]
-        for path in {path.parent for path in paths}:
-            path.mkdir(parents=True, exist_ok=True)
-        fs.get([posixpath.join(root, name) for name in names], [str(path) for path in paths])
-
-
-def _withdraw(fs: Any, root: str, last: str, *, replace: bool) -> None:
-    """Remove the file that marks a folder as complete, if it exists."""
-    place = posixpath.join(root, last)
-    # Another process may have written here since this process listed it.
-    fs.invalidate_cache()
-    if not fs.exists(place):
+    store = ObjectStore(normalise(uri))
+    if blobs := store.find():
+        store.download({name: target / name for name in blobs}, blobs)
         return
-    if not replace:
-        raise exists(root)
-    fs.rm_file(place)
+    try:
+        content = store.read("")
+    except NotFoundError:
+        raise NotFoundError(f"no file or folder at {normalise(uri)}") from None
+    write_bytes(target, content)
 
 
-def _put(fs: Any, folder: Path, root: str, names: list[str]) -> None:
-    if not names:
-        return
-    places = [posixpath.join(root, name) for name in names]
-    fs.put([str(folder / name) for name in names], places)
-    fs.invalidate_cache()
-    for name, place in zip(names, places, strict=True):
-        expected, found = (folder / name).stat().st_size, fs.size(place)
-        if found != expected:
+def _check_sizes(store: ObjectStore, target: str, files: dict[str, Path]) -> None:
+    blobs = store.find(target) if files else {}
+    for key, path in files.items():
+        found, expected = blobs[key].size if key in blobs else 0, path.stat().st_size
+        if key not in blobs or found != expected:
+            place = join(store.uri, key)
             raise InputError(f"the copy at {place} has {found} bytes instead of {expected}")
-
-
-def _remote_files(fs: Any, root: str) -> list[str]:
-    fs.invalidate_cache()
-    prefix = root.rstrip("/") + "/"
-    found = fs.find(root)
-    # A bucket may hold an empty object in place of a folder.
-    names = [place[len(prefix) :] for place in found if place.startswith(prefix)]
-    return sorted(name for name in names if name and not name.endswith("/"))
-
-
-def _below(target: Path, name: str) -> Path:
-    if ".." in name.split("/"):
-        raise InputError(f"the file name {name!r} leads out of the folder")
-    return target / name

@@ -9,12 +9,9 @@ from __future__ import annotations
 import os
 import posixpath
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from timonel.errors import InputError, MissingExtraError, SpecError
-
-_EXTRA_BY_SCHEME = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+from timonel.errors import InputError, SpecError
 
 
 def normalise(location: str | os.PathLike[str]) -> str:
@@ -61,28 +58,3 @@ def join(location: str | os.PathLike[str], *parts: str) -> str:
     if "://" in text:
         return posixpath.join(text, *parts)
     return str(Path(text, *parts))
-
-
-def filesystem(location: str | os.PathLike[str], **options: Any) -> tuple[Any, str]:
-    """Return the fsspec file system of ``location`` and the path inside it.
-
-    Args:
-        location: A path or URI.
-        options: Options of the file system, in addition to those from the environment.
-
-    Raises:
-        MissingExtraError: The package of the location's scheme is not installed.
-        SpecError: The scheme is unknown.
-    """
-    import fsspec  # noqa: PLC0415 - costs 40 ms, and most commands need no bucket
-
-    text = normalise(location)
-    scheme = text.partition("://")[0] if "://" in text else "file"
-    try:
-        return fsspec.core.url_to_fs(text, **options)  # type: ignore[no-any-return]
-    except ImportError as error:
-        if scheme in _EXTRA_BY_SCHEME:
-            raise MissingExtraError(f"{scheme}://", _EXTRA_BY_SCHEME[scheme]) from error
-        raise SpecError(f"cannot open {text}", hint=str(error)) from error
-    except ValueError as error:
-        raise SpecError(f"expected a path, s3:// or gs://, got {text}") from error

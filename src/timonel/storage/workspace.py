@@ -1,9 +1,9 @@
 """Workspace: the folder or bucket that holds everything timonel creates.
 
-A workspace in a bucket has a local replica, see `timonel.storage.replica`.
+A workspace in a bucket has a local copy, see `timonel.storage.local_copy`.
 
 .timonel/
-  FORMAT            the workspace document
+  FORMAT            the workspace document; in a bucket, with an ID
   jobs/<job id>/    one folder per job, owned by its engine
   runs/<run id>/    one folder per run record
   models/<name>/<version>/
@@ -18,20 +18,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from timonel.errors import InputError, NotFoundError
+from timonel.errors import AlreadyExistsError, CorruptError, InputError, NotFoundError
 from timonel.storage.atomic import unwritable, write_bytes
 from timonel.storage.documents import document, parse_document, read_document, write_document
 from timonel.storage.uris import is_local, join, local_path, normalise
 
 if TYPE_CHECKING:
-    from timonel.storage.replica import Replica
+    from timonel.storage.local_copy import LocalCopy
 
 FOLDER_NAME = ".timonel"
 ENVIRONMENT_VARIABLE = "TIMONEL_WORKSPACE"
+_ID = re.compile(r"[0-9a-f]{32}")
 _FOLDERS = ("jobs", "runs", "models", "datasets", "servers", "services", "endpoints", "studies")
 
 
@@ -40,15 +44,15 @@ class Workspace:
     """Existing workspace with a format this release can read.
 
     Args:
-        root: Its folder on this machine; of a workspace in a bucket, the replica.
+        root: Its folder on this machine; of a workspace in a bucket, the local copy.
         uri: Its location: an absolute path, or a URI.
-        replica: Transfers to and from the bucket; None for a local folder, and for processes that
-            leave transfers to others.
+        local_copy: Transfers to and from the bucket; None for a local folder, and for processes
+            that leave transfers to others.
     """
 
     root: Path
     uri: str = ""
-    replica: Replica | None = field(default=None, compare=False, repr=False)
+    local_copy: LocalCopy | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.uri:
@@ -132,7 +136,7 @@ def find_workspace(
     Args:
         location: A folder, or a URI such as ``s3://bucket/team``.
         create: Create the workspace if there is none.
-        offline: Of a workspace in a bucket, use the replica without the bucket if there is one.
+        offline: Of a workspace in a bucket, use the local copy without the bucket if there is one.
             For processes of a job, which must not depend on the network.
 
     Raises:
@@ -159,28 +163,42 @@ def find_workspace(
 
 def _in_bucket(uri: str, *, create: bool, offline: bool) -> Workspace:
     # Most commands need no bucket.
+    from timonel.storage.local_copy import LocalCopy, copy_folder, copy_folders  # noqa: PLC0415
     from timonel.storage.object_store import ObjectStore  # noqa: PLC0415
-    from timonel.storage.replica import Replica, replica_folder  # noqa: PLC0415
 
-    root = replica_folder(uri)
-    if offline and (root / "FORMAT").exists():
-        return Workspace(root, uri)
+    # Of several workspaces that were at this URI, the bucket tells which it is.
+    if offline and len(copies := copy_folders(uri)) == 1:
+        return Workspace(copies[0], uri)
     store = ObjectStore(uri)
     try:
         content = store.read("FORMAT")
     except NotFoundError:
         if not create:
             raise _missing(uri) from None
-        content = (json.dumps(document("workspace", {})) + "\n").encode()
-        store.create("FORMAT", content)
-    parse_document(content.decode(errors="replace"), "workspace", f"{uri}/FORMAT")
+        content = (json.dumps(document("workspace", {"id": uuid.uuid4().hex})) + "\n").encode()
+        try:
+            store.create("FORMAT", content)
+        except AlreadyExistsError:  # by another process just now
+            content = store.read("FORMAT")
+    body = parse_document(content.decode(errors="replace"), "workspace", f"{uri}/FORMAT")
+    root = copy_folder(uri, _id_of(body, uri))
     path = root / "FORMAT"
     if not path.exists():
-        _make(root)
+        _make_folders(root)
         root.chmod(0o700)  # downloaded documents may hold secrets
-    if path.read_bytes() != content:
+    if not path.exists() or path.read_bytes() != content:
         write_bytes(path, content)
-    return Workspace(root, uri, Replica(store, root))
+    return Workspace(root, uri, LocalCopy(store, root))
+
+
+def _id_of(body: Mapping[str, Any], uri: str) -> str:
+    found = str(body.get("id"))
+    if not _ID.fullmatch(found):
+        raise CorruptError(
+            f"{uri}/FORMAT has no valid id",
+            hint=f'an earlier release wrote it: add "id": "{uuid.uuid4().hex}" to that object',
+        )
+    return found
 
 
 def _missing(place: str) -> NotFoundError:
@@ -207,6 +225,13 @@ def nearest_workspace(start: Path) -> Path | None:
 
 
 def _make(root: Path) -> Workspace:
+    _make_folders(root)
+    # The format is written last: a folder without it is not a workspace yet.
+    write_document(root / "FORMAT", "workspace", {})
+    return Workspace(root)
+
+
+def _make_folders(root: Path) -> None:
     try:
         for name in _FOLDERS:
             (root / name).mkdir(parents=True, exist_ok=True)
@@ -215,6 +240,3 @@ def _make(root: Path) -> Workspace:
             ignore.write_text("*\n")
     except OSError as error:
         raise unwritable(root, error) from error
-    # The format is written last: a folder without it is not a workspace yet.
-    write_document(root / "FORMAT", "workspace", {})
-    return Workspace(root)

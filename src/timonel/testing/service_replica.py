@@ -6,7 +6,7 @@ Modes, which may be combined:
     print:<text>   print a line first
     exit:<n>       exit at once
     hang           never listen
-    ignore-term    ignore SIGTERM
+    ignore-term    print a line at each SIGTERM instead of exiting
     stray          leave a process behind in its own session, without a living parent
 
 Paths:
@@ -77,7 +77,10 @@ def main(modes: list[str]) -> None:
         _TERM.set()
         threading.Thread(target=server.shutdown).start()
 
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if "ignore-term" in modes else stop)
+    def ignore(*_: object) -> None:
+        os.write(1, b"ignored SIGTERM\n")
+
+    signal.signal(signal.SIGTERM, ignore if "ignore-term" in modes else stop)
     server.serve_forever(poll_interval=0.05)
     server.server_close()
 

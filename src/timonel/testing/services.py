@@ -135,9 +135,14 @@ class ServiceEngineContract:
 
     def test_a_revision_cannot_change(self, harness: ServiceHarness) -> None:
         before = harness.apply()
+        other = harness.spec("print:other")
         with pytest.raises(SpecError, match="revision 1 of web was applied with other contents"):
-            harness.engine.apply(harness.spec("print:other"))
+            harness.engine.apply(other)
         assert harness.engine.service("web") == before
+        harness.engine.apply(harness.spec(revision=2))
+        with pytest.raises(SpecError, match="revision 1 of web was applied with other contents"):
+            harness.engine.apply(other)
+        assert harness.engine.service("web").revision == 2
 
     def test_unknown_names_are_errors(self, harness: ServiceHarness) -> None:
         harness.apply()

@@ -23,7 +23,7 @@ from timonel.storage.workspace import Workspace
 FILE_NAME = "events.jsonl"
 FINISH = "finish"
 RESUME = "resume"
-"""Event type that cancels an earlier finish: the run continues with the same ID."""
+"""Event type that cancels an earlier finish: the run continues with the same ID, on ``host``."""
 SUMMARIES = "summaries"
 """Event type that names a ``folder`` of TensorBoard event files."""
 

@@ -32,8 +32,8 @@ def read_run(workspace: Workspace, ref: str = "last", kind: str | None = None) -
         CorruptError: The record cannot be read.
     """
     is_id = _is_id(workspace, ref)
-    if workspace.replica is not None:
-        workspace.replica.pull_runs(ref if is_id else None)
+    if workspace.local_copy is not None:
+        workspace.local_copy.runs.pull(ref if is_id else None)
     if is_id or _is_id(workspace, ref):
         found = _record(workspace.runs / ref)
         if kind in {None, found.kind}:
@@ -63,8 +63,8 @@ def list_headers(workspace: Workspace, kind: str | None = None) -> list[RunHeade
     Raises:
         InputError: The bucket of the workspace cannot be read.
     """
-    if workspace.replica is not None:
-        workspace.replica.pull_runs()
+    if workspace.local_copy is not None:
+        workspace.local_copy.runs.pull()
     return _headers(workspace, kind)
 
 

@@ -129,6 +129,7 @@ class RunRecord(_Read):
         default_factory=dict, description="Devices that its job used last, and how."
     )
     restarts: int = Field(default=0, description="Number of restarts.")
+    machine: str | None = Field(default=None, description="Machine that ran it last.")
     skipped_lines: int = Field(default=0, description="Number of unusable event lines.")
 
     @property
@@ -207,6 +208,7 @@ def fold(header: RunHeader, folder: Path, events: Sequence[Event], skipped: int 
         outputs=_distinct(event_artifacts(events, "output")),
         devices=_devices(events),
         restarts=sum(event["type"] == "restart" for event in events),
+        machine=_machine(header, events),
         skipped_lines=skipped,
     )
 
@@ -235,6 +237,13 @@ def _end(header: RunHeader, end: Event | None, last_at: float | None) -> dict[st
         ended = last_at if last_at is not None else header.created_at
         return {"status": "lost", "ended_at": ended, "message": "its process died"}
     return {}
+
+
+def _machine(header: RunHeader, events: Sequence[Event]) -> str | None:
+    """Return the name of the machine on which the run started or was last resumed."""
+    hosts = [event.get("host") for event in events if event["type"] == RESUME]
+    named = [text for host in hosts if (text := _text(host))]
+    return named[-1] if named else _text(header.environment.get("host"))
 
 
 def _devices(events: Iterable[Event]) -> dict[str, Any]:

@@ -47,8 +47,8 @@ def lineage(
         SpecError: Several things match.
         FormatError: A newer release recorded the run.
     """
-    if workspace.replica is not None:
-        workspace.replica.pull_runs()
+    if workspace.local_copy is not None:
+        workspace.local_copy.runs.pull()
     require_readable(workspace, os.fspath(ref))
     whole = build_graph(list_runs(workspace))
     found = _resolve(whole, workspace, os.fspath(ref))

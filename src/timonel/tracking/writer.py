@@ -192,8 +192,8 @@ class RunWriter:
         fields = {"status": status, "message": message and redact_text(message), "cause": cause}
         known = {name: value for name, value in fields.items() if value is not None}
         self._append(FINISH, known if at is None else {"t": at, **known}, durable=True)
-        if self.workspace.replica is not None:
-            self.workspace.replica.push_run(self.run_id)
+        if self.workspace.local_copy is not None:
+            self.workspace.local_copy.runs.push(self.run_id)
 
     def __enter__(self) -> Self:
         return self
@@ -236,8 +236,8 @@ def _create(workspace: Workspace, kind: str, run_id: str | None, body: Mapping[s
     record = document("run", {"id": id_, **body})
     content = encode_json(record, orjson.OPT_INDENT_2)
     try:
-        if workspace.replica is not None:
-            workspace.replica.create_run(id_, content + b"\n")
+        if workspace.local_copy is not None:
+            workspace.local_copy.runs.create(id_, content + b"\n")
         create_bytes(workspace.runs / id_ / RECORD_NAME, content + b"\n")
     except AlreadyExistsError as error:
         if run_id is None:

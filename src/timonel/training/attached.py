@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from timonel.engines import RoleSpec, get_engine
+from timonel.engines.agent.agent import READY
 from timonel.errors import SpecError
 from timonel.storage import Workspace
 from timonel.training import mpi, rendezvous
 from timonel.training.cluster import Cluster, read_cluster
-from timonel.training.foreground import run_here
+from timonel.training.foreground import run_here, task_folder
 from timonel.training.handles import Job, Run
 from timonel.training.job import TASK_MODULE, job_spec, roles
 from timonel.training.request import JobOptions, Request
@@ -39,8 +40,17 @@ def find_place(
     task_type: str | None,
     task_index: int | None,
     environ: Mapping[str, str],
+    given: Container[str],
 ) -> ClusterMember | None:
     """Return this process's task; None if a new job should be started.
+
+    Args:
+        settings: How to train.
+        cluster: The cluster, as `read_cluster` takes it; None: no cluster of the user's.
+        task_type: This task's role, if given.
+        task_index: Its index, if given.
+        environ: The environment.
+        given: Names of the options that the user gave.
 
     Raises:
         SpecError: The options contradict each other or the cluster.
@@ -54,7 +64,7 @@ def find_place(
             return None
         count = mpi.rank_count(environ)
         sizes = {} if count is None else {"workers": count}
-        return ClusterMember(None, _sized(settings, sizes, "mpirun"))
+        return ClusterMember(None, _sized(settings, sizes, "mpirun", given))
     if is_mpi:
         raise SpecError("--cluster and --launcher mpi cannot be combined")
     found = read_cluster(os.fspath(cluster), task_type, task_index, environ)
@@ -63,7 +73,7 @@ def find_place(
             "The cluster has an evaluator, but --evaluator is missing",
             hint="give --evaluator to every task",
         )
-    return ClusterMember(found, _sized(settings, _sizes(settings, found), "The cluster"))
+    return ClusterMember(found, _sized(settings, _sizes(settings, found), "The cluster", given))
 
 
 def train_here(
@@ -90,7 +100,9 @@ def train_here(
             if not _serves(request.settings, cluster):
                 raise
             return _run_of(workspace, error.run_id)  # serving tasks end together with the run
-    return _train(request, workspace, options, cluster, document)
+    ready = task_folder(workspace, document.run_id, cluster) / READY
+    with rendezvous.naming_missing_tasks(cluster, ready):
+        return _train(request, workspace, options, cluster, document)
 
 
 def _check_port(cluster: Cluster) -> None:
@@ -135,7 +147,7 @@ def _train(
 ) -> Run:
     """Run a task with its own copy of the tasks' document."""
     run_id = document.run_id
-    path = document.write(workspace.jobs / run_id / "tasks" / cluster.task_id)
+    path = document.write(task_folder(workspace, run_id, cluster))
     own = RoleSpec(name=cluster.role)
     role = next((role for role in roles(request.settings) if role.name == cluster.role), own)
     spec = job_spec(request, workspace, run_id, options).model_copy(
@@ -167,21 +179,24 @@ def _sizes(settings: Settings, cluster: Cluster) -> dict[str, int]:
     return {"workers": max(1, len(workers)), "ps": len(servers)}
 
 
-def _sized(settings: Settings, sizes: Mapping[str, int], source: str) -> Settings:
+def _sized(
+    settings: Settings, sizes: Mapping[str, int], source: str, given: Container[str]
+) -> Settings:
     """Return the settings with these numbers of tasks.
 
     Raises:
         SpecError: Different numbers were requested.
     """
     distribution, servers = settings.distribution, settings.parameter_servers
-    asked = {"workers": distribution.workers, "ps": servers.ps}
+    least, most = distribution.min_workers, distribution.workers
+    requested = {"workers": most if least == most else f"{least}:{most}", "ps": servers.ps}
     for name, count in sizes.items():
-        if asked[name] not in {count, 1 if name == "workers" else 0}:
+        if name in given and requested[name] != count:
             raise SpecError(
-                f"{source} has {count} {name}, but --{name} is {asked[name]}",
+                f"{source} has {count} {name}, but --{name} is {requested[name]}",
                 hint=f"omit --{name}",
             )
-    found = {**asked, **sizes}
+    found = {"workers": most, "ps": servers.ps, **sizes}
     workers = {"workers": found["workers"], "min_workers": found["workers"]}
     return settings.model_copy(
         update={

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from timonel.engines import EXIT_RETRYABLE, JobSpec, JobState, JobStatus, LogLine
+from timonel.engines import EXIT_RETRYABLE, FailureCause, JobSpec, JobState, JobStatus, LogLine
 from timonel.engines.agent.client import Demand, run_task
 from timonel.engines.agent.messages import StartOrder, start_order
 from timonel.engines.cluster import TaskAssignment
@@ -53,7 +53,7 @@ def run_here(workspace: Workspace, spec: JobSpec, cluster: Cluster, *, serves: b
         EngineError: The task could not be started.
         Interrupted: The user pressed Ctrl-C.
     """
-    run_id, folder = spec.job_id, workspace.jobs / spec.job_id / "tasks" / cluster.task_id
+    run_id, folder = spec.job_id, task_folder(workspace, spec.job_id, cluster)
     events = EventReader(workspace.runs / run_id / FILE_NAME)
     received: list[int] = []
     with _only_one(folder, run_id), _collecting_signals(received):
@@ -77,10 +77,22 @@ def run_here(workspace: Workspace, spec: JobSpec, cluster: Cluster, *, serves: b
             _end(workspace, JobStatus(job_id=run_id, state=JobState.SUCCEEDED))
     elif not (serves and read_run(workspace, run_id).is_finished):
         hint = _conclude(workspace, run_id, failure, is_essential=is_essential)
-        message = f"{failure.task_id} ended as {failure.cause}: {failure.message}"
-        error = JobError(message, hint=hint)
+        error = JobError(_described(failure), hint=hint)
         error.exit_code = _exit_code(task_exit, failure, received)
         raise error
+
+
+def task_folder(workspace: Workspace, run_id: str, cluster: Cluster) -> Path:
+    """Return the folder of this task's files."""
+    return workspace.jobs / run_id / "tasks" / cluster.task_id
+
+
+def _described(failure: Failure) -> str:
+    """Describe a failure as ``worker-0 failed: error in the script: KeyError: 'label'``."""
+    if not failure.reported:
+        return failure.message  # has the task's name
+    what = "error in the script: " if failure.cause is FailureCause.USER_ERROR else ""
+    return f"{failure.task_id} failed: {what}{failure.message}"
 
 
 @contextlib.contextmanager

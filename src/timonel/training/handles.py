@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -82,7 +83,7 @@ def resume_job(workspace: Workspace, engine: Engine, job_id: str) -> None:
         return
     before = read_run(workspace, job_id)
     # Written before the job starts: its sidecars exit when they see the run's end.
-    writer.event(RESUME)
+    writer.event(RESUME, host=socket.gethostname())
     try:
         engine.resume(job_id)
     except BaseException:

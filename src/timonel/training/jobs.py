@@ -1,24 +1,31 @@
-"""Jobs of a workspace, each on the engine that its run has recorded."""
+"""Jobs of a workspace, each on the engine that its run has recorded.
+
+Jobs of this machine are found without the workspace's bucket. Of jobs of other machines, only the
+runs are known.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
+import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from timonel.engines import (
     DEFAULT_ENGINE,
     Engine,
+    FailureCause,
     JobSpec,
+    JobState,
     JobStatus,
     engine_names,
     get_engine,
 )
 from timonel.errors import EngineError, JobError, NotFoundError, SpecError
-from timonel.storage import Workspace, read_document, write_document
+from timonel.storage import Workspace, find_workspace, read_document, write_document
 from timonel.storage.object_store import ObjectStore
-from timonel.tracking import open_run, read_run
+from timonel.tracking import RunRecord, list_runs, open_run, read_run
 from timonel.tracking.events import RESUME
 from timonel.tracking.reading import list_headers
 from timonel.training.handles import Job
@@ -31,25 +38,36 @@ _LOOK_S = 1.0
 _logger = logging.getLogger(__name__)
 
 
+class RemoteJobError(JobError):
+    """Another machine runs the job."""
+
+
 def list_jobs(workspace: Workspace) -> list[JobStatus]:
-    """Return the status of all jobs of a workspace, newest first."""
+    """Return the status of all jobs of a workspace, newest first.
+
+    Jobs of other machines have the status of their runs.
+    """
     found = [status for engine in _engines(workspace) for status in engine.jobs()]
-    return sorted(found, key=lambda status: -status.created_at)
+    return sorted([*found, *_others(workspace, found)], key=lambda status: -status.created_at)
 
 
 def find_job(workspace: Workspace, ref: str) -> Job:
     """Return a job by its ID, a prefix of it, or ``last``.
 
+    Reads the bucket of a workspace only if no job of this machine matches.
+
     Raises:
         NotFoundError: No job matches.
+        RemoteJobError: Another machine runs it.
         SpecError: Several jobs match the prefix, or the job's engine is not installed.
     """
     engines = list(_engines(workspace))
     known = {name: engine for engine in reversed(engines) for name in engine.job_ids()}
     if ref in known:
         return Job(ref, known[ref])
-    if ref == "last" and (newest := list_jobs(workspace)):
-        return Job(newest[0].job_id, known[newest[0].job_id])
+    if ref == "last" and (found := [status for engine in engines for status in engine.jobs()]):
+        newest = max(found, key=lambda status: status.created_at)
+        return Job(newest.job_id, known[newest.job_id])
     matches = sorted(name for name in known if ref and name.startswith(ref))
     if len(matches) > 1:
         raise SpecError(
@@ -58,12 +76,56 @@ def find_job(workspace: Workspace, ref: str) -> Job:
         )
     if matches:
         return Job(matches[0], known[matches[0]])
-    if ref == "last" or not known:
+    if workspace.is_remote:
+        _refuse_other(workspace, ref)
+    if ref == "last" or not (known or workspace.is_remote):
         raise NotFoundError(
             "this workspace has no jobs", hint="start one with 'timonel train SCRIPT'"
         )
     raise NotFoundError(
         f"no job matches {ref!r}", hint="'timonel jobs' lists the jobs of this workspace"
+    )
+
+
+def _others(workspace: Workspace, local: Iterable[JobStatus]) -> list[JobStatus]:
+    """Return the jobs of other machines in a workspace in a bucket."""
+    if not workspace.is_remote:
+        return []
+    known = {status.job_id for status in local}
+    runs = list_runs(workspace, kind="train")
+    return [_status_of(run) for run in runs if run.job_id not in {None, *known}]
+
+
+def _status_of(run: RunRecord) -> JobStatus:
+    is_lost = run.status == "lost"
+    return JobStatus(
+        job_id=run.id,
+        state=JobState.FAILED if is_lost else JobState(run.status),
+        restarts=run.restarts,
+        cause=FailureCause(run.cause) if run.cause in set(FailureCause) else None,
+        message=run.message,
+        created_at=run.started_at,
+        ended_at=run.ended_at,
+        machine=run.machine or "unknown",
+    )
+
+
+def _refuse_other(workspace: Workspace, ref: str) -> None:
+    """Raise the error for a job of another machine, if there is one.
+
+    Raises:
+        RemoteJobError: Another machine runs it.
+    """
+    if workspace.local_copy is None:
+        workspace = find_workspace(workspace.uri, create=False)
+    try:
+        run = read_run(workspace, ref, kind="train")
+    except NotFoundError:
+        return
+    runs = "ran" if run.is_finished else "runs"
+    raise RemoteJobError(
+        f"{run.id} {runs} on the machine {run.machine or 'unknown'}, not on this one",
+        hint=f"repeat the command there; here, 'timonel runs show {run.id}' shows its progress",
     )
 
 
@@ -99,9 +161,9 @@ def restore_job(
     )
     engine = get_engine(run.header.engine, workspace)
     writer = open_run(workspace, run.id)
-    writer.event(RESUME)
-    if workspace.replica is not None:
-        workspace.replica.push_run(run.id)
+    writer.event(RESUME, host=socket.gethostname())
+    if workspace.local_copy is not None:
+        workspace.local_copy.runs.push(run.id)
     try:
         engine.submit(spec)
     except BaseException as error:
@@ -112,10 +174,10 @@ def restore_job(
 
 def _lives(workspace: Workspace, run_id: str, wait: Callable[[float], object]) -> bool:
     """Watch a job of another machine for a sign of life."""
-    if workspace.replica is None:
+    if workspace.local_copy is None:
         return False
     _logger.warning("watching for %.0f s whether %s still runs", _SILENT_S, run_id)
-    store = workspace.replica.store
+    store = workspace.local_copy.store
     before = _sign_of(store, run_id)
     for _ in range(math.ceil(_SILENT_S / _LOOK_S)):
         wait(_LOOK_S)

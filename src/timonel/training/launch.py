@@ -70,7 +70,7 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
     given: Mapping[str, Any] = with_defaults(TrainOptions, options)
     settings = settings_of(given)
     place = attached.find_place(
-        settings, given["cluster"], given["task_type"], given["task_index"], os.environ
+        settings, given["cluster"], given["task_type"], given["task_index"], os.environ, options
     )
     job_options = JobOptions.of(**{name: given[name] for name in JOB_OPTION_NAMES})
     found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
@@ -159,9 +159,9 @@ def submit(
     writer = record.begin(request, workspace, run_id, options, engine.name, parent)
     try:
         record.describe(request, writer, options)
-        if workspace.replica is not None:
+        if workspace.local_copy is not None:
             jobs.save_job(workspace, spec)
-            workspace.replica.push_run(run_id)
+            workspace.local_copy.runs.push(run_id)
         engine.submit(spec)
     except KeyboardInterrupt:
         writer.finish("stopped", "stopped by the user before it began", "stopped")

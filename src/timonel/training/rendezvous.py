@@ -9,21 +9,33 @@ workspace for their checkpoints: a folder that the machines share.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import logging
+import socket
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from timonel.errors import JobError, SpecError
 from timonel.storage import Workspace
 from timonel.tracking import RunRecord, open_run, read_run
 from timonel.training import record
+from timonel.training.cluster import Cluster
 from timonel.training.request import JobOptions, Request
 from timonel.training.spec import FILE_NAME, TrainSpec, read_spec
 
 _PATIENCE_S = 300.0
+_SILENT_S = 5.0
+"""Time without progress after which the terminal shows what a task waits for."""
+_PROBE_S = 1.0
+_PROBES = 32
+_NAMED = 4
 _POLL_S = 0.5
+_logger = logging.getLogger(__name__)
 _OWN = {"run_id", "workspace", "script", "import_path", "pickled", "source", "data", "seed"}
 """Fields that may differ between machines, or that the chief decides."""
 
@@ -91,7 +103,11 @@ def follow(
         JobError: The chief started no run within five minutes.
         SpecError: The chief has different options.
     """
-    for _ in range(int(_PATIENCE_S / _POLL_S)):
+    for number in range(int(_PATIENCE_S / _POLL_S)):
+        if number == int(_SILENT_S / _POLL_S):
+            _logger.warning(
+                "%s waits for the chief's run %s-... in %s", task_id, prefix, workspace.root
+            )
         newest = _newest(workspace, prefix)
         if newest is not None:
             run, place = read_run(workspace, newest), workspace.runs / newest / FILE_NAME
@@ -104,6 +120,64 @@ def follow(
         f"The chief started no run {prefix}-... in {workspace.root} within {_PATIENCE_S:g} s",
         hint="start the chief with the same --cluster and --name; all tasks share one workspace",
     )
+
+
+@contextlib.contextmanager
+def naming_missing_tasks(cluster: Cluster, ready: Path) -> Iterator[None]:
+    """Show which tasks do not answer, as long as this one is not ready.
+
+    TensorFlow waits for all tasks before it trains, and says nothing meanwhile.
+
+    Args:
+        cluster: The cluster and this task.
+        ready: File that this task creates when it is ready.
+    """
+    ended = threading.Event()
+    watch = threading.Thread(target=_name_missing, args=(cluster, ready, ended), daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _name_missing(cluster: Cluster, ready: Path, ended: threading.Event) -> None:
+    if cluster.role == "evaluator":
+        return  # it joins nobody
+    others = {
+        f"{role}-{index}": address
+        for role, addresses in cluster.tasks.items()
+        for index, address in enumerate(addresses)
+        if role != "evaluator" and (role, index) != (cluster.role, cluster.index)
+    }
+    shown: list[str] = []
+    while not ended.wait(_SILENT_S) and not ready.exists():
+        with ThreadPoolExecutor(_PROBES) as pool:
+            answers = pool.map(_answers, others.values())
+        missing = [
+            f"{task_id} ({address})"
+            for (task_id, address), is_there in zip(others.items(), answers, strict=True)
+            if not is_there
+        ]
+        if missing and missing != shown and not ended.is_set():
+            more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+            names = ", ".join(missing[:_NAMED])
+            _logger.warning(
+                "%s waits for %s%s: start each with its --task-type and --task-index",
+                cluster.task_id,
+                names,
+                more,
+            )
+        shown = missing
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _check_not_missed(run: RunRecord, task_dir: Path) -> None:

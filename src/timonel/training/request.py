@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from timonel.data import Dataset
 from timonel.errors import MissingExtraError, SpecError
-from timonel.storage.uris import filesystem
+from timonel.storage.filesystems import open_filesystem
 from timonel.tracking.mirrors.base import ENVIRONMENT_VARIABLE, named_mirrors
 from timonel.training import functions
 from timonel.training.combinations import check_settings
@@ -114,7 +114,9 @@ def check_request(
     program = find_program(entry, os.environ)
     check_settings(settings)
     if settings.checkpoints.checkpoint_uri is not None:
-        filesystem(settings.checkpoints.checkpoint_uri)  # raises if its package is not installed
+        open_filesystem(
+            settings.checkpoints.checkpoint_uri
+        )  # raises if its package is not installed
     datasets = {name: Dataset.open(uri) for name, uri in _named(data).items()}
     for dataset in datasets.values():
         _check_enough(

@@ -119,9 +119,9 @@ def document_path(options: argparse.Namespace) -> Path:
     workspace = find_workspace(options.workspace, create=False, offline=True)
     path = workspace.runs / str(options.run) / FILE_NAME
     if workspace.is_remote and not path.is_file():
-        replica = find_workspace(options.workspace, create=False).replica
-        assert replica is not None
-        replica.pull_runs(str(options.run))
+        local_copy = find_workspace(options.workspace, create=False).local_copy
+        assert local_copy is not None
+        local_copy.runs.pull(str(options.run))
     return path
 
 

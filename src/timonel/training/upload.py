@@ -20,8 +20,9 @@ from timonel.engines import get_engine
 from timonel.errors import TimonelError
 from timonel.models.exports import read_export
 from timonel.storage import Workspace, find_workspace
-from timonel.storage.object_store import ObjectStore, forget_connections
-from timonel.storage.replica import DivergedError
+from timonel.storage.filesystems import forget_connections
+from timonel.storage.object_store import ObjectStore
+from timonel.storage.run_transfer import DivergedError
 from timonel.tracking import read_run
 from timonel.tracking.events import FILE_NAME, EventReader, is_over
 
@@ -43,13 +44,13 @@ def upload_job(workspace: Workspace, run_id: str) -> None:
     Raises:
         InputError: The bucket cannot be written.
     """
-    replica = workspace.replica
-    if replica is None:
+    local_copy = workspace.local_copy
+    if local_copy is None:
         return
     folder = workspace.jobs / run_id / "export"
     if _is_complete(folder):
-        replica.push_folder(folder, folder, replace=True)
-    replica.push_run(run_id)
+        local_copy.push_folder(folder, folder, replace=True)
+    local_copy.runs.push(run_id)
 
 
 def alive_name(run_id: str) -> str:
@@ -87,9 +88,9 @@ def follow(
             workspace = find_workspace(uri, create=False)
             if has_ended:
                 upload_job(workspace, run_id)
-            elif workspace.replica is not None:
-                workspace.replica.push_run(run_id)
-                sign.renew(workspace.replica.store)
+            elif workspace.local_copy is not None:
+                workspace.local_copy.runs.push(run_id)
+                sign.renew(workspace.local_copy.store)
             if has_ended or stopping:
                 return has_ended
         except DivergedError as error:

@@ -10,7 +10,7 @@ import typer
 
 from timonel.cli.groups import Json, StyledCommand, noun
 from timonel.cli.settings import GlobalOptions
-from timonel.errors import JobError, NotFoundError, TimonelError
+from timonel.errors import JobError, TimonelError
 
 if TYPE_CHECKING:
     from timonel.engines import JobStatus
@@ -37,7 +37,9 @@ def list_(
     from timonel.cli.render.output import console, print_json
     from timonel.training.jobs import list_jobs
 
-    found = list_jobs(GlobalOptions.of(ctx).find())
+    options = GlobalOptions.of(ctx)
+    workspace = options.find(offline=True)
+    found = list_jobs(workspace)
     shown = found[:limit] if limit > 0 else found
     if json:
         print_json({"jobs": [render.job_json(job) for job in shown]})
@@ -45,6 +47,11 @@ def list_(
         console().print(render.job_list(shown))
     else:
         typer.echo("No jobs. Start one with 'timonel train SCRIPT'.")
+    if workspace.is_remote:
+        options.remarks(stderr=True).print(
+            "jobs of other machines: as read from the bucket by the last 'timonel runs'",
+            style="dim",
+        )
 
 
 @app.command(cls=StyledCommand)
@@ -56,7 +63,7 @@ def show(ctx: typer.Context, job: JobRef = "last", json: Json = False) -> None:
     from timonel.training.display import progress_lines
     from timonel.training.jobs import find_job
 
-    workspace = GlobalOptions.of(ctx).find()
+    workspace = GlobalOptions.of(ctx).find(offline=True)
     status = find_job(workspace, job).status()
     events = _run_events(workspace, status.job_id)
     if json:
@@ -80,7 +87,7 @@ def scale(
     """
     from timonel.training.jobs import find_job
 
-    found = find_job(GlobalOptions.of(ctx).find(), job)
+    found = find_job(GlobalOptions.of(ctx).find(offline=True), job)
     found.scale(workers)
     if json:
         _print_json(found.status())
@@ -95,14 +102,12 @@ def resume(ctx: typer.Context, job: JobRef = "last", json: Json = False) -> None
     The job and its run keep their IDs, and the restart count starts at zero.
     """
     from timonel.training.handles import resume_job
-    from timonel.training.jobs import find_job, restore_job
+    from timonel.training.jobs import RemoteJobError, find_job, restore_job
 
     workspace = GlobalOptions.of(ctx).find()
     try:
         found = find_job(workspace, job)
-    except NotFoundError:
-        if workspace.replica is None:
-            raise
+    except RemoteJobError:
         found = restore_job(workspace, job)
     else:
         resume_job(workspace, found.engine, found.id)
@@ -130,7 +135,7 @@ def logs(
     from timonel.training.jobs import find_job
     from timonel.training.terminal import says_no_gpu
 
-    found = find_job(GlobalOptions.of(ctx).find(), job)
+    found = find_job(GlobalOptions.of(ctx).find(offline=True), job)
     names = [each.task_id for each in found.status().tasks]
     several = task is None and len(names) > 1
     width = max(map(len, names), default=0)
@@ -158,7 +163,7 @@ def stop(
     """
     from timonel.training.jobs import find_job
 
-    found = find_job(GlobalOptions.of(ctx).find(), job)
+    found = find_job(GlobalOptions.of(ctx).find(offline=True), job)
     had_ended = found.status().state.is_final
     if not had_ended:
         found.stop()

@@ -16,6 +16,7 @@ from timonel.cli.options import (
     EngineOption,
     ScriptArgs,
     given,
+    is_given,
     parse_data,
     takes,
 )
@@ -110,7 +111,8 @@ def train(
         workspace=workspace,
         engine=engine,
         detach=is_job or detach,
-        **given(options),
+        # Without defaults: a default does not contradict a cluster of the user's.
+        **given({name: value for name, value in options.items() if is_given(ctx, name)}),
     )
     if not is_job:
         remarks.print(f"this task of {run.id} is done")

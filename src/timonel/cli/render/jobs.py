@@ -19,19 +19,26 @@ if TYPE_CHECKING:
 
 
 def job_list(jobs: Sequence[JobStatus]) -> Table:
-    """Render jobs as a table, in the given order."""
+    """Render jobs as a table, in the given order.
+
+    The column MACHINE is left out if all are jobs of this machine.
+    """
+    several = any(job.machine is not None for job in jobs)
     rows = [
         (
             job.job_id,
             status(job.state.value),
-            len(job.tasks),
+            "-" if job.machine is not None else len(job.tasks),
             job.restarts,
             format_seconds(duration_s(job)),
+            *((job.machine or "this one",) if several else ()),
             job.message or "",
         )
         for job in jobs
     ]
-    return table(("JOB", "STATE", "TASKS", "RESTARTS", "TIME", "REASON"), rows, wide=5)
+    machine = ("MACHINE",) if several else ()
+    names = ("JOB", "STATE", "TASKS", "RESTARTS", "TIME", *machine, "REASON")
+    return table(names, rows, wide=len(names) - 1)
 
 
 def job_page(job: JobStatus, training: Sequence[Text] = ()) -> RenderableType:
@@ -76,6 +83,7 @@ def job_json(job: JobStatus) -> dict[str, Any]:
     return {
         "id": job.job_id,
         "state": job.state.value,
+        "machine": job.machine,
         "created_at": iso(job.created_at),
         "started_at": iso(job.started_at),
         "ended_at": iso(job.ended_at),

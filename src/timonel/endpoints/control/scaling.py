@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from timonel.endpoints.autoscaling import kpa
-from timonel.endpoints.autoscaling.decisions import Decision
-from timonel.endpoints.autoscaling.policy import ScalingPolicy
+from timonel.endpoints.autoscaling import (
+    AutoscalerState,
+    Decision,
+    Replicas,
+    ScalingPolicy,
+    decide,
+    record,
+)
 from timonel.endpoints.autoscaling.windows import Window
 from timonel.endpoints.control.scrape import Load
 
@@ -22,9 +27,7 @@ class Scaler:
     def __init__(self, policy: ScalingPolicy, now: float, ready: int) -> None:
         self.policy = policy
         self.decision: Decision | None = None
-        self._state = kpa.KpaState.begin(now, policy, ready)
-        self._stable = Window.of(policy.window_s)
-        self._panic = Window.of(policy.panic_window_s)
+        self._state = AutoscalerState.begin(now, policy, ready)
         self._rate = Window.of(policy.window_s)
         self._concurrency = Window.of(policy.window_s)
         self._due_at = now
@@ -33,8 +36,6 @@ class Scaler:
         """Change the policy; measurements are kept."""
         if policy != self.policy:
             self.policy = policy
-            self._stable = self._stable.resized(policy.window_s)
-            self._panic = self._panic.resized(policy.panic_window_s)
             self._due_at = 0.0
 
     def record(self, now: float, load: Load, held: int) -> None:
@@ -47,8 +48,7 @@ class Scaler:
         """
         value = load.rate if self.policy.metric == "rps" else load.concurrency
         # A request that waits is load in either unit.
-        self._stable = self._stable.record(now, value + held)
-        self._panic = self._panic.record(now, value + held)
+        self._state = record(now, value + held, self._state, self.policy)
         self._rate = self._rate.record(now, load.rate)
         self._concurrency = self._concurrency.record(now, load.concurrency + held)
 
@@ -72,14 +72,7 @@ class Scaler:
         if self.decision is not None and now < self._due_at:
             return self.decision
         self._due_at = now + self.policy.tick_s
-        seen = kpa.Load(
-            stable=self._stable.average(now, self.policy.aggregation),
-            panic=self._panic.average(now, self.policy.aggregation),
-            ready=ready,
-            replicas=requested,
-            reachable=reachable,
-            # Envoy turns to the activator by itself once there is no replica.
-            activator_in_path=True,
-        )
-        self.decision, self._state = kpa.step(now, seen, self._state, self.policy)
+        # Envoy turns to the activator by itself once there is no replica.
+        replicas = Replicas(requested, ready, reachable, activator_in_path=True)
+        self.decision, self._state = decide(now, replicas, self._state, self.policy)
         return self.decision

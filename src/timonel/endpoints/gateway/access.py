@@ -71,10 +71,7 @@ def read_api_keys(path: Path) -> dict[str, str]:
 def _api_keys(keys: dict[str, str]) -> dict[str, Any]:
     config = {
         "@type": f"{_TYPE}extensions.filters.http.api_key_auth.v3.ApiKeyAuth",
-        "credentials": [
-            {"client": client, "key": key}
-            for client, key in sorted(keys.items())
-        ],
+        "credentials": [{"client": client, "key": key} for client, key in sorted(keys.items())],
         "key_sources": [{"header": "x-api-key"}, {"header": "authorization"}],
         "forwarding": {"header": "x-timonel-client", "hide_credentials": True},
     }

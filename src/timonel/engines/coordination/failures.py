@@ -186,7 +186,9 @@ def _message(task_id: str, task_exit: TaskExit) -> str:
         return f"{task_id} hung: {task_exit.hung}"
     number = _signal_of(task_exit)
     if number is None:
-        return f"{task_id} ended with exit code {task_exit.exit_code}"
+        code = task_exit.exit_code
+        why = ", which asks for a restart" if code == EXIT_RETRYABLE else ""
+        return f"{task_id} ended with exit code {code}{why}"
     if number == signal.SIGKILL and task_exit.oom_killed:
         return f"{task_id} was killed by the kernel because memory ran out"
     return f"{task_id} was ended by signal {number} ({_signal_name(number)})"

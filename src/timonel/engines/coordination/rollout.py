@@ -1,8 +1,8 @@
 """Decide about the replicas of a service. Pure functions.
 
 A replica that fails restarts in place, under its name, with backoff. A change of the specification
-replaces replicas: at most one more than requested runs, and old replicas stop as new ones get
-ready.
+replaces replicas: old replicas stop as new ones get ready, and at most one process more than
+requested runs, including those that are stopping.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from timonel.engines.services import ReplicaState, ReplicaStatus, ServiceSpec
 from timonel.processes.backoff import backoff_s
 
 SURGE = 1
-"""Replicas beyond the requested number during a replacement."""
+"""Processes beyond the requested number of replicas during a replacement."""
 BACKOFF_S = 1.0
 BACKOFF_MAX_S = 60.0
 RESET_AFTER_S = 60.0
@@ -33,6 +33,7 @@ class Replica(BaseModel):
     Attributes:
         template: Digest of its specification.
         attempt: Number of starts.
+        is_signalled: Whether it was sent SIGTERM.
         in_a_row: Failures in a row without `RESET_AFTER_S` of readiness.
         due_at: When it restarts, must be ready, or is killed, by its state; None for never.
     """
@@ -45,6 +46,7 @@ class Replica(BaseModel):
     state: ReplicaState = "restarting"
     addresses: Mapping[str, str] = {}
     attempt: int = 0
+    is_signalled: bool = False
     in_a_row: int = 0
     message: str | None = None
     since: float
@@ -79,7 +81,9 @@ class Changes:
 def changes(template: str, requested: int, replicas: Sequence[Replica]) -> Changes:
     """Return the changes that bring the replicas closer to the request.
 
-    Replicas that are not ready stop first, then the newest.
+    Replicas that are not ready stop first, then the newest. While old replicas are left, replicas
+    that are stopping take up room: their requests may last, and each has the memory of a model. A
+    growing service does not wait for them.
 
     Args:
         template: Digest of the requested specification.
@@ -92,10 +96,13 @@ def changes(template: str, requested: int, replicas: Sequence[Replica]) -> Chang
     surplus_new = _surplus(new, requested)
     ready = sum(replica.state == "ready" for replica in new)
     surplus_old = _surplus(old, max(0, requested - ready))
-    stay = len(running) - len(surplus_new) - len(surplus_old)
-    room = requested + (SURGE if old else 0) - stay
-    create = max(0, min(room, requested - len(new)))
-    return Changes(create, (*surplus_new, *surplus_old))
+    stop = (*surplus_new, *surplus_old)
+    if old:
+        left = sum(replica.has_process or replica.name not in stop for replica in replicas)
+        room = requested + SURGE - left
+    else:
+        room = requested
+    return Changes(max(0, min(room, requested - len(new))), stop)
 
 
 def _surplus(replicas: Iterable[Replica], keep: int) -> tuple[str, ...]:

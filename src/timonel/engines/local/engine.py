@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import signal
 import time
@@ -21,6 +20,7 @@ from timonel.engines.base import (
 from timonel.engines.coordination.elastic import check_sizes
 from timonel.engines.local.admission import check_admission
 from timonel.engines.local.folder import JobFolder, Record, resumed, unknown_job
+from timonel.engines.local.folders import is_folder, readable
 from timonel.engines.local.guard import start_daemon
 from timonel.engines.logs import LogTail, follow_logs, read_logs
 from timonel.engines.source import is_archive, unpack
@@ -30,12 +30,9 @@ from timonel.errors import (
     EngineError,
     JobError,
     NotFoundError,
-    TimonelError,
 )
 from timonel.processes.tree import kill_all, marked, own_identity
 from timonel.storage import Workspace, exclusive, publish_dir
-
-_logger = logging.getLogger(__name__)
 
 _WIND_DOWN_S = 30.0
 """Maximum seconds that an ended job's sidecars run after SIGTERM."""
@@ -166,14 +163,9 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
 
         Unreadable jobs, such as those of a newer release, are skipped and logged.
         """
-        found = []
-        for path in self._jobs_dir.glob("*/status.json"):
-            try:
-                found.append(JobFolder(path.parent).status())
-            except NotFoundError:
-                continue  # removed after listing
-            except TimonelError as error:
-                _logger.warning("skipped job %s: %s", path.parent.name, error)
+        found = readable(
+            self._jobs_dir, "status.json", "job", lambda path: JobFolder(path).status()
+        )
         return sorted(found, key=lambda status: status.created_at, reverse=True)
 
     def job_ids(self) -> list[str]:
@@ -192,10 +184,9 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
         return JobFolder(root)
 
     def _folder(self, job_id: str) -> JobFolder:
-        folder = JobFolder(self._jobs_dir / job_id)
-        if not job_id or "/" in job_id or job_id.startswith(".") or not folder.root.is_dir():
+        if not is_folder(self._jobs_dir, job_id):
             raise unknown_job(job_id)
-        return folder
+        return JobFolder(self._jobs_dir / job_id)
 
     def _kill_remains(self, folder: JobFolder) -> None:
         """Kill remaining processes of a job whose supervisor died."""

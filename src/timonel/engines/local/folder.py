@@ -19,15 +19,16 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from timonel.engines.base import FailureCause, JobState, JobStatus
+from timonel.engines.local.folders import checked
 from timonel.engines.source import is_archive
 from timonel.engines.spec import JobSpec
-from timonel.errors import CorruptError, NotFoundError
+from timonel.errors import NotFoundError
 from timonel.processes.tree import Identity
 from timonel.storage import exclusive, local_path, read_document, write_bytes, write_document
 
@@ -110,7 +111,7 @@ class JobFolder:
         """
         path = self.root / "spec.json"
         body = read_document(path, "job")
-        with _corrupt_on_error(path):
+        with checked(path, "job"):
             return JobSpec.model_validate(body["spec"])
 
     def write(self, record: Record) -> None:
@@ -136,7 +137,7 @@ class JobFolder:
             body = read_document(path, "job-status")
         except NotFoundError:
             raise unknown_job(self.root.name) from None
-        with _corrupt_on_error(path):
+        with checked(path, "job"):
             return Record(
                 status=JobStatus.model_validate(body),
                 owner=Identity.from_json(body.get("owner")),
@@ -189,18 +190,6 @@ class JobFolder:
         except FileNotFoundError:
             return {}
         return {str(role): int(count) for role, count in content["sizes"].items()}
-
-
-@contextlib.contextmanager
-def _corrupt_on_error(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, KeyError, TypeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise CorruptError(
-            f"the job document {path} is damaged: {type(error).__name__}: {reason}",
-            hint="remove the job's folder once none of its processes runs",
-        ) from error
 
 
 def abandoned(status: JobStatus, message: str, *, now: float | None = None) -> JobStatus:

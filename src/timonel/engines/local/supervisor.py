@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +23,7 @@ from timonel.engines.coordination.supervision import supervise
 from timonel.engines.local.commands import Commands
 from timonel.engines.local.folder import JobFolder
 from timonel.engines.local.launcher import LocalLauncher
+from timonel.processes.clock import SteadyClock
 from timonel.processes.loop import Loop
 from timonel.processes.tree import (
     Identity,
@@ -51,7 +51,7 @@ class Supervisor:
         adopt_orphans()
         self._folder = folder
         self._loop = Loop(_SIGNALS)
-        self._clock_offset_s = time.time() - time.monotonic()
+        self._now = SteadyClock()  # clock changes must not cause timeouts
         self._events: deque[Event] = deque()
         identity = own_identity()
         spec = folder.read_spec()
@@ -114,10 +114,6 @@ class Supervisor:
         self._publish(outcome.model_copy(update={"ended_at": self._now()}))
         logger.info("ended as %s: %s", outcome.state, outcome.message)
         self._commands.wind_down()
-
-    def _now(self) -> float:
-        """Return a steady time of day: clock changes must not cause timeouts."""
-        return self._clock_offset_s + time.monotonic()
 
     def _publish(self, status: JobStatus) -> None:
         self._record = replace(self._record, status=status)

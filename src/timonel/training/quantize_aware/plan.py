@@ -67,7 +67,7 @@ def plan_fine_tuning(
             hint=f"it has {', '.join(DEFAULTS)}",
         )
     record, artifact = find_model(workspace, run)
-    folder = open_export(workspace, artifact)
+    folder = open_export(workspace, record, artifact)
     export = verify_export(folder)
     if simulates_integers(saved_model_of(folder)):
         raise SpecError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -126,6 +127,33 @@ def test_a_supervisor_killed_during_a_stop_is_replaced(harness: LocalHarness) ->
     harness.wait_for_end()
 
 
+def test_a_replica_that_is_stopping_gets_one_signal(harness: LocalHarness) -> None:
+    (replica,) = harness.apply("ignore-term").replicas
+    harness.engine.scale("web", 0)
+    eventually(lambda: harness.folder().read_record().replicas[0].is_signalled)
+    for _ in range(2):
+        kill_supervisor(harness)
+    log = list(harness.engine.logs("web", replica.name))
+    assert log.count("ignored SIGTERM") == 1
+    harness.kill_replica("web", replica.name)
+
+
+def test_old_replicas_that_are_stopping_count_in_a_replacement(harness: LocalHarness) -> None:
+    harness.apply("ignore-term", replicas=3)
+    harness.engine.apply(harness.spec(revision=2))
+
+    def stopping(status: ServiceStatus) -> set[str]:
+        return {replica.name for replica in status.replicas if replica.state == "stopping"}
+
+    killed: set[str] = set()
+    for _ in range(3):
+        status = harness.wait_until(lambda s: bool(stopping(s) - killed))
+        assert (len(stopping(status)), len(status.replicas)) == (1, 4)
+        killed.update(stopping(status))
+        harness.kill_replica("web", *stopping(status))
+    harness.wait_until(lambda s: s.is_settled)
+
+
 def test_killing_the_supervisor_again_and_again_starts_nothing_twice(
     harness: LocalHarness,
 ) -> None:
@@ -195,6 +223,53 @@ def test_a_stopped_supervisor_does_not_take_replicas_for_hung(harness: LocalHarn
     harness.engine.scale("web", 2)
     after = harness.wait_until(lambda s: s.is_settled)
     assert after.replicas[0] == before.replicas[0]
+
+
+def test_a_stopped_supervisor_is_reported(harness: LocalHarness) -> None:
+    before = harness.apply(replicas=2)
+    found = supervisor(harness)
+    found.signal(signal.SIGSTOP)
+    try:
+        harness.kill_replica("web", before.replicas[1].name)
+        status = harness.wait_until(lambda s: s.state is ServiceState.UNRESPONSIVE)
+        assert [replica.state for replica in status.replicas] == ["ready", "lost"]
+        message = rf"the supervisor of web \(process {found.pid}\) has not answered for \d+ s"
+        assert re.match(message, status.message or "")
+        for request in (
+            lambda: harness.engine.apply(harness.spec(replicas=3)),
+            lambda: harness.engine.scale("web", 3),
+            lambda: harness.engine.delete("web"),
+        ):
+            with pytest.raises(EngineError, match=message) as raised:
+                request()
+            assert f"kill -CONT {found.pid}" in (raised.value.hint or "")
+        assert harness.engine.service("web").requested == 2
+    finally:
+        found.signal(signal.SIGCONT)
+    harness.wait_until(lambda s: s.is_settled and s.replicas[1].restarts == 1)
+
+
+def test_a_dead_supervisor_is_not_taken_for_a_stopped_one(harness: LocalHarness) -> None:
+    harness.apply()
+    keeper = guard(harness)
+    os.kill(keeper, signal.SIGSTOP)
+    try:
+        kill = supervisor(harness)
+        kill.signal(signal.SIGKILL)
+        eventually(lambda: not kill.is_alive)
+        os.utime(harness.folder().supervisor_lock, (0, 0))
+        assert harness.engine.service("web").state is ServiceState.ACTIVE
+        harness.engine.scale("web", 2)
+    finally:
+        os.kill(keeper, signal.SIGCONT)
+    harness.wait_until(lambda s: s.is_settled and len(s.ready) == 2)
+
+
+def test_a_change_of_the_clock_does_not_look_like_silence(harness: LocalHarness) -> None:
+    harness.apply()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time", lambda: 1e12)
+        assert harness.engine.service("web").is_settled
 
 
 def test_appliers_in_several_processes(harness: LocalHarness) -> None:

@@ -28,9 +28,8 @@ def uri() -> str:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> Make:
+def machine(tmp_path: Path, uri: str) -> Make:
     """Make the checkpoints of one job on a machine of that name, with a folder of its own."""
-    monkeypatch.setattr(copies, "_PAUSE_S", 0.0)
 
     def make(name: str) -> Checkpoints:
         (tmp_path / name).mkdir()

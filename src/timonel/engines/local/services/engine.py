@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import shutil
 import signal
 from collections.abc import Iterator
@@ -11,19 +10,18 @@ from pathlib import Path
 from typing import Self
 
 from timonel.engines.local.admission import check_service_admission
+from timonel.engines.local.folders import is_folder, readable
 from timonel.engines.local.guard import start_daemon
 from timonel.engines.local.services.folder import Request, ServiceFolder, unknown_service
 from timonel.engines.logs import LogTail, follow_logs, read_logs
 from timonel.engines.services import ServiceEngine, ServiceSpec, ServiceStatus
-from timonel.errors import EngineError, NotFoundError, SpecError, TimonelError
+from timonel.errors import EngineError, NotFoundError, SpecError
 from timonel.processes.tree import Identity
 from timonel.storage import Workspace, exclusive, publish_dir
 from timonel.storage.atomic import sweep
 
 _LOCK_TIMEOUT_S = 120.0
 _DAEMON = "timonel.engines.local.services.daemon"
-
-_logger = logging.getLogger(__name__)
 
 
 class LocalServiceEngine(ServiceEngine):
@@ -50,25 +48,19 @@ class LocalServiceEngine(ServiceEngine):
         """Create a service or change it; return when its supervisor knows."""
         check_service_admission(spec)
         folder = ServiceFolder(self._services_dir / spec.name)
-        with self._locked():
+        with self._locked(spec.name):
             if not folder.root.exists():
                 self._create(folder, spec)
                 return
             before = _unless_deleting(folder)
-            if before.spec.revision == spec.revision and before.spec.template != spec.template:
-                raise SpecError(
-                    f"revision {spec.revision} of {spec.name} was applied with other contents",
-                    hint="apply the change as another revision",
-                )
-            replicas = before.replicas if spec.replicas is None else spec.replicas
-            _record(folder, before, Request(spec=spec, replicas=replicas))
+            _record(folder, before, before.applied(spec))
 
     def scale(self, name: str, replicas: int) -> None:
         """Set the number of replicas; return when the supervisor knows."""
         if replicas < 0:
             raise SpecError(f"expected 0 or more replicas of {name}, got {replicas}")
-        with self._locked():
-            folder = self._folder(name)
+        folder = self._folder(name)
+        with self._locked(name):
             before = _unless_deleting(folder)
             _record(folder, before, before.model_copy(update={"replicas": replicas}))
 
@@ -78,15 +70,14 @@ class LocalServiceEngine(ServiceEngine):
 
     def services(self) -> list[ServiceStatus]:
         """Return the status of every service, by name; unreadable ones are skipped and logged."""
-        found = []
-        for path in sorted(self._services_dir.glob("[!.]*/service.json")):
-            try:
-                found.append(ServiceFolder(path.parent).status())
-            except NotFoundError:
-                continue  # removed after listing
-            except TimonelError as error:
-                _logger.warning("skipped service %s: %s", path.parent.name, error)
-        return found
+        return list(
+            readable(
+                self._services_dir,
+                "service.json",
+                "service",
+                lambda path: ServiceFolder(path).status(),
+            )
+        )
 
     def logs(self, name: str, replica: str, *, follow: bool = False) -> Iterator[str]:
         """Yield lines of a replica's output, oldest first."""
@@ -110,8 +101,8 @@ class LocalServiceEngine(ServiceEngine):
 
     def delete(self, name: str) -> None:
         """Request the end of a service; return when the supervisor knows."""
-        with self._locked():
-            folder = self._folder(name)
+        folder = self._folder(name)
+        with self._locked(name):
             before = folder.read_request()
             _record(folder, before, before.model_copy(update={"deleting": True}))
 
@@ -119,8 +110,7 @@ class LocalServiceEngine(ServiceEngine):
         sweep(self._services_dir)
         with publish_dir(folder.root) as aside:
             aside.chmod(0o700)
-            replicas = 1 if spec.replicas is None else spec.replicas
-            ServiceFolder(aside).write_request(Request(spec=spec, replicas=replicas))
+            ServiceFolder(aside).write_request(Request.first(spec))
         try:
             _start_supervisor(folder)
         except EngineError:
@@ -128,14 +118,13 @@ class LocalServiceEngine(ServiceEngine):
             raise
 
     def _folder(self, name: str) -> ServiceFolder:
-        folder = ServiceFolder(self._services_dir / name)
-        if not name or "/" in name or name.startswith(".") or not folder.root.is_dir():
+        if not is_folder(self._services_dir, name):
             raise unknown_service(name)
-        return folder
+        return ServiceFolder(self._services_dir / name)
 
-    def _locked(self) -> contextlib.AbstractContextManager[None]:
-        """Lock out other commands, which would start a second supervisor."""
-        return exclusive(self._services_dir / ".lock", timeout_s=_LOCK_TIMEOUT_S)
+    def _locked(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Lock out other commands of a service, which would start a second supervisor."""
+        return exclusive(self._services_dir / ".locks" / name, timeout_s=_LOCK_TIMEOUT_S)
 
 
 def _unless_deleting(folder: ServiceFolder) -> Request:
@@ -152,9 +141,14 @@ def _record(folder: ServiceFolder, before: Request, request: Request) -> None:
 
     Raises:
         CorruptError: The supervisor cannot be found, as its record is damaged; nothing is recorded.
+        EngineError: The supervisor does not answer; nothing is recorded.
     """
     is_supervised = folder.is_supervised
-    supervisor = Identity.from_json(folder.read_record().supervisor) if is_supervised else None
+    supervisor = None
+    if is_supervised:
+        record = folder.read_record()
+        folder.check_supervisor(record)
+        supervisor = Identity.from_json(record.supervisor)
     if request != before:
         folder.write_request(request)
     if not is_supervised:

@@ -3,7 +3,8 @@
 <services>/<name>/                 mode 0700: the specification may contain secrets
   service.json                     service document: the request, written by commands
   status.json                      service-status document, written by the supervisor
-  supervisor.lock                  locked while the supervisor or its guard lives
+  supervisor.lock                  locked while the supervisor or its guard lives; its modification
+                                   time is the supervisor's heartbeat, on the monotonic clock
   supervisor.log                   output of the supervisor
   replicas/<replica>/log           output of all starts of a replica
   replicas/<replica>/process.json  process of the last start, written by that process
@@ -11,33 +12,73 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
 from timonel.engines.coordination.rollout import Replica
+from timonel.engines.local.folders import checked
 from timonel.engines.services import ServiceSpec, ServiceState, ServiceStatus
-from timonel.errors import CorruptError, NotFoundError
+from timonel.errors import EngineError, NotFoundError, SpecError
 from timonel.processes.tree import Identity, own_identity
 from timonel.storage import is_held, read_document, write_document
 from timonel.storage.atomic import aside_name
 
 DOWN = "no supervisor runs, because it was killed or the machine was rebooted"
+HEARTBEAT_S = 1.0
+_SILENT_S = 5.0
+"""Age of the heartbeat from which the supervisor counts as stopped or hung."""
+_REVISIONS = 100
+"""Number of applied revisions whose contents are remembered."""
 
 
 class Request(BaseModel):
-    """Content of ``service.json``."""
+    """Content of ``service.json``.
+
+    Attributes:
+        spec: Specification that was applied last.
+        replicas: Requested number of replicas.
+        templates: Digest of the specification of each revision, the last applied at the end.
+        deleting: Whether the service is to be deleted.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     spec: ServiceSpec
     replicas: int
+    templates: Mapping[int, str]
     deleting: bool = False
+
+    @classmethod
+    def first(cls, spec: ServiceSpec) -> Request:
+        """Return the request of a new service."""
+        replicas = 1 if spec.replicas is None else spec.replicas
+        return cls(spec=spec, replicas=replicas, templates={spec.revision: spec.template})
+
+    def applied(self, spec: ServiceSpec) -> Request:
+        """Return this request after a specification was applied.
+
+        Raises:
+            SpecError: Its revision was applied with other contents.
+        """
+        if self.templates.get(spec.revision, spec.template) != spec.template:
+            raise SpecError(
+                f"revision {spec.revision} of {spec.name} was applied with other contents",
+                hint="apply the change as another revision",
+            )
+        others = [item for item in self.templates.items() if item[0] != spec.revision]
+        update = {
+            "spec": spec,
+            "replicas": self.replicas if spec.replicas is None else spec.replicas,
+            "templates": dict([*others[1 - _REVISIONS :], (spec.revision, spec.template)]),
+        }
+        return self.model_copy(update=update)
 
 
 class Record(BaseModel):
@@ -109,7 +150,7 @@ class ServiceFolder:
             body = read_document(path, "service")
         except NotFoundError:
             raise unknown_service(self.root.name) from None
-        with _corrupt_on_error(path):
+        with checked(path, "service"):
             return Request.model_validate(body)
 
     def write_record(self, record: Record) -> None:
@@ -123,7 +164,7 @@ class ServiceFolder:
             body = read_document(path, "service-status")
         except NotFoundError:
             return Record()
-        with _corrupt_on_error(path):
+        with checked(path, "service"):
             return Record.model_validate(body)
 
     def write_process(self, name: str, attempt: int) -> None:
@@ -141,25 +182,60 @@ class ServiceFolder:
         is_last = isinstance(body, dict) and body.get("attempt") == replica.attempt
         return Identity.from_json(body) if is_last else None
 
+    def beat(self) -> None:
+        """Record that the supervisor works."""
+        # Not the time of day: a change of the clock must not look like silence.
+        now_ns = time.monotonic_ns()
+        os.utime(self.supervisor_lock, ns=(now_ns, now_ns))
+
+    def check_supervisor(self, record: Record) -> None:
+        """Check that the recorded supervisor works, if it lives: the guard replaces a dead one.
+
+        Raises:
+            EngineError: It is stopped or hung.
+        """
+        supervisor = Identity.from_json(record.supervisor)
+        if supervisor is None or not supervisor.is_alive:
+            return
+        try:
+            silent_s = time.monotonic() - self.supervisor_lock.stat().st_mtime
+        except FileNotFoundError:
+            return  # the service was removed
+        if silent_s > _SILENT_S:
+            pid = supervisor.pid
+            raise EngineError(
+                f"the supervisor of {self.root.name} (process {pid}) has not answered for "
+                f"{silent_s:.0f} s",
+                hint=f"continue it with 'kill -CONT {pid}', or replace it with 'kill -KILL {pid}'; "
+                "the replicas keep running",
+            )
+
     def status(self) -> ServiceStatus:
-        """Return the current status; without a supervisor, only live processes count.
+        """Return the current status; without a working supervisor, only live processes count.
 
         Raises:
             NotFoundError: No such service.
         """
         is_supervised = self.is_supervised
         request, record = self.read_request(), self.read_record()
-        replicas = record.replicas
-        if not is_supervised:
-            replicas = tuple(self._unsupervised(replica) for replica in replicas)
         state = ServiceState.DELETING if request.deleting else ServiceState.ACTIVE
+        message, replicas = None, record.replicas
+        if not is_supervised:
+            state, message = ServiceState.DOWN, DOWN
+        else:
+            try:
+                self.check_supervisor(record)
+            except EngineError as error:
+                state, message = ServiceState.UNRESPONSIVE, str(error)
+        if message is not None:
+            replicas = tuple(self._unsupervised(replica) for replica in replicas)
         return ServiceStatus(
             name=request.spec.name,
             revision=request.spec.revision,
-            state=state if is_supervised else ServiceState.DOWN,
+            state=state,
             requested=request.replicas,
             replicas=tuple(replica.status() for replica in replicas),
-            message=None if is_supervised else DOWN,
+            message=message,
         )
 
     def _unsupervised(self, replica: Replica) -> Replica:
@@ -177,18 +253,6 @@ class ServiceFolder:
         aside = self.root.with_name(aside_name(self.root.name))
         self.root.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _corrupt_on_error(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise CorruptError(
-            f"the service document {path} is damaged: {reason}",
-            hint="stop the processes of the service and remove its folder",
-        ) from error
 
 
 def unknown_service(name: str) -> NotFoundError:

@@ -7,19 +7,20 @@ supervisor can continue at any point: it adopts running replicas and restarts th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
-import time
 from collections.abc import Callable
 from functools import partial
 
 from timonel.engines.coordination import rollout
 from timonel.engines.coordination.rollout import Replica
 from timonel.engines.local.services import replica as processes
-from timonel.engines.local.services.folder import Record, ServiceFolder
+from timonel.engines.local.services.folder import HEARTBEAT_S, Record, ServiceFolder
 from timonel.engines.local.services.replica import ReplicaProcess
 from timonel.engines.services import ServiceSpec
 from timonel.errors import CorruptError, TimonelError
+from timonel.processes.clock import SteadyClock
 from timonel.processes.ports import PortReservation
 from timonel.processes.spawn import describe_exit
 from timonel.processes.tree import kill_all, marked, name_process, own_identity
@@ -47,7 +48,7 @@ class Supervisor:
 
     def __init__(self, folder: ServiceFolder) -> None:
         self._folder = folder
-        self._clock_offset_s = time.time() - time.monotonic()
+        self._now = SteadyClock()  # clock changes must not cause timeouts
         self._request = folder.read_request()
         own = own_identity().as_json()
         self._record = _record_of(folder).model_copy(update={"supervisor": own})
@@ -70,7 +71,9 @@ class Supervisor:
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self._shut_down)
         self._adopt()
+        self._folder.beat()
         self._publish()
+        heartbeat = loop.create_task(self._beat())
         accepted()
         while True:
             self._wake.clear()
@@ -87,12 +90,19 @@ class Supervisor:
                     await self._wake.wait()
             except TimeoutError:
                 continue
+        heartbeat.cancel()
         if self._request.deleting:
             self._folder.remove()
 
     @property
     def _is_ending(self) -> bool:
         return self._request.deleting or self._is_shutting_down
+
+    async def _beat(self) -> None:
+        while True:
+            with contextlib.suppress(OSError):  # the folder was removed: the loop notices
+                self._folder.beat()
+            await asyncio.sleep(HEARTBEAT_S)
 
     def _read_request(self) -> None:
         """Wake the loop for a new request, which also ends a shutdown that has begun."""
@@ -113,9 +123,8 @@ class Supervisor:
             if process is not None:
                 logger.info("adopted %s", replica.name)
                 self._watch(process, self._record.specs[replica.template])
-                if replica.state == "stopping":
-                    # The earlier supervisor may have died before it sent the signal.
-                    process.signal(signal.SIGTERM)
+                if replica.state == "stopping" and not replica.is_signalled:
+                    self._terminate(process)
                 continue
             processes.kill_remains(self._folder, replica.name)
             if replica.has_process:
@@ -205,9 +214,16 @@ class Supervisor:
     def _stop(self, name: str) -> None:
         logger.info("stopping %s", name)
         if name in self._processes:
-            self._processes[name].signal(signal.SIGTERM)
+            self._terminate(self._processes[name])
         else:
             self._folder.remove_replica(name)
+
+    def _terminate(self, process: ReplicaProcess) -> None:
+        """Send SIGTERM, and have that published: a server may drop its requests at a second one."""
+        process.signal(signal.SIGTERM)
+        signalled = self._replica(process.name).model_copy(update={"is_signalled": True})
+        self._set(process.name, signalled)
+        self._wake.set()
 
     def _carry_out_deadlines(self, now: float) -> float | None:
         """Kill overdue replicas; return the seconds until the next deadline."""
@@ -300,10 +316,6 @@ class Supervisor:
         if self._record != self._published:
             self._folder.write_record(self._record)
             self._published = self._record
-
-    def _now(self) -> float:
-        """Return a steady time of day: clock changes must not cause timeouts."""
-        return self._clock_offset_s + time.monotonic()
 
 
 def _record_of(folder: ServiceFolder) -> Record:

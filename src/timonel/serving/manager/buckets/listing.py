@@ -12,7 +12,7 @@ from timonel.errors import TimonelError
 from timonel.serving.manager.sources import version_number
 from timonel.serving.status import Code, StatusError
 from timonel.storage.blobs import Blob, blobs_from
-from timonel.storage.object_store import open_filesystem
+from timonel.storage.filesystems import endpoint, open_filesystem
 from timonel.storage.uris import normalise
 
 LIST_TIMEOUT_S = 20.0
@@ -39,6 +39,15 @@ class ModelBucket:
     def __init__(self, uri: str) -> None:
         self.uri = normalise(uri)
         self._opened: tuple[Any, str] | None = None
+
+    def endpoint(self) -> str:
+        """Return the address of the bucket's server; sends no request to it.
+
+        Raises:
+            BucketError: The URI's scheme is unknown, or its package is missing.
+        """
+        with _translated("open", self.uri):
+            return endpoint(self.uri)
 
     def versions(self) -> dict[int, str]:
         """Return the names of version folders, by number.

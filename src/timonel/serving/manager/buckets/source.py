@@ -24,7 +24,7 @@ from timonel.serving.settings import LoadSettings
 from timonel.serving.status import TRANSIENT, Code, StatusError
 from timonel.storage.blobs import Blob, fingerprint
 from timonel.storage.content_cache import CacheError, ContentCache, FolderLease
-from timonel.storage.replica import cache_folder
+from timonel.storage.local_copy import cache_folder
 from timonel.storage.uris import local_path
 
 _LOG = logging.getLogger(__name__)
@@ -196,18 +196,18 @@ class BucketSource(VersionSource):
 
     def _list_forever(self) -> None:
         bucket = ModelBucket(self._uri)
-        self._saved = self._cached()
+        self._saved = self._cached(bucket)
         while not self._closed.is_set():
             self._list_now.clear()
             before = self._snapshot()
             try:
                 self._list(bucket)
             except BucketError as error:
-                self._fail(error)
+                self._fail(error, bucket)
             except Exception:  # noqa: BLE001 - logged, and retried
                 # The thread must survive any error of a library; it lists again.
                 _LOG.exception("Cannot list %s.", self._uri)
-                self._fail(BucketError(Code.INTERNAL, f"Cannot list {self._uri}"))
+                self._fail(BucketError(Code.INTERNAL, f"Cannot list {self._uri}"), bucket)
             if self._snapshot() != before:
                 self._wake()
             self._list_now.wait(self._pause_s())
@@ -222,7 +222,7 @@ class BucketSource(VersionSource):
             interesting = [number for number in self._interesting if number in names]
             enough = self._enough
         self._unsettled = self._list_versions(bucket, names, interesting, enough)
-        self._save_listing(names)
+        self._save_listing(bucket, names)
 
     def _list_versions(
         self, bucket: ModelBucket, names: Mapping[int, str], numbers: Sequence[int], enough: int
@@ -259,9 +259,9 @@ class BucketSource(VersionSource):
             with self._lock:
                 self._states.listed(number, blobs, time.monotonic())
 
-    def _fail(self, error: BucketError) -> None:
+    def _fail(self, error: BucketError, bucket: ModelBucket) -> None:
         known = self._names is not None
-        cached = {} if known else self._cached()
+        cached = {} if known else self._cached(bucket)
         self._failures += 1
         with self._lock:
             is_new = self._error is None or self._error.message != error.message
@@ -282,20 +282,25 @@ class BucketSource(VersionSource):
             suffix = "; keeping the loaded versions" if known else ""
             _LOG.warning("%s%s", error.message, suffix)
 
-    def _save_listing(self, names: Mapping[int, str]) -> None:
+    def _save_listing(self, bucket: ModelBucket, names: Mapping[int, str]) -> None:
         with self._lock:
             complete = self._states.complete(names)
         listing = {n: mark for n, mark in {**self._saved, **complete}.items() if n in names}
         if listing == self._saved:
             return
         try:
-            self._cache.save_listing(self._uri, {str(n): mark for n, mark in listing.items()})
+            marks = {str(n): mark for n, mark in listing.items()}
+            self._cache.save_listing(self._uri, bucket.endpoint(), marks)
         except CacheError as error:
             _LOG.warning("%s", error.message)
         self._saved = listing
 
-    def _cached(self) -> dict[int, str]:
-        return {int(n): mark for n, mark in self._cache.entries(self._uri).items()}
+    def _cached(self, bucket: ModelBucket) -> dict[int, str]:
+        try:
+            listed = self._cache.entries(self._uri, bucket.endpoint())
+        except BucketError:  # listing it will tell
+            return {}
+        return {int(n): mark for n, mark in listed.items()}
 
     def _snapshot(self) -> object:
         with self._lock:

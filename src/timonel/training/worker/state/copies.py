@@ -10,26 +10,21 @@ after all others are copied.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
-import posixpath
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from timonel.errors import InputError, NotFoundError, TimonelError
-from timonel.storage import is_local, join, local_path, remote
+from timonel.errors import TimonelError
+from timonel.storage import is_local, join, remote
 from timonel.storage.atomic import aside_dir
-from timonel.storage.uris import filesystem
+from timonel.storage.object_store import ObjectStore
 from timonel.training import checkpoints
 
 logger = logging.getLogger(__name__)
 
-_ATTEMPTS = 3
-_PAUSE_S = 1.0
 _LONG_S = 30.0
 """Seconds after which a slow copy is logged.
 
@@ -120,20 +115,16 @@ class Copies:
         """
         if self._uri is None:
             return
-        found = _retried(functools.partial(_found_at, self._uri))
+        found = _found_at(self._uri)
         if not found:
             return
         with aside_dir(root) as aside:
             for place in found:
-                _retried(functools.partial(self._fetch, place, aside))
+                remote.fetch(join(self._uri, place), aside / place)
             for place in found:
                 (root / place).parent.mkdir(parents=True, exist_ok=True)
                 (aside / place).rename(root / place)
         logger.info("Fetched %d checkpoints from %s.", len(found), self._uri)
-
-    def _fetch(self, place: str, aside: Path) -> None:
-        shutil.rmtree(aside / place, ignore_errors=True)
-        remote.fetch(join(str(self._uri), place), aside / place)
 
     def _run(self) -> None:
         while True:
@@ -153,7 +144,7 @@ class Copies:
         for folder in kept:
             if folder not in self._copied and not self._is_there(folder):
                 begun = time.monotonic()
-                _retried(functools.partial(self._copy, folder))
+                self._copy(folder)
                 self._patience_s = max(self._patience_s, 10 * (time.monotonic() - begun))
             self._copied.add(folder)
             if call in self._wanted:
@@ -165,8 +156,6 @@ class Copies:
 
     def _copy(self, folder: Path) -> None:
         place = self._place(folder)
-        if is_local(place):
-            local_path(place).mkdir(parents=True, exist_ok=True)
         try:
             remote.publish(folder, place, last=checkpoints.STATE, replace=True)
         except (TimonelError, OSError):
@@ -176,25 +165,23 @@ class Copies:
 
     def _is_there(self, folder: Path) -> bool:
         """Whether an earlier process has copied this checkpoint."""
-        fs, place = filesystem(self._place(folder))
-        with contextlib.suppress(Exception):  # copying will report any error
-            found: bytes = fs.cat_file(posixpath.join(place, checkpoints.STATE))
+        with contextlib.suppress(TimonelError):  # copying will report any error
+            found = ObjectStore(self._place(folder)).read(checkpoints.STATE)
             return found == (folder / checkpoints.STATE).read_bytes()
         return False
 
     def _names_of(self, call: Path) -> set[str]:
-        fs, place = filesystem(join(str(self._uri), call.name))
-        fs.invalidate_cache()
-        with contextlib.suppress(Exception):  # leftovers do no harm
-            names = {posixpath.basename(found.rstrip("/")) for found in fs.ls(place, detail=False)}
-            return {name for name in names if checkpoints.is_name(name)}
+        with contextlib.suppress(TimonelError):  # leftovers do no harm
+            names = ObjectStore(join(str(self._uri), call.name)).folders("")
+            return set(filter(checkpoints.is_name, names))
         return set()
 
     def _remove(self, folder: Path) -> None:
-        fs, place = filesystem(self._place(folder))
-        with contextlib.suppress(Exception):  # leftovers are old, and do no harm
-            fs.rm_file(posixpath.join(place, checkpoints.STATE))
-            fs.rm(place, recursive=True)
+        store = ObjectStore(self._place(folder))
+        with contextlib.suppress(TimonelError):  # leftovers are old, and do no harm
+            store.delete([checkpoints.STATE, *store.find()])
+        if is_local(store.uri):
+            shutil.rmtree(store.uri, ignore_errors=True)
 
     def _place(self, folder: Path) -> str:
         return join(str(self._uri), folder.parent.name, folder.name)
@@ -202,33 +189,10 @@ class Copies:
 
 def _found_at(uri: str) -> list[str]:
     """Return the paths of complete checkpoints below ``uri``, earlier calls first."""
-    fs, root = filesystem(uri)
-    fs.invalidate_cache()
-    prefix = root.rstrip("/") + "/"
-    paths = [found.removeprefix(prefix).split("/") for found in _listing(fs, root)]
+    paths = [name.split("/") for name in sorted(ObjectStore(uri).find())]
     return ["/".join(path[:-1]) for path in paths if _is_checkpoint(path)]
-
-
-def _listing(fs: object, root: str) -> list[str]:
-    try:
-        return sorted(fs.find(root))  # type: ignore[attr-defined] # fsspec has no types
-    except FileNotFoundError:
-        return []
-    except Exception as error:
-        raise InputError(f"Cannot read {root}: {type(error).__name__}: {error}") from error
 
 
 def _is_checkpoint(path: Sequence[str]) -> bool:
     whole = len(path) >= 3 and path[-1] == checkpoints.STATE
     return whole and path[-3].startswith("fit-") and checkpoints.is_name(path[-2])
-
-
-def _retried(work: Callable[[], Any]) -> Any:
-    for attempt in range(_ATTEMPTS - 1):
-        try:
-            return work()
-        except NotFoundError:
-            raise
-        except InputError:
-            time.sleep(_PAUSE_S * 2**attempt)
-    return work()

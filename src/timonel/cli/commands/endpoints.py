@@ -1,0 +1,240 @@
+"""``timonel endpoints``: show, change and delete endpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from timonel.cli.groups import Json, StyledCommand, noun
+from timonel.cli.settings import GlobalOptions
+from timonel.errors import NotFoundError, SpecError, TimonelError
+
+if TYPE_CHECKING:
+    from timonel.endpoints import Endpoint
+    from timonel.endpoints.folder import Revision
+
+app = noun("List, show, scale, split, roll back, simulate and delete endpoints.")
+
+EndpointRef = Annotated[str, typer.Argument(help="Name of the endpoint.", metavar="ENDPOINT")]
+
+
+@app.command("list", cls=StyledCommand)
+def list_(ctx: typer.Context, json: Json = False) -> None:
+    """List the endpoints of the workspace."""
+    from timonel.cli.render import endpoints as render
+    from timonel.cli.render.output import console, print_json
+    from timonel.endpoints import list_endpoints
+
+    found = list_endpoints(GlobalOptions.of(ctx).find())
+    if json:
+        print_json({"endpoints": [render.endpoint_json(each) for each in found]})
+    elif found:
+        console().print(render.endpoint_list(found))
+    else:
+        typer.echo("No endpoints. Make one with 'timonel deploy MODEL'.")
+
+
+@app.command(cls=StyledCommand)
+def show(ctx: typer.Context, endpoint: EndpointRef, json: Json = False) -> None:
+    """Show an endpoint: address, traffic, replicas and revisions."""
+    from timonel.cli.render import endpoints as render
+    from timonel.cli.render.output import console, print_json
+
+    found = _open(ctx, endpoint)
+    if json:
+        print_json(render.endpoint_json(found, whole=True))
+    else:
+        console().print(render.endpoint_page(found))
+
+
+@app.command(cls=StyledCommand)
+def scale(
+    ctx: typer.Context,
+    endpoint: EndpointRef,
+    *,
+    least: Annotated[
+        int | None, typer.Option("--min", min=0, help="Smallest number of replicas.")
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--max", min=1, help="Largest number of replicas.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Change how many replicas an endpoint has at least and at most."""
+    if least is None and most is None:
+        raise SpecError("nothing to change", hint="give --min or --max")
+    found = _open(ctx, endpoint)
+    _print_revision(found, found.scale(least, most), json=json)
+
+
+@app.command(cls=StyledCommand)
+def split(
+    ctx: typer.Context,
+    endpoint: EndpointRef,
+    shares: Annotated[
+        list[str], typer.Argument(help="Percentage of each version.", metavar="VERSION=PERCENT...")
+    ],
+    *,
+    json: Json = False,
+) -> None:
+    """Distribute requests over versions, such as 3=90 4=10.
+
+    It applies once all of them are ready.
+    """
+    found = _open(ctx, endpoint)
+    _print_revision(found, found.split(_percentages(shares)), json=json)
+
+
+@app.command(cls=StyledCommand)
+def rollback(
+    ctx: typer.Context,
+    endpoint: EndpointRef,
+    *,
+    to: Annotated[
+        int | None,
+        typer.Option(help="Number of the revision. [default: the one before]", metavar="N"),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Return to an earlier revision, which gets a new number."""
+    found = _open(ctx, endpoint)
+    _print_revision(found, found.rollback(to), json=json)
+
+
+@app.command(cls=StyledCommand)
+def delete(ctx: typer.Context, endpoint: EndpointRef, json: Json = False) -> None:
+    """Delete an endpoint after its replicas have answered their requests."""
+    from timonel.cli.render.output import print_json
+
+    found = _open(ctx, endpoint)
+    found.delete()
+    if json:
+        print_json({"deleted": found.name})
+    else:
+        typer.echo(f"deleted {found.name}")
+
+
+@app.command(cls=StyledCommand)
+def start(ctx: typer.Context) -> None:
+    """Start all endpoints again, for example after a reboot."""
+    from timonel.endpoints.handle import start_control
+
+    start_control(GlobalOptions.of(ctx).find())
+    typer.echo("endpoints start; 'timonel endpoints' lists them")
+
+
+@app.command(cls=StyledCommand)
+def logs(
+    ctx: typer.Context,
+    endpoint: EndpointRef,
+    *,
+    replica: Annotated[str | None, typer.Option(help="Only this replica.", metavar="NAME")] = None,
+    lines: Annotated[int, typer.Option(min=1, help="Last lines of each.")] = 20,
+) -> None:
+    """Print the output of an endpoint's replicas, its gateway and its control plane."""
+    found = _open(ctx, endpoint)
+    shown = 0
+    for name, service in found.log_sources():
+        if replica in (None, name):
+            shown += 1
+            for line in found.log(service, name)[-lines:]:
+                typer.echo(f"{name}: {line}")
+    if not shown:
+        known = ", ".join(name for name, _ in found.log_sources())
+        raise NotFoundError(
+            f"{endpoint} has no replica {replica}" if replica else f"{endpoint} has no replica",
+            hint=f"there are: {known}" if known else "it is at zero",
+        )
+
+
+@app.command(cls=StyledCommand)
+def simulate(
+    trace: Annotated[
+        str, typer.Argument(help="CSV file, or one of step, spike, diurnal and on-off.")
+    ],
+    *,
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML file with a scaling policy, or a manifest of Knative, KServe or an HPA.",
+            metavar="FILE",
+        ),
+    ] = None,
+    startup: Annotated[
+        str, typer.Option(help="Time from a replica's start until it is ready.", metavar="TIME")
+    ] = "10s",
+    service_time: Annotated[
+        str, typer.Option(help="Time that a request takes, apart from waiting.", metavar="TIME")
+    ] = "100ms",
+    concurrency: Annotated[
+        float, typer.Option(help="Requests that a replica serves at once; 0 for its target.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the arrivals.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Draw it to FILE.svg, or to a page FILE.html.", metavar="FILE"),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Replay a trace of load against a scaling policy."""
+    from timonel.cli.render import simulations as render
+    from timonel.cli.render.output import console, print_json
+    from timonel.endpoints.autoscaling import ScalingPolicy
+    from timonel.endpoints.autoscaling.drawing import check_ending, write_figure
+    from timonel.endpoints.autoscaling.policy_files import read_policy
+    from timonel.endpoints.autoscaling.simulation import ServiceModel
+    from timonel.endpoints.autoscaling.simulation import simulate as replay
+    from timonel.endpoints.autoscaling.traces import load_trace
+    from timonel.units import parse_seconds
+
+    if out is not None:
+        check_ending(out)
+    found = read_policy(policy) if policy else ScalingPolicy()
+    model = ServiceModel(parse_seconds(startup), parse_seconds(service_time), concurrency)
+    result = replay(load_trace(trace), found, model, seed=seed)
+    if out is not None:
+        title = f"{Path(trace).name} with {policy.name if policy else 'the default policy'}"
+        write_figure(out, result, title, render.simulation_facts(result))
+    if json:
+        print_json(render.simulation_json(result))
+        return
+    console().print(render.simulation_page(result))
+    if out is not None:
+        typer.echo(f"{out} shows it")
+
+
+def _open(ctx: typer.Context, name: str) -> Endpoint:
+    from timonel.endpoints import open_endpoint
+
+    return open_endpoint(GlobalOptions.of(ctx).find(), name)
+
+
+def _percentages(words: list[str]) -> dict[int, int]:
+    shares: dict[int, int] = {}
+    for word in words:
+        version, _, percent = word.partition("=")
+        if not (version.isdecimal() and percent.isdecimal()) or int(version) in shares:
+            raise SpecError(
+                f"expected VERSION=PERCENT, each version once, got {word!r}",
+                hint="write 3=90 4=10, say",
+            )
+        shares[int(version)] = int(percent)
+    return shares
+
+
+def _print_revision(endpoint: Endpoint, revision: Revision, *, json: bool) -> None:
+    from timonel.cli.render import endpoints as render
+    from timonel.cli.render.output import print_json
+
+    if json:
+        print_json(render.revision_json(revision))
+        return
+    typer.echo(f"{endpoint.name} is revision {revision.number}: {revision.cause}")
+    try:
+        message = endpoint.status.message
+    except TimonelError:
+        return
+    if message:
+        typer.echo(message)

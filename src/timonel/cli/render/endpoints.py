@@ -1,0 +1,140 @@
+"""Endpoints as tables and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.text import Text
+
+from timonel.cli.render.output import clock, iso
+from timonel.cli.render.tables import pairs, status, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from timonel.endpoints import Endpoint
+    from timonel.endpoints.folder import Revision
+
+_SHOWN_REVISIONS = 10
+
+
+def endpoint_list(endpoints: Iterable[Endpoint]) -> Table:
+    """Return a table of endpoints."""
+    rows = [
+        (
+            each.name,
+            status(each.state),
+            each.url,
+            _shares(each),
+            _replicas(each),
+            each.revision.number,
+            each.status.message or "",
+        )
+        for each in endpoints
+    ]
+    heads = ("ENDPOINT", "STATE", "ADDRESS", "TRAFFIC", "REPLICAS", "REVISION", "REASON")
+    return table(heads, rows, wide=6)
+
+
+def endpoint_page(endpoint: Endpoint) -> RenderableType:
+    """Return a page about an endpoint: facts, versions, replicas, revisions."""
+    spec, now = endpoint.spec, endpoint.status
+    scaling = spec.scaling
+    most = scaling.max_replicas or "any"
+    facts = {
+        "endpoint": endpoint.name,
+        "state": status(endpoint.state),
+        "model": spec.model,
+        "REST": f"{spec.url}/v1/models/{spec.model_name}",
+        "gRPC": f"{spec.host}:{spec.port}",
+        "revision": f"{endpoint.revision.number} ({endpoint.revision.cause})",
+        "replicas": f"{scaling.min_replicas} to {most}, {scaling.target:g} {scaling.metric} each",
+    }
+    if now.message:
+        facts["reason"] = now.message
+    if now.routed and now.routed != endpoint.revision.number:
+        facts["traffic"] = f"that of revision {now.routed}"
+    percent = endpoint.routed.spec.traffic.percent if endpoint.routed else {}
+    versions: list[tuple[Any, ...]] = [
+        (
+            version,
+            f"{percent.get(version, 0)} %",
+            f"{each.ready}/{each.wanted}",
+            each.concurrency,
+            each.rate,
+            each.held,
+            each.message or each.reason,
+        )
+        for version, each in sorted(now.versions.items())
+    ]
+    replicas: list[tuple[Any, ...]] = [
+        (replica.name, status(replica.state), replica.restarts, replica.addresses.get("http"),
+         replica.message)
+        for service in endpoint.services.values()
+        for replica in service.replicas
+    ]  # fmt: skip
+    parts: list[RenderableType] = [pairs(facts)]
+    if versions:
+        heads = ("VERSION", "TRAFFIC", "READY", "CONCURRENCY", "REQUESTS/S", "WAITING", "REASON")
+        parts += [Text(), table(heads, versions, wide=6)]
+    if replicas:
+        columns = ("REPLICA", "STATE", "RESTARTS", "REST", "REASON")
+        parts += [Text(), table(columns, replicas, wide=4)]
+    revisions = [
+        (each.number, clock(each.created_at), each.cause)
+        for each in reversed(endpoint.revisions[-_SHOWN_REVISIONS:])
+    ]
+    parts += [Text(), table(("REVISION", "MADE", "BY"), revisions, wide=2)]
+    return Group(*parts)
+
+
+def endpoint_json(endpoint: Endpoint, *, whole: bool = False) -> dict[str, Any]:
+    """Return an endpoint as JSON; with its revisions and replicas if ``whole``."""
+    spec, now = endpoint.spec, endpoint.status
+    found: dict[str, Any] = {
+        "name": endpoint.name,
+        "state": endpoint.state,
+        "url": spec.url,
+        "model": spec.model,
+        "model_name": spec.model_name,
+        "revision": endpoint.revision.number,
+        "routed_revision": now.routed,
+        "traffic": {str(version): share for version, share in spec.traffic.percent.items()},
+        "message": now.message,
+        "versions": {
+            str(version): each.model_dump(mode="json") for version, each in now.versions.items()
+        },
+    }
+    if whole:
+        found["spec"] = spec.model_dump(mode="json")
+        found["replicas"] = [
+            {"version": version, **replica.model_dump(mode="json")}
+            for version, service in endpoint.services.items()
+            for replica in service.replicas
+        ]
+        found["revisions"] = [revision_json(each) for each in endpoint.revisions]
+    return found
+
+
+def revision_json(revision: Revision) -> dict[str, Any]:
+    """Return a revision as JSON."""
+    return {
+        "revision": revision.number,
+        "created_at": iso(revision.created_at),
+        "cause": revision.cause,
+        "spec": revision.spec.model_dump(mode="json"),
+    }
+
+
+def _shares(endpoint: Endpoint) -> str:
+    routed = endpoint.routed or endpoint.revision
+    percent = routed.spec.traffic.percent
+    return ", ".join(f"{version}: {share} %" for version, share in sorted(percent.items()))
+
+
+def _replicas(endpoint: Endpoint) -> str:
+    versions = endpoint.status.versions.values()
+    return f"{sum(each.ready for each in versions)}/{sum(each.wanted for each in versions)}"

@@ -1,0 +1,153 @@
+"""Autoscaler of one endpoint: measurements in, decisions out, state as JSON.
+
+Call `record` with each measurement, about once per second, and `decide` every ``policy.tick_s``
+seconds. An activator that reports requests for an endpoint without replicas is a reason to do both
+at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pydantic import TypeAdapter, ValidationError
+
+from timonel.endpoints.autoscaling import hpa, kpa
+from timonel.endpoints.autoscaling.decisions import Decision
+from timonel.endpoints.autoscaling.forecast import Pattern
+from timonel.endpoints.autoscaling.policy import BUCKET_S, ScalingPolicy
+from timonel.endpoints.autoscaling.windows import Window
+from timonel.errors import FormatError
+
+_LONGEST_GAP_S = 10.0
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Replicas of an endpoint at one moment.
+
+    Args:
+        requested: Number that the last decision set.
+        ready: Number that accept requests.
+        reachable: Whether the endpoint has traffic at all; an old revision has none.
+        activator_in_path: The activator was seen to receive the requests.
+        samples: Measurements for the HPA algorithm.
+    """
+
+    requested: int
+    ready: int
+    reachable: bool = True
+    activator_in_path: bool = False
+    samples: Mapping[str, Sequence[hpa.ReplicaSample]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AutoscalerState:
+    """State between two calls."""
+
+    stable: Window
+    panic: Window
+    kpa: kpa.KpaState
+    hpa: hpa.HpaState = field(default_factory=hpa.HpaState)
+    pattern: Pattern | None = None
+
+    @classmethod
+    def begin(cls, now: float, policy: ScalingPolicy, ready: int = 0) -> AutoscalerState:
+        """Return the state of an autoscaler without history.
+
+        Args:
+            now: Unix time, in seconds.
+            policy: Policy of the endpoint.
+            ready: Number of replicas that are ready already.
+        """
+        return cls(
+            Window.of(policy.window_s, BUCKET_S),
+            Window.of(policy.panic_window_s, BUCKET_S),
+            kpa.KpaState.begin(now, policy, ready),
+        )
+
+    def resume(self, now: float, policy: ScalingPolicy, ready: int) -> AutoscalerState:
+        """Return the state with which to continue after a restart.
+
+        After a gap, the missing measurements would count as no load. The averages begin anew, in
+        panic, and the rest is kept.
+        """
+        if self.stable.age_s(now) <= _LONGEST_GAP_S:
+            return self
+        fresh = AutoscalerState.begin(now, policy, ready)
+        if ready <= 1:
+            return replace(self, stable=fresh.stable, panic=fresh.panic)
+        held = max(ready, self.kpa.panic_replicas)
+        panicking = replace(self.kpa, panic_at=now, panic_replicas=held)
+        return replace(self, stable=fresh.stable, panic=fresh.panic, kpa=panicking)
+
+    def to_json(self) -> str:
+        """Return the state as JSON."""
+        return _ADAPTER.dump_json(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> AutoscalerState:
+        """Read what `to_json` wrote.
+
+        Raises:
+            FormatError: The text is no state of an autoscaler.
+        """
+        try:
+            return _ADAPTER.validate_json(text)
+        except ValidationError as error:
+            raise FormatError(
+                "the state of the autoscaler cannot be read",
+                hint="delete it; the autoscaler then begins anew",
+            ) from error
+
+
+_ADAPTER = TypeAdapter(AutoscalerState)
+
+
+def record(
+    now: float, load: float, state: AutoscalerState, policy: ScalingPolicy
+) -> AutoscalerState:
+    """Add a measurement.
+
+    Args:
+        now: Unix time, in seconds.
+        load: Requests in flight, or requests per second, of all replicas and the activator
+            together, averaged since the last measurement.
+        state: Present state.
+        policy: Policy of the endpoint.
+    """
+    stable = state.stable.resized(policy.window_s).record(now, load)
+    panic = state.panic.resized(policy.panic_window_s).record(now, load)
+    pattern = state.pattern
+    if policy.forecast:
+        pattern = (pattern or Pattern()).observe(now, load, policy.forecast)
+    return AutoscalerState(stable, panic, state.kpa, state.hpa, pattern)
+
+
+def decide(
+    now: float, replicas: Replicas, state: AutoscalerState, policy: ScalingPolicy
+) -> tuple[Decision, AutoscalerState]:
+    """Decide the number of replicas.
+
+    Args:
+        now: Unix time, in seconds.
+        replicas: Replicas at present.
+        state: Present state.
+        policy: Policy of the endpoint.
+    """
+    if policy.algorithm == "hpa":
+        decision, after = hpa.step(now, replicas.requested, replicas.samples, state.hpa, policy)
+        return decision, replace(state, hpa=after)
+    load = kpa.Load(
+        state.stable.average(now, policy.aggregation),
+        state.panic.average(now, policy.aggregation),
+        replicas.ready,
+        replicas.requested,
+        replicas.reachable,
+        replicas.activator_in_path,
+    )
+    ahead = 0
+    if policy.forecast and state.pattern and replicas.reachable:
+        ahead = state.pattern.replicas(now, policy.forecast, policy.load_per_replica)
+    decision, after_kpa = kpa.step(now, load, state.kpa, policy, ahead)
+    return decision, replace(state, kpa=after_kpa)

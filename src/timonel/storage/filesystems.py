@@ -1,0 +1,102 @@
+"""File systems of URIs, over fsspec, with timeouts and without repeated requests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+from timonel.errors import MissingExtraError, SpecError
+from timonel.storage.uris import normalise
+
+_EXTRA_BY_SCHEME = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+_CONNECT_S, _READ_S = 5, 20
+
+
+def open_filesystem(location: str) -> tuple[Any, str]:
+    """Return the file system of a path or URI, and the path inside it.
+
+    Raises:
+        MissingExtraError: The package of the location's scheme is not installed.
+        SpecError: The scheme is unknown.
+    """
+    import fsspec  # noqa: PLC0415 - costs 40 ms, and most commands need no bucket
+
+    text = normalise(location)
+    scheme = text.partition("://")[0] if "://" in text else "file"
+    try:
+        if _EXTRA_BY_SCHEME.get(scheme) == "gcs":
+            return _google(), text.partition("://")[2]
+        options = _s3_options() if scheme in _EXTRA_BY_SCHEME else {}
+        if scheme != "file":
+            options["use_listings_cache"] = False
+        fs, root = fsspec.core.url_to_fs(text, **options)
+    except ImportError as error:
+        if scheme in _EXTRA_BY_SCHEME:
+            raise MissingExtraError(f"{scheme}://", _EXTRA_BY_SCHEME[scheme]) from error
+        raise SpecError(f"cannot open {text}", hint=str(error)) from error
+    except ValueError as error:
+        raise SpecError(f"expected a path, s3:// or gs://, got {text}") from error
+    if scheme in _EXTRA_BY_SCHEME:
+        fs.retries = 1  # callers repeat requests, for a bounded time
+    return fs, root
+
+
+def endpoint(location: str) -> str:
+    """Return the address of the server behind a URI; empty for those without one.
+
+    S3-compatible servers may have buckets of the same name.
+    """
+    fs, _ = open_filesystem(location)
+    scheme = location.partition("://")[0]
+    return str(fs.s3.meta.endpoint_url) if _EXTRA_BY_SCHEME.get(scheme) == "s3" else ""
+
+
+def forget_connections() -> None:
+    """Drop open file systems, so that the next request reads the credentials again."""
+    import fsspec  # noqa: PLC0415 - costs 40 ms, and most commands need no bucket
+
+    for scheme in ("s3", "gs"):
+        with contextlib.suppress(ImportError, ValueError):
+            fsspec.get_filesystem_class(scheme).clear_instance_cache()
+    with contextlib.suppress(ImportError):
+        from gcsfs.core import GCSFileSystem  # noqa: PLC0415 - an extra
+
+        GCSFileSystem.clear_instance_cache()
+
+
+def _s3_options() -> dict[str, Any]:
+    # Without these, a server that accepts connections and never answers blocks for minutes.
+    timeouts = {"connect_timeout": _CONNECT_S, "read_timeout": _READ_S}
+    return {"config_kwargs": {**timeouts, "retries": {"max_attempts": 1}}}
+
+
+def _google() -> Any:
+    """Return the file system of Google Cloud Storage.
+
+    fsspec's own choice asks over gRPC for the bucket's kind. Emulators and many firewalls do not
+    offer that second service, and neither reading nor writing needs the answer.
+    """
+    from aiohttp import ClientTimeout  # noqa: PLC0415 - an extra
+    from fsspec.config import conf  # noqa: PLC0415 - as above
+    from gcsfs.core import GCSFileSystem  # noqa: PLC0415 - an extra
+    from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415 - an extra
+
+    options: dict[str, Any] = {
+        "use_listings_cache": False,
+        "requests_timeout": ClientTimeout(sock_connect=_CONNECT_S, sock_read=_READ_S),
+    }
+    if not any("token" in conf.get(scheme, {}) for scheme in ("gs", "gcs")):
+        # By default gcsfs asks for metadata of the machine twice, once for 15 s or more.
+        options["token"] = "google_default" if _is_google() else "anon"
+    try:
+        fs = GCSFileSystem(**options)
+    except GoogleAuthError:
+        fs = GCSFileSystem(**{**options, "token": "anon"})
+    # As for S3; gcsfs repeats requests for half a minute and logs tracebacks.
+    fs._request = type(fs)._request.__wrapped__.__get__(fs)
+    return fs
+
+
+def _is_google() -> bool:
+    return not os.environ.get("STORAGE_EMULATOR_HOST")

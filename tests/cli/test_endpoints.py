@@ -1,0 +1,75 @@
+"""``timonel endpoints`` on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Timonel
+
+
+@pytest.fixture
+def trace(here: Path) -> Path:
+    rows = [(0, 1), (60, 40), (240, 1), (600, 1)]
+    path = here / "trace.csv"
+    path.write_text("time,concurrency\n" + "".join(f"{at},{load}\n" for at, load in rows))
+    return path
+
+
+def test_a_trace_is_replayed(timonel: Timonel, trace: Path) -> None:
+    (trace.parent / "policy.yaml").write_text("target: 1\nmax_replicas: 30\n")
+    outcome = timonel(
+        "endpoints", "simulate", trace, "--policy", "policy.yaml", "--out", "plot.html"
+    )
+    assert outcome.exit_code == 0, outcome
+    lines = outcome.out.splitlines()
+    facts = dict(line.split(maxsplit=1) for line in lines[:3])
+    assert facts["duration"].strip() == "16m 00s"
+    assert float(facts["replica-hours"]) > 1
+    assert "at most 30" in outcome.out
+    assert "panic: concurrency" in outcome.out
+    assert lines[-1] == "plot.html shows it"
+    page = Path("plot.html").read_text()
+    assert "trace.csv with policy.yaml" in page
+    assert "time over target" in page
+
+
+def test_json(timonel: Timonel, trace: Path) -> None:
+    outcome = timonel("endpoints", "simulate", trace, "--startup", "5s", "--json")
+    found = json.loads(outcome.out)
+    assert found["duration_s"] == 960
+    assert found["cold_starts"] == 0
+    assert set(found) == {
+        "duration_s", "requests", "unserved", "replica_hours", "max_replicas", "mean_replicas",
+        "cold_starts", "over_target_s", "latency_p50_s", "latency_p95_s", "latency_p99_s",
+        "panics", "decisions",
+    }  # fmt: skip
+
+
+def test_a_trace_without_requests_has_no_latency(timonel: Timonel, here: Path) -> None:
+    (here / "idle.csv").write_text("time,rps\n0,0\n500,0\n")
+    found = json.loads(timonel("endpoints", "simulate", "idle.csv", "--json").out)
+    assert found["latency_p99_s"] is None
+    assert [each["replicas"] for each in found["decisions"]] == [0]
+    assert found["decisions"][0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("none.csv",), 2, "the trace none.csv does not exist"),
+        (("spike", "--policy", "none.yaml"), 2, "cannot read the policy"),
+        (("spike", "--startup", "long"), 2, "expected a duration"),
+        (("spike", "--service-time", "0"), 2, "the service time must be at least"),
+        (("spike", "--out", "plot.pdf"), 2, "end the name with .svg or .html"),
+    ],
+)
+def test_wrong_arguments(
+    timonel: Timonel, here: Path, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    outcome = timonel("endpoints", "simulate", *arguments)
+    assert outcome.exit_code == code
+    assert words in outcome.error_line
+    assert not list(here.iterdir())

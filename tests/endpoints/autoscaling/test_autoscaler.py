@@ -1,0 +1,107 @@
+"""The whole autoscaler: measurements in, decisions out, restarts."""
+
+from __future__ import annotations
+
+import pytest
+
+from timonel.endpoints import autoscaling
+from timonel.endpoints.autoscaling import (
+    AutoscalerState,
+    Replicas,
+    ReplicaSample,
+    ScalingPolicy,
+    decide,
+    record,
+)
+from timonel.errors import FormatError
+
+NOW = 1_000_000.0
+POLICY = ScalingPolicy(target=10, target_burst_capacity=0)
+
+
+def test_the_names_are_pinned() -> None:
+    assert autoscaling.__all__ == [
+        "AutoscalerState",
+        "Decision",
+        "ReplicaSample",
+        "Replicas",
+        "ScalingPolicy",
+        "decide",
+        "record",
+    ]
+
+
+def loaded(load: float, seconds: int, policy: ScalingPolicy = POLICY) -> AutoscalerState:
+    """Return the state after a constant load that ends now."""
+    state = AutoscalerState.begin(NOW - seconds, policy)
+    for second in range(seconds):
+        state = record(NOW - seconds + second, load, state, policy)
+    return state
+
+
+def test_a_report_from_zero_counts_at_once() -> None:
+    state = record(NOW, 0.5, loaded(0, 120), POLICY)
+    decision, _ = decide(NOW, Replicas(requested=0, ready=0), state, POLICY)
+    assert decision.replicas == 1
+
+
+def test_the_state_survives_as_json() -> None:
+    policy = POLICY.model_copy(update={"scale_down_delay_s": 60.0})
+    policy = ScalingPolicy(**policy.model_dump() | {"forecast": {}})
+    state = loaded(300, 120, policy)
+    _, state = decide(NOW, Replicas(requested=4, ready=4), state, policy)
+    assert state.kpa.panic_at == NOW
+    assert AutoscalerState.from_json(state.to_json()) == state
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"stable": {"size": "x"}}'])
+def test_a_damaged_state_is_refused(text: str) -> None:
+    with pytest.raises(FormatError, match="delete it"):
+        AutoscalerState.from_json(text)
+
+
+def test_the_state_of_hpa_survives_as_json() -> None:
+    policy = ScalingPolicy(metric="cpu", target=50)
+    busy = {"cpu": [ReplicaSample(900, 1000, count=3)]}
+    state = AutoscalerState.begin(NOW, policy, 3)
+    decision, state = decide(NOW, Replicas(3, 3, samples=busy), state, policy)
+    assert decision.replicas == 6
+    assert AutoscalerState.from_json(state.to_json()) == state
+
+
+def test_a_restart_removes_no_replica_before_it_has_measured() -> None:
+    state = loaded(69, 120)
+    replicas = Replicas(requested=10, ready=10)
+    later = NOW + 30
+    resumed = state.resume(later, POLICY, ready=10)
+    decision, resumed = decide(later, replicas, resumed, POLICY)
+    assert decision.replicas == 10
+    for second in range(62):
+        resumed = record(later + second, 7.0, resumed, POLICY)
+        decision, resumed = decide(later + second, replicas, resumed, POLICY)
+        assert (decision.replicas < 10) is (second > POLICY.window_s)
+
+
+def test_a_short_restart_keeps_the_averages() -> None:
+    state = loaded(69, 120)
+    assert state.resume(NOW + 5, POLICY, ready=10) is state
+
+
+def test_an_idle_endpoint_stays_at_zero_after_a_restart() -> None:
+    state, requested, now = loaded(0, 1), 1, NOW
+    for _ in range(400):
+        now += 2
+        state = record(now, 0, state, POLICY)
+        replicas = Replicas(requested, ready=requested, activator_in_path=True)
+        decision, state = decide(now, replicas, state, POLICY)
+        requested = decision.replicas
+    assert requested == 0
+    resumed = AutoscalerState.from_json(state.to_json()).resume(now + 999, POLICY, ready=0)
+    decision, _ = decide(now + 999, Replicas(0, 0), resumed, POLICY)
+    assert (decision.replicas, decision.through_activator) == (0, True)
+
+
+def test_a_new_window_counts_at_once() -> None:
+    state = loaded(69, 120)
+    policy = POLICY.model_copy(update={"window_s": 30.0})
+    assert len(record(NOW, 69, state, policy).stable.sums) == 30

@@ -1,0 +1,67 @@
+"""Scaling policies: defaults, derived values, refused combinations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from timonel.endpoints.autoscaling.policy import ScalingPolicy
+
+
+@pytest.mark.parametrize(
+    ("fields", "capacity", "load"),
+    [
+        ({}, 100, 70),
+        ({"metric": "rps"}, 200, 140),
+        ({"target": 10}, 10, 7),
+        ({"container_concurrency": 4}, 4, 2.8),
+        ({"container_concurrency": 4, "target": 2}, 2, 1.4),
+        ({"container_concurrency": 4, "target": 200}, 4, 2.8),
+        ({"container_concurrency": 4, "metric": "rps"}, 200, 140),
+        ({"target": 0.01}, 0.01, 0.01),  # the smallest target
+    ],
+)
+def test_targets_of_kpa(fields: dict[str, Any], capacity: float, load: float) -> None:
+    policy = ScalingPolicy(**fields)
+    assert policy.capacity == capacity
+    assert policy.load_per_replica == pytest.approx(load)
+
+
+def test_the_metric_chooses_the_algorithm() -> None:
+    assert ScalingPolicy().algorithm == "kpa"
+    assert ScalingPolicy(metric="rps").tick_s == 2
+    cpu = ScalingPolicy(metric="cpu")
+    assert (cpu.algorithm, cpu.target, cpu.tick_s) == ("hpa", 80, 15)
+    assert ScalingPolicy(metric="rps", algorithm="hpa").algorithm == "hpa"
+
+
+def test_durations_have_units() -> None:
+    policy = ScalingPolicy(window_s="2m", panic_window_percent=25)
+    assert (policy.window_s, policy.panic_window_s) == (120, 30)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"metric": "cpu", "algorithm": "kpa"}, "kpa cannot scale by cpu"),
+        ({"further_metrics": [{"metric": "cpu", "target": 5}]}, "kpa has one metric"),
+        ({"metric": "cpu", "forecast": {}}, "a forecast needs"),
+        ({"metric": "cpu", "target_unit": "MiB", "target": 5}, "only a memory target"),
+        ({"metric": "memory", "target_unit": "MiB"}, "has no default"),
+        ({"min_replicas": 3, "max_replicas": 2}, "min_replicas 3 exceeds max_replicas 2"),
+        ({"initial_replicas": 3, "max_replicas": 2}, "initial_replicas 3 exceeds"),
+        ({"window_s": 5}, "greater than or equal to 6"),
+        ({"window_s": "2h"}, "less than or equal to 3600"),
+        ({"target": 0}, "greater than or equal to 0.01"),
+        ({"target": float("nan")}, "finite"),
+        ({"panic_threshold_percent": 100}, "greater than or equal to 110"),
+        ({"scale_down_delay_s": "61m"}, "less than or equal to 3600"),
+        ({"max_scale": 3}, "Extra inputs"),
+        ({"behavior": {"scaleUp": {"policies": []}}}, "at least 1 item"),
+    ],
+)
+def test_wrong_policies_are_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        ScalingPolicy(**fields)
