@@ -26,6 +26,7 @@ from tests.endpoints.harness import (
 )
 from tests.waiting import until
 from timonel.endpoints import Endpoint, list_endpoints, open_endpoint
+from timonel.endpoints.control.scrape import parse_totals
 from timonel.endpoints.spec import service_name
 from timonel.errors import EngineError, NotFoundError, ServingError, SpecError
 from timonel.serving.protos.messages import predict_pb2
@@ -165,9 +166,10 @@ def test_shadow_traffic_reaches_a_version_that_does_not_answer(endpoint: Endpoin
     address = endpoint.services[2].ready[0].addresses["http"]
 
     def copies() -> float:
-        text = httpx.get(f"http://{address}/monitoring/prometheus/metrics").text
-        lines = [line for line in text.splitlines() if line.startswith("timonel_requests_total{")]
-        return sum(float(line.split()[-1]) for line in lines)
+        body = httpx.get(f"http://{address}/monitoring/prometheus/metrics").content
+        totals = parse_totals(body, 0.0)
+        assert totals is not None
+        return totals.requests
 
     before = copies()
     assert versions_of([predict(endpoint) for _ in range(10)]) == {"1": 10}

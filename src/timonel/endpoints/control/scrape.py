@@ -12,6 +12,8 @@ from timonel.serving.settings.server import METRICS_PATH
 _TIMEOUT_S = 1.0
 _CONCURRENCY = b"timonel_request_concurrency_seconds_total "
 _REQUESTS = b"timonel_requests_total{"
+_NO_API = b'api=""'
+"""Label of requests that ask no model, such as these."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def parse_totals(body: bytes, at: float) -> Totals | None:
     request_s, requests = None, 0.0
     try:
         for line in body.splitlines():
-            if line.startswith(_REQUESTS):
+            if line.startswith(_REQUESTS) and _NO_API not in line:
                 requests += float(line.rpartition(b"} ")[2].split()[0])
             elif line.startswith(_CONCURRENCY):
                 request_s = float(line.split()[1])
