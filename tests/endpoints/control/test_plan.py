@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from typing import Any
+
+from timonel.endpoints.control.plan import initial_replicas, plan, route
+from timonel.endpoints.folder import EndpointStatus, Revision
+from timonel.endpoints.spec import EndpointSpec, Traffic
+from timonel.engines import ReplicaStatus, ServiceState, ServiceStatus
+
+ADDRESSES = {"http": "127.0.0.1:1", "grpc": "127.0.0.1:2"}
+
+
+def spec(percent: dict[int, int], **fields: Any) -> EndpointSpec:
+    traffic = Traffic(percent=percent)
+    return EndpointSpec(name="digits", model="digits", traffic=traffic, port=1, **fields)
+
+
+def revisions(*specs: EndpointSpec) -> list[Revision]:
+    return [
+        Revision(number=number, created_at=0, cause="", spec=each)
+        for number, each in enumerate(specs, 1)
+    ]
+
+
+def service(version: int, ready: int = 1, message: str | None = None) -> ServiceStatus:
+    replicas = [
+        ReplicaStatus(name=f"r{i}", revision=1, state="ready", addresses=ADDRESSES)
+        for i in range(ready)
+    ]
+    if message is not None:
+        replicas.append(ReplicaStatus(name="bad", revision=1, state="restarting", message=message))
+    return ServiceStatus(
+        name=f"digits-v{version}",
+        revision=1,
+        state=ServiceState.ACTIVE,
+        requested=ready,
+        replicas=tuple(replicas),
+    )
+
+
+def services(*each: ServiceStatus) -> dict[str, ServiceStatus]:
+    return {one.name: one for one in each}
+
+
+def test_the_first_revision_gets_the_traffic_at_once() -> None:
+    found = plan(revisions(spec({1: 100})), EndpointStatus(), {}, "/w")
+    assert (found.routed, found.proved, list(found.services)) == (1, (), [1])
+    made = found.services[1]
+    assert (made.name, made.revision) == ("digits-v1", 1)
+    assert made.args[:3] == ("--workspace", "/w", "serve")
+
+
+def test_a_new_version_gets_traffic_once_it_was_ready() -> None:
+    changes = revisions(spec({1: 100}), spec({2: 100}))
+    status = EndpointStatus(routed=1, proved=(1,))
+    waiting = plan(changes, status, services(service(1), service(2, 0, "exit 3: boom")), "/w")
+    assert (waiting.routed, list(waiting.services)) == (1, [1, 2])
+    assert waiting.message == "version 2 does not start: exit 3: boom"
+    done = plan(changes, status, services(service(1), service(2)), "/w")
+    assert (done.routed, list(done.services), done.message) == (2, [2], None)
+
+
+def test_a_version_at_zero_replicas_stays_proved() -> None:
+    changes = revisions(spec({1: 100}), spec({1: 50, 2: 50}))
+    status = EndpointStatus(routed=2, proved=(1, 2))
+    found = plan(changes, status, services(service(1, 0), service(2, 0)), "/w")
+    assert (found.routed, found.proved) == (2, (1, 2))
+
+
+def test_a_rollback_keeps_the_service() -> None:
+    first, second = spec({1: 100}), spec({1: 100}, server_args=("--max-body", "1KiB"))
+    changed = plan(revisions(first, second), EndpointStatus(routed=1), {}, "/w")
+    assert changed.services[1].revision == 2
+    rolled = plan(revisions(first, second, first), EndpointStatus(routed=2), {}, "/w")
+    before = plan(revisions(first), EndpointStatus(), {}, "/w")
+    assert rolled.services == before.services
+
+
+def test_traffic_and_scaling_do_not_replace_replicas() -> None:
+    changes = revisions(spec({1: 100}), spec({1: 90, 2: 10}), spec({1: 10, 2: 90}, limits={"max_held": 5}))
+    found = plan(changes, EndpointStatus(routed=3, proved=(1, 2)), {}, "/w")
+    assert [each.revision for each in found.services.values()] == [1, 2]
+
+
+def test_a_server_argument_is_not_expanded() -> None:
+    found = plan(revisions(spec({1: 100}, server_args=("$(PORT)",))), EndpointStatus(), {}, "/w")
+    assert found.services[1].args[-1] == "$$(PORT)"
+
+
+def test_a_new_version_starts_with_its_share_of_the_replicas() -> None:
+    running = services(service(1, 4))
+    assert initial_replicas(spec({1: 50, 2: 50}), 2, running) == 2
+    assert initial_replicas(spec({2: 100}), 2, running) == 4
+    assert initial_replicas(spec({1: 100, 2: 0}), 2, running) == 1
+    capped = spec({2: 100}, scaling={"max_replicas": 3})
+    assert initial_replicas(capped, 2, running) == 3
+    assert initial_replicas(spec({1: 100}), 1, {}) == 1
+
+
+def test_routes_have_the_ready_replicas_of_all_services() -> None:
+    running = services(service(1, 2), service(2, 0), service(3, 1))
+    found = route(spec({2: 100}), Traffic(percent={1: 100}), running)
+    assert {version: len(ready["http"]) for version, ready in found.ready.items()} == {
+        1: 2,
+        2: 0,
+        3: 1,
+    }
+    assert found.ready[3]["grpc"] == ("127.0.0.1:2",)

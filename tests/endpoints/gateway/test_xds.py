@@ -1,0 +1,154 @@
+"""The rendered configuration refers only to what it contains, and Envoy accepts it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from timonel.endpoints.gateway.process import envoy_binary
+from timonel.endpoints.gateway.xds import Places, Route, bootstrap, files
+from timonel.endpoints.spec import EndpointSpec, Traffic
+
+PLACES = Places(Path("/config"), Path("/run/activator.sock"))
+READY = {"http": ("127.0.0.1:9001", "127.0.0.1:9002"), "grpc": ("127.0.0.1:9003",)}
+
+versions = st.integers(1, 5)
+
+
+@st.composite
+def traffics(draw: st.DrawFn) -> Traffic:
+    shares = draw(st.lists(st.integers(1, 50), min_size=1, max_size=2))
+    percent = {index + 1: share for index, share in enumerate(shares)}
+    percent[9] = 100 - sum(shares)
+    sticky = draw(st.sampled_from([None, {"cookie": "v"}, {"header": "x-user"}]))
+    shadow = draw(st.one_of(st.none(), versions.map(lambda version: {"version": version})))
+    labels = draw(st.dictionaries(st.sampled_from(["stable", "canary"]), versions))
+    match = [{"header": "x-team", "value": "a", "version": draw(versions)}]
+    return Traffic.model_validate(
+        {
+            "percent": percent,
+            "sticky": sticky,
+            "shadow": shadow,
+            "labels": labels,
+            "matches": draw(st.sampled_from([[], match])),
+        }
+    )
+
+
+def route(traffic: Traffic, name: str = "digits", **fields: Any) -> Route:
+    spec = EndpointSpec(name=name, model="digits", traffic=traffic, port=8501, **fields)
+    return Route(spec, traffic, {1: READY})  # type: ignore[dict-item]
+
+
+def found(value: Any, key: str) -> list[Any]:
+    """Return all values of a key, at any depth."""
+    if isinstance(value, dict):
+        own = [value[key]] if key in value else []
+        return own + [each for inner in value.values() for each in found(inner, key)]
+    if isinstance(value, list):
+        return [each for inner in value for each in found(inner, key)]
+    return []
+
+
+def by_name(content: dict[str, Any]) -> dict[str, Any]:
+    return {each["name"]: each for each in content["resources"]}
+
+
+@given(traffics())
+def test_everything_that_is_named_exists(traffic: Traffic) -> None:
+    made = files([route(traffic), route(traffic, "other")], PLACES)
+    clusters = by_name(made["clusters"])
+    tables = [made[name] for name in made if name.startswith("routes-")] + [made["hold"]]
+    named = {
+        each["name"] for table in tables for shares in found(table, "clusters") for each in shares
+    }
+    named |= {each for table in tables for each in found(table, "cluster")}
+    assert named <= set(clusters)
+    for name, cluster in clusters.items():
+        if cluster["type"] == "EDS":
+            (assignment,) = made[name]["resources"]
+            assert assignment["cluster_name"] == name
+    for path in found(made, "path"):
+        if path.startswith("/config/"):
+            assert path.split("/")[2] in made
+
+
+@given(traffics())
+def test_weights_are_the_percentages(traffic: Traffic) -> None:
+    made = files([route(traffic)], PLACES)
+    (host,) = made["routes-digits"]["resources"][0]["virtual_hosts"]
+    last = host["routes"][-1]  # what no label and no header chose, over REST
+    weights = {
+        each["name"]: each["weight"] for each in last["route"]["weighted_clusters"]["clusters"]
+    }
+    assert weights == {f"digits-v{v}-http": share for v, share in traffic.percent.items()}
+
+
+def test_replicas_come_before_the_activator() -> None:
+    made = files([route(Traffic(percent={1: 50, 2: 50}))], PLACES)
+    replicas, activator = made["digits-v1-http"]["resources"][0]["endpoints"]
+    assert (replicas["priority"], activator["priority"]) == (0, 1)
+    assert len(replicas["lb_endpoints"]) == 2
+    assert len(made["digits-v1-grpc"]["resources"][0]["endpoints"][0]["lb_endpoints"]) == 1
+    (only,) = made["digits-v2-http"]["resources"][0]["endpoints"]
+    assert only["priority"] == 0
+    assert found(only, "server_listener_name") == ["hold"]
+    assert made["digits-v2-http-ready"]["resources"][0]["endpoints"] == []
+
+
+def test_the_configuration_does_not_change_by_itself() -> None:
+    made = [files([route(Traffic(percent={1: 100}))], PLACES) for _ in range(2)]
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize(
+    ("host", "domains"),
+    [("127.0.0.1", ["127.0.0.1", "::1", "[::1]", "lab", "localhost"]), ("0.0.0.0", ["*"])],
+)
+def test_hosts_are_checked_on_loopback_addresses(host: str, domains: list[str]) -> None:
+    made = files([route(Traffic(percent={1: 100}), host=host, access={"hosts": ("lab",)})], PLACES)
+    assert found(made["routes-digits"], "domains") == [domains]
+
+
+@settings(max_examples=5)
+@given(traffics())
+def test_envoy_accepts_it(tmp_path_factory: pytest.TempPathFactory, traffic: Traffic) -> None:
+    """All resources at once, as static ones: `--mode validate` does not read dynamic ones."""
+    place = tmp_path_factory.mktemp("xds")
+    keys, jwks = place / "keys", place / "jwks"
+    keys.write_text("shop=0123456789abcdef\n")
+    jwks.write_text('{"keys": []}')
+    access = {"api_keys": str(keys)}
+    made = files([route(traffic, access=access)], Places(place, place / "activator.sock"))
+    for name, content in made.items():
+        (place / name).mkdir()
+        (place / name / "current.json").write_text(json.dumps(content))
+    start = bootstrap(Places(place, place / "activator.sock"), 100)
+    del start["dynamic_resources"]
+    table = made["routes-digits"]["resources"][0]
+    listeners = made["listeners"]["resources"]
+    for listener in listeners:
+        manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+        del manager["rds"]
+        chosen = made["hold"]["resources"][0] if listener["name"] == "hold" else table
+        manager["route_config"] = {k: v for k, v in chosen.items() if k != "@type"}
+        del listener["@type"]
+    clusters = made["clusters"]["resources"]
+    for cluster in clusters:
+        del cluster["@type"]
+    start["static_resources"] = {"listeners": listeners, "clusters": clusters}
+    config = place / "envoy.json"
+    config.write_text(json.dumps(start))
+    done = subprocess.run(
+        [envoy_binary(), "--mode", "validate", "-c", str(config)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
