@@ -18,7 +18,7 @@ from tests.docs.blocks import Block, after, blocks, run, run_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 TUTORIALS = DOCS / "tutorials"
-SEQUENCE = ("dataset", "job", "run", "tuning", "model", "devices", "serving", "scale")
+SEQUENCE = ("dataset", "job", "run", "tuning", "model", "devices", "serving", "endpoint", "scale")
 """Pages that one reader follows, in this order."""
 
 
@@ -27,13 +27,14 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]
     """Where the reader is; the pages belong together, which saves converting and training."""
     place = {"folder": tmp_path_factory.mktemp("tutorials")}
     yield place
-    # A page that failed half-way may have left its server.
-    subprocess.run(
-        [sys.executable, "-m", "timonel", "servers", "stop", "digits"],
-        cwd=place["folder"],
-        capture_output=True,
-        check=False,
-    )
+    # A page that failed half-way may have left its server or endpoint.
+    for command in (("servers", "stop"), ("endpoints", "delete")):
+        subprocess.run(
+            [sys.executable, "-m", "timonel", *command, "digits"],
+            cwd=place["folder"],
+            capture_output=True,
+            check=False,
+        )
 
 
 def test_each_tutorial_is_run_here() -> None:
@@ -64,6 +65,9 @@ def test_a_tutorial_does_what_it_shows(page: str, reader: dict[str, Path]) -> No
         assert '"version": 3' in versions[0]
         assert '"version": 1' in versions[1]
         assert "stopped server" in printed[-1]
+    if page == "endpoint":
+        assert "version 1 says" in printed[2]
+        assert printed[-1] == "deleted digits\n"
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
