@@ -67,6 +67,20 @@ class Behavior(_Document):
     scale_up: ScalingRules = Field(default=_UP, description="Rules for more replicas.")
     scale_down: ScalingRules = Field(default=_DOWN, description="Rules for fewer replicas.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, given: object) -> object:
+        """Complete the rules of each direction with its defaults, as Kubernetes does."""
+        if not isinstance(given, dict):
+            return given
+        filled = {to_camel(key): value for key, value in given.items()}
+        for key, default in (("scaleUp", _UP), ("scaleDown", _DOWN)):
+            rules = filled.get(key)
+            if isinstance(rules, dict):
+                stated = {to_camel(name): value for name, value in rules.items()}
+                filled[key] = {**default.model_dump(by_alias=True), **stated}
+        return filled
+
 
 class ResourceTarget(_Document):
     """Further metric of the HPA algorithm; the largest number of replicas counts."""
