@@ -220,8 +220,8 @@ class ScalingPolicy(_Document):
 
     @property
     def panic_window_s(self) -> float:
-        """Length of the panic window; at least one bucket."""
-        return max(BUCKET_S, self.window_s * self.panic_window_percent / 100)
+        """Length of the panic window; at least two buckets, as the newest may still be empty."""
+        return max(2 * BUCKET_S, self.window_s * self.panic_window_percent / 100)
 
     @property
     def tick_s(self) -> float:
