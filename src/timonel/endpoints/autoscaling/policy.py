@@ -176,8 +176,9 @@ class ScalingPolicy(_Document):
         metric = given.get("metric", "concurrency")
         defaults: dict[str, object] = {"algorithm": "hpa" if metric in RESOURCES else "kpa"}
         target = DEFAULT_TARGETS.get(metric) if isinstance(metric, str) else None
-        if metric == "concurrency":
-            target = given.get("container_concurrency") or target
+        limit = given.get("container_concurrency")
+        if metric == "concurrency" and isinstance(limit, int) and limit > 0:
+            target = limit
         if target is not None and given.get("target_unit") != "MiB":
             defaults["target"] = target
         return {**defaults, **given}
