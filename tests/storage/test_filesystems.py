@@ -51,7 +51,10 @@ def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
     from gcsfs.credentials import GoogleCredentials
     from google.auth.exceptions import DefaultCredentialsError
 
+    asked = []
+
     def no_credentials(*_: object, **__: object) -> None:
+        asked.append(1)
         raise DefaultCredentialsError("Your default credentials were not found.")
 
     def ask_for_metadata(_: object) -> None:
@@ -64,6 +67,7 @@ def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
         monkeypatch.setitem(fsspec.config.conf, scheme, {"endpoint_url": server.url})
     forget_connections()
     yield server
+    assert len(asked) == 1, "a metadata server that does not exist takes seconds"
     forget_connections()
     server.close()
 
@@ -94,3 +98,12 @@ def test_google_away_is_one_line_without_further_requests(
         ObjectStore("gs://bucket/x", patience_s=0.0).read("a")
     assert len(google.seen) <= 2, "aiohttp repeats a request once if a connection is closed"
     assert caplog.text == ""
+
+
+def test_a_key_file_that_cannot_be_used_is_named(
+    google: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    with pytest.raises(InputError, match=r"cannot use the Google credentials in .*key\.json"):
+        ObjectStore("gs://bucket/x").read("a")
+    assert google.seen == []
