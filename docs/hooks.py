@@ -10,12 +10,15 @@ from typing import Any, Literal, get_args, get_origin
 
 import typer
 from mkdocs.structure.files import File, Files
+from pydantic import BaseModel
 
 from timonel.cli.catalogue import ENTRIES
 from timonel.cli.defaults import VARIABLES
 from timonel.cli.groups import help_record
 from timonel.cli.main import app
 from timonel.edge.convert_options import ConvertOptions
+from timonel.endpoints.autoscaling import policy
+from timonel.endpoints.autoscaling.policy_files import parse_policy
 from timonel.errors import TimonelError
 from timonel.options import options_of
 from timonel.serving.serve_options import ServeOptions
@@ -55,6 +58,14 @@ TUNING_PARTS: dict[str, Any] = {
     "Hyperparameters": Hyperparameters,
     "ParameterSpec": ParameterSpec,
 }
+POLICY_EXAMPLE = """
+metric: concurrency
+target: 10
+max_replicas: 20
+scale_down_delay_s: 5m
+forecast:
+  lead_s: 60s
+""".lstrip()
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -64,6 +75,7 @@ def on_files(files: Files, config: Any) -> Files:
         "reference/train.md": python_options("train", TrainOptions),
         "reference/tune.md": python_options("tune", TuneOptions),
         "reference/tuning-yaml.md": tuning_yaml(),
+        "reference/scaling-policy.md": scaling_policy(),
         "reference/serve.md": python_options("serve", ServeOptions),
         "reference/models-convert.md": python_options(
             "edge.convert_version", ConvertOptions, "models convert"
@@ -199,17 +211,49 @@ def tuning_yaml() -> str:
         "```",
     ]
     for title, model in TUNING_PARTS.items():
-        lines += [f"\n## {title}\n", "| Key | Values | Default | What it is |", "|---|---|---|---|"]
-        for field in model.model_fields.values():
-            default = "required" if field.is_required() else f"`{field.default}`"
-            if field.default in (None, ()):
-                default = ""
-            shown = escape(_yaml_type(field.annotation))
-            lines.append(f"| `{field.alias}` | {shown} | {default} | {field.description} |")
+        lines += yaml_keys(title, model)
         if model.unused:
             listed = ", ".join(f"`{key}`" for key in sorted(model.unused))
             lines.append(f"\nAccepted and ignored: {listed}.")
     return "\n".join(lines) + "\n"
+
+
+def scaling_policy() -> str:
+    """Return the reference of scaling policies, from the models that read them."""
+    parse_policy(POLICY_EXAMPLE)
+    lines = [
+        "# Scaling policies\n",
+        "`timonel endpoints simulate --policy FILE` reads a YAML file with these keys, all of them",
+        "optional, or a manifest: a Knative Service, a KServe InferenceService or a",
+        "HorizontalPodAutoscaler. Names and defaults are those of Knative and Kubernetes. Times",
+        "are seconds, or texts such as `90s` and `5m`.\n",
+        "```yaml",
+        POLICY_EXAMPLE.rstrip(),
+        "```",
+    ]
+    for model in (
+        policy.ScalingPolicy, policy.Forecast, policy.ResourceTarget, policy.Behavior,
+        policy.ScalingRules, policy.ScalingLimit,
+    ):  # fmt: skip
+        lines += yaml_keys(model.__name__, model)
+    lines += [
+        "\nThe default target is 100 for concurrency, or `container_concurrency`; 200 for rps; 80",
+        "percent for cpu and memory. The default algorithm is kpa for concurrency and rps.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def yaml_keys(title: str, model: Any) -> list[str]:
+    """Return the section of a model: a table of its keys."""
+    lines = [f"\n## {title}\n", "| Key | Values | Default | What it is |", "|---|---|---|---|"]
+    for name, field in model.model_fields.items():
+        default = "required" if field.is_required() else f"`{field.default}`"
+        if field.default in (None, ()) or isinstance(field.default, BaseModel):
+            default = ""
+        shown = escape(_yaml_type(field.annotation))
+        key = field.alias or name
+        lines.append(f"| `{key}` | {shown} | {default} | {field.description} |")
+    return lines
 
 
 def _yaml_type(kind: Any) -> str:

@@ -18,6 +18,7 @@ from timonel.cli.main import app
 NAMES = [
     "Artifact",
     "Dataset",
+    "Endpoint",
     "Job",
     "JobState",
     "JobStatus",
@@ -32,6 +33,7 @@ NAMES = [
     "Workspace",
     "__version__",
     "convert",
+    "deploy",
     "export",
     "find_workspace",
     "lineage",
@@ -69,8 +71,8 @@ def test_each_name_is_there(name: str) -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="deploy"):
-        timonel.deploy  # noqa: B018 - looking is the test
+    with pytest.raises(AttributeError, match="nosuch"):
+        timonel.nosuch  # noqa: B018 - looking is the test
 
 
 def test_no_name_is_a_packages_name() -> None:

@@ -15,7 +15,7 @@ from PIL import Image
 from tests.storage.faulty import FaultyServer
 from timonel.data import Dataset, convert
 from timonel.data import remote as data_remote
-from timonel.errors import AlreadyExistsError, CorruptError, InputError, NotFoundError
+from timonel.errors import AlreadyExistsError, CorruptError, InputError, NotFoundError, TimonelError
 from timonel.storage import Workspace, remote
 from timonel.storage.object_store import ObjectStore
 from timonel.tracking import read_run
@@ -172,6 +172,17 @@ def test_an_interrupted_download_goes_on(
     faulty[1].fault = lambda *_: None
     Dataset.open(uri).verify()
     assert max(n for path, n in faulty[1].downloads.items() if "tfrecord" in path) == 1
+
+
+def test_a_full_disk_of_the_cache_is_named(
+    uri: str, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(small_disk))
+    (small_disk / "other").write_bytes(bytes(60_000))
+    with pytest.raises(TimonelError, match=r"has no room for|No space left on device") as caught:
+        Dataset.open(uri)
+    assert str(small_disk) in caught.value.message
+    assert caught.value.hint is not None
 
 
 def test_no_dataset_there_is_said_so(faulty: Server, uri: str) -> None:

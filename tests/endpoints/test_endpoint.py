@@ -27,8 +27,12 @@ from tests.endpoints.harness import (
 from tests.waiting import until
 from timonel.endpoints import Endpoint, list_endpoints, open_endpoint
 from timonel.endpoints.control.scrape import parse_totals
+from timonel.endpoints.gateway import process as gateway
 from timonel.endpoints.spec import service_name
+from timonel.engines import ServiceState
+from timonel.engines.local.services.folder import ServiceFolder
 from timonel.errors import EngineError, NotFoundError, ServingError, SpecError
+from timonel.processes.tree import Identity
 from timonel.serving.protos.messages import predict_pb2
 from timonel.serving.protos.tensors import from_proto, to_proto
 from timonel.storage import Workspace, find_workspace
@@ -235,6 +239,25 @@ def test_a_killed_gateway_is_back_within_seconds(endpoints: Endpoints, endpoint:
     until(lambda: endpoints.pids("endpoints-gateway") not in ([], pids))
     endpoint.wait(60)
     assert versions_of([predict(endpoint)]) == {"1": 1}
+
+
+def test_a_stopped_supervisor_of_the_gateway_stops_nothing_else(
+    endpoints: Endpoints, endpoint: Endpoint
+) -> None:
+    folder = ServiceFolder(endpoints.workspace.services / gateway.SERVICE)
+    supervisor = Identity.from_json(folder.read_record().supervisor)
+    assert supervisor is not None
+    supervisor.signal(signal.SIGSTOP)
+    try:
+        until(lambda: folder.status().state is ServiceState.UNRESPONSIVE)
+        assert versions_of([predict(endpoint)]) == {"1": 1}
+        endpoint.scale(2, 3)
+        name = service_name("digits", 1)
+        until(lambda: len(endpoints.engine.service(name).ready) == 2)
+        assert endpoint.state == "ready"
+    finally:
+        supervisor.signal(signal.SIGCONT)
+    until(lambda: folder.status().state is ServiceState.ACTIVE)
 
 
 def test_a_killed_replica_loses_no_request(endpoints: Endpoints, endpoint: Endpoint) -> None:

@@ -13,6 +13,10 @@ from urllib.parse import urlsplit
 _ANSWERS = {
     "503": (503, b""),
     "busy": (503, b"<Error><Code>SlowDown</Code></Error>"),
+    "denied": (
+        401,
+        b'{"error": {"code": 401, "message": "Anonymous caller does not have access."}}',
+    ),
     "expired": (
         400,
         b"<Error><Code>ExpiredToken</Code><Message>The token has expired.</Message></Error>",
@@ -24,8 +28,9 @@ class FaultyServer:
     """Forwards requests to a server, or does what a test wants instead.
 
     ``fault`` is called with method, path and range of every request. It returns None to forward, or
-    a fault: "away" closes the connection, "hang" never answers, "503", "busy" and "expired" answer
-    with an error, "slow" waits; "lost" drops the answer, "cut" halves it, "flip" changes a bit.
+    a fault: "away" closes the connection, "hang" never answers, "503", "busy", "denied" and
+    "expired" answer with an error, "slow" waits; "lost" drops the answer, "cut" halves it, "flip"
+    changes a bit, "flip-unchecked" without the checksum that the server sent.
 
     Args:
         target: The server's address.
@@ -106,12 +111,14 @@ class FaultyServer:
         if do == "lost":
             request.close_connection = True
             return
-        if do == "flip" and content:
+        if do in {"flip", "flip-unchecked"} and content:
             content = bytes([content[0] ^ 1]) + content[1:]
         if request.command == "GET" and "list-type" not in request.path and answer.status < 300:
             self.downloads[request.path.partition("?")[0]] += 1
         kept = {"connection", "transfer-encoding", "content-length", "server"}
         others = {k: v for k, v in answer.getheaders() if k.lower() not in kept}
+        if do == "flip-unchecked":
+            others = {k: v for k, v in others.items() if "checksum" not in k.lower()}
         is_head = request.command == "HEAD"
         size = answer.getheader("Content-Length") if is_head else str(len(content))
         if do == "cut":

@@ -65,6 +65,22 @@ def test_who_waits_gets_it_next(tmp_path: Path) -> None:
     assert order == ["first", "second"]
 
 
+def test_a_long_wait_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("timonel.storage.locks._SILENT_S", 0.0)
+    lock = tmp_path / "lock"
+    with (
+        exclusive(lock),
+        pytest.raises(TimonelError, match=r"for 0\.1 s"),
+        exclusive(lock, timeout_s=0.1),
+    ):
+        pytest.fail("two holders")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"waiting for another process that holds {lock}, for up to 0.1 s"
+    ]
+
+
 def test_a_holder_that_is_killed_frees_the_lock(
     tmp_path: Path, killed: Callable[..., None]
 ) -> None:

@@ -139,6 +139,64 @@ def test_half_an_object_is_not_taken_for_it(
     assert (tmp_path / "a").read_bytes() == b"1" * 100_000
 
 
+@pytest.mark.parametrize("fault", ["flip", "flip-unchecked"])
+def test_a_download_that_was_damaged_on_the_way_is_repeated(
+    faulty: tuple[str, FaultyServer], tmp_path: Path, fault: str
+) -> None:
+    uri, server = faulty
+    store = ObjectStore(uri)
+    store.write("a", b"content")
+    blobs = store.find()
+    asked = iter([fault])
+    server.fault = lambda method, path, _: next(asked, None) if path.endswith("/a") else None
+    store.download({"a": tmp_path / "a"}, blobs)
+    assert (tmp_path / "a").read_bytes() == b"content"
+    assert len([path for method, path, _ in server.seen if method == "GET" and "/a" in path]) == 2
+
+
+def test_a_full_disk_is_named(bucket: str, small_disk: Path) -> None:
+    store = ObjectStore(bucket)
+    store.write("a", bytes(100_000))
+    with pytest.raises(InputError, match=r"cannot write .*/small/a: No space left on device"):
+        store.download({"a": small_disk / "a"}, store.find())
+    assert list(small_disk.iterdir()) == []
+
+
+def test_downloads_run_in_parallel_and_end_at_the_first_error(
+    faulty: tuple[str, FaultyServer], tmp_path: Path
+) -> None:
+    uri, server = faulty
+    store = ObjectStore(uri, patience_s=0.0)
+    for number in range(8):
+        store.write(f"{number}", b"1")
+    blobs = store.find()
+    together = threading.Barrier(4, timeout=60)
+    server.before = lambda *_: together.wait() and None
+    store.download({name: tmp_path / name for name in blobs}, blobs)
+    assert len(list(tmp_path.iterdir())) == 8
+    server.before = lambda *_: None
+    server.fault = lambda *_: "away"
+    server.seen.clear()
+    many = {f"{number}": tmp_path / "more" / f"{number}" for number in range(1000)}
+    with pytest.raises(UnavailableError, match="the server does not answer"):
+        store.download(many, dict.fromkeys(many, blobs["0"]))
+    assert len(server.seen) < 100
+
+
+def test_a_long_wait_for_a_server_is_logged(
+    faulty: tuple[str, FaultyServer],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("timonel.storage.object_store._SILENT_S", 0.0)
+    uri, server = faulty
+    asked = iter(["away"] * 12)
+    server.fault = lambda *_: next(asked, None)
+    ObjectStore(uri).write("a", b"1")
+    assert caplog.text.count("the server does not answer") == 1
+    assert "trying for 40 s" in caplog.text
+
+
 def test_expired_credentials_are_named(faulty: tuple[str, FaultyServer]) -> None:
     uri, server = faulty
     server.fault = lambda *_: "expired"

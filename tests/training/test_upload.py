@@ -142,6 +142,31 @@ def test_the_model_is_there_before_the_end_of_its_run(
         workspace.local_copy.push_folder(found, folder)
 
 
+def test_the_model_of_a_machine_that_continued_the_job_is_kept(
+    faulty: Server,
+    run: RunWriter,
+    elsewhere: Callable[[], Workspace],
+) -> None:
+    import shutil
+
+    here = find_workspace(faulty[0])
+    upload_job(here, "job")
+    there = elsewhere()
+    for workspace in (here, there):
+        folder = workspace.jobs / "job" / "export"
+        shutil.copytree(FIXTURES / "export", folder)
+        document = json.loads((folder / "export.json").read_text())
+        (folder / "export.json").write_text(json.dumps({**document, "by": str(workspace.root)}))
+    read_run(there, "job")
+    open_run(there, "job").metrics({"loss": 0.5})
+    upload_job(there, "job")
+    run.metrics({"loss": 222.0})
+    before = there.local_copy.store.find("jobs/job/export")
+    with pytest.raises(AlreadyExistsError, match="another machine continued the run job"):
+        upload_job(here, "job")
+    assert there.local_copy.store.find("jobs/job/export") == before
+
+
 def test_only_a_silent_unsuccessful_job_is_resumed_elsewhere(
     faulty: Server,
     run: RunWriter,

@@ -13,7 +13,7 @@ from timonel.data.manifest import MANIFEST_NAME, read_manifest
 from timonel.errors import AlreadyExistsError, CorruptError, NotFoundError
 from timonel.storage import digest_file, verify_file
 from timonel.storage.blobs import checksums_of
-from timonel.storage.content_cache import CONTENT, ContentCache, FolderLease
+from timonel.storage.content_cache import CONTENT, ContentCache, FolderLease, write_errors
 from timonel.storage.local_copy import cache_folder
 from timonel.storage.locks import LockedError
 from timonel.storage.object_store import ObjectStore
@@ -93,7 +93,8 @@ def publish_dataset(uri: str, *, replace: bool) -> Iterator[Path]:
             raise LockedError(f"another process writes {uri}", hint="wait for it, or stop it")
         content = folder / CONTENT
         shutil.rmtree(content, ignore_errors=True)  # of a killed process
-        content.mkdir()
+        with write_errors(folder):
+            content.mkdir()
         yield content
         publish(content, uri, last=MANIFEST_NAME, replace=replace)
         mark = _mark((content / MANIFEST_NAME).read_bytes())
@@ -117,8 +118,9 @@ def _download(
     store: ObjectStore, cache: ContentCache, folder: Path, mark: str, manifest: bytes
 ) -> None:
     content = folder / CONTENT
-    content.mkdir(exist_ok=True)
-    (content / MANIFEST_NAME).write_bytes(manifest)
+    with write_errors(folder):
+        content.mkdir(exist_ok=True)
+        (content / MANIFEST_NAME).write_bytes(manifest)
     shards = read_manifest(content).shards
     blobs = store.find()
     lost = [shard.name for shard in shards if shard.name not in blobs]

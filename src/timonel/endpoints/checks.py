@@ -44,8 +44,15 @@ def check_spec(spec: EndpointSpec, workspace: Workspace) -> None:
 
     Raises:
         NotFoundError: A version or a file does not exist.
-        SpecError: An argument of the server belongs to the gateway, or a file is invalid.
+        SpecError: An argument of the server belongs to the gateway, the replicas cannot be scaled
+            by this metric, or a file is invalid.
     """
+    if spec.scaling.algorithm == "hpa":
+        # Nothing measures the CPU and memory of single replicas.
+        raise SpecError(
+            f"the algorithm hpa, by {spec.scaling.metric}, has no measurements here",
+            hint="scale by concurrency or rps with the algorithm kpa",
+        )
     for argument in spec.server_args:
         if argument.partition("=")[0] in _RESERVED_ARGS:
             raise SpecError(

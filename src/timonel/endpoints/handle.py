@@ -65,9 +65,11 @@ class Endpoint:
     def is_controlled(self) -> bool:
         """Whether the control plane runs."""
         try:
-            return engine_of(self.workspace).service(SERVICE).state is ServiceState.ACTIVE
+            state = engine_of(self.workspace).service(SERVICE).state
         except NotFoundError:
             return False
+        # Without an answer of its supervisor, it goes on unless it fails.
+        return state in (ServiceState.ACTIVE, ServiceState.UNRESPONSIVE)
 
     @property
     def routed(self) -> Revision | None:

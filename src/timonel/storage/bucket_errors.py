@@ -18,7 +18,7 @@ _AWAY = frozenset({errno.EBUSY, errno.EREMOTEIO, errno.EIO, errno.ETIMEDOUT})
 
 
 class UnavailableError(InputError):
-    """The server of a bucket does not answer."""
+    """The server of a bucket does not answer, or what it sends arrives damaged."""
 
 
 @contextlib.contextmanager
@@ -58,8 +58,9 @@ def _explained(error: Exception, verb: str, place: str) -> TimonelError:
     if _is_denied(error, code):
         return InputError(f"cannot {verb} {place}: access denied: {reason}", hint=_login(place))
     if _is_away(error, code):
+        problem = "it arrives damaged" if "Checksum" in name else "the server does not answer"
         return UnavailableError(
-            f"cannot {verb} {place}: the server does not answer ({name}: {reason})",
+            f"cannot {verb} {place}: {problem} ({name}: {reason})",
             hint="check the network and the server, and repeat the command",
         )
     return InputError(
@@ -105,10 +106,10 @@ def _is_away(error: BaseException, code: str) -> bool:
     if isinstance(error, OSError) and error.errno in _AWAY:
         return True
     module = type(error).__module__.partition(".")[0]
-    return module in {"botocore", "aiobotocore", "aiohttp"} and _is_of_network(error)
+    return module in {"botocore", "aiobotocore", "aiohttp", "gcsfs"} and _is_of_network(error)
 
 
 def _is_of_network(error: BaseException) -> bool:
-    words = ("Connect", "Timeout", "Connection", "HTTPClientError", "Payload", "Disconnected")
+    words = ("Connect", "Timeout", "HTTPClientError", "Payload", "Disconnected", "Checksum")
     names = (kind.__name__ for kind in type(error).__mro__)
     return any(word in name for name in names for word in words)

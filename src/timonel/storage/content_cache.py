@@ -38,6 +38,7 @@ _LOG = logging.getLogger(__name__)
 _ENTRY, _LISTING = "entry.json", "listing.json"
 _NAME = re.compile(r".+-[0-9a-f]{32}|part-.*")
 _BLOCK_BYTES = 1 << 20
+_DISK_HINT = "free disk space, or set XDG_CACHE_HOME to a folder on another disk"
 PROGRESS = "progress.json"
 CONTENT = "content"
 
@@ -117,7 +118,7 @@ class ContentCache:
             CacheError: They cannot be written.
         """
         body = {"uri": uri, "endpoint": endpoint, "versions": dict(sorted(listed.items()))}
-        with _write_errors(self.root):
+        with write_errors(self.root):
             write_document(self._folder(uri) / _LISTING, "bucket-listing", body)
 
     def lease(
@@ -164,7 +165,7 @@ class ContentCache:
             CacheError: It cannot be created.
         """
         folder = self._folder(uri) / f"part-{key}"
-        with _write_errors(folder):
+        with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             lock = _lock_folder(folder, fcntl.LOCK_EX)
         try:
@@ -181,7 +182,7 @@ class ContentCache:
         """
         entry = _entry(self._folder(uri), key, mark)
         content = _content(partial, uri, key)
-        with _write_errors(entry):
+        with write_errors(entry):
             content.parent.mkdir(exist_ok=True)
             (partial / CONTENT).rename(content)
             (partial / PROGRESS).unlink(missing_ok=True)
@@ -226,7 +227,8 @@ class ContentCache:
                 )
         if self._free_bytes() < needed_bytes:
             raise CacheError(
-                f"the disk of the cache in {self.root} has no room for {needed_bytes} more bytes"
+                f"the disk of the cache in {self.root} has no room for {needed_bytes} more bytes",
+                hint=_DISK_HINT,
             )
 
     def _folder(self, uri: str) -> Path:
@@ -242,7 +244,9 @@ class ContentCache:
 
 def cache_error(folder: Path, error: OSError) -> CacheError:
     """Return the error for a cache that cannot be written."""
-    return CacheError(f"cannot write to the cache in {folder}: {error.strerror or error}")
+    return CacheError(
+        f"cannot write to the cache in {folder}: {error.strerror or error}", hint=_DISK_HINT
+    )
 
 
 def _folder_name(uri: str) -> str:
@@ -335,7 +339,12 @@ def _size(folder: Path) -> int:
 
 
 @contextlib.contextmanager
-def _write_errors(folder: Path) -> Iterator[None]:
+def write_errors(folder: Path) -> Iterator[None]:
+    """Translate errors of writing to the cache.
+
+    Raises:
+        CacheError: The block could not write.
+    """
     try:
         yield
     except OSError as error:
@@ -343,4 +352,4 @@ def _write_errors(folder: Path) -> Iterator[None]:
     except CacheError:
         raise
     except TimonelError as error:
-        raise CacheError(error.message) from error
+        raise CacheError(error.message, hint=error.hint) from error

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from typing import Any
 
-from timonel.errors import MissingExtraError, SpecError
+from timonel.errors import InputError, MissingExtraError, SpecError
 from timonel.storage.uris import normalise
 
 _EXTRA_BY_SCHEME = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 _CONNECT_S, _READ_S = 5, 20
+_KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 
 
 def open_filesystem(location: str) -> tuple[Any, str]:
@@ -19,6 +21,7 @@ def open_filesystem(location: str) -> tuple[Any, str]:
     Raises:
         MissingExtraError: The package of the location's scheme is not installed.
         SpecError: The scheme is unknown.
+        InputError: The user's credentials cannot be read.
     """
     import fsspec  # noqa: PLC0415 - costs 40 ms, and most commands need no bucket
 
@@ -56,6 +59,7 @@ def forget_connections() -> None:
     """Drop open file systems, so that the next request reads the credentials again."""
     import fsspec  # noqa: PLC0415 - costs 40 ms, and most commands need no bucket
 
+    _google_token.cache_clear()
     for scheme in ("s3", "gs"):
         with contextlib.suppress(ImportError, ValueError):
             fsspec.get_filesystem_class(scheme).clear_instance_cache()
@@ -80,23 +84,41 @@ def _google() -> Any:
     from aiohttp import ClientTimeout  # noqa: PLC0415 - an extra
     from fsspec.config import conf  # noqa: PLC0415 - as above
     from gcsfs.core import GCSFileSystem  # noqa: PLC0415 - an extra
-    from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415 - an extra
 
     options: dict[str, Any] = {
         "use_listings_cache": False,
         "requests_timeout": ClientTimeout(sock_connect=_CONNECT_S, sock_read=_READ_S),
     }
     if not any("token" in conf.get(scheme, {}) for scheme in ("gs", "gcs")):
-        # By default gcsfs asks for metadata of the machine twice, once for 15 s or more.
-        options["token"] = "google_default" if _is_google() else "anon"
-    try:
-        fs = GCSFileSystem(**options)
-    except GoogleAuthError:
-        fs = GCSFileSystem(**{**options, "token": "anon"})
+        # By default gcsfs looks for a metadata server twice, once for 15 s or more.
+        options["token"] = _google_token()
+    fs = GCSFileSystem(**options)
     # As for S3; gcsfs repeats requests for half a minute and logs tracebacks.
     fs._request = type(fs)._request.__wrapped__.__get__(fs)
     return fs
 
 
-def _is_google() -> bool:
-    return not os.environ.get("STORAGE_EMULATOR_HOST")
+@functools.cache
+def _google_token() -> str:
+    """Return how to log in at Google: without credentials as anyone, for public buckets.
+
+    Remembered, as asking for a metadata server that does not exist takes seconds.
+
+    Raises:
+        InputError: The user's key file cannot be used.
+    """
+    import google.auth  # noqa: PLC0415 - an extra
+    from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415 - an extra
+
+    if os.environ.get("STORAGE_EMULATOR_HOST"):
+        return "anon"
+    try:
+        google.auth.default(scopes=["https://www.googleapis.com/auth/devstorage.full_control"])
+    except GoogleAuthError as error:
+        if key_file := os.environ.get(_KEY_FILE):
+            raise InputError(
+                f"cannot use the Google credentials in {key_file}: {error}",
+                hint=f"check {_KEY_FILE}",
+            ) from error
+        return "anon"
+    return "google_default"

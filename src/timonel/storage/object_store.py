@@ -28,10 +28,8 @@ PATIENCE_S = 40.0
 _PARALLEL = 8
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 _SILENT_S = 5.0
-# Of a local disk, while an object is downloaded.
-_DISK = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.ENOTDIR}
-)
+# Of a local disk, while an object is downloaded; no server sends them.
+_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 _logger = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
@@ -208,6 +206,9 @@ class ObjectStore:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 aside.unlink(missing_ok=True)
+            except OSError as error:
+                raise unwritable(path, error) from error
+            try:
                 fs.get_file(place, str(aside))
             except OSError as error:
                 if error.errno in _DISK:

@@ -92,6 +92,15 @@ class RunTransfer:
         """
         self._store.create(f"runs/{run_id}/{RECORD}", record)
 
+    def check_continues(self, run_id: str) -> None:
+        """Check that the local events continue the bucket's.
+
+        Raises:
+            DivergedError: Another machine continued the run.
+            InputError: The bucket cannot be read.
+        """
+        self._check_events(run_id, _parts(run_id, self._store.find(f"runs/{run_id}")))
+
     def push(self, run_id: str) -> None:
         """Upload a run's new files and events; events that end the run come last.
 
@@ -197,22 +206,23 @@ class RunTransfer:
                 append_bytes(path, new)
 
     def _push_events(self, run_id: str, blobs: Mapping[str, Blob]) -> None:
-        path = self._folder(run_id) / EVENTS
         parts = _parts(run_id, blobs)
+        self._check_events(run_id, parts)
         end = _end(parts)
-        if parts:
-            # The local events must continue those of the bucket.
-            start, blob = parts[-1]
-            local = _content(path, start, start + blob.size)
-            if not _match(local, blob) and local != self._store.read(_part_name(run_id, start)):
-                raise self._continued(run_id)
-        new = _content(path, end)
+        new = _content(self._folder(run_id) / EVENTS, end)
         new = new[: new.rfind(b"\n") + 1]
         if new:
             try:
                 self._store.create(_part_name(run_id, end), new)
             except AlreadyExistsError as error:
                 raise self._continued(run_id) from error
+
+    def _check_events(self, run_id: str, parts: list[tuple[int, Blob]]) -> None:
+        if parts:
+            start, blob = parts[-1]
+            local = _content(self._folder(run_id) / EVENTS, start, start + blob.size)
+            if not _match(local, blob) and local != self._store.read(_part_name(run_id, start)):
+                raise self._continued(run_id)
 
     def _set_aside(self, run_id: str, blobs: Mapping[str, Blob], error: DivergedError) -> None:
         """Keep diverged events in another file of the run, and take the bucket's."""

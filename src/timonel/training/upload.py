@@ -42,6 +42,7 @@ def upload_job(workspace: Workspace, run_id: str) -> None:
         run_id: The run, whose ID is also the job's.
 
     Raises:
+        DivergedError: Another machine continued the run.
         InputError: The bucket cannot be written.
     """
     local_copy = workspace.local_copy
@@ -49,6 +50,7 @@ def upload_job(workspace: Workspace, run_id: str) -> None:
         return
     folder = workspace.jobs / run_id / "export"
     if _is_complete(folder):
+        local_copy.runs.check_continues(run_id)  # before another machine's model is replaced
         local_copy.push_folder(folder, folder, replace=True)
     local_copy.runs.push(run_id)
 

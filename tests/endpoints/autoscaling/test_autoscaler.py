@@ -105,3 +105,35 @@ def test_a_new_window_counts_at_once() -> None:
     state = loaded(69, 120)
     policy = POLICY.model_copy(update={"window_s": 30.0})
     assert len(record(NOW, 69, state, policy).stable.sums) == 30
+
+
+@pytest.mark.parametrize("load", [-1.0, float("nan"), float("inf")])
+def test_a_value_that_is_no_measurement_is_ignored(load: float) -> None:
+    state = loaded(69, 120)
+    assert record(NOW, load, state, POLICY) is state
+
+
+@pytest.mark.parametrize("back_s", [30, 3600, 86400])
+def test_a_clock_that_is_set_back_does_not_stop_the_autoscaler(back_s: float) -> None:
+    policy = POLICY.model_copy(update={"scale_down_delay_s": 30.0})
+    state = loaded(690, 120, policy)
+    decision, state = decide(NOW, Replicas(requested=20, ready=20), state, policy)
+    assert decision.panicking
+    requested = decision.replicas
+    for second in range(300):
+        now = NOW - back_s + second
+        state = record(now, 7.0, state, policy)
+        decision, state = decide(now, Replicas(requested, requested), state, policy)
+        requested = decision.replicas
+    assert (requested, decision.panicking) == (1, False)
+
+
+def test_a_clock_that_is_set_back_does_not_stop_hpa() -> None:
+    policy = ScalingPolicy(metric="cpu", target=50)
+    state, requested = AutoscalerState.begin(NOW, policy, 8), 8
+    for at, load in [(NOW, 900.0), *((NOW - 3600 + 15 * tick, 50.0) for tick in range(40))]:
+        samples = {"cpu": [ReplicaSample(load, 1000, count=requested)]}
+        replicas = Replicas(requested, requested, samples=samples)
+        decision, state = decide(at, replicas, state, policy)
+        requested = decision.replicas
+    assert requested == 1

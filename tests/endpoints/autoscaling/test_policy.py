@@ -42,6 +42,24 @@ def test_durations_have_units() -> None:
     assert (policy.window_s, policy.panic_window_s) == (120, 30)
 
 
+def test_rules_that_a_behavior_leaves_out_are_kubernetes_defaults() -> None:
+    """As GenerateHPAScaleUpRules and GenerateHPAScaleDownRules."""
+    one = [{"type": "Pods", "value": 1, "periodSeconds": 60}]
+    found = ScalingPolicy(
+        metric="cpu",
+        behavior={"scaleDown": {"policies": one}, "scaleUp": {"stabilizationWindowSeconds": 30}},
+    ).behavior
+    assert found.scale_down.stabilization_window_seconds == 300
+    assert [rule.value for rule in found.scale_down.policies] == [1]
+    assert found.scale_up.stabilization_window_seconds == 30
+    assert [(rule.type, rule.value) for rule in found.scale_up.policies] == [
+        ("Pods", 4),
+        ("Percent", 100),
+    ]
+    snake = ScalingPolicy(metric="cpu", behavior={"scale_down": {"select_policy": "Disabled"}})
+    assert snake.behavior.scale_down.select_policy == "Disabled"
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

@@ -134,6 +134,10 @@ def test_kserve(annotations: str, predictor: str, expected: dict[str, Any]) -> N
     assert {name: getattr(policy, name) for name in expected} == expected
 
 
+def test_keys_that_are_no_texts_do_not_matter() -> None:
+    assert parse_policy(KSERVE % ("{1: 2}", "{3: 4}")).min_replicas == 1
+
+
 def test_a_horizontal_pod_autoscaler() -> None:
     policy = parse_policy(HPA)
     assert (policy.metric, policy.target, policy.min_replicas, policy.max_replicas) == (
@@ -162,6 +166,11 @@ def test_a_horizontal_pod_autoscaler() -> None:
         (KSERVE % (f"{{{P}minScale: '1', {P}min-scale: '2'}}", "{}"), "is repeated"),
         (KSERVE % ("{}", "[1]"), "'predictor' must have keys"),
         (HPA.replace("averageUtilization", "averageValue"), "cannot scale by the metric"),
+        (HPA.partition("  metrics")[0] + "  metrics: [3]", "'metrics' must be a list"),
+        (HPA.partition("  metrics")[0] + "  metrics: 3", "'metrics' must be a list"),
+        (HPA.partition("spec:")[0] + "spec: 3", "'spec' must have keys, got 3"),
+        ("container_concurrency: x", "'container_concurrency': Input should be a valid integer"),
+        ("1: 2", "the policy is wrong: '1': Keys should be strings"),
     ],
 )
 def test_wrong_files_are_refused(text: str, line: str) -> None:

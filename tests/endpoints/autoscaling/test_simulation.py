@@ -56,6 +56,14 @@ def test_replicas_start_after_their_time() -> None:
     assert result.summary()["panics"] == 1
 
 
+def test_the_shortest_panic_window_still_panics() -> None:
+    """A window of one bucket would be empty at each decision."""
+    policy = ScalingPolicy(target=1, panic_window_percent=1)
+    result = simulate(spike(), policy, ServiceModel(startup_s=10))
+    assert result.over_target_s <= 13
+    assert result.summary()["panics"] == 1
+
+
 def test_cold_starts_are_counted() -> None:
     policy = ScalingPolicy(target=10, max_replicas=20, target_burst_capacity=0)
     result = simulate(on_off(repeats=5), policy, ServiceModel(startup_s=20))

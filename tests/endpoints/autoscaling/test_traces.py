@@ -45,7 +45,8 @@ def test_made_up_traces(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("time,load\n1,1\n2,2\n", "the trace has the columns time, load"),
         ("time,rps\n1,1\n", "fewer than two rows"),
         ("time,rps\n1,1\n1,2\n", "line 3: the time does not increase"),
-        ("time,rps\n1,-1\n2,2\n", "line 2: rps is negative: -1"),
+        ("time,rps\n1,-1\n2,2\n", "line 2: expected rps from 0 to 1e+12, got -1"),
+        ("time,rps\n1,1e30\n2,2\n", "line 2: expected rps from 0 to 1e+12, got 1e+30"),
         ("time,rps\n1,nan\n2,2\n", "line 2: 'nan' is no finite number"),
         ("time,rps\n1\n2,2\n", "line 2: None is no finite number"),
         ("time,rps\nsoon,1\n2,2\n", "line 2: 'soon' is no time: use seconds or ISO 8601"),
@@ -56,6 +57,11 @@ def test_wrong_traces_are_refused(text: str, line: str) -> None:
     with pytest.raises(DataError) as caught:
         parse_trace(text)
     assert line in str(caught.value)
+
+
+def test_files_of_spreadsheets(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_bytes(b"\xef\xbb\xbftime,rps\r\n0,5\r\n2,10\r\n")
+    assert load_trace(str(tmp_path / "trace.csv")).levels.tolist() == [5, 5, 10, 10]
 
 
 def test_missing_and_unreadable_files(tmp_path: Path) -> None:

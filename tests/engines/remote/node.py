@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.engines.remote.coordinator import Coordinator, read_status
-from tests.engines.remote.pod import Pod, run_pod
+from tests.engines.remote.pod import Pod, pod_name, run_pod
 from tests.engines.remote.store import Store
 from timonel.engines import JobSpec, JobStatus
 from timonel.processes.tree import adopt_orphans
@@ -64,9 +64,10 @@ class Node:
         self._coordinators[job.job_id] = pid
         return None
 
-    def do_pod(self, job_id: str, name: str, source: str, port: int) -> None:
+    def do_pod(self, job_id: str, hello: dict[str, Any], source: str, port: int) -> None:
+        name = pod_name(hello)
         pod = Pod(self._pods / job_id / name)
-        self._fork(name, lambda: run_pod(pod, self._store, job_id, source, port))
+        self._fork(name, lambda: run_pod(pod, self._store, job_id, source, port, hello))
 
     def do_status(self, job_id: str) -> dict[str, Any] | None:
         return read_status(self._store, job_id)

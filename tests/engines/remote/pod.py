@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.engines.remote.store import Replica, Store
 from timonel.engines.agent.agent import run_agent
@@ -73,14 +74,21 @@ class Files:
             replica.sync()
 
 
-def run_pod(pod: Pod, store: Store, job_id: str, source: str | None, port: int) -> None:
+def pod_name(hello: dict[str, Any]) -> str:
+    """Return the name of the pod of a start of a task."""
+    return "{task_id}-g{generation}-a{attempt}".format(**hello)
+
+
+def run_pod(
+    pod: Pod, store: Store, job_id: str, source: str | None, port: int, hello: dict[str, Any]
+) -> None:
     """Run the agent of a task until its coordinator hangs up, or either of them dies."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     files = Files(store, job_id, pod, source)
     sock = socket.create_connection(("127.0.0.1", port))
     agent = os.fork()
     if agent == 0:
-        Channel(sock).send({"pod": pod.root.name})
+        Channel(sock).send(hello)
         run_agent(sock)
     sock.close()
     while os.waitpid(agent, os.WNOHANG)[0] == 0:

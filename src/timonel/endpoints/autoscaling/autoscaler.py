@@ -7,6 +7,7 @@ at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -112,12 +113,19 @@ def record(
     Args:
         now: Unix time, in seconds.
         load: Requests in flight, or requests per second, of all replicas and the activator
-            together, averaged since the last measurement.
+            together, averaged since the last measurement. A value that is negative or not finite
+            is no measurement and is ignored.
         state: Present state.
         policy: Policy of the endpoint.
     """
-    stable = state.stable.resized(policy.window_s).record(now, load)
-    panic = state.panic.resized(policy.panic_window_s).record(now, load)
+    if not 0 <= load < math.inf:
+        return state
+    stable = state.stable.resized(policy.window_s)
+    panic = state.panic.resized(policy.panic_window_s)
+    if -stable.age_s(now) > policy.window_s + BUCKET_S:
+        # The clock was set back: windows ignore values that are so late.
+        stable, panic = replace(stable, sums=()), replace(panic, sums=())
+    stable, panic = stable.record(now, load), panic.record(now, load)
     pattern = state.pattern
     if policy.forecast:
         pattern = (pattern or Pattern()).observe(now, load, policy.forecast)

@@ -43,7 +43,7 @@ class Pattern:
         """Add a measurement of the load."""
         slot = math.floor(now * SLOTS / forecast.period_s)
         if slot == self.slot:
-            return replace(self, total=self.total + load, count=self.count + 1)
+            return Pattern(self.loads, slot, self.total + load, self.count + 1, self.ratio)
         return replace(self._closed(), slot=slot, total=load, count=1)
 
     def expected(self, now: float, forecast: Forecast) -> float | None:

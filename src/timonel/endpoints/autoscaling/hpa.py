@@ -147,9 +147,9 @@ def stabilize(
     """Return the most cautious proposal within the stabilization windows, and the state."""
     up_s = policy.behavior.scale_up.stabilization_window_seconds
     down_s = policy.behavior.scale_down.stabilization_window_seconds
-    lowest = min([wanted, *(n for at, n in state.proposals if at > now - up_s)])
-    highest = max([wanted, *(n for at, n in state.proposals if at > now - down_s)])
-    kept = tuple(item for item in state.proposals if item[0] > now - max(up_s, down_s))
+    lowest = min([wanted, *(n for _, n in _recent(state.proposals, now, up_s))])
+    highest = max([wanted, *(n for _, n in _recent(state.proposals, now, down_s))])
+    kept = _recent(state.proposals, now, max(up_s, down_s))
     stable = min(max(replicas, lowest), highest)
     return stable, replace(state, proposals=(*kept, (now, wanted)))
 
@@ -172,7 +172,7 @@ def _speed_limit(now: float, replicas: int, state: HpaState, rules: ScalingRules
         return replicas
     limits = []
     for rule in rules.policies:
-        changed = sum(size for at, size in state.changes if at > now - rule.period_seconds)
+        changed = sum(size for _, size in _recent(state.changes, now, rule.period_seconds))
         start = replicas - changed
         if rule.type == "Pods":
             limits.append(start + sign * rule.value)
@@ -217,9 +217,16 @@ def _decided(
     if after != before:
         rules = (policy.behavior.scale_up, policy.behavior.scale_down)
         longest = max(rule.period_seconds for each in rules for rule in each.policies)
-        kept = tuple(change for change in state.changes if change[0] > now - longest)
+        kept = _recent(state.changes, now, longest)
         state = replace(state, changes=(*kept, (now, after - before)))
     return Decision(after, reason=reason), state
+
+
+def _recent(
+    items: tuple[tuple[float, int], ...], now: float, period_s: float
+) -> tuple[tuple[float, int], ...]:
+    """Return the items of a period; those of the future remain if the clock is set back."""
+    return tuple(item for item in items if now - period_s < item[0] <= now)
 
 
 def _ratio(

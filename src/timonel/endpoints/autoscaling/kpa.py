@@ -84,6 +84,7 @@ def step(
         policy: Its algorithm is ``kpa``.
         forecast: Number of replicas that the forecast needs; it only ever adds to the others.
     """
+    state = _not_after(now, state)
     want, reason = None, "no measurements yet"
     if load.stable is not None and load.panic is not None:
         want, reason, state = _by_load(now, load.stable, load.panic, load, state, policy)
@@ -108,6 +109,20 @@ def step(
     if since != state.in_path_since:
         state = replace(state, in_path_since=since)
     return Decision(applied, via, state.panic_at is not None, reason, excess), state
+
+
+def _not_after(now: float, state: KpaState) -> KpaState:
+    """Return the state without times in the future, which remain if the clock is set back."""
+    times = (state.panic_at, state.in_path_since, state.activity_since, *dict(state.delayed))
+    if max(time or 0.0 for time in times) <= now:
+        return state
+    return replace(
+        state,
+        panic_at=None if state.panic_at is None else min(now, state.panic_at),
+        in_path_since=None if state.in_path_since is None else min(now, state.in_path_since),
+        activity_since=min(now, state.activity_since),
+        delayed=tuple((min(now, at), count) for at, count in state.delayed),
+    )
 
 
 def _by_load(

@@ -67,6 +67,20 @@ class Behavior(_Document):
     scale_up: ScalingRules = Field(default=_UP, description="Rules for more replicas.")
     scale_down: ScalingRules = Field(default=_DOWN, description="Rules for fewer replicas.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, given: object) -> object:
+        """Complete the rules of each direction with its defaults, as Kubernetes does."""
+        if not isinstance(given, dict):
+            return given
+        filled = {to_camel(key): value for key, value in given.items()}
+        for key, default in (("scaleUp", _UP), ("scaleDown", _DOWN)):
+            rules = filled.get(key)
+            if isinstance(rules, dict):
+                stated = {to_camel(name): value for name, value in rules.items()}
+                filled[key] = {**default.model_dump(by_alias=True), **stated}
+        return filled
+
 
 class ResourceTarget(_Document):
     """Further metric of the HPA algorithm; the largest number of replicas counts."""
@@ -162,8 +176,9 @@ class ScalingPolicy(_Document):
         metric = given.get("metric", "concurrency")
         defaults: dict[str, object] = {"algorithm": "hpa" if metric in RESOURCES else "kpa"}
         target = DEFAULT_TARGETS.get(metric) if isinstance(metric, str) else None
-        if metric == "concurrency":
-            target = given.get("container_concurrency") or target
+        limit = given.get("container_concurrency")
+        if metric == "concurrency" and isinstance(limit, int) and limit > 0:
+            target = limit
         if target is not None and given.get("target_unit") != "MiB":
             defaults["target"] = target
         return {**defaults, **given}
@@ -206,8 +221,8 @@ class ScalingPolicy(_Document):
 
     @property
     def panic_window_s(self) -> float:
-        """Length of the panic window; at least one bucket."""
-        return max(BUCKET_S, self.window_s * self.panic_window_percent / 100)
+        """Length of the panic window; at least two buckets, as the newest may still be empty."""
+        return max(2 * BUCKET_S, self.window_s * self.panic_window_percent / 100)
 
     @property
     def tick_s(self) -> float:

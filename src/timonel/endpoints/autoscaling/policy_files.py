@@ -160,13 +160,16 @@ def _from_hpa(document: Mapping[str, Any]) -> ScalingPolicy:
         fields["behavior"] = spec["behavior"]
     if "targetCPUUtilizationPercentage" in spec:
         fields["target"] = spec["targetCPUUtilizationPercentage"]
-    first, *further = [_resource(metric) for metric in spec.get("metrics") or [None]]
+    metrics = spec.get("metrics") or [{}]
+    if not isinstance(metrics, list) or not all(isinstance(each, Mapping) for each in metrics):
+        raise SpecError(f"'metrics' must be a list of metrics, got {metrics!r}")
+    first, *further = map(_resource, metrics)
     return _policy({**fields, **first, **({"further_metrics": further} if further else {})})
 
 
-def _resource(metric: Any) -> dict[str, Any]:
+def _resource(metric: Mapping[str, Any]) -> dict[str, Any]:
     """Return metric and target of an entry of ``metrics``."""
-    if metric is None:
+    if not metric:
         return {}
     resource = _part(metric, "resource")
     name, target = resource.get("name"), _part(resource, "target")
@@ -190,11 +193,12 @@ _MANIFESTS: Mapping[str, Callable[[Mapping[str, Any]], ScalingPolicy]] = {
 
 def _part(document: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     """Return a nested mapping, empty if it is missing."""
+    found: Any = document
     for key in keys:
-        document = document.get(key) or {}
-        if not isinstance(document, Mapping):
-            raise SpecError(f"'{key}' must have keys, got {document!r}")
-    return document
+        found = found.get(key) or {}
+        if not isinstance(found, Mapping):
+            raise SpecError(f"'{key}' must have keys, got {found!r}")
+    return {str(key): value for key, value in found.items()}
 
 
 def _policy(fields: Mapping[str, Any]) -> ScalingPolicy:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -23,6 +24,9 @@ from timonel.endpoints.autoscaling.traces import Levels, Trace
 from timonel.errors import SpecError
 
 Counts = npt.NDArray[np.int64]
+Decider = Callable[
+    [float, Replicas, AutoscalerState, ScalingPolicy], tuple[Decision, AutoscalerState]
+]
 _MAX_REPLICAS = 1_000_000
 _NOTHING = 1e-3
 """Part of a request that counts as answered; a fluid never drains completely."""
@@ -185,7 +189,12 @@ class _Fleet:
 
 
 def simulate(
-    trace: Trace, policy: ScalingPolicy, model: ServiceModel, *, seed: int = 0
+    trace: Trace,
+    policy: ScalingPolicy,
+    model: ServiceModel,
+    *,
+    seed: int = 0,
+    decider: Decider = decide,
 ) -> Simulation:
     """Replay a trace.
 
@@ -196,6 +205,7 @@ def simulate(
         policy: Policy to follow.
         model: Behaviour of a replica.
         seed: Seed of the arrivals.
+        decider: Decides the number of replicas; another one can be compared with ours.
 
     Raises:
         SpecError: The policy cannot be simulated.
@@ -232,7 +242,7 @@ def simulate(
             continue
         next_tick = max(next_tick, now + policy.tick_s) if now >= next_tick else next_tick
         seen = _seen(now, fleet, decision, busy / tick_seconds, slots, policy)
-        decided, state = decide(now, seen, state, policy)
+        decided, state = decider(now, seen, state, policy)
         busy, tick_seconds = 0.0, 0
         if decided.replicas > _MAX_REPLICAS:
             raise SpecError(

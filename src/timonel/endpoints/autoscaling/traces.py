@@ -19,6 +19,7 @@ from timonel.errors import DataError, NotFoundError, did_you_mean
 Levels = npt.NDArray[np.float64]
 DAY_S = 86400
 MAX_S = 31 * DAY_S
+_MAX_LOAD = 1e12
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +51,7 @@ def load_trace(trace: str) -> Trace:
     if trace in TRACES and not path.exists():
         return TRACES[trace]()
     try:
-        text = path.read_text()
+        text = path.read_text("utf-8-sig")
     except FileNotFoundError:
         hint = did_you_mean(trace, TRACES) or f"name a CSV file, or one of {', '.join(TRACES)}"
         raise NotFoundError(f"the trace {trace} does not exist", hint=hint) from None
@@ -82,8 +83,10 @@ def parse_trace(text: str) -> Trace:
         at, load = _time(row["time"], reader.line_num), _number(row[column], reader.line_num)
         if times and at <= times[-1]:
             raise DataError(f"line {reader.line_num}: the time does not increase", hint="sort them")
-        if load < 0:
-            raise DataError(f"line {reader.line_num}: {column} is negative: {load:g}")
+        if not 0 <= load <= _MAX_LOAD:
+            raise DataError(
+                f"line {reader.line_num}: expected {column} from 0 to {_MAX_LOAD:g}, got {load:g}"
+            )
         times.append(at)
         loads.append(load)
     if len(times) < 2:
@@ -96,7 +99,7 @@ def _resampled(times: Levels, loads: Levels) -> Levels:
     ends = np.append(times - times[0], 2 * times[-1] - times[-2] - times[0])
     if ends[-1] > MAX_S:
         raise DataError(
-            f"the trace is {ends[-1] / DAY_S:.0f} days long, more than 31", hint="cut it in parts"
+            f"the trace is {ends[-1] / DAY_S:.4g} days long, more than 31", hint="cut it in parts"
         )
     total = np.concatenate([[0.0], np.cumsum(loads * np.diff(ends))])
     seconds = np.arange(max(1, math.ceil(ends[-1])) + 1)

@@ -42,10 +42,10 @@ class Window:
         bucket, sums = math.floor(now / self.bucket_s), self.sums
         ahead = bucket - self.newest
         if not sums or ahead >= self.size:
-            return replace(self, sums=(value,), newest=bucket)
+            return Window(self.size, self.bucket_s, (value,), bucket)
         if ahead > 0:
             grown = (*sums, *(0.0,) * (ahead - 1), value)
-            return replace(self, sums=grown[-self.size :], newest=bucket)
+            return Window(self.size, self.bucket_s, grown[-self.size :], bucket)
         if ahead <= -self.size:
             return self
         padded = (0.0,) * (1 - ahead - len(sums)) + sums

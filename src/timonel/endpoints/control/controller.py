@@ -258,7 +258,9 @@ class Controller:
     async def _run_gateway(self) -> None:
         """Start Envoy, or replace it by another release."""
         found = self._services.get(gateway.SERVICE)
-        if found is not None and found.state is ServiceState.ACTIVE:
+        # One whose supervisor does not answer still forwards requests.
+        running = (ServiceState.ACTIVE, ServiceState.UNRESPONSIVE)
+        if found is not None and found.state in running:
             return
         path = self._files.write_bootstrap(bootstrap(self._places, _MAX_CONNECTIONS))
         revision = 1 if found is None else found.revision

@@ -20,6 +20,15 @@ from timonel.engines.spec import JobSpec, hang_timeout_s
 
 
 @dataclass(frozen=True)
+class Hello:
+    """First message of an agent that connects to its controller: the start that it is for."""
+
+    task_id: str
+    generation: int
+    attempt: int
+
+
+@dataclass(frozen=True)
 class StartOrder:
     """Start the task's process ``python -m <module> <args>``.
 
@@ -73,11 +82,11 @@ class StopOrder:
 
 
 AgentOrder = StartOrder | StopOrder
-AgentEvent = TaskStarted | TaskReady | TaskExited | StartFailed
+AgentEvent = Hello | TaskStarted | TaskReady | TaskExited | StartFailed
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {
     kind: TypeAdapter(kind)
-    for kind in (StartOrder, StopOrder, TaskStarted, TaskReady, TaskExited, StartFailed)
+    for kind in (Hello, StartOrder, StopOrder, TaskStarted, TaskReady, TaskExited, StartFailed)
 }
 _KINDS = {kind.__name__: kind for kind in _ADAPTERS}
 

@@ -59,7 +59,13 @@ class Supervisor:
         name_process(f"job {spec.job_id}")
         self._record = replace(record, owner=guard, supervisor=identity)
         self._spec = spec
-        self._launcher = LocalLauncher(spec, folder, self._loop, str(identity), self._events.append)
+        self._launcher = LocalLauncher(
+            spec=spec,
+            folder=folder,
+            loop=self._loop,
+            token=str(identity),
+            emit=self._events.append,
+        )
         self._commands = Commands(spec, folder, self._loop, str(identity))
 
     def run(self, accepted: Callable[[], None]) -> None:

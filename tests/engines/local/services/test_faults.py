@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from timonel.engines.local.services import LocalServiceEngine
 from timonel.engines.local.services.folder import DOWN
 from timonel.errors import CorruptError, EngineError, InputError, SpecError
 from timonel.processes.tree import Identity
+from timonel.storage import exclusive
 from timonel.testing.engines import eventually
 from timonel.testing.services import get
 
@@ -270,6 +272,18 @@ def test_a_change_of_the_clock_does_not_look_like_silence(harness: LocalHarness)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "time", lambda: 1e12)
         assert harness.engine.service("web").is_settled
+
+
+def test_a_command_of_a_service_does_not_wait_for_those_of_others(harness: LocalHarness) -> None:
+    harness.apply()
+    with exclusive(harness.services / ".locks" / "other"):
+        harness.engine.scale("web", 0)
+    with (
+        exclusive(harness.services / ".locks" / "web"),
+        ThreadPoolExecutor(1) as pool,
+    ):
+        other = pool.submit(harness.apply, name="other")
+        assert other.result(60).is_settled
 
 
 def test_appliers_in_several_processes(harness: LocalHarness) -> None:

@@ -58,6 +58,15 @@ class ReplicaProcess:
     reason: str | None = None
     checks: asyncio.Task[None] | None = field(default=None, repr=False)
 
+    def add_silence(self, now: float, longest_s: float) -> None:
+        """Count the time since the last liveness check, which had no answer.
+
+        At most ``longest_s``: a supervisor that was suspended must not take a replica for hung.
+        """
+        if self.checked_at is not None:
+            self.silent_s += min(now - self.checked_at, longest_s)
+        self.checked_at = now
+
     def exit_code(self) -> int | None:
         """Reap the ended process and return its exit code; negative for a signal.
 

@@ -285,11 +285,7 @@ class Supervisor:
         if await processes.answers(address, path, check.timeout_s):
             process.silent_s, process.checked_at = 0.0, self._now()
             return
-        now = self._now()
-        if process.checked_at is not None:
-            # Limited: a supervisor that was suspended must not take its replicas for hung.
-            process.silent_s += min(now - process.checked_at, check.period_s + check.timeout_s)
-        process.checked_at = now
+        process.add_silence(self._now(), check.period_s + check.timeout_s)
         if process.silent_s >= spec.hang_timeout_s:
             self._kill(process.name, f"hung: no answer at {path} for {process.silent_s:.1f} s")
 
