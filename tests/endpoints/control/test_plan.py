@@ -77,7 +77,9 @@ def test_a_rollback_keeps_the_service() -> None:
 
 
 def test_traffic_and_scaling_do_not_replace_replicas() -> None:
-    changes = revisions(spec({1: 100}), spec({1: 90, 2: 10}), spec({1: 10, 2: 90}, limits={"max_held": 5}))
+    changes = revisions(
+        spec({1: 100}), spec({1: 90, 2: 10}), spec({1: 10, 2: 90}, limits={"max_held": 5})
+    )
     found = plan(changes, EndpointStatus(routed=3, proved=(1, 2)), {}, "/w")
     assert [each.revision for each in found.services.values()] == [1, 2]
 

@@ -117,12 +117,19 @@ def delete(ctx: typer.Context, endpoint: EndpointRef, json: Json = False) -> Non
 
 
 @app.command(cls=StyledCommand)
-def start(ctx: typer.Context) -> None:
+def start(ctx: typer.Context, json: Json = False) -> None:
     """Start all endpoints again, for example after a reboot."""
+    from timonel.cli.render.output import print_json
+    from timonel.endpoints import list_endpoints
     from timonel.endpoints.handle import start_control
 
-    start_control(GlobalOptions.of(ctx).find())
-    typer.echo("endpoints start; 'timonel endpoints' lists them")
+    workspace = GlobalOptions.of(ctx).find()
+    start_control(workspace)
+    names = [each.name for each in list_endpoints(workspace)]
+    if json:
+        print_json({"started": names})
+    else:
+        typer.echo(f"{', '.join(names)} start" if names else "there are no endpoints")
 
 
 @app.command(cls=StyledCommand)
@@ -132,21 +139,27 @@ def logs(
     *,
     replica: Annotated[str | None, typer.Option(help="Only this replica.", metavar="NAME")] = None,
     lines: Annotated[int, typer.Option(min=1, help="Last lines of each.")] = 20,
+    json: Json = False,
 ) -> None:
     """Print the output of an endpoint's replicas, its gateway and its control plane."""
+    from timonel.cli.render.output import print_json
+
     found = _open(ctx, endpoint)
-    shown = 0
-    for name, service in found.log_sources():
-        if replica in (None, name):
-            shown += 1
-            for line in found.log(service, name)[-lines:]:
-                typer.echo(f"{name}: {line}")
-    if not shown:
-        known = ", ".join(name for name, _ in found.log_sources())
+    sources = found.log_sources()
+    chosen = [source for source in sources if replica in (None, source[0])]
+    if not chosen:
+        known = ", ".join(name for name, _ in sources)
         raise NotFoundError(
             f"{endpoint} has no replica {replica}" if replica else f"{endpoint} has no replica",
             hint=f"there are: {known}" if known else "it is at zero",
         )
+    texts = {name: found.log(service, name)[-lines:] for name, service in chosen}
+    if json:
+        print_json({"logs": texts})
+        return
+    for name, text in texts.items():
+        for line in text:
+            typer.echo(f"{name}: {line}")
 
 
 @app.command(cls=StyledCommand)
