@@ -142,6 +142,28 @@ def test_the_model_is_there_before_the_end_of_its_run(
         workspace.local_copy.push_folder(found, folder)
 
 
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_the_export_of_a_job_that_runs_is_not_replaced(
+    faulty: Server, run: RunWriter, is_finished: bool
+) -> None:
+    import shutil
+
+    workspace = find_workspace(faulty[0])
+    folder = workspace.jobs / "job" / "export"
+    shutil.copytree(FIXTURES / "export", folder)
+    artifact = Artifact("savedmodel", folder / "saved_model", "sha256:uploaded")
+    run.output(artifact)
+    upload_job(workspace, "job")
+    document = json.loads((folder / "export.json").read_text())
+    (folder / "export.json").write_text(json.dumps({**document, "digest": "sha256:newer"}))
+    if is_finished:
+        run.finish("stopped")
+    record = read_run(workspace, "job")
+    open_export(workspace, record, record.outputs[-1])
+    digest = json.loads((folder / "export.json").read_text())["digest"]
+    assert (digest == "sha256:newer") is not is_finished
+
+
 def test_the_model_of_a_machine_that_continued_the_job_is_kept(
     faulty: Server,
     run: RunWriter,

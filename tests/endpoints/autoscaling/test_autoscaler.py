@@ -82,6 +82,20 @@ def test_a_restart_removes_no_replica_before_it_has_measured() -> None:
         assert (decision.replicas < 10) is (second > POLICY.window_s)
 
 
+@pytest.mark.parametrize("ready", [0, 1, 2])
+def test_a_restart_with_several_replicas_begins_in_panic(ready: int) -> None:
+    resumed = loaded(69, 120).resume(NOW + 30, POLICY, ready)
+    assert (resumed.kpa.panic_at is not None) is (ready > 1)
+    assert resumed.stable.average(NOW + 30) is None
+
+
+def test_a_restart_in_panic_holds_the_replicas_that_are_starting() -> None:
+    _, state = decide(NOW, Replicas(10, 10), loaded(690, 120), POLICY)
+    resumed = record(NOW + 30, 7.0, state.resume(NOW + 30, POLICY, ready=10), POLICY)
+    decision, _ = decide(NOW + 30, Replicas(99, 10), resumed, POLICY)
+    assert (decision.replicas, decision.panicking) == (99, True)
+
+
 def test_a_short_restart_keeps_the_averages() -> None:
     state = loaded(69, 120)
     assert state.resume(NOW + 5, POLICY, ready=10) is state

@@ -45,6 +45,14 @@ def test_the_lead_time_comes_first() -> None:
     assert pattern.expected(before, ahead) == 40
 
 
+def test_the_load_between_two_slots_is_interpolated() -> None:
+    loads = [0.0] * 8 * 60 + [60.0 * (slot + 0.5) for slot in range(16 * 60)]
+    pattern = Pattern(tuple(loads))
+    for minutes in (10.0, 10.25, 10.5, 11.0):
+        now = DAY + 8 * 3600 + minutes * MINUTE
+        assert pattern.expected(now, FORECAST) == pytest.approx(minutes * 60)
+
+
 def test_newer_days_count_more() -> None:
     assert learned(40, 40, 80).expected(3 * DAY + 9 * 3600, FORECAST) == 60
 

@@ -93,6 +93,19 @@ def test_replica_calculator_at_the_tolerance(percent: int, wanted: int) -> None:
     assert proposal(NOW, 10, found, percent, is_cpu=True) == wanted
 
 
+def test_whole_percentages_are_compared() -> None:
+    assert proposal(NOW, 10, samples((1209,) * 10), 100) == 12
+
+
+def test_missing_metrics_count_as_the_target_if_it_exceeds_the_request() -> None:
+    assert proposal(NOW, 4, samples((1000, 1000, 1000, None)), 200) == 3  # not 2
+
+
+def test_more_samples_than_replicas_do_not_turn_the_direction() -> None:
+    """Four replicas report while two are requested; with the missing one, 85 % are in use."""
+    assert proposal(NOW, 2, samples((800, 800, 800, None)), 100) == 2
+
+
 def test_without_requests_there_is_no_utilization() -> None:
     assert proposal(NOW, 1, samples((200,), requests=0), 100) is None
 
@@ -157,6 +170,7 @@ NONE = HpaState()
         ((1, 1000), {"scaleUp": rules(10000, 60, 0, 0)}, NONE, 10, 50, 50),
         ((1, 1000), {"scaleUp": rules(30, 60, 0, 0)}, NONE, 10, 50, 40),
         ((1, 1000), {"scaleUp": rules(0, 0, 200, 60)}, NONE, 10, 50, 30),
+        ((1, 1000), {"scaleUp": rules(0, 0, 50, 60)}, NONE, 3, 50, 5),  # rounded up
         ((1, 1000), {"scaleUp": rules(5, 60, 200, 60, "Min")}, NONE, 10, 50, 15),
         ((1, 1000), {"scaleUp": rules(5, 60, 0, 0, "Disabled")}, NONE, 10, 50, 10),
         ((1, 1000), {"scaleDown": rules(20, 60, 1, 60)}, NONE, 100, 2, 80),

@@ -316,6 +316,36 @@ def test_a_forecast_only_adds_replicas() -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "initialized", "ready", "activity"),
+    [
+        ({}, True, 0, "activating"),
+        ({}, True, 1, "active"),
+        ({"min_replicas": 2}, True, 1, "activating"),
+        ({"min_replicas": 2}, True, 2, "active"),
+        ({"initial_replicas": 3}, False, 2, "activating"),
+        ({"initial_replicas": 3}, False, 3, "active"),
+    ],
+)
+@pytest.mark.parametrize("load", [None, 1.0])
+def test_an_endpoint_is_active_once_enough_replicas_are_ready(
+    fields: dict[str, int], initialized: bool, ready: int, activity: str, load: float | None
+) -> None:
+    state = at("activating", 5, initialized=initialized)
+    _, after = step(NOW, Load(load, load, ready, 3), state, ScalingPolicy(**fields))
+    assert after.activity == activity
+    assert after.initialized is (initialized or activity == "active")
+    assert after.activity_since == (NOW if activity == "active" else NOW - 5)
+
+
+def test_a_new_panic_does_not_know_the_last_one() -> None:
+    policy = policy_of(1, 0)
+    _, state = scaled(policy, 50, 50, 10, active())
+    _, state = scaled(policy, 5, 5, 10, state, NOW + 61)
+    decision, state = scaled(policy, 5, 20, 10, state, NOW + 63)
+    assert (decision.replicas, decision.panicking) == (20, True)
+
+
+@pytest.mark.parametrize(
     ("load", "words"),
     [
         (Load(None, None, 2, 2), "no measurements yet"),

@@ -71,6 +71,8 @@ def test_cold_starts_are_counted() -> None:
     assert result.ready.min() == 0
     assert result.latency_s(1.0) == pytest.approx(20, abs=3)
     assert result.unserved == 0
+    from_zero = ScalingPolicy(target=10, max_replicas=20, initial_replicas=0)
+    assert simulate(on_off(repeats=1), from_zero, ServiceModel()).cold_starts == 1
 
 
 def test_hpa_follows_cpu() -> None:

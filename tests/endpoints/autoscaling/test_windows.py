@@ -48,7 +48,8 @@ def test_a_long_hole_begins_a_new_window() -> None:
     assert window.average(30) == pytest.approx((4 + 1984) / 4)
     window = window.record(31, 5).record(28, 10)
     assert window.average(31) == pytest.approx((4 + 10 + 1984 + 5) / 5)
-    assert window.record(25, 10) == window  # too early
+    assert window.record(26, 10) == window  # too early
+    assert window.record(27, 10) != window
 
 
 def test_descending_records() -> None:
@@ -81,6 +82,11 @@ def test_weighted_average_prefers_new_values() -> None:
     assert window.average(3, "weighted-exponential") == pytest.approx(
         sum(weight * value for weight, value in zip(weights, (5, 5, 10, 10), strict=True))
     )
+
+
+def test_weights_of_late_buckets_are_lower() -> None:
+    window = filled(10, size=60)
+    assert window.average(2, "weighted-exponential") == pytest.approx(10 * 0.2 * 0.8**2)
 
 
 def test_without_data_there_is_no_average() -> None:

@@ -129,7 +129,7 @@ def proposal(
     if ratio < 1:
         full = max(100.0, target) / 100
         assumed += [(s.request * full if is_percent else target, s) for s in missing]
-    elif ratio > 1 or not is_percent:
+    elif ratio > 1:
         assumed += [(0.0, s) for s in missing]
     if rising:
         assumed += [(0.0, s) for s in unready]

@@ -184,7 +184,7 @@ class _Fleet:
             at, newest = self.starting.pop()
             if newest + more > 0:
                 self.starting.append((at, newest + more))
-            more = min(0, more + newest)
+            more += newest
         self.ready += min(0, more)
 
 
