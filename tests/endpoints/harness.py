@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -46,6 +47,11 @@ class Endpoints:
 
     def deploy(self, model: str = "digits", **options: Any) -> Endpoint:
         options.setdefault("server_args", SERVER_ARGS)
+        known = {each.name for each in list_endpoints(self.workspace)}
+        if options.get("name", "digits") not in known:
+            # Tests run at the same time, and the usual port is the first free one.
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                options.setdefault("port", free.getsockname()[1])
         return deploy(model, workspace=self.workspace, **options)
 
     def pids(self, service: str) -> list[int]:

@@ -88,6 +88,11 @@ class ServiceSpec(Requested):
         description="A replica whose `alive_path` does not answer for this long is killed and "
         "restarted.",
     )
+    stop_delay_s: Seconds = Field(
+        default=0.0,
+        description="Time from the state `stopping` to SIGTERM, in which clients notice that the "
+        "replica is no longer ready; a preStop sleep in Kubernetes.",
+    )
     stop_grace_s: Seconds = Field(default=30.0, description="Time from SIGTERM to SIGKILL.")
     workspace: str | None = Field(default=None, description="URI of the workspace.")
     image: str | None = Field(default=None, description="Container image of replicas.")
@@ -246,7 +251,7 @@ class ServiceEngine(abc.ABC):
     def scale(self, name: str, replicas: int) -> None:
         """Set the number of replicas, from 0. Idempotent.
 
-        Replicas in excess get SIGTERM, and SIGKILL after ``stop_grace_s``.
+        Replicas in excess get SIGTERM after ``stop_delay_s``, and SIGKILL after ``stop_grace_s``.
 
         Raises:
             NotFoundError: No such service.

@@ -170,6 +170,16 @@ class ServiceEngineContract:
             assert answer.result(_ANSWER_S)[0] == 200
         harness.wait_until(lambda s: not s.replicas)
 
+    def test_a_replica_answers_until_clients_have_noticed_that_it_stops(
+        self, harness: ServiceHarness
+    ) -> None:
+        (replica,) = harness.apply(stop_delay_s=1.5).replicas
+        harness.engine.scale("web", 0)
+        harness.wait_until(lambda s: not s.ready)
+        # SIGTERM would have ended it.
+        assert get(replica)["pid"] != 0
+        harness.wait_until(lambda s: not s.replicas)
+
     def test_a_replica_that_does_not_stop_is_killed(self, harness: ServiceHarness) -> None:
         harness.apply("ignore-term", "stray", stop_grace_s=0.3)
         harness.engine.delete("web")

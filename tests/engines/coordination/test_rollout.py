@@ -119,15 +119,18 @@ def test_readiness_follows_the_checks() -> None:
     assert (ready.state, ready.since, ready.due_at) == ("ready", 1.0, None)
     assert checked(ready, FAILURES - 1, 2.0) == ready
     assert checked(ready, FAILURES, 2.0).state == "unready"
-    leaving = stopping(ready, SPEC.stop_grace_s, 2.0)
+    leaving = stopping(ready, SPEC, 2.0)
     assert leaving is not None
     assert (leaving.state, leaving.due_at) == ("stopping", 4.0)
+    delayed = stopping(ready, SPEC.model_copy(update={"stop_delay_s": 3.0}), 2.0)
+    assert delayed is not None
+    assert delayed.due_at == 7.0
     assert checked(leaving, 0, 3.0) == leaving
     assert ended(leaving, "why", 3.0) is None
 
 
 def test_a_replica_without_a_process_stops_at_once() -> None:
-    assert stopping(replica(state="restarting"), 1.0, 0.0) is None
+    assert stopping(replica(state="restarting"), SPEC, 0.0) is None
 
 
 def test_a_deadline_of_a_clock_that_was_ahead_is_moved() -> None:

@@ -141,6 +141,8 @@ def _template(spec: EndpointSpec, version: int, workspace: str) -> ServiceSpec:
         ),
         ports=PROTOCOLS,
         check=HealthCheck(port="http", ready_path="/readyz", alive_path="/livez"),
+        # Envoy has noticed by then.
+        stop_delay_s=1.0,
         stop_grace_s=DRAIN_S + 5,
         workspace=workspace,
         resources=spec.resources,

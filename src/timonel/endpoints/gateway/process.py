@@ -63,9 +63,6 @@ def envoy_binary() -> str:
 def gateway_service(bootstrap: Path, sockets: Path, revision: int) -> ServiceSpec:
     """Return the service that runs Envoy.
 
-    Each replica has an admin socket of its own, so that one can replace another without a pause:
-    both listen at the same addresses meanwhile.
-
     Args:
         bootstrap: Bootstrap configuration.
         sockets: Folder of the admin sockets.

@@ -247,6 +247,8 @@ def _listener(spec: EndpointSpec, places: Places) -> Json:
         "@type": f"{_TYPE}config.listener.v3.Listener",
         "name": spec.name,
         "address": {"socket_address": {"address": spec.host, "port_value": spec.port}},
+        # Another Envoy, of another workspace, must not get a part of the connections.
+        "enable_reuse_port": False,
         "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
         "filter_chains": [chain],
     }

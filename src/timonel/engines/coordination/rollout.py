@@ -160,17 +160,18 @@ def checked(replica: Replica, failures: int, now: float) -> Replica:
     return replica
 
 
-def stopping(replica: Replica, grace_s: float, now: float) -> Replica | None:
+def stopping(replica: Replica, spec: ServiceSpec, now: float) -> Replica | None:
     """Return a replica that is asked to stop; None if it has no process."""
     if not replica.has_process:
         return None
-    update = {"state": "stopping", "since": now, "due_at": now + grace_s}
+    due_at = now + spec.stop_delay_s + spec.stop_grace_s
+    update = {"state": "stopping", "since": now, "due_at": due_at}
     return replica.model_copy(update=update)
 
 
 def adopted(replica: Replica, spec: ServiceSpec, now: float) -> Replica:
     """Return a replica of an earlier supervisor, whose clock may have been ahead."""
-    latest = now + max(BACKOFF_MAX_S, spec.start_timeout_s, spec.stop_grace_s)
+    latest = now + max(BACKOFF_MAX_S, spec.start_timeout_s, spec.stop_delay_s + spec.stop_grace_s)
     if replica.due_at is None or replica.due_at <= latest:
         return replica
     return replica.model_copy(update={"due_at": latest})

@@ -157,8 +157,7 @@ class Supervisor:
         requested = 0 if self._is_ending else self._request.replicas
         changes = rollout.changes(spec.template, requested, self._record.replicas)
         for name in changes.stop:
-            replica, grace_s = self._replica(name), self._spec_of(name).stop_grace_s
-            self._set(name, rollout.stopping(replica, grace_s, now))
+            self._set(name, rollout.stopping(self._replica(name), self._spec_of(name), now))
         number = self._record.number
         created = tuple(
             Replica(
@@ -213,13 +212,19 @@ class Supervisor:
 
     def _stop(self, name: str) -> None:
         logger.info("stopping %s", name)
-        if name in self._processes:
-            self._terminate(self._processes[name])
-        else:
+        process = self._processes.get(name)
+        if process is None:
             self._folder.remove_replica(name)
+        elif delay_s := self._spec_of(name).stop_delay_s:
+            # Another supervisor that adopts it meanwhile does not wait.
+            asyncio.get_running_loop().call_later(delay_s, self._terminate, process)
+        else:
+            self._terminate(process)
 
     def _terminate(self, process: ReplicaProcess) -> None:
         """Send SIGTERM, and have that published: a server may drop its requests at a second one."""
+        if self._processes.get(process.name) is not process:
+            return  # it has ended meanwhile
         process.signal(signal.SIGTERM)
         signalled = self._replica(process.name).model_copy(update={"is_signalled": True})
         self._set(process.name, signalled)
