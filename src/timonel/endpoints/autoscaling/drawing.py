@@ -98,7 +98,8 @@ def svg(simulation: Simulation, title: str) -> bytes:
         axes.grid(color="#e6e6e6", lw=0.7)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(loc="upper right", fontsize=8, framealpha=0.85, edgecolor="none")
+        # Above the axes, so that it covers no data.
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, fontsize=8, frameon=False)
     latency.set(xlabel=unit, xlim=(0, seconds / unit_s))
     return _saved(figure)
 
