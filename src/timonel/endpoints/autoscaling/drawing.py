@@ -1,4 +1,4 @@
-"""Figure of a simulation: load and capacity, replicas, latency; as SVG or an HTML page."""
+"""Figures of simulations: load and capacity, replicas, latency."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ table { border-collapse: collapse } td { padding: .2em 1.5em .2em 0 }
 
 
 def write_figure(path: Path, simulation: Simulation, title: str, facts: Mapping[str, str]) -> None:
-    """Write a figure to an SVG file, or to an HTML page with facts.
+    """Write a figure as SVG, or as HTML with facts.
 
     Raises:
         SpecError: The name ends in neither ``.svg`` nor ``.html``.
@@ -98,13 +98,14 @@ def svg(simulation: Simulation, title: str) -> bytes:
         axes.grid(color="#e6e6e6", lw=0.7)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(loc="upper right", fontsize=8, framealpha=0.85, edgecolor="none")
+        # Above the axes, so that it covers no data.
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, fontsize=8, frameon=False)
     latency.set(xlabel=unit, xlim=(0, seconds / unit_s))
     return _saved(figure)
 
 
 def _grouped(values: Any, group: int, reduce: Callable[..., Any]) -> Levels:
-    """Return one value for each group of seconds; the last one may be shorter."""
+    """Reduce each group of seconds to one value."""
     whole = len(values) // group * group
     parts = reduce(values[:whole].reshape(-1, group), axis=1)
     rest = [reduce(values[whole:])] if whole < len(values) else []

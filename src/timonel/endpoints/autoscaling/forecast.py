@@ -47,7 +47,7 @@ class Pattern:
         return replace(self._closed(), slot=slot, total=load, count=1)
 
     def expected(self, now: float, forecast: Forecast) -> float | None:
-        """Return the load expected after the lead time; None if nothing is known."""
+        """Return the load expected after the lead time, if any."""
         # Averages are those of the middle of a slot.
         place = (now + forecast.lead_s) * SLOTS / forecast.period_s - 0.5
         slot = math.floor(place)

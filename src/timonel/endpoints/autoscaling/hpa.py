@@ -1,4 +1,4 @@
-"""The algorithm of Kubernetes' Horizontal Pod Autoscaler: by CPU, memory or any other metric.
+"""The algorithm of Kubernetes' Horizontal Pod Autoscaler.
 
 It follows pkg/controller/podautoscaler: `proposal` is its replica calculator, `step` adds several
 metrics, stabilization and the speed limits of autoscaling/v2.
@@ -100,7 +100,7 @@ def proposal(
     is_percent: bool = True,
     is_cpu: bool = False,
 ) -> int | None:
-    """Return the number of replicas that one metric needs; None if it cannot be computed.
+    """Return the replicas that one metric needs; None without measurements.
 
     Args:
         now: Unix time, in seconds.
@@ -167,7 +167,7 @@ def limit(now: float, replicas: int, wanted: int, state: HpaState, policy: Scali
 
 
 def _speed_limit(now: float, replicas: int, state: HpaState, rules: ScalingRules, sign: int) -> int:
-    """Return the furthest number in a direction: 1 for more replicas, -1 for fewer."""
+    """Return the furthest number of replicas, upwards for the sign 1."""
     if rules.select_policy == "Disabled":
         return replicas
     limits = []
@@ -186,7 +186,7 @@ def _speed_limit(now: float, replicas: int, state: HpaState, rules: ScalingRules
 def _by_metrics(
     now: float, replicas: int, samples: Samples, policy: ScalingPolicy
 ) -> tuple[int | None, str]:
-    """Return the largest proposal of all metrics, and the metric; None if nothing may change."""
+    """Return the largest proposal and its reason; None for no change."""
     targets: list[tuple[str, float, bool]] = [
         (policy.metric, policy.target, policy.target_unit == "percent")
     ]
@@ -225,7 +225,10 @@ def _decided(
 def _recent(
     items: tuple[tuple[float, int], ...], now: float, period_s: float
 ) -> tuple[tuple[float, int], ...]:
-    """Return the items of a period; those of the future remain if the clock is set back."""
+    """Return the items of a period.
+
+    Times in the future remain if the clock is set back.
+    """
     return tuple(item for item in items if now - period_s < item[0] <= now)
 
 

@@ -112,7 +112,10 @@ def step(
 
 
 def _not_after(now: float, state: KpaState) -> KpaState:
-    """Return the state without times in the future, which remain if the clock is set back."""
+    """Return the state without times in the future.
+
+    They remain if the clock is set back.
+    """
     times = (state.panic_at, state.in_path_since, state.activity_since, *dict(state.delayed))
     if max(time or 0.0 for time in times) <= now:
         return state
@@ -128,7 +131,7 @@ def _not_after(now: float, state: KpaState) -> KpaState:
 def _by_load(
     now: float, stable: float, panic: float, load: Load, state: KpaState, policy: ScalingPolicy
 ) -> tuple[int, str, KpaState]:
-    """Return the number that the load needs, why, and the state with panic and delay."""
+    """Return the replicas that the load needs, why, and the state."""
     ready, target = max(1, load.ready), policy.load_per_replica
     most = math.ceil(policy.max_scale_up_rate * ready)
     least = math.floor(ready / policy.max_scale_down_rate) if load.reachable else 0
@@ -168,14 +171,14 @@ def _with_panic(now: float, pressure: float, state: KpaState, policy: ScalingPol
 def _delayed(
     now: float, want: int, kept: tuple[tuple[float, int], ...], delay_s: float
 ) -> tuple[tuple[float, int], ...]:
-    """Return the numbers that may become the largest within the delay, in decreasing order."""
+    """Return candidates for the largest number within the delay, decreasing."""
     oldest = math.floor(now / KPA_TICK_S) - math.ceil(delay_s / KPA_TICK_S)
     valid = ((at, n) for at, n in kept if n > want and math.floor(at / KPA_TICK_S) > oldest)
     return (*valid, (now, want))
 
 
 def _excess_burst(load: Load, policy: ScalingPolicy) -> int:
-    """Return the load that ready replicas could take beyond the burst to absorb."""
+    """Return the spare capacity beyond the burst to absorb."""
     if policy.target_burst_capacity <= 0:
         return -1 if policy.target_burst_capacity < 0 else 0
     free = load.ready * policy.capacity - (load.panic or 0.0)
@@ -209,7 +212,7 @@ def _to_zero(
 def _wait_for_zero(
     now: float, inactive_s: float, load: Load, state: KpaState, policy: ScalingPolicy
 ) -> str:
-    """Return what the stop of an inactive endpoint's last replica waits for, if anything."""
+    """Return why an inactive endpoint's last replica must not stop yet."""
     if not load.activator_in_path and policy.target_burst_capacity != -1:
         return "waits for the activator"
     if inactive_s < policy.retention_s:

@@ -221,7 +221,8 @@ class ScalingPolicy(_Document):
 
     @property
     def panic_window_s(self) -> float:
-        """Length of the panic window; at least two buckets, as the newest may still be empty."""
+        """Length of the panic window."""
+        # At least two buckets: at a decision, the newest may still be empty.
         return max(2 * BUCKET_S, self.window_s * self.panic_window_percent / 100)
 
     @property

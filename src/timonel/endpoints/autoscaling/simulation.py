@@ -1,4 +1,4 @@
-"""Replay a trace against the autoscaler, with a model of replicas that start and serve.
+"""Replay traces of load against the autoscaler.
 
 Requests are a fluid: their number is real, and those of one second are alike. Each second, arrivals
 join the requests in flight, of which ready replicas serve as many at once as they can, in order of
@@ -109,7 +109,7 @@ class Simulation:
 
     @property
     def over_target_s(self) -> int:
-        """Seconds in which more requests were in flight than ready replicas take at once."""
+        """Seconds with more requests in flight than ready replicas take."""
         return int(np.count_nonzero(self.in_flight > self.ready * self.slots + 1e-9))
 
     @property
@@ -119,7 +119,10 @@ class Simulation:
 
     @cached_property
     def latencies_s(self) -> Levels:
-        """Latency of the requests of each second; those without an end count until then."""
+        """Latency of the requests of each second.
+
+        Requests that still wait at the end count until then.
+        """
         arrived = np.cumsum(self.arrivals)
         started = np.concatenate([[0.0], np.maximum.accumulate(arrived - self.waiting)])
         middle = arrived - self.arrivals / 2
@@ -213,8 +216,9 @@ def simulate(
     if policy.metric == "memory" or policy.further_metrics:
         raise SpecError("memory cannot be simulated", hint="simulate one other metric")
     slots = model.slots(policy)
-    is_open = trace.unit == "rps"
-    levels = np.random.default_rng(seed).poisson(trace.levels) if is_open else trace.levels
+    levels = trace.levels
+    if trace.unit == "rps":
+        levels = np.random.default_rng(seed).poisson(levels).astype(np.float64)
     fleet = _Fleet(policy.clamp(policy.initial_replicas))
     state = AutoscalerState.begin(0.0, policy, fleet.ready)
     decision = Decision(fleet.ready)
@@ -224,15 +228,9 @@ def simulate(
     for second, level in enumerate(levels.tolist()):
         fleet.advance(second)
         capacity = fleet.ready * slots
-        before = in_flight
-        if is_open:
-            in_flight, average = _served(before, level, capacity, model.service_s)
-            count = level
-        else:
-            in_flight = average = level
-            count = max(0.0, min(level, capacity) / model.service_s + level - before)
-        waiting = max(0.0, in_flight - capacity)
-        columns.append((count, average, waiting, fleet.requested, fleet.ready))
+        count, in_flight, average = _flow(trace.unit, level, in_flight, capacity, model.service_s)
+        excess = max(0.0, in_flight - capacity)
+        columns.append((count, average, excess, fleet.requested, fleet.ready))
         load = count if policy.metric == "rps" else average
         state = record(second, load, state, policy)
         busy += min(average, capacity) if policy.metric == "cpu" else load
@@ -240,29 +238,38 @@ def simulate(
         now = second + 1.0
         if now < next_tick and (count == 0 or decision.replicas):
             continue
-        next_tick = max(next_tick, now + policy.tick_s) if now >= next_tick else next_tick
+        if now >= next_tick:
+            next_tick = now + policy.tick_s
         seen = _seen(now, fleet, decision, busy / tick_seconds, slots, policy)
         decided, state = decider(now, seen, state, policy)
         busy, tick_seconds = 0.0, 0
-        if decided.replicas > _MAX_REPLICAS:
-            raise SpecError(
-                f"the trace needs more than {_MAX_REPLICAS} replicas", hint="set max_replicas"
-            )
         if decided.replicas != decision.replicas or decided.panicking != decision.panicking:
             decisions.append((now, decided))
         fleet.resize(decided.replicas, now + model.startup_s)
         decision = decided
-    table = np.array(columns)
-    return Simulation(
-        table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.int64),
-        table[:, 4].astype(np.int64), tuple(decisions), model, slots,
-    )  # fmt: skip
+    arrived, averages, waiting, requested, ready = np.array(columns).T
+    if requested.max() > _MAX_REPLICAS:
+        raise SpecError(
+            f"the trace needs more than {_MAX_REPLICAS} replicas", hint="set max_replicas"
+        )
+    counts = (requested.astype(np.int64), ready.astype(np.int64))
+    return Simulation(arrived, averages, waiting, *counts, tuple(decisions), model, slots)
+
+
+def _flow(
+    unit: str, level: float, in_flight: float, capacity: float, service_s: float
+) -> tuple[float, float, float]:
+    """Return arrivals of a second, requests in flight after it, and their average."""
+    if unit == "rps":
+        return level, *_served(in_flight, level, capacity, service_s)
+    answered = min(level, capacity) / service_s
+    return max(0.0, answered + level - in_flight), level, level
 
 
 def _served(
     in_flight: float, arrivals: float, capacity: float, service_s: float
 ) -> tuple[float, float]:
-    """Return the requests in flight at the end of a second, and their average during it."""
+    """Return the requests in flight after a second, and their average."""
     if in_flight <= capacity and arrivals * service_s <= capacity:
         # All are served at once: the number approaches arrivals times service time.
         level = arrivals * service_s
@@ -278,7 +285,11 @@ def _served(
 def _seen(
     now: float, fleet: _Fleet, decision: Decision, load: float, slots: float, policy: ScalingPolicy
 ) -> Replicas:
-    """Return what the autoscaler sees; a load is that of all replicas since the last decision."""
+    """Return what the autoscaler sees.
+
+    Args:
+        load: Load of all replicas since the last decision.
+    """
     samples: dict[str, list[ReplicaSample]] = {}
     if policy.algorithm == "hpa":
         starting = fleet.requested - fleet.ready

@@ -38,7 +38,7 @@ class Trace:
 
 
 def load_trace(trace: str) -> Trace:
-    """Return the trace of a CSV file, or the made-up one of this name.
+    """Read a trace from a CSV file, or make one up.
 
     Args:
         trace: A file, or one of `TRACES`.
@@ -136,14 +136,14 @@ def step(low: float = 1.0, high: float = 50.0, at_s: int = 300, seconds: int = 1
 
 
 def spike(low: float = 1.0, high: float = 50.0, at_s: int = 300, for_s: int = 120) -> Trace:
-    """Return a number of clients that is high for a short time, within half an hour."""
+    """Return half an hour with a short spike of clients."""
     second = np.arange(1800)
     is_high = (second >= at_s) & (second < at_s + for_s)
     return Trace(np.where(is_high, high, low), "concurrency")
 
 
 def diurnal(high: float = 500.0, days: int = 3, base: float = 0.02) -> Trace:
-    """Return days with a quiet night, a steep start of office hours, a lunch and an evening.
+    """Return days with quiet nights and steep office hours.
 
     Args:
         high: Largest number of requests per second.

@@ -34,11 +34,11 @@ class Window:
 
     @classmethod
     def of(cls, window_s: float, bucket_s: float = 1.0) -> Window:
-        """Return an empty window of this length; an incomplete bucket counts as one."""
+        """Return an empty window, rounded up to whole buckets."""
         return cls(max(1, math.ceil(window_s / bucket_s)), bucket_s)
 
     def record(self, now: float, value: float) -> Window:
-        """Add a value to the bucket of ``now``; one that is older than the window is ignored."""
+        """Add a value; one that is older than the window is ignored."""
         bucket, sums = math.floor(now / self.bucket_s), self.sums
         ahead = bucket - self.newest
         if not sums or ahead >= self.size:
@@ -53,7 +53,10 @@ class Window:
         return replace(self, sums=(*padded[:at], padded[at] + value, *padded[at + 1 :]))
 
     def average(self, now: float, aggregation: Aggregation = "linear") -> float | None:
-        """Return the average per bucket, rounded down to a millionth; None without any data."""
+        """Return the average per bucket; None without any data.
+
+        A linear average is rounded down to a millionth, as in Knative.
+        """
         late = max(0, math.floor(now / self.bucket_s) - self.newest)
         if not self.sums or late > self.size:
             return None
