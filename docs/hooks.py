@@ -19,6 +19,7 @@ from timonel.cli.main import app
 from timonel.edge.convert_options import ConvertOptions
 from timonel.endpoints.autoscaling import policy
 from timonel.endpoints.autoscaling.policy_files import parse_policy
+from timonel.endpoints.deploy_options import DeployOptions
 from timonel.errors import TimonelError
 from timonel.options import options_of
 from timonel.serving.serve_options import ServeOptions
@@ -77,6 +78,7 @@ def on_files(files: Files, config: Any) -> Files:
         "reference/tuning-yaml.md": tuning_yaml(),
         "reference/scaling-policy.md": scaling_policy(),
         "reference/serve.md": python_options("serve", ServeOptions),
+        "reference/deploy.md": python_options("deploy", DeployOptions),
         "reference/models-convert.md": python_options(
             "edge.convert_version", ConvertOptions, "models convert"
         ),

@@ -50,6 +50,7 @@ PYTHON_ONLY = {
     "progress",  # its displays
     "notify",
     "on_ready",
+    "on_change",
     "block",  # the opposite of --detach
 }
 CLI_ONLY = {"json", "top", "help"}
@@ -123,7 +124,7 @@ def function(name: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", ["convert", "train", "tune", "export", "serve", "predict"])
+@pytest.mark.parametrize("name", ["convert", "train", "tune", "export", "serve", "deploy", "predict"])
 def test_the_command_line_has_the_same_names_and_defaults(name: str) -> None:
     typed, called = command_line(name), function(name)
     assert typed.keys() == called.keys()

@@ -61,7 +61,7 @@ def test_the_references_are_written_from_the_code(site: Path) -> None:
     assert all(key in tuning_yaml for key in ("maxParallelTrials", "parameterName", "scaleTier"))
     policies = (site / "reference" / "scaling-policy" / "index.html").read_text()
     assert all(key in policies for key in ("scale_down_delay_s", "lead_s", "selectPolicy"))
-    for name, option in (("train", "checkpoint_steps"), ("serve", "rest_port")):
+    for name, option in (("train", "checkpoint_steps"), ("serve", "rest_port"), ("deploy", "port")):
         assert option in (site / "reference" / name / "index.html").read_text()
     errors = (site / "reference" / "errors" / "index.html").read_text()
     assert "UserCodeError" in errors
