@@ -7,7 +7,7 @@ WHEEL_VENV ?= .venv-wheel
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-browser bench-peers lock-peers test-soak test-soak-serving test-browser clean
+.PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-endpoints bench-browser bench-peers lock-peers test-soak test-soak-serving test-browser clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -73,6 +73,9 @@ bench: bench-main-path bench-training bench-serving bench-tuning ## run all benc
 
 bench-main-path: $(VENV)/.ready ## measure the path from raw files to the first prediction
 	$(BIN)/python benchmarks/main_path.py
+
+bench-endpoints: $(VENV)/.ready ## measure the gateway and starts from zero (needs wrk and h2load)
+	$(BIN)/python benchmarks/endpoints.py
 
 bench-workspace: $(VENV)/.ready ## compare a workspace in a bucket with one in a folder
 	$(BIN)/python benchmarks/workspace.py

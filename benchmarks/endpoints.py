@@ -1,0 +1,287 @@
+"""Endpoints: what the gateway costs, and how long a request to an endpoint at zero takes.
+
+Each figure is a pair from the same run: through the gateway, and at the replicas themselves, in
+turns. Models are those of the benchmark of serving: S (a small dense model) and M (MobileNetV2).
+It needs wrk and h2load (Debian: apt install wrk nghttp2-client).
+
+usage: endpoints.py [--rounds 5] [--seconds 6] [--output benchmarks/results/endpoints.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import _load
+import _measure
+import _served
+import numpy as np
+from _cores import told
+from _load import Sample, Target
+from _main_job import HERE, free_port
+
+from timonel.endpoints import Endpoint, deploy
+from timonel.storage import Workspace, find_workspace
+
+_RATE = 500
+_CONNECTIONS = 10
+_IDLE = {"window_s": 6, "scale_to_zero_grace_s": 0, "min_replicas": 0, "max_replicas": 1}
+_GOALS = {
+    "added p50 at 500 requests/s": "0.5 ms",
+    "added p99 at 500 requests/s": "2 ms",
+    "requests/s, M, one replica": "0.95",
+    "requests/s, S, two replicas": "0.85",
+    "first answer from zero, S": "0.33",
+    "first answer from zero, M": "0.33",
+}
+_BARE = """
+import json, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+import numpy as np
+import tensorflow as tf
+
+call = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
+(name,) = call.structured_input_signature[1]
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        found = call(**{name: tf.constant(np.array(body["instances"], np.float32))})
+        text = json.dumps({"predictions": next(iter(found.values())).numpy().tolist()}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+HTTPServer(("127.0.0.1", int(sys.argv[2])), Handler).serve_forever()
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=6)
+    parser.add_argument("--output", type=Path, default=HERE / "results" / "endpoints.md")
+    options = parser.parse_args()
+    _load.require_tools()
+    models = _served.models()
+    rows: list[tuple[str, str, str, str]] = []
+    with tempfile.TemporaryDirectory(prefix="timonel-bench-") as name:
+        folder = Path(name)
+        workspace = find_workspace(folder / ".timonel")
+        for case in ("S", "M"):
+            shutil.copytree(models.folder / models.cases[case].model, _place(workspace, case))
+        bodies = {case: _body(folder, models.cases[case].x, case) for case in ("S", "M")}
+        bench = Bench(workspace, bodies, options.rounds, options.seconds, folder / "h2load.log")
+        rows += bench.latency()
+        rows += bench.throughput("M", 1)
+        rows += bench.throughput("S", 2)
+        rows += bench.cold_start("S")
+        rows += bench.cold_start("M")
+    page = report(rows, options.rounds)
+    print(page)
+    options.output.write_text(page)
+
+
+def _place(workspace: Workspace, case: str) -> Path:
+    place = workspace.models / case.lower()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def _body(folder: Path, x: np.ndarray, case: str) -> Path:
+    path = folder / f"{case}.json"
+    path.write_text(json.dumps({"instances": x.tolist()}))
+    return path
+
+
+class Bench:
+    """Measures endpoints of a workspace."""
+
+    def __init__(
+        self, workspace: Workspace, bodies: dict[str, Path], rounds: int, seconds: float, log: Path
+    ) -> None:
+        self._workspace = workspace
+        self._bodies = bodies
+        self._rounds = rounds
+        self._seconds = seconds
+        self._log = log
+
+    def latency(self) -> list[tuple[str, str, str, str]]:
+        """Compare latencies at a steady rate."""
+        with self._deployed("S", 1) as (endpoint, replicas):
+            pairs = self._pairs(
+                lambda url: _load.rest_at_rate(
+                    self._target("S", url), _CONNECTIONS, _RATE, self._seconds, self._log
+                ),
+                endpoint.url,
+                replicas[0],
+            )
+        rows = []
+        for what in ("p50", "p99"):
+            through = statistics.median(getattr(gate, f"{what}_ms") for gate, _ in pairs)
+            bare = statistics.median(getattr(direct, f"{what}_ms") for _, direct in pairs)
+            rows.append(
+                (
+                    f"added {what} at {_RATE} requests/s",
+                    f"{through:.2f} ms",
+                    f"{bare:.2f} ms",
+                    f"{through - bare:.2f} ms",
+                )
+            )
+        return rows
+
+    def throughput(self, case: str, replicas: int) -> list[tuple[str, str, str, str]]:
+        """Compare requests per second as fast as they are answered."""
+        connections = 8 * replicas
+        with self._deployed(case, replicas) as (endpoint, urls):
+
+            def gate(_: str) -> Sample:
+                return _load.rest(self._target(case, endpoint.url), connections, self._seconds)
+
+            def bare(_: str) -> Sample:
+                found: list[Sample] = []
+                threads = [
+                    threading.Thread(
+                        target=lambda url=url: found.append(
+                            _load.rest(
+                                self._target(case, url), connections // replicas, self._seconds
+                            )
+                        )
+                    )
+                    for url in urls
+                ]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                return Sample(sum(each.rate for each in found), 0, 0)
+
+            pairs = [(gate(""), bare("")) for _ in range(self._rounds + 1)][1:]
+        ratio = statistics.median(one.rate / other.rate for one, other in pairs)
+        words = ("one", "two")[replicas - 1]
+        return [
+            (
+                f"requests/s, {case}, {words} replica{'s' if replicas > 1 else ''}",
+                f"{statistics.median(one.rate for one, _ in pairs):.0f}",
+                f"{statistics.median(other.rate for _, other in pairs):.0f}",
+                f"{ratio:.2f}",
+            )
+        ]
+
+    def cold_start(self, case: str) -> list[tuple[str, str, str, str]]:
+        """Compare the first answer of an endpoint at zero with that of a new bare server."""
+        pairs = []
+        with self._deployed(case, 1) as (endpoint, _):
+            endpoint.change("idle", scaling={**endpoint.spec.scaling.model_dump(), **_IDLE})
+            for _ in range(self._rounds):
+                while endpoint.state != "idle" or any(
+                    service.replicas for service in endpoint.services.values()
+                ):
+                    time.sleep(0.1)
+                gate = _timed(lambda: self._ask(case, f"{endpoint.url}/v1/models/{case.lower()}"))
+                pairs.append((gate, self._bare_start(case)))
+        ratio = statistics.median(one / other for one, other in pairs)
+        return [
+            (
+                f"first answer from zero, {case}",
+                f"{statistics.median(one for one, _ in pairs):.2f} s",
+                f"{statistics.median(other for _, other in pairs):.2f} s",
+                f"{ratio:.2f}",
+            )
+        ]
+
+    def _bare_start(self, case: str) -> float:
+        port = free_port()
+        model = self._workspace.models / case.lower() / "1"
+        begun = time.perf_counter()
+        with subprocess.Popen(
+            [sys.executable, "-c", _BARE, str(model), str(port)],
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        ) as process:
+            while True:
+                with contextlib.suppress(OSError):
+                    self._ask(case, f"http://127.0.0.1:{port}/x")
+                    break
+                time.sleep(0.02)
+            took = time.perf_counter() - begun
+            process.kill()
+        return took
+
+    def _ask(self, case: str, url: str) -> None:
+        request = urllib.request.Request(f"{url}:predict", self._bodies[case].read_bytes())
+        with urllib.request.urlopen(request, timeout=120) as response:
+            assert "predictions" in json.load(response)
+
+    def _pairs(
+        self, measure: Callable[[str], Sample], gate: str, bare: str
+    ) -> list[tuple[Sample, Sample]]:
+        # The first round warms up.
+        return [(measure(gate), measure(bare)) for _ in range(self._rounds + 1)][1:]
+
+    def _target(self, case: str, url: str) -> Target:
+        return Target(f"{url}/v1/models/{case.lower()}:predict", self._bodies[case], 20)
+
+    @contextlib.contextmanager
+    def _deployed(self, case: str, replicas: int) -> Iterator[tuple[Endpoint, list[str]]]:
+        """Deploy a model; yield the endpoint and the addresses of its replicas."""
+        endpoint = deploy(
+            case.lower(),
+            workspace=self._workspace,
+            port=free_port(),
+            min_replicas=replicas,
+            max_replicas=replicas,
+        )
+        try:
+            while len(ready := endpoint.services[1].ready) < replicas:
+                time.sleep(0.1)
+            yield endpoint, [f"http://{replica.addresses['http']}" for replica in ready]
+        finally:
+            endpoint.delete()
+
+
+def _timed(work: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def report(rows: list[tuple[str, str, str, str]], rounds: int) -> str:
+    """Return the page."""
+    lines = [
+        "# Endpoints",
+        "",
+        (
+            f"Medians of {rounds} rounds in turns; {_measure.machine()}; commit {_measure.commit()}. "
+            f"{told().capitalize()} where wrk sends the load."
+        ),
+        "",
+        "| | endpoint | bare | difference or ratio | goal |",
+        "|---|---|---|---|---|",
+        *(f"| {' | '.join(row)} | {_GOALS[row[0]]} |" for row in rows),
+        "",
+        (
+            "'bare' is the same replica without the gateway; for first answers, a new process of a "
+            "program of 25 lines that imports TensorFlow, loads the SavedModel and answers with "
+            "Python's `http.server`."
+        ),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
