@@ -124,7 +124,9 @@ def function(name: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", ["convert", "train", "tune", "export", "serve", "deploy", "predict"])
+@pytest.mark.parametrize(
+    "name", ["convert", "train", "tune", "export", "serve", "deploy", "predict"]
+)
 def test_the_command_line_has_the_same_names_and_defaults(name: str) -> None:
     typed, called = command_line(name), function(name)
     assert typed.keys() == called.keys()

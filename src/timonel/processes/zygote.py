@@ -15,6 +15,7 @@ import random
 import select
 import signal
 import socket
+import struct
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -25,6 +26,16 @@ from timonel.processes.loop import Loop
 from timonel.processes.tree import reap
 
 MESSAGE_BYTES = 1 << 17
+_CREDENTIALS = struct.Struct("3i")
+# Read by libraries when they are imported or loaded.
+_PREFIXES = (
+    *("ABSL_", "CUDA_", "GLIBC_", "GRPC_", "JAX_", "JE_ARROW_", "KERAS_", "KMP_", "LC_", "LD_"),
+    *("MALLOC_", "MKL_", "MPL", "NUMEXPR_", "NVIDIA_", "OMP_", "OPENBLAS_", "PYTHON", "TF_"),
+    "XLA_",
+)
+_NAMES = frozenset({"HOME", "LANG", "PATH", "TMPDIR", "TZ", "VIRTUAL_ENV"})
+# The cluster description differs by task and is read when a cluster is created.
+_PER_TASK = frozenset({"TF_CONFIG"})
 _T = TypeVar("_T")
 _OPENBLAS_SETTERS = (
     "scipy_openblas_set_num_threads64_",
@@ -208,6 +219,22 @@ def single_threaded_environment(env: Mapping[str, str]) -> dict[str, str]:
         # and pyarrow's allocator a background thread that frees memory.
         "JE_ARROW_MALLOC_CONF": ",".join(filter(None, [arrow, "background_thread:false"])),
     }
+
+
+def import_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that may affect imports."""
+    return {
+        name: value
+        for name, value in env.items()
+        if (name.startswith(_PREFIXES) or name in _NAMES) and name not in _PER_TASK
+    }
+
+
+def is_same_user(connection: socket.socket) -> bool:
+    """Whether the peer of a connection belongs to this user."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(raw)
+    return bool(uid == os.getuid())
 
 
 def extra_threads() -> str | None:

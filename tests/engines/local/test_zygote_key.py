@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from timonel.engines.local.zygote_key import (
-    import_environment,
     is_current,
     loaded_files,
     write_stamps,
     zygote_key,
 )
+from timonel.processes.zygote import import_environment
 
 
 def test_only_what_an_import_may_see_counts() -> None:

@@ -18,7 +18,9 @@ from timonel.endpoints.control.activator import Activator
 from timonel.endpoints.control.plan import Plan, has_ready, initial_replicas, plan, route
 from timonel.endpoints.control.scaling import Scaler
 from timonel.endpoints.control.scrape import Load, LoadReader
-from timonel.endpoints.control.service import SERVICE
+from timonel.endpoints.control.service import SERVICE, apply_current
+from timonel.endpoints.control.warm import SERVICE as WARM
+from timonel.endpoints.control.warm import uses_tensorflow, warm_environment, warm_service
 from timonel.endpoints.folder import (
     EndpointFolder,
     EndpointStatus,
@@ -54,14 +56,17 @@ class Endpoint:
         self.status = folder.status()
         self.revisions: list[Revision] = []
         self.scalers: dict[int, Scaler] = {}
+        self.is_warmed = False
         self.obsolete: dict[str, float] = {}
         self.plan: Plan | None = None
         self.error: str | None = None
 
-    def refresh(self) -> None:
+    def refresh(self, workspace: Workspace) -> None:
         """Read new revisions."""
         known = len(self.revisions)
         self.revisions += [self.folder.revision(n) for n in self.folder.numbers()[known:]]
+        if len(self.revisions) > known:
+            self.is_warmed = uses_tensorflow(self.latest.spec, workspace)
 
     @property
     def latest(self) -> Revision:
@@ -178,8 +183,9 @@ class Controller:
                 endpoint.folder.remove()
                 del self._endpoints[name]
             return
-        endpoint.refresh()
-        planned = plan(endpoint.revisions, endpoint.status, own, self._workspace.uri)
+        endpoint.refresh(self._workspace)
+        env = warm_environment(self._sockets)
+        planned = plan(endpoint.revisions, endpoint.status, own, self._workspace.uri, env)
         endpoint.plan = planned
         changed = (planned.routed, planned.proved) != (
             endpoint.status.routed,
@@ -256,23 +262,26 @@ class Controller:
         )
 
     async def _run_gateway(self) -> None:
-        """Start Envoy, or replace it by another release."""
-        found = self._services.get(gateway.SERVICE)
-        # One whose supervisor does not answer still forwards requests.
-        running = (ServiceState.ACTIVE, ServiceState.UNRESPONSIVE)
-        if found is not None and found.state in running:
-            return
-        path = self._files.write_bootstrap(bootstrap(self._places, _MAX_CONNECTIONS))
-        revision = 1 if found is None else found.revision
-        spec = gateway.gateway_service(path, self._sockets, revision)
-        await asyncio.to_thread(self._engine.apply, spec)
+        """Start Envoy and the warm zygote."""
+        # One whose supervisor does not answer still works.
+        states = (ServiceState.ACTIVE, ServiceState.UNRESPONSIVE)
+        running = {name for name, each in self._services.items() if each.state in states}
+        if gateway.SERVICE not in running:
+            path = self._files.write_bootstrap(bootstrap(self._places, _MAX_CONNECTIONS))
+            spec = gateway.gateway_service(path, self._sockets)
+            await asyncio.to_thread(apply_current, self._engine, spec)
+        is_needed = any(endpoint.is_warmed for endpoint in self._endpoints.values())
+        if is_needed and WARM not in running:
+            await asyncio.to_thread(apply_current, self._engine, warm_service(self._sockets))
+        elif WARM in self._services and not is_needed:
+            await self._delete({WARM: self._services[WARM]})
 
     async def _scrape(self, now: float) -> None:
         """Measure the load of all replicas."""
         addresses = {
             f"{replica.name}.{replica.restarts}": replica.addresses["http"]
             for name, service in self._services.items()
-            if name != gateway.SERVICE
+            if name not in (gateway.SERVICE, WARM, SERVICE)
             for replica in service.ready
             if "http" in replica.addresses
         }
@@ -369,7 +378,7 @@ class Controller:
         with exclusive(self._workspace.endpoints / ".lock"):
             if list_endpoints(self._workspace.endpoints):
                 return False
-            for name in (gateway.SERVICE, SERVICE):
+            for name in (gateway.SERVICE, WARM, SERVICE):
                 with contextlib.suppress(NotFoundError):
                     self._engine.delete(name)
             return True

@@ -41,6 +41,7 @@ def plan(
     status: EndpointStatus,
     services: Mapping[str, ServiceStatus],
     workspace: str,
+    env: Mapping[str, str] | None = None,
 ) -> Plan:
     """Return what the services and the traffic of an endpoint should be.
 
@@ -49,6 +50,7 @@ def plan(
         status: The last published status.
         services: Services by name.
         workspace: URI of the workspace.
+        env: Environment variables of replicas.
     """
     latest = revisions[-1]
     name = latest.spec.name
@@ -72,7 +74,7 @@ def plan(
     if not missing and routed is latest:
         needed = dict.fromkeys(wanted, latest)
     specs = {
-        version: _service(revisions, revision, version, workspace)
+        version: _service(revisions, revision, version, workspace, env or {})
         for version, revision in sorted(needed.items())
     }
     return Plan(specs, routed.number, tuple(v for v in proved if v in needed), message)
@@ -111,23 +113,29 @@ def initial_replicas(
 
 
 def _service(
-    revisions: Sequence[Revision], revision: Revision, version: int, workspace: str
+    revisions: Sequence[Revision],
+    revision: Revision,
+    version: int,
+    workspace: str,
+    env: Mapping[str, str],
 ) -> ServiceSpec:
     """Return the service of a version. Its number is that of the first revision that had it so.
 
     So a rollback keeps the replicas that still run.
     """
-    spec = _template(revision.spec, version, workspace)
+    spec = _template(revision.spec, version, workspace, env)
     same = (
         each.number
         for each in revisions
         if version in each.spec.traffic.versions
-        and _template(each.spec, version, workspace) == spec
+        and _template(each.spec, version, workspace, env) == spec
     )
     return spec.model_copy(update={"revision": min(same, default=revision.number)})
 
 
-def _template(spec: EndpointSpec, version: int, workspace: str) -> ServiceSpec:
+def _template(
+    spec: EndpointSpec, version: int, workspace: str, env: Mapping[str, str]
+) -> ServiceSpec:
     listen = ("--host", "$(HOST)", "--rest-port", "$(PORT_HTTP)", "--grpc-port", "$(PORT_GRPC)")
     return ServiceSpec(
         name=service_name(spec.name, version),
@@ -139,6 +147,7 @@ def _template(spec: EndpointSpec, version: int, workspace: str) -> ServiceSpec:
             "--drain-s", f"{DRAIN_S:g}",
             *(text.replace("$", "$$") for text in spec.server_args),
         ),
+        env=env,
         ports=PROTOCOLS,
         check=HealthCheck(port="http", ready_path="/readyz", alive_path="/livez"),
         # Envoy has noticed by then.

@@ -5,12 +5,28 @@ from __future__ import annotations
 import time
 
 from timonel.engines import HealthCheck, ServiceEngine, ServiceSpec, ServiceState
-from timonel.errors import EngineError, NotFoundError
+from timonel.errors import EngineError, NotFoundError, SpecError
 from timonel.storage import Workspace
 
 SERVICE = "endpoints-controller"
 _TIMEOUT_S = 60.0
 _POLL_S = 0.1
+
+
+def apply_current(engine: ServiceEngine, spec: ServiceSpec) -> None:
+    """Apply the specification of this release, as another revision if it differs from the last.
+
+    Raises:
+        EngineError: The service is being deleted, or the engine cannot start it.
+    """
+    try:
+        revision = engine.service(spec.name).revision
+    except NotFoundError:
+        revision = 1
+    try:
+        engine.apply(spec.model_copy(update={"revision": revision}))
+    except SpecError:  # an earlier release applied other contents
+        engine.apply(spec.model_copy(update={"revision": revision + 1}))
 
 
 def run_control(workspace: Workspace, engine: ServiceEngine) -> None:
@@ -38,7 +54,7 @@ def run_control(workspace: Workspace, engine: ServiceEngine) -> None:
         if state is ServiceState.ACTIVE:
             return
         try:
-            engine.apply(spec)
+            apply_current(engine, spec)
         except EngineError:
             # The one before is about to end, as the last endpoint was deleted.
             if state is not ServiceState.DELETING or time.monotonic() > deadline:

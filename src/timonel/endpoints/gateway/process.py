@@ -60,13 +60,12 @@ def envoy_binary() -> str:
     return found
 
 
-def gateway_service(bootstrap: Path, sockets: Path, revision: int) -> ServiceSpec:
+def gateway_service(bootstrap: Path, sockets: Path) -> ServiceSpec:
     """Return the service that runs Envoy.
 
     Args:
         bootstrap: Bootstrap configuration.
         sockets: Folder of the admin sockets.
-        revision: Revision number of the service.
     """
     ready = {
         "name": "ready",
@@ -79,7 +78,6 @@ def gateway_service(bootstrap: Path, sockets: Path, revision: int) -> ServiceSpe
     )
     return ServiceSpec(
         name=SERVICE,
-        revision=revision,
         command=(
             envoy_binary(),
             "--config-path",

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from timonel.engines.agent.agent import run_agent
 from timonel.engines.local.run_module import run_module
-from timonel.engines.local.zygote_client import DEFAULT_LINGER_S, is_same_user
+from timonel.engines.local.zygote_client import DEFAULT_LINGER_S
 from timonel.engines.local.zygote_key import loaded_files, write_stamps
 from timonel.processes.memory import is_memory_scarce
 from timonel.processes.tree import (
@@ -29,7 +29,7 @@ from timonel.processes.tree import (
     mark_process,
     name_process,
 )
-from timonel.processes.zygote import Zygote, ZygoteError, preload
+from timonel.processes.zygote import Zygote, ZygoteError, is_same_user, preload
 from timonel.storage import exclusive
 
 FIRST_REQUEST_S = 30.0

@@ -12,16 +12,21 @@ import json
 import os
 import socket
 import stat
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from timonel.engines.local.zygote_key import import_environment, is_current, zygote_key
+from timonel.engines.local.zygote_key import is_current, zygote_key
 from timonel.errors import SpecError, TimonelError
 from timonel.processes.tree import RESERVED, RESERVED_BYTES
-from timonel.processes.zygote import ForkedChild, ZygoteError, single_threaded_environment
+from timonel.processes.zygote import (
+    ForkedChild,
+    ZygoteError,
+    import_environment,
+    is_same_user,
+    single_threaded_environment,
+)
 from timonel.storage import exclusive
 from timonel.units import parse_seconds
 
@@ -29,7 +34,6 @@ LINGER = "TIMONEL_WARM_LINGER"
 """Environment variable: a zygote's idle time in seconds; 0 ends it with its job."""
 DEFAULT_LINGER_S = 600.0
 _BACKLOG = 128
-_CREDENTIALS = struct.Struct("3i")
 
 
 def ensure_zygote(preload: Sequence[str], env: Mapping[str, str]) -> None:
@@ -77,13 +81,6 @@ def request_agent(
         connection.close()
         raise
     return ForkedChild(connection)
-
-
-def is_same_user(connection: socket.socket) -> bool:
-    """Whether the peer of a connection belongs to this user."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, uid, _ = _CREDENTIALS.unpack(raw)
-    return bool(uid == os.getuid())
 
 
 def zygote_environment(env: Mapping[str, str]) -> dict[str, str]:

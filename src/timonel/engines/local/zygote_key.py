@@ -15,17 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from timonel.processes.zygote import import_environment
 from timonel.storage import write_text
 
-# Read by libraries when they are imported or loaded.
-_PREFIXES = (
-    *("ABSL_", "CUDA_", "GLIBC_", "GRPC_", "JAX_", "JE_ARROW_", "KERAS_", "KMP_", "LC_", "LD_"),
-    *("MALLOC_", "MKL_", "MPL", "NUMEXPR_", "NVIDIA_", "OMP_", "OPENBLAS_", "PYTHON", "TF_"),
-    "XLA_",
-)
-_NAMES = frozenset({"HOME", "LANG", "PATH", "TMPDIR", "TZ", "VIRTUAL_ENV"})
-# The cluster description differs by task and is read when a cluster is created.
-_PER_TASK = frozenset({"TF_CONFIG"})
 _NAMESPACES = ("ipc", "mnt", "net", "pid", "user", "uts")
 _LIMITS = tuple(name for name in dir(resource) if name.startswith("RLIMIT_"))
 
@@ -43,15 +35,6 @@ def zygote_key(preload: Sequence[str], env: Mapping[str, str]) -> str:
     }
     text = json.dumps(parts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
-def import_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that may affect imports."""
-    return {
-        name: value
-        for name, value in env.items()
-        if (name.startswith(_PREFIXES) or name in _NAMES) and name not in _PER_TASK
-    }
 
 
 def loaded_files(before_ns: int) -> Stamps:

@@ -103,10 +103,15 @@ class ComputeZygote(Zygote):
         self._is_over = not self.answer(self._control)
 
 
-def main(descriptor: int) -> int:
-    """Prepare the runtime, then fork on request until the connection ends."""
+def ignore_signals() -> None:
+    """Ignore the signals that are meant for the server."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
+
+
+def main(descriptor: int) -> int:
+    """Prepare the runtime, then fork on request until the connection ends."""
+    ignore_signals()
     name_process("timonel zygote")
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -117,7 +122,7 @@ def main(descriptor: int) -> int:
         settings = json.loads(control.recv(MESSAGE_BYTES))
         sys.path[:] = settings["path"]
         try:
-            runtime = preload(lambda: _prepared(settings["runtime"]))
+            runtime = preload(lambda: prepared(settings["runtime"]))
         except Exception as error:  # noqa: BLE001 - reported to the server
             _LOG.exception("cannot prepare the runtime")
             control.send(json.dumps({"refused": f"{type(error).__name__}: {error}"}).encode())
@@ -128,7 +133,8 @@ def main(descriptor: int) -> int:
     return 0
 
 
-def _prepared(reference: str) -> Runtime:
+def prepared(reference: str) -> Runtime:
+    """Return a runtime that is ready to be forked, by ``module:attribute``."""
     module, _, attribute = reference.partition(":")
     runtime: Runtime = getattr(importlib.import_module(module), attribute)()
     runtime.prepare()

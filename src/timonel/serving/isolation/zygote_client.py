@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import select
 import socket
@@ -20,7 +21,10 @@ from timonel.processes.zygote import (
     ZygoteError,
     single_threaded_environment,
 )
+from timonel.serving.isolation.warm_client import connect_warm
 from timonel.serving.status import Code, StatusError
+
+_LOG = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S = 5.0
 
@@ -47,7 +51,8 @@ class ForkOrder:
 class ZygoteClient:
     """A zygote that forks compute processes; owned by this object. Thread-safe.
 
-    Starting it takes as long as importing the runtime's modules; `fork` waits for that.
+    Starting it takes as long as importing the runtime's modules; `fork` waits for that. A warm
+    zygote (`timonel.serving.isolation.warm`), if there is a suitable one, has done that already.
 
     Args:
         runtime: The runtime's factory, as ``module:attribute``.
@@ -57,29 +62,42 @@ class ZygoteClient:
         self._lock = threading.Lock()
         self._is_ready = False
         self._refusal: str | None = None
-        self._control, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = single_threaded_environment(os.environ)
+        changed = [name for name in environment if environment[name] != os.environ.get(name)]
+        self._settings = {
+            "runtime": runtime,
+            "path": sys.path,
+            "environment": {name: os.environ.get(name) for name in changed},
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        warm = connect_warm(self._settings)
+        if warm is None:
+            self._spawn()
+        else:
+            self._control = warm
+
+    def _spawn(self) -> None:
+        self._control, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         module = "timonel.serving.isolation.zygote"
         with child_end:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", module, str(child_end.fileno())],
                 stdin=subprocess.DEVNULL,
-                env=environment,
+                env=single_threaded_environment(os.environ),
                 pass_fds=(child_end.fileno(),),
             )
-        changed = [name for name in environment if environment[name] != os.environ.get(name)]
-        settings = {
-            "runtime": runtime,
-            "path": sys.path,
-            "environment": {name: os.environ.get(name) for name in changed},
-        }
         with contextlib.suppress(OSError):  # it is gone, which `wait_until_ready` reports
-            self._control.send(json.dumps(settings).encode())
+            self._control.send(json.dumps(self._settings).encode())
 
     @property
-    def pid(self) -> int:
-        """Process ID of the zygote."""
-        return self._process.pid
+    def pid(self) -> int | None:
+        """Process ID of the zygote; None if a warm zygote forked it."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether it was forked by a warm zygote."""
+        return self._process is None
 
     @property
     def is_over(self) -> bool:
@@ -131,21 +149,34 @@ class ZygoteClient:
         """End the zygote and all processes it has forked."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
-        try:
-            self._process.wait(_CLOSE_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        if self._process is not None:
+            try:
+                self._process.wait(_CLOSE_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
         with self._lock:
             self._control.close()
 
     def _receive_refusal(self) -> str | None:
         """Wait for the zygote's first message; return why it cannot fork, if so."""
+        answer = self._receive()
+        if self._process is None and "ready" not in answer:
+            _LOG.info("no warm zygote: %s", answer.get("refused", "it ended"))
+            self._control.close()
+            self._spawn()
+            answer = self._receive()
+        if answer:
+            refusal: str | None = answer.get("refused")
+            return refusal
+        code = 0 if self._process is None else self._process.wait()
+        return f"the zygote of the compute processes {describe_exit(code)}"
+
+    def _receive(self) -> dict[str, Any]:
+        """Receive the zygote's first message; an empty one if it has ended."""
         try:
             message = self._control.recv(MESSAGE_BYTES)
         except OSError:
             message = b""
-        if not message:
-            return f"the zygote of the compute processes {describe_exit(self._process.wait())}"
-        refusal: str | None = json.loads(message).get("refused")
-        return refusal
+        answer: dict[str, Any] = json.loads(message or b"{}")
+        return answer

@@ -1,0 +1,57 @@
+"""Connect to a warm zygote; see `timonel.serving.isolation.warm`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from timonel._version import __version__
+from timonel.processes.zygote import MESSAGE_BYTES, import_environment
+
+WARM_ZYGOTE = "TIMONEL_WARM_ZYGOTE"
+"""Variable with the path of the warm zygote's Unix socket."""
+
+
+def imports() -> dict[str, str]:
+    """Return what two processes must have in common for one to import for the other."""
+    libraries = {name: importlib.metadata.version(name) for name in ("tensorflow", "keras")}
+    return {**import_environment(os.environ), **libraries, "timonel": __version__}
+
+
+def connect_warm(settings: Mapping[str, Any]) -> socket.socket | None:
+    """Ask the warm zygote for a zygote of this server, which answers like a spawned one.
+
+    Its output goes where that of this process goes. Its answer is ``ready``, or ``refused`` if it
+    was started with other settings.
+
+    Args:
+        settings: ``runtime``, ``path`` and ``environment``, as for a spawned zygote.
+
+    Returns:
+        A connection; None if there is no warm zygote.
+    """
+    path = os.environ.get(WARM_ZYGOTE)
+    if not path:
+        return None
+    request = {
+        **settings,
+        "cwd": str(Path.cwd()),
+        "environ": dict(os.environ),
+        "imports": imports(),
+    }
+    message = json.dumps(request).encode()
+    if len(message) > MESSAGE_BYTES:
+        return None
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.connect(path)
+        socket.send_fds(connection, [message], [1, 2])
+    except OSError:
+        connection.close()
+        return None
+    return connection
