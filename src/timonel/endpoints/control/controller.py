@@ -16,6 +16,7 @@ from pathlib import Path
 
 from timonel.endpoints.control.activator import Activator
 from timonel.endpoints.control.plan import Plan, has_ready, initial_replicas, plan, route
+from timonel.endpoints.control.rollouts import Rollouts, View
 from timonel.endpoints.control.scaling import Scaler
 from timonel.endpoints.control.scrape import Load, LoadReader
 from timonel.endpoints.control.service import SERVICE
@@ -93,6 +94,7 @@ class Controller:
         self._endpoints: dict[str, Endpoint] = {}
         self._services: dict[str, ServiceStatus] = {}
         self._reader = LoadReader()
+        self._rollouts = Rollouts()
         self._wake = asyncio.Event()
         self._rejected: dict[str, str] = {}
         self._scraped_at = self._published_at = 0.0
@@ -139,6 +141,7 @@ class Controller:
         if now - self._scraped_at >= _SCRAPE_S or now < self._scraped_at:
             self._scraped_at = now
             await self._scrape(now)
+            await self._roll(now)
         for endpoint in self._endpoints.values():
             await self._guarded(endpoint, self._scale(endpoint, now))
         await self._release()
@@ -291,6 +294,19 @@ class Controller:
                     total = Load(total.concurrency * scale, total.rate * scale)
                 if known or not found:
                     scaler.record(now, total, self.activator.held.get(key, 0))
+
+    async def _roll(self, now: float) -> None:
+        """Take a step of each rollout."""
+        found = self._services.get(gateway.SERVICE)
+        replicas = () if found is None else found.ready
+        names = [f"{replica.name}.{replica.restarts}" for replica in replicas]
+        admins = dict(zip(names, self._admins(replicas), strict=True))
+        views = [
+            View(each.folder, tuple(each.revisions), each.status)
+            for each in self._endpoints.values()
+            if each.plan is not None
+        ]
+        await asyncio.to_thread(self._rollouts.step, now, views, admins)
 
     async def _scale(self, endpoint: Endpoint, now: float) -> None:
         """Set the number of replicas of each version."""

@@ -72,6 +72,8 @@ def bootstrap(places: Places, max_connections: int) -> Json:
     """Return the part of Envoy's configuration that is read once."""
     return {
         "node": {"id": "gateway", "cluster": "timonel"},
+        # Envoy adds values to its histograms at this interval.
+        "stats_flush_interval": "1s",
         "dynamic_resources": {
             "lds_config": _file(places, "listeners"),
             "cds_config": _file(places, "clusters"),
@@ -239,7 +241,12 @@ def _unlimited() -> Json:
 
 
 def _listener(spec: EndpointSpec, places: Places) -> Json:
-    filters = [*access_filters(spec.access), _filter("grpc_web", "grpc_web.v3.GrpcWeb")]
+    filters = [
+        *access_filters(spec.access),
+        _filter("grpc_web", "grpc_web.v3.GrpcWeb"),
+        # Counts the status codes of gRPC, whose HTTP status is always 200.
+        _filter("grpc_stats", "grpc_stats.v3.FilterConfig"),
+    ]
     chain: Json = {"filters": [_manager(spec, places, _table(spec.name), filters)]}
     if spec.access.tls is not None:
         chain["transport_socket"] = tls_context(spec.access.tls)
