@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from timonel.endpoints.folder import Revision
 from timonel.endpoints.rollouts.counts import Counts
-from timonel.endpoints.rollouts.guards import Check, parse_guards
+from timonel.endpoints.rollouts.guards import AGREEMENT, Check, parse_guards
 from timonel.errors import CorruptError, NotFoundError, SpecError
 from timonel.storage import document, read_document, write_document
 from timonel.storage.atomic import append_line, create_bytes
@@ -96,9 +96,12 @@ class Rollout(_Document):
     @classmethod
     def _check_guards(cls, guards: tuple[str, ...]) -> tuple[str, ...]:
         try:
-            return tuple(str(guard) for guard in parse_guards(",".join(guards)))
+            parsed = parse_guards(",".join(guards))
         except SpecError as error:
             raise ValueError(str(error)) from error
+        if any(guard.metric == AGREEMENT for guard in parsed):
+            raise ValueError("answers of versions are not compared yet: leave agreement out")
+        return tuple(map(str, parsed))
 
 
 class RolloutState(_Document):
