@@ -47,6 +47,7 @@ FORMATS: Mapping[str, int] = {
     "endpoint-status": 1,
     "rollout": 1,
     "rollout-state": 1,
+    "autoscaler": 1,
 }
 """Format number that this release writes for each kind of document."""
 

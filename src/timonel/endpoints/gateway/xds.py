@@ -48,11 +48,13 @@ class Route:
         spec: The endpoint.
         traffic: The traffic that applies, which may be that of an earlier revision.
         ready: Addresses (``host:port``) of ready replicas, by version and name of port.
+        api_keys: API keys by client, if the endpoint requires them.
     """
 
     spec: EndpointSpec
     traffic: Traffic
     ready: Mapping[int, Mapping[Protocol, Sequence[str]]] = field(default_factory=dict)
+    api_keys: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ def files(routes: Sequence[Route], places: Places) -> dict[str, Json]:
     for route in routes:
         content[_table(route.spec.name)] = _resources([_routes(route)])
     content["listeners"] = _resources(
-        [_hold_listener(places), *(_listener(route.spec, places) for route in routes)]
+        [_hold_listener(places), *(_listener(route, places) for route in routes)]
     )
     return content
 
@@ -240,9 +242,10 @@ def _unlimited() -> Json:
     }
 
 
-def _listener(spec: EndpointSpec, places: Places) -> Json:
+def _listener(route: Route, places: Places) -> Json:
+    spec = route.spec
     filters = [
-        *access_filters(spec.access),
+        *access_filters(spec.access, route.api_keys),
         _filter("grpc_web", "grpc_web.v3.GrpcWeb"),
         # Counts the status codes of gRPC, whose HTTP status is always 200.
         _filter("grpc_stats", "grpc_stats.v3.FilterConfig"),
