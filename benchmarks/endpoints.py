@@ -265,7 +265,8 @@ def report(rows: list[tuple[str, str, str, str]], rounds: int) -> str:
         "# Endpoints",
         "",
         (
-            f"Medians of {rounds} rounds in turns; {_measure.machine()}; commit {_measure.commit()}. "
+            f"Medians of {rounds} rounds in turns; {_measure.machine()}; "
+            f"commit {_measure.commit()}. "
             f"{told().capitalize()} where wrk sends the load."
         ),
         "",

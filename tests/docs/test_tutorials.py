@@ -66,7 +66,7 @@ def test_a_tutorial_does_what_it_shows(page: str, reader: dict[str, Path]) -> No
         assert '"version": 1' in versions[1]
         assert "stopped server" in printed[-1]
     if page == "endpoint":
-        assert "version 1 says" in printed[2]
+        assert "version 1 says" in printed[1]
         assert printed[-1] == "deleted digits\n"
 
 

@@ -315,6 +315,36 @@ def test_keys_are_required(endpoints: Endpoints, tmp_path: Path) -> None:
         open_endpoint(endpoints.workspace, "guarded")
 
 
+def test_keys_change_with_their_file(endpoints: Endpoints, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    old, new = {"x-api-key": "0123456789abcdef"}, {"x-api-key": "fedcba9876543210"}
+    keys.write_text("shop=0123456789abcdef\n")
+    guarded = endpoints.deploy("digits/2", name="guarded", api_keys=keys)
+    try:
+        assert predict(guarded, headers=old).status_code == 200
+        keys.write_text("shop=fedcba9876543210\n")
+        until(lambda: predict(guarded, headers=new).status_code == 200, 20)
+        until(lambda: predict(guarded, headers=old).status_code == 401, 20)
+        keys.write_text("shop=short\n")
+        until(lambda: "its keys stay as they were" in (guarded.status.message or ""), 20)
+        assert "line 1" in (guarded.status.message or "")
+        before = guarded.status.at
+        assert endpoints.kill_control()  # the next one finds the keys in Envoy's configuration
+        until(lambda: guarded.status.at > before + 2)
+        assert predict(guarded, headers=new).status_code == 200
+        assert predict(guarded).status_code == 401
+        assert "its keys stay as they were" in (guarded.status.message or "")
+        # Other endpoints still change.
+        other = endpoints.deploy("digits/3", name="other")
+        assert predict(other).status_code == 200
+        other.delete()
+        keys.write_text("shop=0123456789abcdef\n")
+        until(lambda: predict(guarded, headers=old).status_code == 200, 20)
+        until(lambda: guarded.status.message is None, 20)
+    finally:
+        guarded.delete()
+
+
 def test_two_changes_at_once_are_not_mixed(endpoint: Endpoint) -> None:
     before = endpoint.revision.number
     with ThreadPoolExecutor(4) as pool:

@@ -57,7 +57,9 @@ ENTRIES = (
     CommandEntry("data", LOOK, "Convert, list, show and verify datasets."),
     CommandEntry("servers", LOOK, "List and stop running servers."),
     CommandEntry(
-        "endpoints", LOOK, "List, show, scale, split, roll back, simulate and delete endpoints."
+        "endpoints",
+        LOOK,
+        "List, show, scale, split, roll out, roll back, simulate and delete endpoints.",
     ),
     CommandEntry("keys", LOOK, "Create, list and revoke API keys of servers."),
     CommandEntry("logs", KEEP, "Print the output of a job's tasks.", group="jobs"),

@@ -44,15 +44,10 @@ def check_spec(spec: EndpointSpec, workspace: Workspace) -> None:
 
     Raises:
         NotFoundError: A version or a file does not exist.
-        SpecError: An argument of the server belongs to the gateway, the replicas cannot be scaled
-            by this metric, or a file is invalid.
+        SpecError: An argument of the server belongs to the gateway, a memory target has no
+            reference, or a file is invalid.
     """
-    if spec.scaling.algorithm == "hpa":
-        # Nothing measures the CPU and memory of single replicas.
-        raise SpecError(
-            f"the algorithm hpa, by {spec.scaling.metric}, has no measurements here",
-            hint="scale by concurrency or rps with the algorithm kpa",
-        )
+    _check_requests(spec)
     for argument in spec.server_args:
         if argument.partition("=")[0] in _RESERVED_ARGS:
             raise SpecError(
@@ -67,6 +62,19 @@ def check_spec(spec: EndpointSpec, workspace: Workspace) -> None:
             raise NotFoundError(f"no such file: {file}")
     if keys is not None:
         read_api_keys(Path(keys))
+
+
+def _check_requests(spec: EndpointSpec) -> None:
+    """Check that a target in percent has a requested amount; that of CPUs is one by default."""
+    scaling = spec.scaling
+    metrics = {each.metric for each in scaling.further_metrics}
+    if scaling.metric == "memory" and scaling.target_unit == "percent":
+        metrics.add("memory")
+    if "memory" in metrics and spec.resources.memory_bytes is None:
+        raise SpecError(
+            "a memory target in percent needs the memory that a replica requests",
+            hint="give --memory, such as 2GiB, or the target in MiB",
+        )
 
 
 def free_port(host: str, workspace: Workspace) -> int:

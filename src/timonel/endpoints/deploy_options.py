@@ -87,6 +87,25 @@ class DeployOptions(TypedDict, total=False):
             SCALING,
         ),
     ]
+    cpus: Annotated[
+        float | None,
+        Option(
+            None,
+            "CPUs that a replica requests. A CPU target is a percentage of them.",
+            SCALING,
+            computed="1 as the reference of a target",
+        ),
+    ]
+    memory: Annotated[
+        int | str | None,
+        Option(
+            None,
+            "Memory that a replica requests. A memory target is a percentage of it.",
+            SCALING,
+            computed="unstated",
+            metavar="SIZE",
+        ),
+    ]
     tls_cert: Annotated[
         Reference | None,
         Option(None, "Serve over TLS with this certificate chain, in PEM.", ACCESS),

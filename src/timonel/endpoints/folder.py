@@ -6,6 +6,7 @@
   <name>/revisions/<number>.json   endpoint-revision documents, write-once
   <name>/deleted                exists once the endpoint is to be deleted
   <name>/status.json            endpoint-status document, written by the control plane
+  <name>/autoscalers/<version>.json   autoscaler documents, written by the control plane
 """
 
 from __future__ import annotations
@@ -13,16 +14,22 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from timonel.endpoints.autoscaling import AutoscalerState
 from timonel.endpoints.spec import EndpointSpec
-from timonel.errors import AlreadyExistsError, CorruptError, EngineError, NotFoundError
+from timonel.errors import (
+    AlreadyExistsError,
+    CorruptError,
+    EngineError,
+    NotFoundError,
+)
 from timonel.storage import document, read_document, write_document
-from timonel.storage.atomic import aside_name, create_bytes
+from timonel.storage.atomic import aside_name, create_bytes, unwritable
 
 
 class _Document(BaseModel):
@@ -192,6 +199,39 @@ class EndpointFolder:
             return EndpointStatus.model_validate(body)
         except (NotFoundError, CorruptError, ValueError):
             return EndpointStatus()  # observed anew by the control plane
+
+    def write_autoscaler(self, version: int, state: AutoscalerState) -> None:
+        """Save the state of a version's autoscaler."""
+        path = self._autoscaler(version)
+        try:
+            path.parent.mkdir(exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise unwritable(path.parent, error) from error
+        write_document(path, "autoscaler", {"state": json.loads(state.to_json())})
+
+    def autoscaler(self, version: int) -> AutoscalerState | None:
+        """Return the saved state of a version's autoscaler; None without a document.
+
+        Raises:
+            CorruptError: The document is damaged.
+            FormatError: A newer release wrote it, or the state cannot be read.
+            InputError: The document cannot be read.
+        """
+        path = self._autoscaler(version)
+        try:
+            body = read_document(path, "autoscaler")
+        except NotFoundError:
+            return None
+        return AutoscalerState.from_json(json.dumps(body.get("state")))
+
+    def remove_autoscalers(self, kept: Collection[int]) -> None:
+        """Remove the states of versions other than these."""
+        for path in (self.root / "autoscalers").glob("[0-9]*.json"):
+            if path.stem not in {str(version) for version in kept}:
+                path.unlink(missing_ok=True)
+
+    def _autoscaler(self, version: int) -> Path:
+        return self.root / "autoscalers" / f"{version}.json"
 
     def _path(self, number: int) -> Path:
         return self.root / "revisions" / f"{number:06d}.json"

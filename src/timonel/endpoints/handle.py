@@ -7,13 +7,21 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from timonel.endpoints import folder as folders
 from timonel.endpoints.checks import check_spec, validated
 from timonel.endpoints.control.service import SERVICE, run_control
 from timonel.endpoints.folder import EndpointFolder, EndpointStatus, Revision
 from timonel.endpoints.gateway.process import SERVICE as GATEWAY
-from timonel.endpoints.spec import EndpointSpec
+from timonel.endpoints.rollouts.documents import (
+    Command,
+    RolloutFolder,
+    latest_rollout,
+    new_rollout,
+    rollouts,
+)
+from timonel.endpoints.spec import EndpointSpec, Traffic
 from timonel.engines import ServiceEngine, ServiceState, ServiceStatus, get_service_engine
 from timonel.errors import EngineError, NotFoundError, ServingError, SpecError
 from timonel.storage import Workspace, exclusive
@@ -146,6 +154,74 @@ class Endpoint:
         spec = self.folder.revision(number).spec
         check_spec(spec, self.workspace)
         return record(self.workspace, spec, f"rollback to {number}", after=numbers[-1])
+
+    @property
+    def rollouts(self) -> list[RolloutFolder]:
+        """All rollouts, oldest first."""
+        return rollouts(self.folder.root)
+
+    def find_rollout(self, number: int | None = None) -> RolloutFolder:
+        """Return a rollout; the latest by default.
+
+        Raises:
+            NotFoundError: No such rollout.
+        """
+        known = {each.number: each for each in self.rollouts}
+        if not known:
+            raise NotFoundError(f"{self.name} has no rollout", hint="start one with --to VERSION")
+        if number is not None and number not in known:
+            raise NotFoundError(
+                f"{self.name} has no rollout {number}", hint=f"it has 1 to {max(known)}"
+            )
+        return known[number or max(known)]
+
+    def rollout(self, to: int, **fields: Any) -> RolloutFolder:
+        """Start a rollout of a version; the control plane carries it out.
+
+        Args:
+            to: The version.
+            **fields: Other fields of `Rollout`.
+
+        Raises:
+            SpecError: A field is invalid, or the endpoint has no single version now.
+            NotFoundError: No such version.
+            EngineError: Another rollout goes on.
+        """
+        revision = self.folder.revision()
+        with locked(self.workspace):
+            current = latest_rollout(self.folder.root)
+            if current is not None and not current.has_ended:
+                raise EngineError(
+                    f"rollout {current.number} of {self.name} goes on",
+                    hint=f"end it with 'timonel endpoints rollout {self.name} --abort'",
+                )
+            made = new_rollout(revision, to, time.time(), fields)
+            percent = {made.base: 100 - made.steps[0], made.to: made.steps[0]}
+            traffic = {**revision.spec.traffic.model_dump(), "percent": percent}
+            check_spec(
+                revision.spec.model_copy(update={"traffic": Traffic(**traffic)}), self.workspace
+            )
+            number = 1 if current is None else current.number + 1
+            documents = RolloutFolder(self.folder.root / "rollouts", number)
+            documents.create(made)
+            run_control(self.workspace, engine_of(self.workspace))
+        return documents
+
+    def command_rollout(self, command: Command) -> RolloutFolder:
+        """Pause, resume or abort the rollout that goes on.
+
+        Raises:
+            NotFoundError: There is none.
+        """
+        with locked(self.workspace):
+            current = latest_rollout(self.folder.root)
+            if current is None or current.has_ended:
+                raise NotFoundError(
+                    f"no rollout of {self.name} goes on", hint="start one with --to VERSION"
+                )
+            current.command(command, time.time())
+            run_control(self.workspace, engine_of(self.workspace))
+        return current
 
     def log_sources(self) -> list[tuple[str, str]]:
         """Return replicas of versions, the gateway and the control plane, each with its service."""

@@ -22,6 +22,7 @@ from timonel.serving.references import resolve, split_reference
 from timonel.serving.settings import Specific
 from timonel.storage import Workspace, find_workspace, is_local, local_path
 from timonel.storage.workspace import bucket_error
+from timonel.units import parse_bytes
 
 
 @documented(DeployOptions)
@@ -93,6 +94,7 @@ def _fields(options: DeployOptions, before: EndpointSpec | None) -> dict[str, An
     fields["limits"] = {**fields.get("limits", {}), **limits}
     fields["access"] = {**fields.get("access", {}), **_access(given)}
     fields["scaling"] = _scaling(given, None if before is None else before.scaling)
+    fields["resources"] = {**fields.get("resources", {}), **_resources(given)}
     return fields
 
 
@@ -122,6 +124,13 @@ def _access(given: dict[str, Any]) -> dict[str, Any]:
     if "allow_host" in given:
         access["hosts"] = tuple(given["allow_host"])
     return access
+
+
+def _resources(given: dict[str, Any]) -> dict[str, Any]:
+    found = {"cpus": given["cpus"]} if "cpus" in given else {}
+    if "memory" in given:
+        found["memory_bytes"] = parse_bytes(given["memory"])
+    return found
 
 
 def _scaling(given: dict[str, Any], before: ScalingPolicy | None) -> dict[str, Any]:

@@ -31,6 +31,8 @@ _STAT_STATE = 0
 _STAT_PARENT = 1
 _STAT_USER = 11
 _STAT_SYSTEM = 12
+_STAT_CHILDREN_USER = 13
+_STAT_CHILDREN_SYSTEM = 14
 _STAT_START = 19
 _STAT_ENV_START = 47
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -110,10 +112,32 @@ def is_stopped(pid: int) -> bool:
 
 def cpu_s(pid: int) -> float:
     """Return the CPU time of a process in seconds, including all threads."""
+    return _cpu_times(pid)[0]
+
+
+def tree_cpu_s(root: int, below: Collection[int]) -> tuple[float, float]:
+    """Return the CPU time of a process, and that of its descendants, in seconds.
+
+    A process that has ended counts once its parent has waited for it.
+
+    Args:
+        root: PID of the process.
+        below: Its descendants.
+    """
+    own_s, children_s = _cpu_times(root)
+    return own_s, children_s + sum(sum(_cpu_times(pid)) for pid in below)
+
+
+def _cpu_times(pid: int) -> tuple[float, float]:
+    """Return the CPU time of a process, and of those that it has waited for, in seconds."""
     stat = _stat(pid)
     if stat is None:
-        return 0.0
-    return (int(stat[_STAT_USER]) + int(stat[_STAT_SYSTEM])) / os.sysconf("SC_CLK_TCK")
+        return 0.0, 0.0
+    ticks = os.sysconf("SC_CLK_TCK")
+    return (
+        (int(stat[_STAT_USER]) + int(stat[_STAT_SYSTEM])) / ticks,
+        (int(stat[_STAT_CHILDREN_USER]) + int(stat[_STAT_CHILDREN_SYSTEM])) / ticks,
+    )
 
 
 def die_with_parent(parent_pid: int) -> None:

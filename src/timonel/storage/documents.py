@@ -45,6 +45,9 @@ FORMATS: Mapping[str, int] = {
     "study": 1,
     "endpoint-revision": 1,
     "endpoint-status": 1,
+    "rollout": 1,
+    "rollout-state": 1,
+    "autoscaler": 1,
 }
 """Format number that this release writes for each kind of document."""
 

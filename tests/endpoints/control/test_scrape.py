@@ -14,11 +14,15 @@ timonel_requests_total{api="predict",code="OK",model="digits"} 3.0
 timonel_requests_total{api="predict",code="INTERNAL",model="a} b"} 2.0
 timonel_request_concurrency 0.5
 timonel_request_concurrency_seconds_total 12.5
+timonel_memory_bytes{process="server"} 1000.0
+timonel_memory_bytes{process="compute"} 24.0
+timonel_cpu_seconds_total{process="server"} 1.5
+timonel_cpu_seconds_total{process="compute"} 2.0
 """
 
 
 def test_totals_of_a_server() -> None:
-    assert parse_totals(METRICS, 7.0) == Totals(7.0, 12.5, 5.0)
+    assert parse_totals(METRICS, 7.0) == Totals(7.0, 12.5, 5.0, 3.5, 1024.0)
 
 
 @pytest.mark.parametrize("body", [b"", b"hello", b"timonel_request_concurrency_seconds_total x\n"])

@@ -37,11 +37,11 @@ def test_bad_files_of_keys(tmp_path: Path, text: str, message: str) -> None:
 
 def test_a_missing_file_of_keys(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot read the file of API keys"):
-        access_filters(Access(api_keys=str(tmp_path / "none")))
+        read_api_keys(tmp_path / "none")
 
 
 def test_tokens_need_an_expiry() -> None:
-    (found,) = access_filters(Access(jwt=Jwt(issuer="https://i", audience="a", jwks="/j")))
+    (found,) = access_filters(Access(jwt=Jwt(issuer="https://i", audience="a", jwks="/j")), {})
     provider = found["typed_config"]["providers"]["issuer"]
     assert (provider["audiences"], provider["require_expiration"]) == (["a"], True)
-    assert access_filters(Access()) == []
+    assert access_filters(Access(), {}) == []

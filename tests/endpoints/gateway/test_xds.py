@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,11 +122,10 @@ def test_hosts_are_checked_on_loopback_addresses(host: str, domains: list[str]) 
 def test_envoy_accepts_it(tmp_path_factory: pytest.TempPathFactory, traffic: Traffic) -> None:
     """All resources at once, as static ones: `--mode validate` does not read dynamic ones."""
     place = tmp_path_factory.mktemp("xds")
-    keys, jwks = place / "keys", place / "jwks"
-    keys.write_text("shop=0123456789abcdef\n")
-    jwks.write_text('{"keys": []}')
-    access = {"api_keys": str(keys)}
-    made = files([route(traffic, access=access)], Places(place, place / "activator.sock"))
+    guarded = replace(
+        route(traffic, access={"api_keys": "/keys"}), api_keys={"shop": "0123456789abcdef"}
+    )
+    made = files([guarded], Places(place, place / "activator.sock"))
     for name, content in made.items():
         (place / name).mkdir()
         (place / name / "current.json").write_text(json.dumps(content))

@@ -17,9 +17,8 @@ from timonel.serving.telemetry.monitor import (
     RECENT,
     Monitor,
     count_versions,
-    memory_bytes,
-    proportional_bytes,
 )
+from timonel.serving.telemetry.resources import Usage
 from timonel.testing.runtimes import FakeModel
 
 
@@ -142,7 +141,10 @@ def test_own_names_tell_versions_signatures_and_stages_apart():
 
 
 def test_batches_loads_warmups_and_logs():
-    monitor = Monitor(versions=lambda: {("m", "AVAILABLE"): 2}, memory=lambda: {"server": 5})
+    monitor = Monitor(
+        versions=lambda: {("m", "AVAILABLE"): 2},
+        usage=lambda: Usage({"server": 5}, {"compute": 2.5}),
+    )
     key = BatchKey("m", 3, DEFAULT_SIGNATURE)
     monitor.batch(key, rows=6, padded_rows=2, queue_s=(0.001, 0.003), compute_s=0.01)
     monitor.loaded(PathKey("m", 3, "/models/m/3", Code.OK), 2.0)
@@ -155,6 +157,7 @@ def test_batches_loads_warmups_and_logs():
     assert value(monitor, "timonel_batch_queue_seconds_sum", **of_batch) == pytest.approx(0.004)
     assert value(monitor, "timonel_versions", model="m", state="AVAILABLE") == 2
     assert value(monitor, "timonel_memory_bytes", process="server") == 5
+    assert value(monitor, "timonel_cpu_seconds_total", process="compute") == 2.5
     batching = ":tensorflow:serving:batching_session:"
     assert value(monitor, f"{batching}wrapped_run_count") == 1
     assert value(monitor, f"{batching}queuing_latency_count") == 2
@@ -229,8 +232,3 @@ def test_a_call_leaves_its_marks_in_the_observation(monkeypatch):
     with pytest.raises(StatusError), plane.call(ModelSpec("m", 9), context):
         pass
     assert count_versions(catalogue) == {("m", "AVAILABLE"): 1}
-
-
-def test_memory_is_that_of_this_process():
-    assert memory_bytes()["server"] > 10_000_000
-    assert proportional_bytes(2**22 + 1) == 0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from timonel.endpoints import Endpoint
     from timonel.endpoints.folder import Revision
 
-app = noun("List, show, scale, split, roll back, simulate and delete endpoints.")
+app = noun("List, show, scale, split, roll out, roll back, simulate and delete endpoints.")
 
 EndpointRef = Annotated[str, typer.Argument(help="Name of the endpoint.", metavar="ENDPOINT")]
 
@@ -101,6 +101,84 @@ def rollback(
     """Return to an earlier revision, which gets a new number."""
     found = _open(ctx, endpoint)
     _print_revision(found, found.rollback(to), json=json)
+
+
+@app.command(cls=StyledCommand)
+def rollout(
+    ctx: typer.Context,
+    endpoint: EndpointRef,
+    *,
+    to: Annotated[
+        int | None,
+        typer.Option(min=1, help="Start a rollout of this version.", metavar="VERSION"),
+    ] = None,
+    steps: Annotated[
+        str, typer.Option(help="Percentages of requests.", metavar="PERCENT,...")
+    ] = "5,25,50,100",
+    interval: Annotated[str, typer.Option(help="Shortest time of a step.", metavar="TIME")] = "60s",
+    guard: Annotated[
+        str,
+        typer.Option(
+            help="Conditions that the version must meet: error_rate, rejection_rate, p50, p90, "
+            "p95, p99 or agreement, such as error_rate<1%,p99<1.2x.",
+            metavar="CONDITION,...",
+        ),
+    ] = "error_rate<1%",
+    min_requests: Annotated[
+        int, typer.Option(min=1, help="Requests of the version in each step, at least.")
+    ] = 100,
+    alpha: Annotated[
+        float, typer.Option(help="Probability to roll back a version that meets all conditions.")
+    ] = 0.05,
+    beta: Annotated[
+        float, typer.Option(help="Probability to promote one that misses a condition by far.")
+    ] = 0.05,
+    pause: Annotated[bool, typer.Option("--pause", help="Stay at the current step.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a paused rollout.")] = False,
+    abort: Annotated[
+        bool, typer.Option("--abort", help="Give all requests to the earlier version.")
+    ] = False,
+    number: Annotated[
+        int | None, typer.Option(min=1, help="Show this rollout. [default: the last]", metavar="N")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write a report to a page FILE.html.", metavar="FILE")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Promote a version step by step, or roll it back if it fails.
+
+    Without an option it shows the last rollout.
+    """
+    from timonel.cli.render import rollouts as render
+    from timonel.cli.render.output import console, print_json
+    from timonel.endpoints.rollouts.documents import Command
+    from timonel.endpoints.rollouts.report import check_ending, write_report
+
+    commands = {Command.PAUSE: pause, Command.RESUME: resume, Command.ABORT: abort}
+    given = [command for command, chosen in commands.items() if chosen]
+    if len(given) + (to is not None) + (number is not None) > 1:
+        raise SpecError("give one of --to, --pause, --resume, --abort and --number")
+    if report is not None:
+        check_ending(report)
+    found = _open(ctx, endpoint)
+    if to is not None:
+        documents = found.rollout(
+            to, steps=_steps(steps), interval_s=interval, guards=(guard,),
+            min_requests=min_requests, alpha=alpha, beta=beta,
+        )  # fmt: skip
+    elif given:
+        documents = found.command_rollout(given[0])
+    else:
+        documents = found.find_rollout(number)
+    if report is not None:
+        write_report(report, documents, found.name)
+    if json:
+        print_json(render.rollout_json(documents))
+        return
+    console().print(render.rollout_page(documents))
+    if report is not None:
+        typer.echo(f"{report} shows it")
 
 
 @app.command(cls=StyledCommand)
@@ -235,6 +313,13 @@ def _percentages(words: list[str]) -> dict[int, int]:
             )
         shares[int(version)] = int(percent)
     return shares
+
+
+def _steps(text: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdecimal() for word in words):
+        raise SpecError(f"expected percentages, got {text!r}", hint="write 5,25,50,100, say")
+    return tuple(int(word) for word in words)
 
 
 def _print_revision(endpoint: Endpoint, revision: Revision, *, json: bool) -> None:

@@ -11,11 +11,16 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from timonel.endpoints.control.activator import Activator
+from timonel.endpoints.control.faults import Faults
+from timonel.endpoints.control.keys import ApiKeys
 from timonel.endpoints.control.plan import Plan, has_ready, initial_replicas, plan, route
+from timonel.endpoints.control.rollouts import Rollouts, View
+from timonel.endpoints.control.samples import replica_key, samples
 from timonel.endpoints.control.scaling import Scaler
 from timonel.endpoints.control.scrape import Load, LoadReader
 from timonel.endpoints.control.service import SERVICE, apply_current
@@ -29,11 +34,12 @@ from timonel.endpoints.folder import (
     list_endpoints,
 )
 from timonel.endpoints.gateway import process as gateway
+from timonel.endpoints.gateway.access import configured_keys
 from timonel.endpoints.gateway.files import ConfigFiles
 from timonel.endpoints.gateway.xds import PROTOCOLS, Places, Route, bootstrap, files
 from timonel.endpoints.spec import service_name
 from timonel.engines import ServiceEngine, ServiceState, ServiceStatus
-from timonel.errors import NotFoundError, TimonelError
+from timonel.errors import NotFoundError
 from timonel.storage import Workspace, exclusive
 
 _PERIOD_S = 0.1
@@ -59,7 +65,8 @@ class Endpoint:
         self.is_warmed = False
         self.obsolete: dict[str, float] = {}
         self.plan: Plan | None = None
-        self.error: str | None = None
+        self.faults = Faults(folder.name)
+        self.keys = ApiKeys(None)
 
     def refresh(self, workspace: Workspace) -> None:
         """Read new revisions."""
@@ -67,6 +74,19 @@ class Endpoint:
         self.revisions += [self.folder.revision(n) for n in self.folder.numbers()[known:]]
         if len(self.revisions) > known:
             self.is_warmed = uses_tensorflow(self.latest.spec, workspace)
+
+    def scaler(self, version: int, now: float, ready: int) -> Scaler:
+        """Return an autoscaler of a version that goes on where an earlier one ended."""
+        saved = None
+        with self.faults.of("autoscaler"):
+            saved = self.folder.autoscaler(version)
+        spec = self.latest.spec
+        made = Scaler(spec.scaling, now, ready, saved)
+        learned = [each.pattern for each in self.scalers.values() if each.pattern is not None]
+        if learned:
+            # The load of the endpoint recurs, whatever its version.
+            made.expect(learned[-1], spec.traffic.percent.get(version, 0) / 100)
+        return made
 
     @property
     def latest(self) -> Revision:
@@ -98,8 +118,10 @@ class Controller:
         self._endpoints: dict[str, Endpoint] = {}
         self._services: dict[str, ServiceStatus] = {}
         self._reader = LoadReader()
+        self._rollouts = Rollouts()
         self._wake = asyncio.Event()
         self._rejected: dict[str, str] = {}
+        self._faults = Faults("gateway")
         self._scraped_at = self._published_at = 0.0
         self.activator = Activator(self._on_hold)
         self.activator_socket = self._places.activator
@@ -108,12 +130,11 @@ class Controller:
         """Run until there is no endpoint left."""
         while True:
             self._wake.clear()
-            try:
-                if not await self._turn():
-                    return
-            except TimonelError as error:
-                # A full disk, say: everything stays as it is until the next turn.
-                logger.error("%s", error)  # noqa: TRY400 - not an error of this program
+            is_last = False
+            with self._faults.of("turn"):
+                is_last = not await self._turn()
+            if is_last:
+                return
             period_s = _HELD_PERIOD_S if self.activator.held else _PERIOD_S
             try:
                 async with asyncio.timeout(period_s):
@@ -136,33 +157,32 @@ class Controller:
         }
         self._find_endpoints()
         for endpoint in list(self._endpoints.values()):
-            await self._guarded(endpoint, self._apply(endpoint, now))
-        self._write_gateway()
+            with endpoint.faults.of("apply"):
+                await self._apply(endpoint, now)
+        # With a full disk, say, Envoy goes on with what it has.
+        with self._faults.of("files"):
+            self._write_gateway(now)
         if not self._endpoints and await asyncio.to_thread(self._end):
             return False
-        await self._run_gateway()
+        with self._faults.of("gateway"):
+            await self._run_gateway()
         if now - self._scraped_at >= _SCRAPE_S or now < self._scraped_at:
             self._scraped_at = now
             await self._scrape(now)
+            with self._faults.of("rollouts"):
+                await self._roll(now)
         for endpoint in self._endpoints.values():
-            await self._guarded(endpoint, self._scale(endpoint, now))
+            with endpoint.faults.of("scale"):
+                await self._scale(endpoint, now)
+            await self._save(endpoint, now)
         await self._release()
         if now - self._published_at >= _STATUS_S or now < self._published_at:
             self._published_at = now
             self._rejected = await asyncio.to_thread(self._rejected_listeners)
             for endpoint in self._endpoints.values():
-                endpoint.folder.write_status(self._status(endpoint, now))
+                with endpoint.faults.of("status"):
+                    endpoint.folder.write_status(self._status(endpoint, now))
         return True
-
-    async def _guarded(self, endpoint: Endpoint, work: object) -> None:
-        """Run a step of one endpoint; its errors do not concern others."""
-        try:
-            await work  # type: ignore[misc]
-            endpoint.error = None
-        except TimonelError as error:
-            if str(error) != endpoint.error:
-                logger.error("%s: %s", endpoint.folder.name, error)  # noqa: TRY400
-            endpoint.error = str(error)
 
     def _find_endpoints(self) -> None:
         found = {folder.name: folder for folder in list_endpoints(self._workspace.endpoints)}
@@ -170,7 +190,8 @@ class Controller:
             del self._endpoints[name]
         for name, folder in found.items():
             if name not in self._endpoints:
-                self._endpoints[name] = Endpoint(folder)
+                self._endpoints[name] = endpoint = Endpoint(folder)
+                endpoint.keys = ApiKeys(configured_keys(self._files.read("listeners"), name))
 
     async def _apply(self, endpoint: Endpoint, now: float) -> None:
         """Create, change and delete the services of an endpoint."""
@@ -215,15 +236,16 @@ class Controller:
     def _find_scalers(
         self, endpoint: Endpoint, planned: Plan, own: dict[str, ServiceStatus], now: float
     ) -> None:
-        policy = endpoint.latest.spec.scaling
+        spec = endpoint.latest.spec
         for version in endpoint.scalers.keys() - planned.services.keys():
             del endpoint.scalers[version]
         for version in planned.services:
             if version not in endpoint.scalers:
                 service = own.get(service_name(endpoint.folder.name, version))
                 ready = 0 if service is None else len(service.ready)
-                endpoint.scalers[version] = Scaler(policy, now, ready)
-            endpoint.scalers[version].configure(policy)
+                endpoint.scalers[version] = endpoint.scaler(version, now, ready)
+            endpoint.scalers[version].configure(spec.scaling)
+        endpoint.folder.remove_autoscalers(planned.services)
 
     async def _delete_obsolete(
         self, endpoint: Endpoint, services: dict[str, ServiceStatus], now: float
@@ -239,16 +261,24 @@ class Controller:
             if service.state is not ServiceState.DELETING:
                 await asyncio.to_thread(self._engine.delete, name)
 
-    def _routes(self) -> list[Route]:
+    def _routes(self, now: float) -> list[Route]:
         routes = []
         for endpoint in self._endpoints.values():
-            if endpoint.plan is not None and endpoint.routed is not None:
-                spec, traffic = endpoint.latest.spec, endpoint.routed.spec.traffic
-                routes.append(route(spec, traffic, self._services))
+            if endpoint.plan is None or endpoint.routed is None:
+                continue
+            spec, traffic = endpoint.latest.spec, endpoint.routed.spec.traffic
+            keys: Mapping[str, str] = {}
+            if spec.access.api_keys is not None:
+                with endpoint.faults.of("keys"):
+                    endpoint.keys.refresh(Path(spec.access.api_keys), now)
+                if endpoint.keys.current is None:
+                    continue
+                keys = endpoint.keys.current
+            routes.append(replace(route(spec, traffic, self._services), api_keys=keys))
         return routes
 
-    def _write_gateway(self) -> None:
-        routes = self._routes()
+    def _write_gateway(self, now: float) -> None:
+        routes = self._routes(now)
         self._files.write(files(routes, self._places))
         self.activator.configure(
             {
@@ -279,7 +309,7 @@ class Controller:
     async def _scrape(self, now: float) -> None:
         """Measure the load of all replicas."""
         addresses = {
-            f"{replica.name}.{replica.restarts}": replica.addresses["http"]
+            replica_key(replica): replica.addresses["http"]
             for name, service in self._services.items()
             if name not in (gateway.SERVICE, WARM, SERVICE)
             for replica in service.ready
@@ -291,7 +321,7 @@ class Controller:
                 key = service_name(name, version)
                 service = self._services.get(key)
                 own = () if service is None else service.ready
-                found = [loads.get(f"{each.name}.{each.restarts}") for each in own]
+                found = [loads.get(replica_key(each)) for each in own]
                 known = [load for load in found if load is not None]
                 total = sum(known, Load())
                 if known and len(known) < len(found):
@@ -300,6 +330,19 @@ class Controller:
                     total = Load(total.concurrency * scale, total.rate * scale)
                 if known or not found:
                     scaler.record(now, total, self.activator.held.get(key, 0))
+
+    async def _roll(self, now: float) -> None:
+        """Take a step of each rollout."""
+        found = self._services.get(gateway.SERVICE)
+        replicas = () if found is None else found.ready
+        names = [f"{replica.name}.{replica.restarts}" for replica in replicas]
+        admins = dict(zip(names, self._admins(replicas), strict=True))
+        views = [
+            View(each.folder, tuple(each.revisions), each.status)
+            for each in self._endpoints.values()
+            if each.plan is not None
+        ]
+        await asyncio.to_thread(self._rollouts.step, now, views, admins)
 
     async def _scale(self, endpoint: Endpoint, now: float) -> None:
         """Set the number of replicas of each version."""
@@ -316,7 +359,19 @@ class Controller:
             if held and not service.requested:
                 scaler.record(now, Load(), held)
             reachable = version in endpoint.latest.spec.traffic.versions
-            decision = scaler.step(now, len(service.ready), service.requested, reachable=reachable)
+            decision = scaler.step(
+                now,
+                len(service.ready),
+                service.requested,
+                reachable=reachable,
+                samples=samples(
+                    now,
+                    service.replicas,
+                    self._reader.average,
+                    scaler.policy,
+                    endpoint.latest.spec.resources,
+                ),
+            )
             shadow = endpoint.latest.spec.traffic.shadow
             is_shadow = shadow is not None and shadow.version == version
             wanted = max(decision.replicas, 1 if held or is_shadow else 0)
@@ -324,6 +379,14 @@ class Controller:
                 logger.info("%s: %d -> %d: %s", key, service.requested, wanted, decision.reason)
                 await asyncio.to_thread(self._engine.scale, key, wanted)
                 self._wake.set()
+
+    async def _save(self, endpoint: Endpoint, now: float) -> None:
+        """Save the states of autoscalers from time to time."""
+        for version, scaler in endpoint.scalers.items():
+            state = scaler.unsaved(now)
+            if state is not None:
+                with endpoint.faults.of(f"save {version}"):
+                    await asyncio.to_thread(endpoint.folder.write_autoscaler, version, state)
 
     async def _release(self) -> None:
         """Release requests to services whose replicas Envoy knows."""
@@ -369,7 +432,7 @@ class Controller:
                 message=messages[-1] if messages else None,
             )
         rejected = self._rejected.get(endpoint.folder.name)
-        message = endpoint.error or (endpoint.plan.message if endpoint.plan else None)
+        message = endpoint.faults.message or (endpoint.plan.message if endpoint.plan else None)
         update = {"versions": versions, "message": message, "rejected": rejected, "at": now}
         return endpoint.status.model_copy(update=update)
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
 from timonel.endpoints.autoscaling import (
     AutoscalerState,
     Decision,
     Replicas,
+    ReplicaSample,
     ScalingPolicy,
     decide,
     record,
 )
+from timonel.endpoints.autoscaling.forecast import Pattern
 from timonel.endpoints.autoscaling.windows import Window
 from timonel.endpoints.control.scrape import Load
+
+_SAVE_S = 10.0
+"""Longest time between two copies of the state on disk; decisions are saved at once."""
 
 
 class Scaler:
@@ -22,12 +30,23 @@ class Scaler:
         now: The time in seconds.
         ready: Ready replicas at the start; more than one begin in panic, as none may stop before
             the averages mean something.
+        saved: State of an earlier process; None to begin without history.
     """
 
-    def __init__(self, policy: ScalingPolicy, now: float, ready: int) -> None:
+    def __init__(
+        self,
+        policy: ScalingPolicy,
+        now: float,
+        ready: int,
+        saved: AutoscalerState | None = None,
+    ) -> None:
         self.policy = policy
         self.decision: Decision | None = None
-        self._state = AutoscalerState.begin(now, policy, ready)
+        if saved is None:
+            self._state = AutoscalerState.begin(now, policy, ready)
+        else:
+            self._state = saved.resume(now, policy, ready)
+        self._save_at = now
         self._rate = Window.of(policy.window_s)
         self._concurrency = Window.of(policy.window_s)
         self._due_at = now
@@ -35,8 +54,28 @@ class Scaler:
     def configure(self, policy: ScalingPolicy) -> None:
         """Change the policy; measurements are kept."""
         if policy != self.policy:
+            before, after = self.policy.forecast, policy.forecast
+            if before and after and before.period_s != after.period_s:
+                self._state = replace(self._state, pattern=None)  # its slots mean other times
             self.policy = policy
             self._due_at = 0.0
+
+    @property
+    def pattern(self) -> Pattern | None:
+        """The learned load of a period."""
+        return self._state.pattern
+
+    def expect(self, pattern: Pattern, share: float) -> None:
+        """Forecast a share of a load that another version has learned."""
+        if self._state.pattern is None:
+            self._state = replace(self._state, pattern=replace(pattern, ratio=share))
+
+    def unsaved(self, now: float) -> AutoscalerState | None:
+        """Return the state if it is time to save it, else None."""
+        if self._save_at - _SAVE_S <= now < self._save_at:
+            return None
+        self._save_at = now + _SAVE_S
+        return self._state
 
     def record(self, now: float, load: Load, held: int) -> None:
         """Record the load of the last second.
@@ -60,7 +99,15 @@ class Scaler:
         """Return the load, averaged over the stable window."""
         return Load(self._concurrency.average(now) or 0.0, self._rate.average(now) or 0.0)
 
-    def step(self, now: float, ready: int, requested: int, *, reachable: bool) -> Decision:
+    def step(
+        self,
+        now: float,
+        ready: int,
+        requested: int,
+        *,
+        reachable: bool,
+        samples: Mapping[str, Sequence[ReplicaSample]] | None = None,
+    ) -> Decision:
         """Return the current decision, which is made anew each tick.
 
         Args:
@@ -68,11 +115,20 @@ class Scaler:
             ready: Ready replicas.
             requested: Requested replicas.
             reachable: Whether the version gets requests.
+            samples: Measurements of replicas by metric, for the HPA algorithm.
         """
         if self.decision is not None and now < self._due_at:
             return self.decision
         self._due_at = now + self.policy.tick_s
         # Envoy turns to the activator by itself once there is no replica.
         replicas = Replicas(requested, ready, reachable, activator_in_path=True)
+        if samples is not None:
+            replicas = replace(replicas, samples=samples)
+        before = self.decision
         self.decision, self._state = decide(now, replicas, self._state, self.policy)
+        if before is None or (before.replicas, before.panicking) != (
+            self.decision.replicas,
+            self.decision.panicking,
+        ):
+            self._save_at = now
         return self.decision

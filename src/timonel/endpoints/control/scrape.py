@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,8 +13,12 @@ from timonel.serving.settings.server import METRICS_PATH
 _TIMEOUT_S = 1.0
 _CONCURRENCY = b"timonel_request_concurrency_seconds_total "
 _REQUESTS = b"timonel_requests_total{"
+_CPU = b"timonel_cpu_seconds_total{"
+_MEMORY = b"timonel_memory_bytes{"
 _NO_API = b'api=""'
 """Label of requests that ask no model, such as these."""
+AVERAGE_S = 15.0
+"""Time over which single replicas are measured, as by Kubernetes' metrics-server."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +29,15 @@ class Totals:
         at: Time of reading in seconds, steady.
         request_s: Requests in flight, integrated over time.
         requests: Answered requests.
+        cpu_s: CPU time of all processes of the replica.
+        memory_bytes: Memory of all processes of the replica, at present.
     """
 
     at: float
     request_s: float
     requests: float
+    cpu_s: float = 0.0
+    memory_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -38,38 +47,63 @@ class Load:
     Attributes:
         concurrency: Requests in flight.
         rate: Requests per second.
+        cpus: CPUs in use.
+        memory_bytes: Memory at the second reading.
     """
 
     concurrency: float = 0.0
     rate: float = 0.0
+    cpus: float = 0.0
+    memory_bytes: float = 0.0
 
     def __add__(self, other: Load) -> Load:
-        return Load(self.concurrency + other.concurrency, self.rate + other.rate)
+        return Load(
+            self.concurrency + other.concurrency,
+            self.rate + other.rate,
+            self.cpus + other.cpus,
+            self.memory_bytes + other.memory_bytes,
+        )
 
 
 class LoadReader:
-    """Turns the totals of replicas into loads since the previous reading."""
+    """Turns the totals of replicas into loads."""
 
     def __init__(self) -> None:
-        self._before: dict[str, Totals] = {}
+        self._readings: dict[str, deque[Totals]] = {}
 
     async def read(self, replicas: Mapping[str, str]) -> dict[str, Load]:
-        """Return loads by replica; those that did not answer, or were read once, are missing.
+        """Return loads since the previous reading by replica.
+
+        Replicas that did not answer, or were read once, are missing.
 
         Args:
             replicas: REST addresses by replica and start.
         """
         found = await asyncio.gather(*(read_totals(address) for address in replicas.values()))
-        now = {name: each for name, each in zip(replicas, found, strict=True) if each is not None}
-        loads = {
-            name: _between(self._before[name], totals)
-            for name, totals in now.items()
-            if name in self._before
-        }
-        self._before = {
-            name: each for name, each in {**self._before, **now}.items() if name in replicas
-        }
+        self._readings = {name: known for name, known in self._readings.items() if name in replicas}
+        loads = {}
+        for name, totals in zip(replicas, found, strict=True):
+            if totals is None:
+                continue
+            readings = self._readings.setdefault(name, deque())
+            if readings:
+                loads[name] = _between(readings[-1], totals)
+            readings.append(totals)
+            while len(readings) > 2 and totals.at - readings[1].at >= AVERAGE_S:
+                readings.popleft()
         return loads
+
+    def average(self, replica: str) -> tuple[float, Load] | None:
+        """Return the load of a replica over the last `AVERAGE_S`.
+
+        Returns:
+            The age of the first reading in seconds, and the load; None if the replica was read
+            less than twice, or not lately.
+        """
+        readings, now = self._readings.get(replica, deque()), time.monotonic()
+        if len(readings) < 2 or now - readings[-1].at > AVERAGE_S:
+            return None
+        return now - readings[0].at, _between(readings[0], readings[-1])
 
 
 def _between(before: Totals, after: Totals) -> Load:
@@ -78,6 +112,8 @@ def _between(before: Totals, after: Totals) -> Load:
     return Load(
         max(0.0, after.request_s - before.request_s) / seconds,
         max(0.0, after.requests - before.requests) / seconds,
+        max(0.0, after.cpu_s - before.cpu_s) / seconds,
+        after.memory_bytes,
     )
 
 
@@ -89,16 +125,26 @@ async def read_totals(address: str) -> Totals | None:
 
 def parse_totals(body: bytes, at: float) -> Totals | None:
     """Parse metrics in Prometheus' text format; None if they are not those of a model server."""
-    request_s, requests = None, 0.0
+    request_s, requests, cpu_s, memory_bytes = None, 0.0, 0.0, 0.0
     try:
         for line in body.splitlines():
             if line.startswith(_REQUESTS) and _NO_API not in line:
-                requests += float(line.rpartition(b"} ")[2].split()[0])
+                requests += _value(line)
+            elif line.startswith(_CPU):
+                cpu_s += _value(line)
+            elif line.startswith(_MEMORY):
+                memory_bytes += _value(line)
             elif line.startswith(_CONCURRENCY):
                 request_s = float(line.split()[1])
     except (ValueError, IndexError):
         return None
-    return None if request_s is None else Totals(at, request_s, requests)
+    if request_s is None:
+        return None
+    return Totals(at, request_s, requests, cpu_s, memory_bytes)
+
+
+def _value(line: bytes) -> float:
+    return float(line.rpartition(b"} ")[2].split()[0])
 
 
 async def _get(address: str, path: str) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from timonel.endpoints.spec import Access, Jwt, Tls
 from timonel.errors import InputError, SpecError
 
 _TYPE = "type.googleapis.com/envoy."
+_API_KEY_FILTER = "envoy.filters.http.api_key_auth"
 
 
 def tls_context(tls: Tls) -> dict[str, Any]:
@@ -29,16 +31,16 @@ def tls_context(tls: Tls) -> dict[str, Any]:
     }
 
 
-def access_filters(access: Access) -> list[dict[str, Any]]:
+def access_filters(access: Access, keys: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the filters that reject requests without a valid key or token.
 
-    Raises:
-        InputError: The file of keys cannot be read.
-        SpecError: The file of keys is invalid.
+    Args:
+        access: Who may use the endpoint.
+        keys: API keys by client, if the endpoint requires them.
     """
     filters = []
     if access.api_keys is not None:
-        filters.append(_api_keys(read_api_keys(Path(access.api_keys))))
+        filters.append(_api_keys(keys))
     if access.jwt is not None:
         filters.append(_jwt(access.jwt))
     return filters
@@ -68,14 +70,26 @@ def read_api_keys(path: Path) -> dict[str, str]:
     return keys
 
 
-def _api_keys(keys: dict[str, str]) -> dict[str, Any]:
+def configured_keys(listeners: Mapping[str, Any], endpoint: str) -> dict[str, str] | None:
+    """Return the API keys of an endpoint in a configuration of listeners; None without any."""
+    for listener in listeners.get("resources", ()):
+        if listener.get("name") == endpoint:
+            manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+            for each in manager["http_filters"]:
+                if each["name"] == _API_KEY_FILTER:
+                    credentials = each["typed_config"]["credentials"]
+                    return {found["client"]: found["key"] for found in credentials}
+    return None
+
+
+def _api_keys(keys: Mapping[str, str]) -> dict[str, Any]:
     config = {
         "@type": f"{_TYPE}extensions.filters.http.api_key_auth.v3.ApiKeyAuth",
         "credentials": [{"client": client, "key": key} for client, key in sorted(keys.items())],
         "key_sources": [{"header": "x-api-key"}, {"header": "authorization"}],
         "forwarding": {"header": "x-timonel-client", "hide_credentials": True},
     }
-    return {"name": "envoy.filters.http.api_key_auth", "typed_config": config}
+    return {"name": _API_KEY_FILTER, "typed_config": config}
 
 
 def _jwt(jwt: Jwt) -> dict[str, Any]:

@@ -44,6 +44,14 @@ class ConfigFiles:
             self._written.pop(name, None)
         return changed
 
+    def read(self, name: str) -> Json:
+        """Return the content of a file, also of an earlier process; empty if it is unreadable."""
+        try:
+            found = json.loads((self._root / name / "current.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
     def write_bootstrap(self, content: Mapping[str, Any]) -> Path:
         """Write the bootstrap configuration and return its path."""
         self._replace("bootstrap", json.dumps(content))

@@ -135,7 +135,7 @@ class Admin:
     def healthy_hosts(self, cluster: str) -> int:
         """Return how many hosts of a cluster Envoy takes for healthy; 0 if it does not answer."""
         name = f"cluster.{cluster}.membership_healthy"
-        return int(self._stats(name).get(name, 0))
+        return int((self.stats(name) or {}).get(name, 0))
 
     def rejected(self) -> dict[str, str]:
         """Return why listeners cannot be created, by name."""
@@ -149,18 +149,37 @@ class Admin:
                 found[name] = " ".join(str(error.get("details", "")).split())[:200]
         return found
 
-    def stats(self, pattern: str) -> dict[str, Any]:
-        """Return statistics by name.
+    def stats(self, pattern: str) -> dict[str, Any] | None:
+        """Return counters and gauges by name; None if Envoy does not answer.
 
         Args:
             pattern: Regular expression of names.
         """
-        return self._stats(pattern)
-
-    def _stats(self, pattern: str) -> dict[str, Any]:
         text = self._get(f"/stats?format=json&filter={quote(pattern)}")
-        found = json.loads(text or b"{}").get("stats", [])
+        if text is None:
+            return None
+        found = json.loads(text)["stats"]
         return {entry["name"]: entry["value"] for entry in found if "name" in entry}
+
+    def histograms(self, pattern: str) -> dict[str, dict[int, int]] | None:
+        """Return counts by lower bound of a bucket, by name; None if Envoy does not answer.
+
+        Args:
+            pattern: Regular expression of names.
+        """
+        options = "format=json&usedonly&histogram_buckets=detailed"
+        text = self._get(f"/stats?{options}&filter={quote(pattern)}")
+        if text is None:
+            return None
+        details = [
+            each
+            for entry in json.loads(text)["stats"]
+            for each in entry.get("histograms", {}).get("details", ())
+        ]
+        return {
+            each["name"]: {int(item["lower_bound"]): item["count"] for item in each["totals"]}
+            for each in details
+        }
 
     def _get(self, path: str) -> bytes | None:
         connection = _UnixConnection(self.path)

@@ -48,11 +48,13 @@ class Route:
         spec: The endpoint.
         traffic: The traffic that applies, which may be that of an earlier revision.
         ready: Addresses (``host:port``) of ready replicas, by version and name of port.
+        api_keys: API keys by client, if the endpoint requires them.
     """
 
     spec: EndpointSpec
     traffic: Traffic
     ready: Mapping[int, Mapping[Protocol, Sequence[str]]] = field(default_factory=dict)
+    api_keys: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ def bootstrap(places: Places, max_connections: int) -> Json:
     """Return the part of Envoy's configuration that is read once."""
     return {
         "node": {"id": "gateway", "cluster": "timonel"},
+        # Envoy adds values to its histograms at this interval.
+        "stats_flush_interval": "1s",
         "dynamic_resources": {
             "lds_config": _file(places, "listeners"),
             "cds_config": _file(places, "clusters"),
@@ -122,7 +126,7 @@ def files(routes: Sequence[Route], places: Places) -> dict[str, Json]:
     for route in routes:
         content[_table(route.spec.name)] = _resources([_routes(route)])
     content["listeners"] = _resources(
-        [_hold_listener(places), *(_listener(route.spec, places) for route in routes)]
+        [_hold_listener(places), *(_listener(route, places) for route in routes)]
     )
     return content
 
@@ -238,8 +242,14 @@ def _unlimited() -> Json:
     }
 
 
-def _listener(spec: EndpointSpec, places: Places) -> Json:
-    filters = [*access_filters(spec.access), _filter("grpc_web", "grpc_web.v3.GrpcWeb")]
+def _listener(route: Route, places: Places) -> Json:
+    spec = route.spec
+    filters = [
+        *access_filters(spec.access, route.api_keys),
+        _filter("grpc_web", "grpc_web.v3.GrpcWeb"),
+        # Counts the status codes of gRPC, whose HTTP status is always 200.
+        _filter("grpc_stats", "grpc_stats.v3.FilterConfig"),
+    ]
     chain: Json = {"filters": [_manager(spec, places, _table(spec.name), filters)]}
     if spec.access.tls is not None:
         chain["transport_socket"] = tls_context(spec.access.tls)

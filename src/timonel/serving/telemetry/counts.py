@@ -207,6 +207,7 @@ class Counts:
             (dropped because the queue or the disk was full) or ``INTERNAL``.
         versions: Versions by model and state.
         memory: Memory in bytes by kind of process.
+        cpu_s: CPU time in seconds by kind of process.
         concurrency: Requests in flight.
         queued: Requests that wait to be computed.
     """
@@ -218,5 +219,6 @@ class Counts:
     logged: Mapping[tuple[str, str], int] = field(default_factory=dict)
     versions: Mapping[tuple[str, str], int] = field(default_factory=dict)
     memory: Mapping[str, int] = field(default_factory=dict)
+    cpu_s: Mapping[str, float] = field(default_factory=dict)
     concurrency: Concurrency = field(default_factory=Concurrency)
     queued: int = 0

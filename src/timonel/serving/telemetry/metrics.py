@@ -108,6 +108,12 @@ def timonel_families(counts: Counts) -> Iterator[Metric]:
         ("process",),
         (((kind,), size) for kind, size in counts.memory.items()),
     )
+    yield counter(
+        "timonel_cpu_seconds_total",
+        "CPU time of the server and of its child processes.",
+        ("process",),
+        (((kind,), seconds) for kind, seconds in counts.cpu_s.items()),
+    )
 
 
 def _tfs_batches(counts: Counts) -> Iterator[Metric]:

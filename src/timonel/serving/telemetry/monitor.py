@@ -6,13 +6,10 @@ Every method on a request's path takes a few microseconds: see docs/design/servi
 from __future__ import annotations
 
 import collections
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
-
-import psutil
 
 from timonel.serving.inference.context import Observation, TraceParent
 from timonel.serving.manager.catalogue import Catalogue
@@ -30,6 +27,7 @@ from timonel.serving.telemetry.counts import (
 )
 from timonel.serving.telemetry.metrics import tensorflow_serving_families, timonel_families
 from timonel.serving.telemetry.prometheus import encode
+from timonel.serving.telemetry.resources import Usage
 from timonel.serving.telemetry.tracing import OpenTelemetryTracer
 
 RECENT = 2048
@@ -68,7 +66,7 @@ class Monitor:
 
     Args:
         versions: Counts versions by model and state, on demand.
-        memory: Measures memory in bytes by kind of process, on demand.
+        usage: Measures CPU time and memory, on demand.
         tracer: Receives spans; None to disable tracing.
         clock: Monotonic seconds.
         queued: Counts the requests that wait to be computed, on demand.
@@ -77,13 +75,13 @@ class Monitor:
     def __init__(
         self,
         versions: Callable[[], Mapping[tuple[str, str], int]] = dict,
-        memory: Callable[[], Mapping[str, int]] = dict,
+        usage: Callable[[], Usage] = Usage,
         tracer: OpenTelemetryTracer | None = None,
         clock: Callable[[], float] = time.monotonic,
         queued: Callable[[], int] = int,
     ) -> None:
         self._versions = versions
-        self._memory = memory
+        self._usage = usage
         self._tracer = tracer
         self._queued = queued
         self._clock = clock
@@ -160,9 +158,10 @@ class Monitor:
             self._logged[model, code.name] += 1
 
     def counts(self) -> Counts:
-        """Return all counts. Slow, because it measures memory: not for an event loop."""
+        """Return all counts. Slow, because it measures processes: not for an event loop."""
         with self._lock:
             logged = dict(self._logged)
+        usage = self._usage()
         return Counts(
             requests=dict(self._requests.items()),
             batches=dict(self._batches.items()),
@@ -170,7 +169,8 @@ class Monitor:
             warmups=dict(self._warmups.items()),
             logged=logged,
             versions=self._versions(),
-            memory=self._memory(),
+            memory=usage.memory,
+            cpu_s=usage.cpu_s,
             concurrency=self._concurrency.read(self._clock()),
             queued=self._queued(),
         )
@@ -224,25 +224,6 @@ def count_queued(catalogue: Catalogue) -> int:
     """Count the requests that wait to be computed by any loaded version."""
     servables = [each for name in catalogue.names for each in catalogue.loaded(name).values()]
     return sum(servable.model.queued for servable in servables)
-
-
-def memory_bytes() -> Mapping[str, int]:
-    """Return the memory of this process and its children, in bytes."""
-    children = psutil.Process().children(recursive=True)
-    return {
-        "server": proportional_bytes(os.getpid()),
-        "compute": sum(proportional_bytes(child.pid) for child in children),
-    }
-
-
-def proportional_bytes(pid: int) -> int:
-    """Return a process's memory, with shared pages in proportion; 0 if it has ended."""
-    try:
-        memory = psutil.Process(pid).memory_full_info()
-    except psutil.Error:
-        return 0
-    # Without smaps in the kernel, only the resident size is known.
-    return int(getattr(memory, "pss", memory.rss))
 
 
 def _add(found: dict[str, Traffic], model: str, more: Traffic) -> None:

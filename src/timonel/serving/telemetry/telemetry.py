@@ -20,9 +20,10 @@ from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings import ModelSettings, ServerSettings
 from timonel.serving.status import Code, StatusError
 from timonel.serving.telemetry.counts import BatchKey, PathKey
-from timonel.serving.telemetry.monitor import Monitor, count_queued, count_versions, memory_bytes
+from timonel.serving.telemetry.monitor import Monitor, count_queued, count_versions
 from timonel.serving.telemetry.prometheus import MetricsApp
 from timonel.serving.telemetry.request_log import RequestLog
+from timonel.serving.telemetry.resources import ResourceMeter
 from timonel.serving.telemetry.tracing import make_tracer
 
 Load = Callable[[Path], LoadedModel]
@@ -52,7 +53,7 @@ class Telemetry:
             tracer, self._provider = make_tracer()
         self.monitor = Monitor(
             partial(count_versions, catalogue),
-            memory_bytes,
+            ResourceMeter().read,
             tracer,
             queued=partial(count_queued, catalogue),
         )

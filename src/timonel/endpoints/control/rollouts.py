@@ -1,0 +1,194 @@
+"""Run the rollouts of endpoints: measure, decide, make revisions."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from timonel.endpoints.folder import EndpointFolder, EndpointStatus, Revision
+from timonel.endpoints.gateway.process import Admin
+from timonel.endpoints.rollouts.counts import Counts
+from timonel.endpoints.rollouts.documents import (
+    Point,
+    Rollout,
+    RolloutFolder,
+    RolloutState,
+    latest_rollout,
+)
+from timonel.endpoints.rollouts.measure import CountReader
+from timonel.endpoints.rollouts.plan import Seen, Shift, begin, decide
+from timonel.endpoints.spec import EndpointSpec, service_name
+from timonel.errors import TimonelError
+
+_POINTS = 20
+"""Parts of a step in the history."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class View:
+    """An endpoint as the control plane sees it.
+
+    Attributes:
+        folder: Its documents.
+        revisions: All revisions, oldest first.
+        status: Its status.
+    """
+
+    folder: EndpointFolder
+    revisions: Sequence[Revision]
+    status: EndpointStatus
+
+
+class Rollouts:
+    """Runs the latest rollout of each endpoint. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._reader = CountReader()
+        self._runners: dict[str, _Runner] = {}
+        self._errors: dict[str, str] = {}
+
+    def step(self, now: float, views: Iterable[View], admins: Mapping[str, Admin]) -> None:
+        """Measure, decide and carry out once.
+
+        Args:
+            now: The time in seconds.
+            views: All endpoints that are not being deleted.
+            admins: Admin interfaces of Envoy by process.
+        """
+        known = {view.folder.name: view for view in views}
+        self._runners = {
+            name: self._runners.get(name) or _Runner(view.folder) for name, view in known.items()
+        }
+        active: dict[str, tuple[int, ...]] = {}
+        for name, runner in self._runners.items():
+            with self._logged(name):
+                active[name] = runner.versions()
+        counts = self._counts(active, admins)
+        for name, found in counts.items():
+            with self._logged(name):
+                self._runners[name].step(now, known[name], found)
+                self._errors.pop(name, None)
+
+    def _counts(
+        self, versions: Mapping[str, tuple[int, ...]], admins: Mapping[str, Admin]
+    ) -> dict[str, dict[int, Counts]]:
+        services = {
+            name: {version: service_name(name, version) for version in own}
+            for name, own in versions.items()
+            if own
+        }
+        if not services:
+            self._reader.forget()
+            return {}
+        names = {service for own in services.values() for service in own.values()}
+        found = self._reader.read(admins, names)
+        return {
+            name: {version: found[service] for version, service in own.items()}
+            for name, own in services.items()
+        }
+
+    @contextlib.contextmanager
+    def _logged(self, name: str) -> Iterator[None]:
+        """Log an error of one endpoint once; it does not concern others."""
+        try:
+            yield
+        except TimonelError as error:
+            if self._errors.get(name) != str(error):
+                logger.error("%s: rollout: %s", name, error)  # noqa: TRY400
+            self._errors[name] = str(error)
+
+
+class _Runner:
+    """Runs the latest rollout of one endpoint.
+
+    Args:
+        folder: The endpoint.
+    """
+
+    def __init__(self, folder: EndpointFolder) -> None:
+        self._folder = folder
+        self._documents: RolloutFolder | None = None
+        self._state: RolloutState | None = None
+        self._part: dict[int, Counts] = {}
+        self._part_at = 0.0
+
+    def versions(self) -> tuple[int, ...]:
+        """Return the versions to measure; none without a rollout that goes on."""
+        found = latest_rollout(self._folder.root)
+        if found != self._documents:
+            self._documents, self._part = found, {}
+            self._state = None if found is None else found.state()
+        if found is None or (self._state is not None and self._state.ended_at is not None):
+            return ()
+        rollout = found.rollout()
+        return (rollout.base, rollout.to)
+
+    def step(
+        self,
+        now: float,
+        view: View,
+        counts: Mapping[int, Counts],
+    ) -> None:
+        """Decide once and carry it out. `versions` comes before.
+
+        Args:
+            now: The time in seconds.
+            view: The endpoint.
+            counts: Counts by version since the call before.
+
+        Raises:
+            TimonelError: A document cannot be read or written; the next call tries again.
+        """
+        assert self._documents is not None
+        rollout, latest, status = self._documents.rollout(), view.revisions[-1], view.status
+        before = self._state or begin(rollout)
+        causes = {each.number: each.cause for each in view.revisions}
+        seen = Seen(
+            latest.number, causes.get(before.revision, ""), status.routed, status.message, counts
+        )
+        shift, state = decide(now, rollout, before, seen)
+        if state != self._state:
+            self._documents.write_state(state)
+            if state.phase != before.phase:
+                logger.info("%s: rollout %s: %s", self._folder.name, state.phase, state.message)
+            self._state = state
+        self._record(now, rollout, before.percent, counts, ends=state.percent != before.percent)
+        if shift is not None:
+            self._shift(rollout, state, latest, shift)
+
+    def _shift(self, rollout: Rollout, state: RolloutState, latest: Revision, shift: Shift) -> None:
+        spec = shifted(latest.spec, rollout, shift.percent)
+        made = self._folder.add(spec, shift.cause, after=latest.number)
+        logger.info("%s: revision %d: %s", self._folder.name, made.number, shift.cause)
+        if made.number != state.revision:
+            # The shares were these already.
+            self._state = state.but(revision=made.number, cause=made.cause)
+
+    def _record(
+        self,
+        now: float,
+        rollout: Rollout,
+        percent: int,
+        counts: Mapping[int, Counts],
+        *,
+        ends: bool,
+    ) -> None:
+        """Add a part of a step to the history; the last one ends with the step."""
+        assert self._documents is not None
+        for version, found in counts.items():
+            self._part[version] = self._part.get(version, Counts()) + found
+        is_due = ends or now - self._part_at >= rollout.interval_s / _POINTS
+        if is_due and any(each.requests for each in self._part.values()):
+            self._documents.add_point(Point(at=now, percent=percent, counts=self._part))
+            self._part, self._part_at = {}, now
+
+
+def shifted(spec: EndpointSpec, rollout: Rollout, percent: int) -> EndpointSpec:
+    """Return a specification with another share of the new version."""
+    shares = {rollout.base: 100 - percent, rollout.to: percent}
+    update = {"percent": {version: share for version, share in shares.items() if share}}
+    return spec.model_copy(update={"traffic": spec.traffic.model_copy(update=update)})

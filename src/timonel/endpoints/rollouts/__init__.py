@@ -1,0 +1,1 @@
+"""Rollouts: give a version more and more requests, or take them all back. Pure but for I/O."""

@@ -1,0 +1,89 @@
+"""Counts of a version's requests: responses by kind, latencies, comparisons. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict
+
+from timonel.endpoints.rollouts.sequential import excludes
+
+
+class Counts(BaseModel):
+    """Counts over some time.
+
+    Attributes:
+        requests: Completed requests.
+        errors: Those that the version failed: 5xx and their equals of gRPC.
+        rejections: Those that it refused: 4xx and their equals of gRPC.
+        latencies: Requests by the lower bound of their latency in milliseconds. A bucket is as
+            wide as the second significant digit, and at least 1 ms.
+        compared: Requests whose answer was compared with that of the other version.
+        differing: Those with another answer.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    requests: int = 0
+    errors: int = 0
+    rejections: int = 0
+    latencies: Mapping[int, int] = {}
+    compared: int = 0
+    differing: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return self._with(other, 1)
+
+    def __sub__(self, other: Counts) -> Counts:
+        return self._with(other, -1)
+
+    def _with(self, other: Counts, sign: int) -> Counts:
+        latencies = Counter(self.latencies)
+        for lower, count in other.latencies.items():
+            latencies[lower] += sign * count
+        return Counts(
+            requests=self.requests + sign * other.requests,
+            errors=self.errors + sign * other.errors,
+            rejections=self.rejections + sign * other.rejections,
+            latencies={lower: count for lower, count in sorted(latencies.items()) if count},
+            compared=self.compared + sign * other.compared,
+            differing=self.differing + sign * other.differing,
+        )
+
+    @property
+    def timed(self) -> int:
+        """Requests with a known latency."""
+        return sum(self.latencies.values())
+
+    def slower(self, limit_ms: float) -> int:
+        """Return how many requests were certainly slower than a limit."""
+        return sum(count for lower, count in self.latencies.items() if lower >= limit_ms)
+
+    def quantile_ms(self, share: float) -> float:
+        """Return the latency that a share of the requests did not exceed; NaN without requests."""
+        rest = share * self.timed
+        for lower, count in sorted(self.latencies.items()):
+            if rest <= count:
+                return lower + (upper_ms(lower) - lower) * rest / count
+            rest -= count
+        return math.nan
+
+    def quantile_bounds_ms(self, share: float, alpha: float) -> tuple[float, float]:
+        """Return the confidence interval of a quantile, valid at all times at once."""
+        low, high = 0.0, math.inf
+        left = total = self.timed
+        for lower, count in sorted(self.latencies.items()):
+            # ``left`` requests took at least ``lower``.
+            if left > total * (1 - share) and excludes(1 - share, left, total, alpha):
+                low = float(lower)
+            left -= count
+            if left < total * (1 - share) and excludes(1 - share, left, total, alpha):
+                return low, float(upper_ms(lower))
+        return low, high
+
+
+def upper_ms(lower: int) -> int:
+    """Return the upper bound of a bucket."""
+    return lower + int(10 ** max(0, len(str(lower)) - 2))

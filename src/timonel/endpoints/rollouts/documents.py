@@ -1,0 +1,291 @@
+"""Documents of rollouts, below the endpoint's folder.
+
+rollouts/<number>.json         rollout document: what was asked for, with the last command
+rollouts/<number>.state.json   rollout-state document, written by the control plane
+rollouts/<number>.jsonl        counts over time, for the report; only appended to
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from timonel.endpoints.folder import Revision
+from timonel.endpoints.rollouts.counts import Counts
+from timonel.endpoints.rollouts.guards import AGREEMENT, Check, parse_guards
+from timonel.errors import CorruptError, NotFoundError, SpecError
+from timonel.storage import document, read_document, write_document
+from timonel.storage.atomic import append_line, create_bytes
+from timonel.units import Seconds
+
+
+class Phase(enum.StrEnum):
+    """Phase of a rollout."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    PROMOTED = "promoted"
+    ROLLED_BACK = "rolled back"
+    ABORTED = "aborted"
+
+
+class Command(enum.StrEnum):
+    """Command of the user."""
+
+    RESUME = "resume"
+    PAUSE = "pause"
+    ABORT = "abort"
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+_Model = TypeVar("_Model", bound=_Document)
+
+
+class Rollout(_Document):
+    """What was asked for.
+
+    Attributes:
+        to: Version that gets more requests.
+        base: Version that it replaces.
+        revision: Number of the endpoint's revision at the request.
+        steps: Percentages, ascending; the last is 100.
+        interval_s: Shortest time of a step in seconds.
+        guards: Conditions, as text.
+        min_requests: Smallest number of requests of the new version in a step.
+        alpha: Probability to roll back a version that meets all conditions.
+        beta: Probability to promote one that misses a condition by twice the odds.
+        compare_percent: Percentage of requests whose answers of both versions are compared.
+        start_timeout_s: Time for a first ready replica in seconds.
+        created_at: Time of the request in seconds since the epoch.
+        command: Last command of the user.
+        commanded_at: Its time in seconds since the epoch.
+    """
+
+    to: int
+    base: int
+    revision: int
+    steps: tuple[int, ...] = (5, 25, 50, 100)
+    interval_s: Annotated[Seconds, Field(ge=1, le=30 * 86_400)] = 60.0
+    guards: tuple[str, ...] = ("error_rate<1%",)
+    min_requests: Annotated[int, Field(ge=1)] = 100
+    alpha: Annotated[float, Field(gt=0, le=0.5)] = 0.05
+    beta: Annotated[float, Field(gt=0, le=0.5)] = 0.05
+    compare_percent: Annotated[int, Field(ge=1, le=100)] = 10
+    start_timeout_s: Annotated[Seconds, Field(gt=0)] = 600.0
+    created_at: float = 0.0
+    command: Command = Command.RESUME
+    commanded_at: float = 0.0
+
+    @field_validator("steps")
+    @classmethod
+    def _check_steps(cls, steps: tuple[int, ...]) -> tuple[int, ...]:
+        if list(steps) != sorted({*steps}) or not steps or steps[0] < 1 or steps[-1] != 100:
+            raise ValueError("expected ascending percentages that end with 100, such as 5,25,100")
+        return steps
+
+    @field_validator("guards")
+    @classmethod
+    def _check_guards(cls, guards: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            parsed = parse_guards(",".join(guards))
+        except SpecError as error:
+            raise ValueError(str(error)) from error
+        if any(guard.metric == AGREEMENT for guard in parsed):
+            raise ValueError("answers of versions are not compared yet: leave agreement out")
+        return tuple(map(str, parsed))
+
+
+class RolloutState(_Document):
+    """State of a rollout.
+
+    Attributes:
+        phase: Phase.
+        message: What it waits for, or why it ended.
+        step: Index of the step.
+        percent: Percentage of requests of the new version.
+        revision: Number of the revision that the rollout made last, or is about to make.
+        cause: Cause of that revision.
+        ending: Phase that follows once that revision exists.
+        is_foreign: Whether somebody else changed the endpoint during the rollout.
+        shifted_at: Since when that revision waits for replicas.
+        since: Since when its traffic applies.
+        counts: Counts by version since then.
+        checks: State of the guards.
+        accepted: Guards that were met in this step.
+        commanded_at: Time of the last command that was carried out.
+        ended_at: Time of the end; None before.
+    """
+
+    phase: Phase = Phase.RUNNING
+    message: str = ""
+    step: int = 0
+    percent: int = 0
+    revision: int = 0
+    cause: str = ""
+    ending: Phase | None = None
+    is_foreign: bool = False
+    shifted_at: float | None = None
+    since: float | None = None
+    counts: Mapping[int, Counts] = Field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
+    accepted: tuple[str, ...] = ()
+    commanded_at: float = 0.0
+    ended_at: float | None = None
+
+    def but(self, **changes: Any) -> Self:
+        """Return the state with other fields."""
+        return self.model_copy(update=changes)
+
+
+class Point(_Document):
+    """Counts over a part of a rollout.
+
+    Attributes:
+        at: End of the part in seconds since the epoch.
+        percent: Percentage of requests of the new version.
+        counts: Counts by version.
+    """
+
+    at: float
+    percent: int
+    counts: Mapping[int, Counts]
+
+
+@dataclass(frozen=True)
+class RolloutFolder:
+    """Documents of one rollout.
+
+    Args:
+        root: Folder of the endpoint's rollouts.
+        number: Number of the rollout, from 1.
+    """
+
+    root: Path
+    number: int
+
+    def rollout(self) -> Rollout:
+        """Return what was asked for.
+
+        Raises:
+            NotFoundError: No such rollout.
+            CorruptError: The document is damaged.
+        """
+        return _read(self._path(".json"), "rollout", Rollout)
+
+    def create(self, rollout: Rollout) -> None:
+        """Create the rollout.
+
+        Raises:
+            AlreadyExistsError: Another command made one with this number.
+        """
+        self.root.mkdir(mode=0o700, exist_ok=True)
+        body = document("rollout", rollout.model_dump(mode="json"))
+        create_bytes(self._path(".json"), json.dumps(body, indent=2).encode() + b"\n")
+
+    def command(self, command: Command, now: float) -> None:
+        """Record a command for the control plane."""
+        update = {"command": command, "commanded_at": now}
+        changed = self.rollout().model_copy(update=update)
+        write_document(self._path(".json"), "rollout", changed.model_dump(mode="json"))
+
+    def state(self) -> RolloutState | None:
+        """Return the state; None before the control plane has written it.
+
+        Raises:
+            CorruptError: The document is damaged.
+        """
+        try:
+            return _read(self._path(".state.json"), "rollout-state", RolloutState)
+        except NotFoundError:
+            return None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the rollout has ended."""
+        state = self.state()
+        return state is not None and state.ended_at is not None
+
+    def write_state(self, state: RolloutState) -> None:
+        """Publish the state."""
+        body = state.model_dump(mode="json")
+        write_document(self._path(".state.json"), "rollout-state", body)
+
+    def add_point(self, point: Point) -> None:
+        """Append counts to the history."""
+        append_line(self._path(".jsonl"), point.model_dump_json())
+
+    def points(self) -> list[Point]:
+        """Return the history; lines that a crash truncated are left out."""
+        try:
+            lines = self._path(".jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        found = []
+        for line in lines:
+            try:
+                found.append(Point.model_validate_json(line))
+            except ValueError:
+                continue
+        return found
+
+    def _path(self, ending: str) -> Path:
+        return self.root / f"{self.number:04d}{ending}"
+
+
+def new_rollout(before: Revision, to: int, now: float, fields: Mapping[str, Any]) -> Rollout:
+    """Return a rollout of a version.
+
+    Raises:
+        SpecError: A field is invalid, or the version does not replace exactly one other.
+    """
+    spec = before.spec
+    shares = {version: share for version, share in spec.traffic.percent.items() if share}
+    if len(shares) > 1:
+        found = ", ".join(f"{version}={share}" for version, share in sorted(shares.items()))
+        raise SpecError(
+            f"{spec.name} divides its requests: {found}",
+            hint="give one version all of them with 'timonel endpoints split'",
+        )
+    (base,) = shares
+    if base == to:
+        raise SpecError(f"version {to} of {spec.name} gets all requests already")
+    try:
+        return Rollout(to=to, base=base, revision=before.number, created_at=now, **fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = str(first["msg"]).removeprefix("Value error, ")
+        raise SpecError(f"invalid {first['loc'][0]} of a rollout: {reason}") from error
+
+
+def rollouts(root: Path) -> list[RolloutFolder]:
+    """Return an endpoint's rollouts, oldest first.
+
+    Args:
+        root: Folder of the endpoint.
+    """
+    names = (path.stem for path in (root / "rollouts").glob("[0-9]*.json"))
+    return [RolloutFolder(root / "rollouts", int(n)) for n in sorted(names) if n.isdigit()]
+
+
+def latest_rollout(root: Path) -> RolloutFolder | None:
+    """Return an endpoint's latest rollout."""
+    found = rollouts(root)
+    return found[-1] if found else None
+
+
+def _read(path: Path, kind: str, model: type[_Model]) -> _Model:
+    body = read_document(path, kind)
+    try:
+        return model.model_validate(body)
+    except ValueError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise CorruptError(f"the document {path} is damaged: {reason}") from error

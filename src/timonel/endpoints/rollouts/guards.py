@@ -1,0 +1,177 @@
+"""Guards: conditions that a version must meet to get more requests. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from timonel.endpoints.rollouts.counts import Counts
+from timonel.endpoints.rollouts.sequential import Verdict, bounds, sprt
+from timonel.errors import SpecError, did_you_mean
+from timonel.units import parse_seconds
+
+Unit = Literal["rate", "factor", "ms"]
+
+RATES = ("error_rate", "rejection_rate")
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+AGREEMENT = "agreement"
+METRICS = (*RATES, *QUANTILES, AGREEMENT)
+LEAST_RATE = 0.005
+"""Smallest limit of a relative guard of a rate: to tell smaller ones apart takes too long."""
+
+_GUARD = re.compile(r"\s*([a-z_0-9]+)\s*([<>])\s*([0-9.]+)\s*(%|x|[a-z]*)\s*\Z")
+_HINT = "write error_rate<1%, error_rate<1.5x, p99<1.2x, p99<200ms or agreement>98%"
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Condition on one metric.
+
+    Attributes:
+        metric: One of `METRICS`.
+        limit: The limit; of agreement, that of the rate of differing answers.
+        unit: ``rate`` between 0 and 1, ``factor`` of the other version's value, or ``ms``.
+    """
+
+    metric: str
+    limit: float
+    unit: Unit
+
+    def __str__(self) -> str:
+        if self.metric == AGREEMENT:
+            return f"agreement>{_text(1 - self.limit, 'rate')}"
+        return f"{self.metric}<{_text(self.limit, self.unit)}"
+
+
+class Check(BaseModel):
+    """State of one guard.
+
+    Attributes:
+        guard: The guard as text.
+        verdict: Result up to now.
+        value: Observed value, as text with its unit.
+        limit: The limit it is compared with, as text with its unit.
+        requests: Number of requests behind it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    guard: str
+    verdict: Verdict
+    value: str
+    limit: str
+    requests: int
+
+    def __str__(self) -> str:
+        metric = re.split("[<>]", self.guard)[0]
+        return f"{metric} is {self.value} of {self.requests} requests (limit {self.limit})"
+
+
+def parse_guards(text: str) -> tuple[Guard, ...]:
+    """Parse guards separated by commas.
+
+    Raises:
+        SpecError: A guard is invalid, or a metric has two.
+    """
+    guards = tuple(_parse(part) for part in text.split(",") if part.strip())
+    if not guards:
+        raise SpecError("a rollout needs a guard", hint=_HINT)
+    metrics = [guard.metric for guard in guards]
+    for metric in metrics:
+        if metrics.count(metric) > 1:
+            raise SpecError(f"two guards for {metric}", hint="give one of them")
+    return guards
+
+
+def _parse(text: str) -> Guard:
+    match = _GUARD.match(text)
+    if match is None:
+        raise SpecError(f"not a guard: {text.strip()!r}", hint=_HINT)
+    metric, sign, digits, unit = match.groups()
+    if metric not in METRICS:
+        raise SpecError(
+            f"no such metric: {metric!r}",
+            hint=did_you_mean(metric, METRICS) or f"the metrics are {', '.join(METRICS)}",
+        )
+    if (sign == ">") != (metric == AGREEMENT):
+        wanted = ">" if metric == AGREEMENT else "<"
+        raise SpecError(f"{metric} has a limit with {wanted}, got {text.strip()!r}", hint=_HINT)
+    try:
+        value = float(digits)
+    except ValueError:
+        raise SpecError(f"not a guard: {text.strip()!r}", hint=_HINT) from None
+    if unit == "%" and metric not in QUANTILES and 0 < value < 100:
+        return Guard(metric, (100 - value if sign == ">" else value) / 100, "rate")
+    if unit == "x" and metric != AGREEMENT and value >= 1:
+        return Guard(metric, value, "factor")
+    if metric in QUANTILES and unit not in ("", "%", "x") and value > 0:
+        return Guard(metric, parse_seconds(digits + unit) * 1000, "ms")
+    raise SpecError(f"invalid limit of {metric}: {digits}{unit}", hint=_HINT)
+
+
+def check(guard: Guard, version: Counts, other: Counts, alpha: float, beta: float) -> Check:
+    """Check a guard with what was counted so far.
+
+    The limit of a relative guard is estimated from the other version: half of alpha is spent on its
+    confidence interval, whose upper bound counts for a rejection and lower bound for acceptance.
+
+    Args:
+        guard: The guard.
+        version: Counts of the version that gets more requests.
+        other: Counts of the one that it replaces, over the same time.
+        alpha: Probability to ever reject a version that meets the condition.
+        beta: Probability to ever accept one that misses it by twice the odds.
+    """
+    if guard.unit == "factor":
+        alpha, beta = alpha / 2, beta / 2
+    low, high = _limits(guard, other, min(alpha, beta))
+    unit: Unit = "ms" if guard.metric in QUANTILES else "rate"
+    if guard.metric in QUANTILES:
+        rate, total = 1 - QUANTILES[guard.metric], version.timed
+        verdict = sprt(version.slower(high), total, rate, rate, alpha, beta)
+        if verdict is Verdict.ACCEPTED:
+            verdict = sprt(version.slower(low), total, rate, rate, alpha, beta)
+            verdict = Verdict.OPEN if verdict is Verdict.REJECTED else verdict
+        value = version.quantile_ms(QUANTILES[guard.metric])
+    else:
+        bad, total = _bad(guard.metric, version)
+        verdict = sprt(bad, total, low, high, alpha, beta)
+        value = bad / max(1, total)
+        if guard.metric == AGREEMENT:
+            value, high = 1 - value, 1 - high
+    return Check(
+        guard=str(guard),
+        verdict=verdict,
+        value=_text(value, unit),
+        limit=_text(high, unit),
+        requests=total,
+    )
+
+
+def _limits(guard: Guard, other: Counts, alpha: float) -> tuple[float, float]:
+    """Return the smallest and the largest value that the limit may have."""
+    if guard.unit != "factor":
+        return guard.limit, guard.limit
+    if guard.metric in QUANTILES:
+        low, high = other.quantile_bounds_ms(QUANTILES[guard.metric], alpha)
+        return guard.limit * low, guard.limit * high
+    low, high = bounds(*_bad(guard.metric, other), alpha)
+    return max(LEAST_RATE, guard.limit * low), max(LEAST_RATE, guard.limit * high)
+
+
+def _bad(metric: str, counts: Counts) -> tuple[int, int]:
+    if metric == AGREEMENT:
+        return counts.differing, counts.compared
+    return (counts.errors if metric == "error_rate" else counts.rejections), counts.requests
+
+
+def _text(value: float, unit: Unit) -> str:
+    if unit == "rate":
+        return f"{100 * value:.4g}%"
+    if not math.isfinite(value):
+        return "unknown"
+    return f"{value:.4g}{'x' if unit == 'factor' else 'ms'}"

@@ -1,0 +1,83 @@
+"""Counts of versions from Envoy's statistics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from timonel.endpoints.gateway.process import Admin
+from timonel.endpoints.rollouts.counts import Counts
+
+_GRPC_ERRORS = (2, 4, 8, 13, 14, 15)
+"""UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE, DATA_LOSS."""
+_GRPC_REJECTIONS = (3, 5, 6, 7, 9, 10, 11, 12, 16)
+_NAMES = r"upstream_rq_(completed|4xx|5xx)|grpc\.\d+|upstream_rq_time"
+
+
+class CountReader:
+    """Turns the totals of Envoy processes into counts since the previous reading."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, dict[str, Counts]] | None = None
+
+    def read(self, admins: Mapping[str, Admin], services: Iterable[str]) -> dict[str, Counts]:
+        """Return the counts of services since the previous reading; none at the first.
+
+        Args:
+            admins: Admin interfaces by process; a restarted process is another one.
+            services: Names of services.
+        """
+        wanted = sorted(services)
+        totals: dict[str, dict[str, Counts]] = {}
+        for process, admin in admins.items():
+            found = _totals(admin, wanted)
+            if found is not None:
+                totals[process] = found
+        before, self._before = self._before, {**(self._before or {}), **totals}
+        changes = {service: Counts() for service in wanted}
+        for process, now in totals.items():
+            # What a process counted before the first reading belongs to no measurement.
+            then = now if before is None else before.get(process, {})
+            for service in wanted:
+                changes[service] += now[service] - then.get(service, Counts())
+        return changes
+
+    def forget(self) -> None:
+        """Begin anew at the next reading."""
+        self._before = None
+
+
+def _totals(admin: Admin, services: Iterable[str]) -> dict[str, Counts] | None:
+    chosen = "|".join(map(re.escape, services))
+    pattern = rf"^cluster\.({chosen})-(http|grpc)\.({_NAMES})$"
+    counters, histograms = admin.stats(pattern), admin.histograms(pattern)
+    if counters is None or histograms is None:
+        return None
+    return {service: totals(service, counters, histograms) for service in services}
+
+
+def totals(
+    service: str, counters: Mapping[str, int], histograms: Mapping[str, Mapping[int, int]]
+) -> Counts:
+    """Return the counts of a service, over REST and gRPC.
+
+    Args:
+        service: Name of the service.
+        counters: Envoy's counters by name.
+        histograms: Its histograms by name.
+    """
+    rest, grpc = f"cluster.{service}-http.", f"cluster.{service}-grpc."
+
+    def count(*names: str) -> int:
+        return sum(int(counters.get(name, 0)) for name in names)
+
+    found = Counts(
+        requests=count(f"{rest}upstream_rq_completed", f"{grpc}upstream_rq_completed"),
+        errors=count(f"{rest}upstream_rq_5xx", f"{grpc}upstream_rq_5xx",
+                     *(f"{grpc}grpc.{code}" for code in _GRPC_ERRORS)),
+        rejections=count(f"{rest}upstream_rq_4xx", f"{grpc}upstream_rq_4xx",
+                         *(f"{grpc}grpc.{code}" for code in _GRPC_REJECTIONS)),
+    )  # fmt: skip
+    for prefix in (rest, grpc):
+        found += Counts(latencies=histograms.get(f"{prefix}upstream_rq_time", {}))
+    return found

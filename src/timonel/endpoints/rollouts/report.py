@@ -1,0 +1,176 @@
+"""Report of a rollout: latency, errors and agreement by version over time, as an HTML page."""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+import math
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from timonel.endpoints.rollouts.counts import Counts
+from timonel.endpoints.rollouts.documents import Point, Rollout, RolloutFolder, RolloutState
+from timonel.endpoints.rollouts.sequential import bounds
+from timonel.errors import SpecError
+from timonel.storage import write_bytes
+
+# Colours that colour-blind people can tell apart (Okabe and Ito).
+_BASE, _TO, _DARK = "#0072B2", "#D55E00", "#1f2d3d"
+_ALPHA = 0.05
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #1f2d3d; max-width: 1100px;
+  margin: 2em auto; padding: 0 1em }
+h1 { font-size: 1.6em } img { width: 100% }
+table { border-collapse: collapse; margin: 1em 0 }
+td, th { padding: .2em 1.5em .2em 0; text-align: left }
+"""
+
+
+def check_ending(path: Path) -> None:
+    """Check that a report can have this name.
+
+    Raises:
+        SpecError: It does not end in ``.html``.
+    """
+    if path.suffix.lower() != ".html":
+        raise SpecError(f"a report is an HTML page, got {str(path)!r}", hint="end it with .html")
+
+
+def write_report(path: Path, documents: RolloutFolder, endpoint: str) -> None:
+    """Write the report of a rollout.
+
+    Args:
+        path: HTML file.
+        documents: The rollout.
+        endpoint: Name of the endpoint.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    rollout, state = documents.rollout(), documents.state() or RolloutState()
+    points = cumulated(documents.points())
+    title = f"{endpoint}: rollout {documents.number} to version {rollout.to}"
+    picture = draw(rollout, state, points) if points else None
+    write_bytes(path, _page(title, rollout, state, picture).encode())
+
+
+def cumulated(points: Sequence[Point]) -> list[Point]:
+    """Return points with the counts since the beginning of their step."""
+    found: list[Point] = []
+    for point in points:
+        before = found[-1].counts if found and found[-1].percent == point.percent else {}
+        counts = {
+            version: before.get(version, Counts()) + point.counts.get(version, Counts())
+            for version in {*before, *point.counts}
+        }
+        found.append(Point(at=point.at, percent=point.percent, counts=counts))
+    return found
+
+
+def draw(rollout: Rollout, state: RolloutState, points: Sequence[Point]) -> bytes:
+    """Return the figure as SVG.
+
+    Args:
+        rollout: The rollout.
+        state: Its state.
+        points: Counts since the beginning of each step.
+    """
+    # Without pyplot, which keeps figures. Importing matplotlib takes half a second.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    has_agreement = any(c.compared for point in points for c in point.counts.values())
+    names = ["share", "latency", "errors", *(["agreement"] if has_agreement else [])]
+    figure = Figure(figsize=(11, 2.4 * len(names) + 0.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = dict(zip(names, figure.subplots(len(names), 1, sharex=True), strict=True))
+    begun = rollout.created_at
+    ended = state.ended_at or points[-1].at
+    x = [point.at - begun for point in points]
+    shares = [point.percent for point in points]
+    axes["share"].step([*x, ended - begun], [*shares, state.percent], where="post", color=_TO)
+    axes["share"].set(ylabel=f"% to version {rollout.to}", ylim=(0, 104))
+    for version, colour in ((rollout.base, _BASE), (rollout.to, _TO)):
+        own = [point.counts.get(version, Counts()) for point in points]
+        _latency(axes["latency"], x, own, version, colour)
+        _rate(axes["errors"], x, [(c.errors, c.requests) for c in own], version, colour)
+    axes["latency"].set(ylabel="latency in ms", yscale="log")
+    axes["errors"].set(ylabel="error rate in %", ylim=(0, None))
+    if has_agreement:
+        own = [point.counts.get(rollout.to, Counts()) for point in points]
+        pairs = [(c.compared - c.differing, c.compared) for c in own]
+        _rate(axes["agreement"], x, pairs, rollout.to, _TO)
+        axes["agreement"].set(ylabel="agreement in %")
+    for each in axes.values():
+        for before, after in itertools.pairwise(points):
+            if before.percent != after.percent:
+                each.axvline(before.at - begun, color="#bbbbbb", lw=0.8, ls=":")
+        each.grid(color="#e6e6e6", lw=0.7)
+        each.set_axisbelow(True)
+        each.spines[["top", "right"]].set_visible(False)
+        if each is not axes["share"]:
+            each.legend(loc="upper right", fontsize=8, framealpha=0.85, edgecolor="none")
+    axes[names[-1]].set(xlabel="seconds since the start")
+    return _saved(figure)
+
+
+def _latency(axes: Any, x: list[float], counts: list[Counts], version: int, colour: str) -> None:
+    for share, style in ((0.5, "-"), (0.99, "--")):
+        found = [max(0.5, c.quantile_ms(share)) if c.timed else math.nan for c in counts]
+        limits = [c.quantile_bounds_ms(share, _ALPHA) for c in counts]
+        low = [max(0.5, limit[0]) for limit in limits]
+        # Without an upper bound yet: nothing is drawn.
+        high = [limit[1] if math.isfinite(limit[1]) else math.nan for limit in limits]
+        axes.plot(x, found, style, color=colour, lw=1.3,
+                  label=f"version {version}, p{share * 100:g}")  # fmt: skip
+        axes.fill_between(x, low, high, color=colour, alpha=0.12, lw=0)
+
+
+def _rate(
+    axes: Any, x: list[float], counts: list[tuple[int, int]], version: int, colour: str
+) -> None:
+    rates = [100 * part / total if total else math.nan for part, total in counts]
+    limits = [bounds(part, total, _ALPHA) if total else (math.nan,) * 2 for part, total in counts]
+    axes.plot(x, rates, color=colour, lw=1.3, label=f"version {version}")
+    axes.fill_between(x, [100 * low for low, _ in limits], [100 * high for _, high in limits],
+                      color=colour, alpha=0.12, lw=0)  # fmt: skip
+
+
+def _saved(figure: Any) -> bytes:
+    file = io.BytesIO()
+    # Without a date, the same rollout gives the same bytes.
+    figure.savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()
+
+
+def _page(title: str, rollout: Rollout, state: RolloutState, picture: bytes | None) -> str:
+    facts = {
+        "state": str(state.phase),
+        "reason": state.message,
+        "steps": ", ".join(f"{step}%" for step in rollout.steps),
+        "guards": ", ".join(rollout.guards),
+    }
+    rows = "".join(f"<tr><td>{k}</td><td>{escape(v)}</td></tr>" for k, v in facts.items())
+    checks = "".join(
+        f"<tr><td>{escape(each.guard)}</td><td>{each.verdict}</td><td>{escape(each.value)}</td>"
+        f"<td>{escape(each.limit)}</td><td>{each.requests:,}</td></tr>"
+        for each in state.checks
+    )
+    image = "<p>No requests were counted.</p>"
+    if picture is not None:
+        data = base64.b64encode(picture).decode()
+        image = (
+            '<img alt="Share of requests, latency and errors over time" '
+            f'src="data:image/svg+xml;base64,{data}"><p>Since the beginning of each step; bands '
+            "are 95% confidence intervals, valid at all times at once.</p>"
+        )
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title>"
+        f'<meta name=viewport content="width=device-width"><style>{_STYLE}</style>'
+        f"<h1>{escape(title)}</h1><table>{rows}</table>{image}"
+        "<table><tr><th>guard</th><th>state</th><th>value</th><th>limit</th><th>requests</th></tr>"
+        f"{checks}</table></html>\n"
+    )
