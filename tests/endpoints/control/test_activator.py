@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from timonel.endpoints.control.activator import Activator
-from timonel.endpoints.gateway.xds import SERVICE_HEADER
+from timonel.endpoints.gateway.xds import REFUSED, SERVICE_HEADER, TIMED_OUT
 
 
 class Question:
@@ -70,7 +70,7 @@ def test_too_many_and_unknown_ones_are_refused() -> None:
         await settle()
         second, unknown = Question(activator, "a-v1"), Question(activator, "x-v1")
         await asyncio.gather(second.task, unknown.task)
-        assert (second.status, unknown.status) == (503, 503)
+        assert (second.status, unknown.status) == (REFUSED, REFUSED)
         assert (b"retry-after", b"1") in second.sent[0]["headers"]
         activator.release("a-v1")
         await first.task
@@ -85,7 +85,7 @@ def test_a_wait_has_an_end() -> None:
         activator.configure({"a-v1": (1, 0.01)})
         question = Question(activator, "a-v1")
         await question.task
-        assert question.status == 504
+        assert question.status == TIMED_OUT
         assert activator.held == {}
 
     asyncio.run(run())

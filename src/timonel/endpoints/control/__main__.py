@@ -12,6 +12,7 @@ from timonel.endpoints.control.controller import Controller
 from timonel.endpoints.gateway.process import runtime_dir
 from timonel.engines import get_service_engine
 from timonel.storage import exclusive, find_workspace
+from timonel.storage.locks import LockedError
 
 _LOCK_TIMEOUT_S = 60.0
 
@@ -48,4 +49,7 @@ def main(location: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    try:
+        main(sys.argv[1], int(sys.argv[2]))
+    except LockedError as held:
+        sys.exit(f"another control plane runs this workspace's endpoints: {held}")

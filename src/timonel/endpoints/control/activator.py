@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import socket
 from collections import Counter
@@ -19,7 +20,7 @@ from typing import Any
 
 import uvicorn
 
-from timonel.endpoints.gateway.xds import SERVICE_HEADER
+from timonel.endpoints.gateway.xds import REFUSED, SERVICE_HEADER, TIMED_OUT
 
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
@@ -27,6 +28,9 @@ _Send = Callable[[_Message], Awaitable[None]]
 
 _RETRY_AFTER_S = 1
 _BACKLOG = 4096
+_CHECK_S = 0.5
+
+logger = logging.getLogger(__name__)
 
 
 class Activator:
@@ -68,11 +72,11 @@ class Activator:
         headers = {key.decode("latin-1"): value for key, value in scope["headers"]}
         service = headers.get(SERVICE_HEADER, b"").decode("latin-1")
         if service not in self._limits:
-            await _answer(send, 503, "no such version of the endpoint")
+            await _answer(send, REFUSED, "no such version of the endpoint")
             return
         most, longest_s = self._limits[service]
         if self._held[service] >= most:
-            await _answer(send, 503, f"{most} requests wait for a replica already")
+            await _answer(send, REFUSED, f"{most} requests wait for a replica already")
             return
         self._held[service] += 1
         try:
@@ -84,7 +88,7 @@ class Activator:
         if passed:
             await _answer(send, 200, "")
         else:
-            await _answer(send, 504, f"no replica got ready within {longest_s:g} s")
+            await _answer(send, TIMED_OUT, f"no replica got ready within {longest_s:g} s")
 
     async def _wait(self, service: str, longest_s: float, receive: _Receive) -> bool | None:
         """Return whether a replica is ready; None if the client has gone."""
@@ -111,32 +115,65 @@ async def _disconnected(receive: _Receive) -> None:
 async def _answer(send: _Send, status: int, error: str) -> None:
     body = json.dumps({"error": error}).encode() if error else b""
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    if status == 503:
+    if status == REFUSED:
         headers.append((b"retry-after", b"%d" % _RETRY_AFTER_S))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
 async def listen(app: Activator, path: Path) -> None:
-    """Serve the activator on a Unix socket until cancelled."""
+    """Serve the activator on a Unix socket until cancelled; create it again if it disappears."""
+    async with asyncio.TaskGroup() as servers:
+        while True:
+            sock = _bind(path)
+            if sock is not None:
+                created = _inode(path)
+                # Envoy keeps its connections to earlier servers.
+                servers.create_task(_serve(app, sock))
+                while _inode(path) == created:  # noqa: ASYNC110 - a file, not an event
+                    await asyncio.sleep(_CHECK_S)
+                logger.warning("%s has disappeared and is created again", path)
+            await asyncio.sleep(_CHECK_S)
+
+
+def _bind(path: Path) -> socket.socket | None:
+    """Return a socket in place of that of an earlier process; None without the folder."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        aside.unlink(missing_ok=True)
         sock.bind(str(aside))
+        sock.listen(_BACKLOG)
         aside.chmod(0o600)
-        aside.replace(path)  # also of a process that was killed
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            # Envoy closes connections; it could use one that is being closed here.
-            timeout_keep_alive=86_400,
-            backlog=_BACKLOG,
-            http="httptools",
-        )
-        server = _Server(config)
-        await server.serve([sock])
+        aside.replace(path)
+    except OSError as error:
+        sock.close()
+        logger.error("cannot listen at %s: %s", path, error.strerror)  # noqa: TRY400
+        return None
+    return sock
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
+
+
+async def _serve(app: Activator, sock: socket.socket) -> None:
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        # Envoy closes connections; it could use one that is being closed here.
+        timeout_keep_alive=86_400,
+        backlog=_BACKLOG,
+        http="httptools",
+    )
+    with sock:
+        await _Server(config).serve([sock])
 
 
 class _Server(uvicorn.Server):

@@ -31,6 +31,12 @@ SERVICE_HEADER = "x-timonel-service"
 VERSION_HEADER = "x-timonel-version"
 """Response header with the version that answered."""
 
+REFUSED, TIMED_OUT = 429, 408
+"""Answers of the activator that clients get as 503 and 504.
+
+Envoy takes 5xx for a failure of the activator, and would drop its headers and body.
+"""
+
 _TYPE = "type.googleapis.com/envoy."
 _UNLIMITED = 1_000_000
 _BUFFER_BYTES = 1 << 20
@@ -304,7 +310,11 @@ def _manager(
         "http_filters": [*filters, _filter("router", "router.v3.Router")],
         "stream_idle_timeout": "0s",
     }
-    if spec is not None:
+    if spec is None:
+        config["local_reply_config"] = {
+            "mappers": [_status(REFUSED, 503), _status(TIMED_OUT, 504)],
+        }
+    else:
         limits = spec.limits
         config |= {
             "server_name": "timonel",
@@ -328,6 +338,15 @@ def _manager(
             "access_log": [_access_log()],
         }
     return {"name": "envoy.filters.network.http_connection_manager", "typed_config": config}
+
+
+def _status(found: int, replacement: int) -> Json:
+    """Return a mapper of the status of Envoy's own responses."""
+    value = {"default_value": found, "runtime_key": "none"}
+    return {
+        "filter": {"status_code_filter": {"comparison": {"op": "EQ", "value": value}}},
+        "status_code": replacement,
+    }
 
 
 def _access_log() -> Json:
