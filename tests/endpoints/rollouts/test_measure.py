@@ -36,11 +36,13 @@ def read(reader: CountReader, **admins: Admin) -> int:
 
 
 def test_totals_of_rest_and_grpc_are_added() -> None:
+    # The two 503 are among those with the gRPC code 13 or 14.
     counters = {
         f"cluster.{A}-http.upstream_rq_completed": 100,
         f"cluster.{A}-http.upstream_rq_5xx": 3,
         f"cluster.{A}-http.upstream_rq_4xx": 2,
         f"cluster.{A}-grpc.upstream_rq_completed": 50,
+        f"cluster.{A}-grpc.upstream_rq_5xx": 2,
         f"cluster.{A}-grpc.grpc.0": 40,
         f"cluster.{A}-grpc.grpc.3": 4,
         f"cluster.{A}-grpc.grpc.13": 6,

@@ -166,7 +166,9 @@ def _limits(guard: Guard, other: Counts, alpha: float) -> tuple[float, float]:
 def _bad(metric: str, counts: Counts) -> tuple[int, int]:
     if metric == AGREEMENT:
         return counts.differing, counts.compared
-    return (counts.errors if metric == "error_rate" else counts.rejections), counts.requests
+    bad = counts.errors if metric == "error_rate" else counts.rejections
+    # Envoy's counters are not read at the same instant.
+    return min(bad, counts.requests), counts.requests
 
 
 def _text(value: float, unit: Unit) -> str:

@@ -71,13 +71,15 @@ def totals(
     def count(*names: str) -> int:
         return sum(int(counters.get(name, 0)) for name in names)
 
+    # Envoy's own answers, such as 503, are counted both as HTTP and as gRPC.
+    grpc_errors = count(*(f"{grpc}grpc.{code}" for code in _GRPC_ERRORS))
+    grpc_rejections = count(*(f"{grpc}grpc.{code}" for code in _GRPC_REJECTIONS))
     found = Counts(
         requests=count(f"{rest}upstream_rq_completed", f"{grpc}upstream_rq_completed"),
-        errors=count(f"{rest}upstream_rq_5xx", f"{grpc}upstream_rq_5xx",
-                     *(f"{grpc}grpc.{code}" for code in _GRPC_ERRORS)),
-        rejections=count(f"{rest}upstream_rq_4xx", f"{grpc}upstream_rq_4xx",
-                         *(f"{grpc}grpc.{code}" for code in _GRPC_REJECTIONS)),
-    )  # fmt: skip
+        errors=count(f"{rest}upstream_rq_5xx") + max(count(f"{grpc}upstream_rq_5xx"), grpc_errors),
+        rejections=count(f"{rest}upstream_rq_4xx")
+        + max(count(f"{grpc}upstream_rq_4xx"), grpc_rejections),
+    )
     for prefix in (rest, grpc):
         found += Counts(latencies=histograms.get(f"{prefix}upstream_rq_time", {}))
     return found
