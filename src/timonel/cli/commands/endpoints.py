@@ -120,7 +120,7 @@ def rollout(
         str,
         typer.Option(
             help="Conditions that the version must meet: error_rate, rejection_rate, p50, p90, "
-            "p95, p99 or agreement, such as error_rate<1%,p99<1.2x.",
+            "p95 and p99, such as error_rate<1%,p99<1.2x.",
             metavar="CONDITION,...",
         ),
     ] = "error_rate<1%",

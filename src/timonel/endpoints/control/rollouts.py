@@ -156,7 +156,10 @@ class _Runner:
             if state.phase != before.phase:
                 logger.info("%s: rollout %s: %s", self._folder.name, state.phase, state.message)
             self._state = state
-        self._record(now, rollout, before.percent, counts, ends=state.percent != before.percent)
+        routed = next((each for each in view.revisions if each.number == status.routed), latest)
+        percent = routed.spec.traffic.percent.get(rollout.to, 0)
+        ends = shift is not None or state.ended_at is not None
+        self._record(now, rollout, percent, counts, ends=ends)
         if shift is not None:
             self._shift(rollout, state, latest, shift)
 

@@ -1,4 +1,4 @@
-"""Counts of a version's requests: responses by kind, latencies, comparisons. Pure."""
+"""Counts of a version's requests: responses by kind, latencies. Pure."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ class Counts(BaseModel):
         rejections: Those that it refused: 4xx and their equals of gRPC.
         latencies: Requests by the lower bound of their latency in milliseconds. A bucket is as
             wide as the second significant digit, and at least 1 ms.
-        compared: Requests whose answer was compared with that of the other version.
-        differing: Those with another answer.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -30,8 +28,6 @@ class Counts(BaseModel):
     errors: int = 0
     rejections: int = 0
     latencies: Mapping[int, int] = {}
-    compared: int = 0
-    differing: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         return self._with(other, 1)
@@ -48,8 +44,6 @@ class Counts(BaseModel):
             errors=self.errors + sign * other.errors,
             rejections=self.rejections + sign * other.rejections,
             latencies={lower: count for lower, count in sorted(latencies.items()) if count},
-            compared=self.compared + sign * other.compared,
-            differing=self.differing + sign * other.differing,
         )
 
     @property

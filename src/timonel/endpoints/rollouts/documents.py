@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from timonel.endpoints.folder import Revision
 from timonel.endpoints.rollouts.counts import Counts
-from timonel.endpoints.rollouts.guards import AGREEMENT, Check, parse_guards
+from timonel.endpoints.rollouts.guards import Check, parse_guards
 from timonel.errors import CorruptError, NotFoundError, SpecError
 from timonel.storage import document, read_document, write_document
 from timonel.storage.atomic import append_line, create_bytes
@@ -63,7 +63,6 @@ class Rollout(_Document):
         min_requests: Smallest number of requests of the new version in a step.
         alpha: Probability to roll back a version that meets all conditions.
         beta: Probability to promote one that misses a condition by twice the odds.
-        compare_percent: Percentage of requests whose answers of both versions are compared.
         start_timeout_s: Time for a first ready replica in seconds.
         created_at: Time of the request in seconds since the epoch.
         command: Last command of the user.
@@ -79,7 +78,6 @@ class Rollout(_Document):
     min_requests: Annotated[int, Field(ge=1)] = 100
     alpha: Annotated[float, Field(gt=0, le=0.5)] = 0.05
     beta: Annotated[float, Field(gt=0, le=0.5)] = 0.05
-    compare_percent: Annotated[int, Field(ge=1, le=100)] = 10
     start_timeout_s: Annotated[Seconds, Field(gt=0)] = 600.0
     created_at: float = 0.0
     command: Command = Command.RESUME
@@ -99,8 +97,6 @@ class Rollout(_Document):
             parsed = parse_guards(",".join(guards))
         except SpecError as error:
             raise ValueError(str(error)) from error
-        if any(guard.metric == AGREEMENT for guard in parsed):
-            raise ValueError("answers of versions are not compared yet: leave agreement out")
         return tuple(map(str, parsed))
 
 

@@ -18,13 +18,12 @@ Unit = Literal["rate", "factor", "ms"]
 
 RATES = ("error_rate", "rejection_rate")
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-AGREEMENT = "agreement"
-METRICS = (*RATES, *QUANTILES, AGREEMENT)
+METRICS = (*RATES, *QUANTILES)
 LEAST_RATE = 0.005
 """Smallest limit of a relative guard of a rate: to tell smaller ones apart takes too long."""
 
-_GUARD = re.compile(r"\s*([a-z_0-9]+)\s*([<>])\s*([0-9.]+)\s*(%|x|[a-z]*)\s*\Z")
-_HINT = "write error_rate<1%, error_rate<1.5x, p99<1.2x, p99<200ms or agreement>98%"
+_GUARD = re.compile(r"\s*([a-z_0-9]+)\s*<\s*([0-9.]+)\s*(%|x|[a-z]*)\s*\Z")
+_HINT = "write error_rate<1%, error_rate<1.5x, p99<1.2x or p99<200ms"
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Guard:
 
     Attributes:
         metric: One of `METRICS`.
-        limit: The limit; of agreement, that of the rate of differing answers.
+        limit: The limit.
         unit: ``rate`` between 0 and 1, ``factor`` of the other version's value, or ``ms``.
     """
 
@@ -42,8 +41,6 @@ class Guard:
     unit: Unit
 
     def __str__(self) -> str:
-        if self.metric == AGREEMENT:
-            return f"agreement>{_text(1 - self.limit, 'rate')}"
         return f"{self.metric}<{_text(self.limit, self.unit)}"
 
 
@@ -88,25 +85,27 @@ def parse_guards(text: str) -> tuple[Guard, ...]:
 
 
 def _parse(text: str) -> Guard:
+    if text.strip().startswith("agreement"):
+        raise SpecError(
+            "a rollout does not compare the answers of versions",
+            hint="leave the guard 'agreement' out; a guard of rejection_rate finds other inputs",
+        )
     match = _GUARD.match(text)
     if match is None:
         raise SpecError(f"not a guard: {text.strip()!r}", hint=_HINT)
-    metric, sign, digits, unit = match.groups()
+    metric, digits, unit = match.groups()
     if metric not in METRICS:
         raise SpecError(
             f"no such metric: {metric!r}",
             hint=did_you_mean(metric, METRICS) or f"the metrics are {', '.join(METRICS)}",
         )
-    if (sign == ">") != (metric == AGREEMENT):
-        wanted = ">" if metric == AGREEMENT else "<"
-        raise SpecError(f"{metric} has a limit with {wanted}, got {text.strip()!r}", hint=_HINT)
     try:
         value = float(digits)
     except ValueError:
         raise SpecError(f"not a guard: {text.strip()!r}", hint=_HINT) from None
     if unit == "%" and metric not in QUANTILES and 0 < value < 100:
-        return Guard(metric, (100 - value if sign == ">" else value) / 100, "rate")
-    if unit == "x" and metric != AGREEMENT and value >= 1:
+        return Guard(metric, value / 100, "rate")
+    if unit == "x" and value >= 1:
         return Guard(metric, value, "factor")
     if metric in QUANTILES and unit not in ("", "%", "x") and value > 0:
         return Guard(metric, parse_seconds(digits + unit) * 1000, "ms")
@@ -141,8 +140,6 @@ def check(guard: Guard, version: Counts, other: Counts, alpha: float, beta: floa
         bad, total = _bad(guard.metric, version)
         verdict = sprt(bad, total, low, high, alpha, beta)
         value = bad / max(1, total)
-        if guard.metric == AGREEMENT:
-            value, high = 1 - value, 1 - high
     return Check(
         guard=str(guard),
         verdict=verdict,
@@ -164,8 +161,6 @@ def _limits(guard: Guard, other: Counts, alpha: float) -> tuple[float, float]:
 
 
 def _bad(metric: str, counts: Counts) -> tuple[int, int]:
-    if metric == AGREEMENT:
-        return counts.differing, counts.compared
     bad = counts.errors if metric == "error_rate" else counts.rejections
     # Envoy's counters are not read at the same instant.
     return min(bad, counts.requests), counts.requests

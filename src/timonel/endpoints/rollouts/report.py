@@ -1,4 +1,4 @@
-"""Report of a rollout: latency, errors and agreement by version over time, as an HTML page."""
+"""Report of a rollout: latency and errors by version over time, as an HTML page."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def write_report(path: Path, documents: RolloutFolder, endpoint: str) -> None:
     rollout, state = documents.rollout(), documents.state() or RolloutState()
     points = cumulated(documents.points())
     title = f"{endpoint}: rollout {documents.number} to version {rollout.to}"
-    picture = draw(rollout, state, points) if points else None
+    picture = draw(rollout, points) if points else None
     write_bytes(path, _page(title, rollout, state, picture).encode())
 
 
@@ -70,28 +70,28 @@ def cumulated(points: Sequence[Point]) -> list[Point]:
     return found
 
 
-def draw(rollout: Rollout, state: RolloutState, points: Sequence[Point]) -> bytes:
+def draw(rollout: Rollout, points: Sequence[Point]) -> bytes:
     """Return the figure as SVG.
 
     Args:
         rollout: The rollout.
-        state: Its state.
         points: Counts since the beginning of each step.
     """
     # Without pyplot, which keeps figures. Importing matplotlib takes half a second.
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    has_agreement = any(c.compared for point in points for c in point.counts.values())
-    names = ["share", "latency", "errors", *(["agreement"] if has_agreement else [])]
+    names = ("share", "latency", "errors")
     figure = Figure(figsize=(11, 2.4 * len(names) + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = dict(zip(names, figure.subplots(len(names), 1, sharex=True), strict=True))
     begun = rollout.created_at
-    ended = state.ended_at or points[-1].at
-    x = [point.at - begun for point in points]
+    times = [0.0, *(point.at - begun for point in points)]
     shares = [point.percent for point in points]
-    axes["share"].step([*x, ended - begun], [*shares, state.percent], where="post", color=_TO)
+    axes["share"].step(times, [shares[0], *shares], where="pre", color=_TO)
+    # Before the first step and after the last one nothing is compared.
+    points = [point for point in points if 0 < point.percent < 100] or points
+    x = [point.at - begun for point in points]
     axes["share"].set(ylabel=f"% to version {rollout.to}", ylim=(0, 104))
     for version, colour in ((rollout.base, _BASE), (rollout.to, _TO)):
         own = [point.counts.get(version, Counts()) for point in points]
@@ -99,11 +99,6 @@ def draw(rollout: Rollout, state: RolloutState, points: Sequence[Point]) -> byte
         _rate(axes["errors"], x, [(c.errors, c.requests) for c in own], version, colour)
     axes["latency"].set(ylabel="latency in ms", yscale="log")
     axes["errors"].set(ylabel="error rate in %", ylim=(0, None))
-    if has_agreement:
-        own = [point.counts.get(rollout.to, Counts()) for point in points]
-        pairs = [(c.compared - c.differing, c.compared) for c in own]
-        _rate(axes["agreement"], x, pairs, rollout.to, _TO)
-        axes["agreement"].set(ylabel="agreement in %")
     for each in axes.values():
         for before, after in itertools.pairwise(points):
             if before.percent != after.percent:
@@ -112,7 +107,9 @@ def draw(rollout: Rollout, state: RolloutState, points: Sequence[Point]) -> byte
         each.set_axisbelow(True)
         each.spines[["top", "right"]].set_visible(False)
         if each is not axes["share"]:
-            each.legend(loc="upper right", fontsize=8, framealpha=0.85, edgecolor="none")
+            each.legend(
+                loc="lower right", bbox_to_anchor=(1, 1), ncols=4, fontsize=8, frameon=False
+            )
     axes[names[-1]].set(xlabel="seconds since the start")
     return _saved(figure)
 
