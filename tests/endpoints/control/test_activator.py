@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from timonel.endpoints.control.activator import Activator
-from timonel.endpoints.gateway.xds import REFUSED, SERVICE_HEADER, TIMED_OUT
+from timonel.endpoints.gateway.parts import REFUSED, SERVICE_HEADER, TIMED_OUT
 
 
 class Question:

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from timonel.endpoints.gateway.parts import Places, Route
 from timonel.endpoints.gateway.process import envoy_binary
-from timonel.endpoints.gateway.xds import Places, Route, bootstrap, files
+from timonel.endpoints.gateway.xds import bootstrap, files
 from timonel.endpoints.spec import EndpointSpec, Traffic
 
 PLACES = Places(Path("/config"), Path("/run/activator.sock"))

@@ -20,7 +20,7 @@ from typing import Any
 
 import uvicorn
 
-from timonel.endpoints.gateway.xds import REFUSED, SERVICE_HEADER, TIMED_OUT
+from timonel.endpoints.gateway.parts import REFUSED, SERVICE_HEADER, TIMED_OUT
 
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]

@@ -36,7 +36,8 @@ from timonel.endpoints.folder import (
 from timonel.endpoints.gateway import process as gateway
 from timonel.endpoints.gateway.access import configured_keys
 from timonel.endpoints.gateway.files import ConfigFiles
-from timonel.endpoints.gateway.xds import PROTOCOLS, Places, Route, bootstrap, files
+from timonel.endpoints.gateway.parts import PROTOCOLS, Places, Route
+from timonel.endpoints.gateway.xds import bootstrap, files
 from timonel.endpoints.spec import service_name
 from timonel.engines import ServiceEngine, ServiceState, ServiceStatus
 from timonel.errors import NotFoundError

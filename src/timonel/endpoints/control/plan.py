@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from timonel.endpoints.folder import EndpointStatus, Revision
-from timonel.endpoints.gateway.xds import PROTOCOLS, Protocol, Route
+from timonel.endpoints.gateway.parts import PROTOCOLS, Protocol, Route
 from timonel.endpoints.spec import EndpointSpec, Traffic, service_name
 from timonel.engines import HealthCheck, ServiceSpec, ServiceStatus
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from timonel.endpoints.gateway.xds import Json
+from timonel.endpoints.gateway.parts import Json
 from timonel.errors import InputError
 
 

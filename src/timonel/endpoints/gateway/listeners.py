@@ -1,0 +1,153 @@
+"""Listeners of Envoy: one per endpoint, and the one of requests without a replica."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from timonel.endpoints.gateway.access import access_filters, tls_context
+from timonel.endpoints.gateway.parts import (
+    ACTIVATOR,
+    BUFFER_BYTES,
+    HOLD,
+    REFUSED,
+    SERVICE_HEADER,
+    TIMED_OUT,
+    TYPE,
+    Json,
+    Places,
+    Route,
+    seconds,
+    table_name,
+    watched_file,
+)
+from timonel.endpoints.spec import EndpointSpec
+
+
+def endpoint_listener(route: Route, places: Places) -> Json:
+    """Return the listener of an endpoint, for REST and gRPC."""
+    spec = route.spec
+    filters = [
+        *access_filters(spec.access, route.api_keys),
+        _filter("grpc_web", "grpc_web.v3.GrpcWeb"),
+        # Counts the status codes of gRPC, whose HTTP status is always 200.
+        _filter("grpc_stats", "grpc_stats.v3.FilterConfig"),
+    ]
+    chain: Json = {"filters": [_manager(spec, places, table_name(spec.name), filters)]}
+    if spec.access.tls is not None:
+        chain["transport_socket"] = tls_context(spec.access.tls)
+    return {
+        "@type": f"{TYPE}config.listener.v3.Listener",
+        "name": spec.name,
+        "address": {"socket_address": {"address": spec.host, "port_value": spec.port}},
+        # Another Envoy, of another workspace, must not get a part of the connections.
+        "enable_reuse_port": False,
+        "per_connection_buffer_limit_bytes": BUFFER_BYTES,
+        "filter_chains": [chain],
+    }
+
+
+def hold_listener(places: Places) -> Json:
+    """Return the listener of requests without a replica, which the activator delays."""
+    hold = {
+        "name": "envoy.filters.http.ext_authz",
+        "typed_config": {
+            "@type": f"{TYPE}extensions.filters.http.ext_authz.v3.ExtAuthz",
+            "http_service": {
+                "server_uri": {
+                    "uri": "http://activator",
+                    "cluster": ACTIVATOR,
+                    # The time limit of the request applies, and that of the activator.
+                    "timeout": "86400s",
+                },
+                "path_prefix": "/hold",
+            },
+            "allowed_headers": {"patterns": [{"exact": SERVICE_HEADER}]},
+            "status_on_error": {"code": "ServiceUnavailable"},
+        },
+    }
+    return {
+        "@type": f"{TYPE}config.listener.v3.Listener",
+        "name": HOLD,
+        "internal_listener": {},
+        "per_connection_buffer_limit_bytes": BUFFER_BYTES,
+        "filter_chains": [{"filters": [_manager(None, places, HOLD, [hold])]}],
+    }
+
+
+def _manager(
+    spec: EndpointSpec | None, places: Places, table: str, filters: Sequence[Json]
+) -> Json:
+    """Return the HTTP connection manager of an endpoint, or of held requests for None."""
+    kind = "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+    config: Json = {
+        "@type": TYPE + kind,
+        "stat_prefix": table,
+        "codec_type": "AUTO",
+        "rds": {"route_config_name": table, "config_source": watched_file(places, table)},
+        "http_filters": [*filters, _filter("router", "router.v3.Router")],
+        "stream_idle_timeout": "0s",
+    }
+    if spec is None:
+        config["local_reply_config"] = {
+            "mappers": [_status(REFUSED, 503), _status(TIMED_OUT, 504)],
+        }
+    else:
+        limits = spec.limits
+        config |= {
+            "server_name": "timonel",
+            "strip_any_host_port": True,
+            "use_remote_address": True,
+            "normalize_path": True,
+            "max_request_headers_kb": limits.max_header_kib,
+            "request_headers_timeout": seconds(limits.header_timeout_s),
+            "request_timeout": seconds(limits.timeout_s),
+            "stream_idle_timeout": seconds(limits.timeout_s),
+            "common_http_protocol_options": {
+                "idle_timeout": "3600s",
+                "max_headers_count": 200,
+                "headers_with_underscores_action": "REJECT_REQUEST",
+            },
+            "http2_protocol_options": {
+                "max_concurrent_streams": 256,
+                "initial_stream_window_size": 1 << 20,
+                "initial_connection_window_size": 1 << 20,
+            },
+            "access_log": [_access_log()],
+        }
+    return {"name": "envoy.filters.network.http_connection_manager", "typed_config": config}
+
+
+def _status(found: int, replacement: int) -> Json:
+    """Return a mapper of the status of Envoy's own responses."""
+    value = {"default_value": found, "runtime_key": "none"}
+    return {
+        "filter": {"status_code_filter": {"comparison": {"op": "EQ", "value": value}}},
+        "status_code": replacement,
+    }
+
+
+def _access_log() -> Json:
+    """Return a log of the requests that failed, on standard output."""
+    at_least_500 = {
+        "status_code_filter": {
+            "comparison": {"op": "GE", "value": {"default_value": 500, "runtime_key": "none"}}
+        }
+    }
+    line = (
+        "%START_TIME% %REQ(:AUTHORITY)% %REQ(:METHOD)% %REQ(:PATH)% %RESPONSE_CODE% "
+        "%RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %UPSTREAM_CLUSTER% %UPSTREAM_HOST% "
+        "%DURATION% ms %REQ(X-REQUEST-ID)%\n"
+    )
+    return {
+        "name": "envoy.access_loggers.stdout",
+        "filter": at_least_500,
+        "typed_config": {
+            "@type": f"{TYPE}extensions.access_loggers.stream.v3.StdoutAccessLog",
+            "log_format": {"text_format_source": {"inline_string": line}},
+        },
+    }
+
+
+def _filter(name: str, kind: str) -> Json:
+    typed = {"@type": f"{TYPE}extensions.filters.http.{kind}"}
+    return {"name": f"envoy.filters.http.{name}", "typed_config": typed}

@@ -1,0 +1,88 @@
+"""Names, addresses and files that parts of Envoy's configuration share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from timonel.endpoints.spec import EndpointSpec, Traffic
+
+Json = dict[str, Any]
+Protocol = Literal["http", "grpc"]
+PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc")
+
+SERVICE_HEADER = "x-timonel-service"
+"""Header that names the service of a held request; the gateway replaces that of a client."""
+VERSION_HEADER = "x-timonel-version"
+"""Response header with the version that answered."""
+REFUSED, TIMED_OUT = 429, 408
+"""Answers of the activator that clients get as 503 and 504.
+
+Envoy takes 5xx for a failure of the activator, and would drop its headers and body.
+"""
+TYPE = "type.googleapis.com/envoy."
+HOLD = "hold"
+"""Internal listener of requests without a replica, and its route table."""
+ACTIVATOR = "activator"
+"""Cluster of the activator."""
+BUFFER_BYTES = 1 << 20
+"""What Envoy buffers of a connection before it stops reading."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """An endpoint as the gateway knows it.
+
+    Attributes:
+        spec: The endpoint.
+        traffic: The traffic that applies, which may be that of an earlier revision.
+        ready: Addresses (``host:port``) of ready replicas, by version and name of port.
+        api_keys: API keys by client, if the endpoint requires them.
+    """
+
+    spec: EndpointSpec
+    traffic: Traffic
+    ready: Mapping[int, Mapping[Protocol, Sequence[str]]] = field(default_factory=dict)
+    api_keys: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Files and sockets of the gateway.
+
+    Attributes:
+        config: Folder of the configuration.
+        activator: Unix socket of the activator.
+    """
+
+    config: Path
+    activator: Path
+
+
+def ready_cluster(service: str, protocol: Protocol) -> str:
+    """Return the cluster of nothing but ready replicas."""
+    return f"{service}-{protocol}-ready"
+
+
+def table_name(endpoint: str) -> str:
+    """Return the name of an endpoint's route table."""
+    return f"routes-{endpoint}"
+
+
+def watched_file(places: Places, name: str) -> Json:
+    """Return the source of a part of the configuration."""
+    folder = places.config / name
+    return {
+        "path_config_source": {
+            "path": str(folder / "current.json"),
+            "watched_directory": {"path": str(folder)},
+        },
+        "resource_api_version": "V3",
+    }
+
+
+def seconds(value: float) -> str:
+    """Return a duration in Envoy's form."""
+    return f"{value:.9f}".rstrip("0").rstrip(".") + "s"

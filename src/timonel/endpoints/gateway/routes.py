@@ -1,0 +1,208 @@
+"""Route tables of Envoy: which version gets a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from timonel.endpoints.gateway.parts import (
+    HOLD,
+    SERVICE_HEADER,
+    TYPE,
+    VERSION_HEADER,
+    Json,
+    Route,
+    ready_cluster,
+    seconds,
+    table_name,
+)
+from timonel.endpoints.spec import LABEL_HEADER, EndpointSpec, Traffic, service_name
+
+_Shares = list[tuple[int, str, int]]
+"""Version, service and percentage."""
+_COOKIE_S = 30 * 86_400
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def endpoint_routes(route: Route) -> Json:
+    """Return the route table of an endpoint: gRPC first, by label, header and percentage."""
+    name, traffic = route.spec.name, route.traffic
+    chosen: list[tuple[list[Json], _Shares]] = [
+        ([_header(LABEL_HEADER, label)], _weighted(name, {version: 100}))
+        for label, version in traffic.labels.items()
+    ]
+    chosen += [
+        ([_header(match.header, match.value)], _weighted(name, {match.version: 100}))
+        for match in traffic.matches
+    ]
+    sticky = traffic.sticky
+    if sticky is not None and sticky.cookie is not None:
+        chosen += [
+            ([_cookie(sticky.cookie, version)], _weighted(name, {version: 100}))
+            for version, share in traffic.percent.items()
+            if share
+        ]
+    chosen.append(([], _weighted(name, traffic.percent)))
+    return {
+        "@type": f"{TYPE}config.route.v3.RouteConfiguration",
+        "name": table_name(name),
+        "validate_clusters": False,
+        "virtual_hosts": [
+            {
+                "name": name,
+                "domains": _hosts(route.spec),
+                "include_request_attempt_count": True,
+                "routes": [
+                    {
+                        "match": {"prefix": "/", "headers": [*_protocol(protocol), *headers]},
+                        "route": _action(route, clusters, protocol),
+                    }
+                    for protocol in ("grpc", "http")
+                    for headers, clusters in chosen
+                ],
+            }
+        ],
+    }
+
+
+def hold_routes(routes: Sequence[Route]) -> Json:
+    """Return the routes of released requests to the replicas of their service."""
+    services = [
+        service_name(route.spec.name, version)
+        for route in routes
+        for version in sorted({*route.traffic.versions, *route.ready})
+    ]
+    return {
+        "@type": f"{TYPE}config.route.v3.RouteConfiguration",
+        "name": HOLD,
+        "validate_clusters": False,
+        "virtual_hosts": [
+            {
+                "name": HOLD,
+                "domains": ["*"],
+                "routes": [
+                    {
+                        "match": {
+                            "prefix": "/",
+                            "headers": [*_protocol(protocol), _header(SERVICE_HEADER, service)],
+                        },
+                        "route": {
+                            "cluster": ready_cluster(service, protocol),
+                            "timeout": "0s",
+                            "retry_policy": _retries(),
+                        },
+                    }
+                    for service in services
+                    for protocol in ("grpc", "http")
+                ],
+            }
+        ],
+    }
+
+
+def _hosts(spec: EndpointSpec) -> list[str]:
+    """Return the accepted Host headers: on a loopback address, not those of other sites' pages."""
+    if spec.host not in _LOOPBACK:
+        return ["*"]
+    return sorted({*_LOOPBACK, "[::1]", *spec.access.hosts})
+
+
+def _protocol(protocol: str) -> list[Json]:
+    if protocol == "http":
+        return []
+    return [{"name": "content-type", "string_match": {"prefix": "application/grpc"}}]
+
+
+def _header(name: str, value: str) -> Json:
+    return {"name": name, "string_match": {"exact": value}}
+
+
+def _cookie(name: str, version: int) -> Json:
+    pattern = f"(.*;)?\\s*{name}={version}(;.*)?"
+    return {"name": "cookie", "string_match": {"safe_regex": {"regex": pattern}}}
+
+
+def _weighted(name: str, percent: Mapping[int, int]) -> _Shares:
+    shares = sorted(percent.items())
+    return [(version, service_name(name, version), share) for version, share in shares if share]
+
+
+def _action(route: Route, clusters: _Shares, protocol: str) -> Json:
+    weighted: Json = {
+        "clusters": [
+            {
+                "name": f"{service}-{protocol}",
+                "weight": share,
+                "request_headers_to_add": [_set_header(SERVICE_HEADER, service)],
+                "response_headers_to_add": _response_headers(route.traffic, version, clusters),
+            }
+            for version, service, share in clusters
+        ]
+    }
+    action: Json = {
+        "weighted_clusters": weighted,
+        # Replicas listen on a loopback address, and refuse other hosts.
+        "host_rewrite_literal": "localhost",
+        "append_x_forwarded_host": True,
+        "timeout": seconds(route.spec.limits.timeout_s),
+        "idle_timeout": seconds(route.spec.limits.timeout_s),
+        "retry_policy": _retries(),
+    }
+    sticky = route.traffic.sticky
+    if sticky is not None and sticky.header is not None:
+        weighted["use_hash_policy"] = True
+        action["hash_policy"] = [{"header": {"header_name": sticky.header}}]
+    shadow = route.traffic.shadow
+    if shadow is not None:
+        share = {"numerator": shadow.percent, "denominator": "HUNDRED"}
+        # Copies do not wait for a replica: their header names the service of the original.
+        copies = service_name(route.spec.name, shadow.version)
+        action["request_mirror_policies"] = [
+            {
+                "cluster": f"{copies}-{protocol}-ready",
+                "disable_shadow_host_suffix_append": True,
+                "runtime_fraction": {"default_value": share},
+            }
+        ]
+    return action
+
+
+def _response_headers(traffic: Traffic, version: int, clusters: _Shares) -> list[Json]:
+    headers = [_set_header(VERSION_HEADER, str(version))]
+    sticky = traffic.sticky
+    if sticky is not None and sticky.cookie is not None and len(clusters) > 1:
+        cookie = f"{sticky.cookie}={version}; Path=/; Max-Age={_COOKIE_S}; HttpOnly; SameSite=Lax"
+        headers.append(
+            {
+                "header": {"key": "set-cookie", "value": cookie},
+                "append_action": "APPEND_IF_EXISTS_OR_ADD",
+            }
+        )
+    return headers
+
+
+def _retries() -> Json:
+    """Return the retry policy: what no replica has answered is tried once more elsewhere.
+
+    A prediction has no side effects, so it may be computed twice.
+    """
+    return {
+        "retry_on": "connect-failure,refused-stream,reset,reset-before-request",
+        "num_retries": 6,
+        "retry_back_off": {"base_interval": "0.1s", "max_interval": "1s"},
+        "retry_host_predicate": [
+            {
+                "name": "envoy.retry_host_predicates.previous_hosts",
+                "typed_config": {
+                    "@type": f"{TYPE}extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
+                },
+            }
+        ],
+        "host_selection_retry_max_attempts": 3,
+    }
+
+
+def _set_header(name: str, value: str) -> Json:
+    return {
+        "header": {"key": name, "value": value},
+        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+    }
