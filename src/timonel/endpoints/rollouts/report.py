@@ -98,6 +98,8 @@ def draw(rollout: Rollout, points: Sequence[Point]) -> bytes:
         _latency(axes["latency"], x, own, version, colour)
         _rate(axes["errors"], x, [(c.errors, c.requests) for c in own], version, colour)
     axes["latency"].set(ylabel="latency in ms", yscale="log")
+    axes["latency"].yaxis.set_major_formatter("{x:g}")
+    axes["latency"].yaxis.set_minor_formatter("{x:g}")
     axes["errors"].set(ylabel="error rate in %", ylim=(0, None))
     for each in axes.values():
         for before, after in itertools.pairwise(points):
