@@ -150,6 +150,27 @@ def _timeout_applies(endpoint: Endpoint) -> bool:
     return answer.status_code == 504
 
 
+def test_connections_over_the_limit_are_closed(endpoint: Endpoint) -> None:
+    endpoint.change("few", limits={"max_connections": 3})
+
+    def are_open() -> list[bool]:
+        """Return which of four connections the gateway keeps open for a moment."""
+        with contextlib.ExitStack() as clients:
+            connections = [clients.enter_context(connect(endpoint)) for _ in range(4)]
+            found = []
+            for connection in connections:
+                connection.settimeout(1)
+                try:
+                    found.append(connection.recv(1) != b"")
+                except TimeoutError:
+                    found.append(True)
+                except ConnectionResetError:
+                    found.append(False)
+            return found
+
+    until(lambda: sum(are_open()) == 3, seen=are_open)
+
+
 def test_headers_over_the_limit_are_refused(endpoint: Endpoint) -> None:
     with Load(endpoint, 2) as load:
         assert predict(endpoint, headers={"x-large": "a" * 100_000}).status_code == 431

@@ -123,7 +123,7 @@ class Limits(Requested):
         default=300.0, gt=0, description="Time for a response, including a cold start."
     )
     max_connections: int = Field(
-        default=10_000, ge=1, description="Connections of clients; others wait."
+        default=10_000, ge=1, description="Connections of clients; others are closed."
     )
     max_held: int = Field(
         default=1_000, ge=1, description="Requests that wait for a first replica at once."

@@ -135,7 +135,7 @@ def test_envoy_accepts_it(tmp_path_factory: pytest.TempPathFactory, traffic: Tra
     table = made["routes-digits"]["resources"][0]
     listeners = made["listeners"]["resources"]
     for listener in listeners:
-        manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+        manager = listener["filter_chains"][0]["filters"][-1]["typed_config"]
         del manager["rds"]
         chosen = made["hold"]["resources"][0] if listener["name"] == "hold" else table
         manager["route_config"] = {k: v for k, v in chosen.items() if k != "@type"}

@@ -32,7 +32,15 @@ def endpoint_listener(route: Route, places: Places) -> Json:
         # Counts the status codes of gRPC, whose HTTP status is always 200.
         _filter("grpc_stats", "grpc_stats.v3.FilterConfig"),
     ]
-    chain: Json = {"filters": [_manager(spec, places, table_name(spec.name), filters)]}
+    most = {
+        "name": "envoy.filters.network.connection_limit",
+        "typed_config": {
+            "@type": f"{TYPE}extensions.filters.network.connection_limit.v3.ConnectionLimit",
+            "stat_prefix": spec.name,
+            "max_connections": spec.limits.max_connections,
+        },
+    }
+    chain: Json = {"filters": [most, _manager(spec, places, table_name(spec.name), filters)]}
     if spec.access.tls is not None:
         chain["transport_socket"] = tls_context(spec.access.tls)
     return {
