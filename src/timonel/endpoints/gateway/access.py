@@ -74,7 +74,8 @@ def configured_keys(listeners: Mapping[str, Any], endpoint: str) -> dict[str, st
     """Return the API keys of an endpoint in a configuration of listeners; None without any."""
     for listener in listeners.get("resources", ()):
         if listener.get("name") == endpoint:
-            manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+            # The last filter of a connection is that of HTTP.
+            manager = listener["filter_chains"][0]["filters"][-1]["typed_config"]
             for each in manager["http_filters"]:
                 if each["name"] == _API_KEY_FILTER:
                     credentials = each["typed_config"]["credentials"]
