@@ -6,6 +6,7 @@ import collections
 import shutil
 import signal
 import socket
+import ssl
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,11 +25,13 @@ from tests.endpoints.harness import (
     versions_of,
     write_version,
 )
+from tests.serving.auth.certificates import Authority
 from tests.waiting import until
 from timonel.endpoints import Endpoint, list_endpoints, open_endpoint
 from timonel.endpoints.control.scrape import parse_totals
 from timonel.endpoints.gateway import process as gateway
-from timonel.endpoints.spec import service_name
+from timonel.endpoints.handle import record
+from timonel.endpoints.spec import EndpointSpec, Traffic, service_name
 from timonel.engines import ServiceState
 from timonel.engines.local.services.folder import ServiceFolder
 from timonel.errors import EngineError, NotFoundError, ServingError, SpecError
@@ -326,14 +329,14 @@ def test_keys_change_with_their_file(endpoints: Endpoints, tmp_path: Path) -> No
         until(lambda: predict(guarded, headers=new).status_code == 200, 20)
         until(lambda: predict(guarded, headers=old).status_code == 401, 20)
         keys.write_text("shop=short\n")
-        until(lambda: "its keys stay as they were" in (guarded.status.message or ""), 20)
+        until(lambda: "they stay as they were" in (guarded.status.message or ""), 20)
         assert "line 1" in (guarded.status.message or "")
         before = guarded.status.at
         assert endpoints.kill_control()  # the next one finds the keys in Envoy's configuration
         until(lambda: guarded.status.at > before + 2)
         assert predict(guarded, headers=new).status_code == 200
         assert predict(guarded).status_code == 401
-        assert "its keys stay as they were" in (guarded.status.message or "")
+        assert "they stay as they were" in (guarded.status.message or "")
         # Other endpoints still change.
         other = endpoints.deploy("digits/3", name="other")
         assert predict(other).status_code == 200
@@ -367,12 +370,69 @@ def test_arguments_reach_the_server(endpoints: Endpoints, endpoint: Endpoint) ->
     until(lambda: status() == 200, seen=status)
 
 
-def test_a_bad_certificate_is_reported(endpoints: Endpoints, tmp_path: Path) -> None:
+def served_certificate(endpoint: Endpoint) -> str:
+    return ssl.get_server_certificate(("127.0.0.1", endpoint.spec.port), timeout=10)
+
+
+def test_a_renewed_certificate_applies_without_a_deployment(
+    endpoints: Endpoints, tmp_path: Path
+) -> None:
+    authority = Authority()
+    cert, key = authority.issue(tmp_path, "server")
+    (tmp_path / "ca.pem").write_bytes(authority.pem)
+    trust = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+    secure = endpoints.deploy("digits/2", name="secure", tls_cert=cert, tls_key=key)
+    body = {"instances": [1.0]}
+    try:
+        with httpx.Client(verify=trust, base_url=secure.url, timeout=60) as client:
+            path = "/v1/models/digits:predict"
+            assert client.post(path, json=body).status_code == 200
+            before = cert.read_text()
+            assert served_certificate(secure).strip() == before.strip()
+            cert.write_text("damaged")
+            until(lambda: "they stay as they were" in (secure.status.message or ""), 20)
+            assert served_certificate(secure).strip() == before.strip()
+            authority.issue(tmp_path, "server")
+            until(lambda: served_certificate(secure).strip() == cert.read_text().strip(), 20)
+            until(lambda: secure.status.message is None, 20)
+            assert client.post(path, json=body).status_code == 200
+    finally:
+        secure.delete()
+
+
+def test_a_bad_certificate_is_refused(endpoints: Endpoints, tmp_path: Path) -> None:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     cert.write_text("no certificate")
     key.write_text("no key")
+    with pytest.raises(SpecError, match="cannot use the certificate and private key"):
+        endpoints.deploy("digits/2", name="secure", tls_cert=cert, tls_key=key)
+    with pytest.raises(NotFoundError, match="no such endpoint"):
+        open_endpoint(endpoints.workspace, "secure")
+
+
+def test_a_port_that_was_taken_meanwhile_is_reported(endpoints: Endpoints) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        spec = EndpointSpec(
+            name="late", model="digits", traffic=Traffic(percent={1: 100}), port=port,
+            server_args=SERVER_ARGS,
+        )  # fmt: skip
+        record(endpoints.workspace, spec, "deploy", after=None)
+        late = open_endpoint(endpoints.workspace, "late")
+        try:
+            with pytest.raises(ServingError, match=r"the gateway cannot listen for late: .*bind"):
+                late.wait(60)
+        finally:
+            late.delete()
+
+
+def test_names_that_look_like_those_of_parts(endpoints: Endpoints) -> None:
+    """An endpoint may have the name of a service, a listener or a folder of the gateway."""
+    names = ("digits-v2", "hold", "ready", "gateway", "clusters", "listeners")
+    made = [endpoints.deploy("digits/2", name=name) for name in names]
     try:
-        with pytest.raises(ServingError, match=r"the gateway cannot listen for secure: .*cert"):
-            endpoints.deploy("digits/2", name="secure", tls_cert=cert, tls_key=key)
+        assert [predict(each).status_code for each in made] == [200] * len(names)
+        assert [each.revision.number for each in made] == [1] * len(names)
     finally:
-        open_endpoint(endpoints.workspace, "secure").delete()
+        for each in made:
+            each.delete()

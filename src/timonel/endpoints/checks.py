@@ -9,10 +9,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from timonel.endpoints.access_files import read_api_keys, read_certificate, read_jwks
 from timonel.endpoints.folder import list_endpoints
-from timonel.endpoints.gateway.access import read_api_keys
 from timonel.endpoints.spec import EndpointSpec
-from timonel.errors import NotFoundError, ServingError, SpecError
+from timonel.errors import ServingError, SpecError
 from timonel.serving.references import resolve
 from timonel.storage import Workspace
 
@@ -43,9 +43,11 @@ def check_spec(spec: EndpointSpec, workspace: Workspace) -> None:
     """Check what a specification refers to.
 
     Raises:
-        NotFoundError: A version or a file does not exist.
+        NotFoundError: A version does not exist.
         SpecError: An argument of the server belongs to the gateway, a memory target has no
-            reference, or a file is invalid.
+            reference, or a file of the access cannot be used.
+        InputError: A file of keys cannot be read.
+        CorruptError: The public keys of tokens are damaged.
     """
     _check_requests(spec)
     for argument in spec.server_args:
@@ -57,9 +59,10 @@ def check_spec(spec: EndpointSpec, workspace: Workspace) -> None:
     for version in spec.traffic.versions:
         resolve(spec.model, workspace, version)
     tls, jwt, keys = spec.access.tls, spec.access.jwt, spec.access.api_keys
-    for file in (*((tls.cert, tls.key) if tls else ()), *((jwt.jwks,) if jwt else ())):
-        if not Path(file).is_file():
-            raise NotFoundError(f"no such file: {file}")
+    if tls is not None:
+        read_certificate(Path(tls.cert), Path(tls.key))
+    if jwt is not None:
+        read_jwks(Path(jwt.jwks))
     if keys is not None:
         read_api_keys(Path(keys))
 

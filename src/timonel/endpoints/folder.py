@@ -2,7 +2,7 @@
 
 <endpoints>/                    mode 0700
   controller.lock               locked by the control plane
-  gateway/                      configuration of Envoy, written by the control plane
+  .gateway/                     configuration of Envoy, written by the control plane
   <name>/revisions/<number>.json   endpoint-revision documents, write-once
   <name>/deleted                exists once the endpoint is to be deleted
   <name>/status.json            endpoint-status document, written by the control plane
@@ -18,10 +18,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from timonel.endpoints.autoscaling import AutoscalerState
 from timonel.endpoints.spec import EndpointSpec
+from timonel.engines.resources import Observed
 from timonel.errors import (
     AlreadyExistsError,
     CorruptError,
@@ -32,11 +31,7 @@ from timonel.storage import document, read_document, write_document
 from timonel.storage.atomic import aside_name, create_bytes, unwritable
 
 
-class _Document(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class Revision(_Document):
+class Revision(Observed):
     """A numbered, immutable state of an endpoint.
 
     Attributes:
@@ -52,7 +47,7 @@ class Revision(_Document):
     spec: EndpointSpec
 
 
-class VersionStatus(_Document):
+class VersionStatus(Observed):
     """Observed status of one version of an endpoint.
 
     Attributes:
@@ -76,7 +71,7 @@ class VersionStatus(_Document):
     message: str | None = None
 
 
-class EndpointStatus(_Document):
+class EndpointStatus(Observed):
     """Observed status of an endpoint.
 
     Attributes:

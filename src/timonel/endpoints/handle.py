@@ -11,6 +11,7 @@ from typing import Any
 
 from timonel.endpoints import folder as folders
 from timonel.endpoints.checks import check_spec, validated
+from timonel.endpoints.control.plan import services_by_version
 from timonel.endpoints.control.service import SERVICE, run_control
 from timonel.endpoints.folder import EndpointFolder, EndpointStatus, Revision
 from timonel.endpoints.gateway.process import SERVICE as GATEWAY
@@ -22,7 +23,7 @@ from timonel.endpoints.rollouts.documents import (
     rollouts,
 )
 from timonel.endpoints.spec import EndpointSpec, Traffic
-from timonel.engines import ServiceEngine, ServiceState, ServiceStatus, get_service_engine
+from timonel.engines import ServiceEngine, ServiceStatus, get_service_engine
 from timonel.errors import EngineError, NotFoundError, ServingError, SpecError
 from timonel.storage import Workspace, exclusive
 
@@ -73,11 +74,9 @@ class Endpoint:
     def is_controlled(self) -> bool:
         """Whether the control plane runs."""
         try:
-            state = engine_of(self.workspace).service(SERVICE).state
+            return engine_of(self.workspace).service(SERVICE).is_running
         except NotFoundError:
             return False
-        # Without an answer of its supervisor, it goes on unless it fails.
-        return state in (ServiceState.ACTIVE, ServiceState.UNRESPONSIVE)
 
     @property
     def routed(self) -> Revision | None:
@@ -101,13 +100,7 @@ class Endpoint:
     @property
     def services(self) -> dict[int, ServiceStatus]:
         """Status of the service of each version, by version."""
-        found = {each.name: each for each in engine_of(self.workspace).services()}
-        prefix = f"{self.name}-v"
-        return {
-            int(key.removeprefix(prefix)): each
-            for key, each in sorted(found.items())
-            if key.startswith(prefix) and key.removeprefix(prefix).isdigit()
-        }
+        return services_by_version(self.name, engine_of(self.workspace).services())
 
     def change(self, cause: str, **changes: object) -> Revision:
         """Add a revision with other fields, and return it.

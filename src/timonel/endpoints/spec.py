@@ -169,6 +169,12 @@ def service_name(endpoint: str, version: int) -> str:
     return f"{endpoint}-v{version}"
 
 
+def version_of(endpoint: str, service: str) -> int | None:
+    """Return the version whose service has a name; None if it is not one of the endpoint."""
+    found = re.fullmatch(rf"{re.escape(endpoint)}-v([1-9][0-9]*)", service, re.ASCII)
+    return None if found is None else int(found[1])
+
+
 def endpoint_name(model: str) -> str:
     """Return the usual name of a model's endpoint: a DNS label made of the model's name."""
     last = model.rstrip("/").rpartition("/")[2].lower()

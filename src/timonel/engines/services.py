@@ -208,6 +208,11 @@ class ServiceStatus(Observed):
         return tuple(replica for replica in self.replicas if replica.state == "ready")
 
     @property
+    def is_running(self) -> bool:
+        """Whether its supervisor runs; one that does not answer may still do its work."""
+        return self.state in (ServiceState.ACTIVE, ServiceState.UNRESPONSIVE)
+
+    @property
     def is_settled(self) -> bool:
         """Whether exactly the requested replicas of this revision run, and all are ready."""
         return (

@@ -2,7 +2,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from timonel.endpoints.control.plan import initial_replicas, plan, route
+from timonel.endpoints.control.plan import (
+    Plan,
+    initial_replicas,
+    plan,
+    route,
+    service_specs,
+    services_by_version,
+)
 from timonel.endpoints.folder import EndpointStatus, Revision
 from timonel.endpoints.spec import EndpointSpec, Traffic
 from timonel.engines import ReplicaStatus, ServiceState, ServiceStatus
@@ -22,7 +29,9 @@ def revisions(*specs: EndpointSpec) -> list[Revision]:
     ]
 
 
-def service(version: int, ready: int = 1, message: str | None = None) -> ServiceStatus:
+def service(
+    version: int, ready: int = 1, message: str | None = None, endpoint: str = "digits"
+) -> ServiceStatus:
     replicas = [
         ReplicaStatus(name=f"r{i}", revision=1, state="ready", addresses=ADDRESSES)
         for i in range(ready)
@@ -30,7 +39,7 @@ def service(version: int, ready: int = 1, message: str | None = None) -> Service
     if message is not None:
         replicas.append(ReplicaStatus(name="bad", revision=1, state="restarting", message=message))
     return ServiceStatus(
-        name=f"digits-v{version}",
+        name=f"{endpoint}-v{version}",
         revision=1,
         state=ServiceState.ACTIVE,
         requested=ready,
@@ -38,12 +47,18 @@ def service(version: int, ready: int = 1, message: str | None = None) -> Service
     )
 
 
-def services(*each: ServiceStatus) -> dict[str, ServiceStatus]:
-    return {one.name: one for one in each}
+def services(*each: ServiceStatus) -> dict[int, ServiceStatus]:
+    return services_by_version("digits", each)
+
+
+def planned(
+    changes: list[Revision], status: EndpointStatus, running: dict[int, ServiceStatus]
+) -> Plan:
+    return plan(changes, status, running, service_specs(changes, "/w", {}))
 
 
 def test_the_first_revision_gets_the_traffic_at_once() -> None:
-    found = plan(revisions(spec({1: 100})), EndpointStatus(), {}, "/w")
+    found = planned(revisions(spec({1: 100})), EndpointStatus(), {})
     assert (found.routed, found.proved, list(found.services)) == (1, (), [1])
     made = found.services[1]
     assert (made.name, made.revision) == ("digits-v1", 1)
@@ -53,26 +68,26 @@ def test_the_first_revision_gets_the_traffic_at_once() -> None:
 def test_a_new_version_gets_traffic_once_it_was_ready() -> None:
     changes = revisions(spec({1: 100}), spec({2: 100}))
     status = EndpointStatus(routed=1, proved=(1,))
-    waiting = plan(changes, status, services(service(1), service(2, 0, "exit 3: boom")), "/w")
+    waiting = planned(changes, status, services(service(1), service(2, 0, "exit 3: boom")))
     assert (waiting.routed, list(waiting.services)) == (1, [1, 2])
     assert waiting.message == "version 2 does not start: exit 3: boom"
-    done = plan(changes, status, services(service(1), service(2)), "/w")
+    done = planned(changes, status, services(service(1), service(2)))
     assert (done.routed, list(done.services), done.message) == (2, [2], None)
 
 
 def test_a_version_at_zero_replicas_stays_proved() -> None:
     changes = revisions(spec({1: 100}), spec({1: 50, 2: 50}))
     status = EndpointStatus(routed=2, proved=(1, 2))
-    found = plan(changes, status, services(service(1, 0), service(2, 0)), "/w")
+    found = planned(changes, status, services(service(1, 0), service(2, 0)))
     assert (found.routed, found.proved) == (2, (1, 2))
 
 
 def test_a_rollback_keeps_the_service() -> None:
     first, second = spec({1: 100}), spec({1: 100}, server_args=("--max-body", "1KiB"))
-    changed = plan(revisions(first, second), EndpointStatus(routed=1), {}, "/w")
+    changed = planned(revisions(first, second), EndpointStatus(routed=1), {})
     assert changed.services[1].revision == 2
-    rolled = plan(revisions(first, second, first), EndpointStatus(routed=2), {}, "/w")
-    before = plan(revisions(first), EndpointStatus(), {}, "/w")
+    rolled = planned(revisions(first, second, first), EndpointStatus(routed=2), {})
+    before = planned(revisions(first), EndpointStatus(), {})
     assert rolled.services == before.services
 
 
@@ -80,12 +95,12 @@ def test_traffic_and_scaling_do_not_replace_replicas() -> None:
     changes = revisions(
         spec({1: 100}), spec({1: 90, 2: 10}), spec({1: 10, 2: 90}, limits={"max_held": 5})
     )
-    found = plan(changes, EndpointStatus(routed=3, proved=(1, 2)), {}, "/w")
+    found = planned(changes, EndpointStatus(routed=3, proved=(1, 2)), {})
     assert [each.revision for each in found.services.values()] == [1, 2]
 
 
 def test_a_server_argument_is_not_expanded() -> None:
-    found = plan(revisions(spec({1: 100}, server_args=("$(PORT)",))), EndpointStatus(), {}, "/w")
+    found = planned(revisions(spec({1: 100}, server_args=("$(PORT)",))), EndpointStatus(), {})
     assert found.services[1].args[-1] == "$$(PORT)"
 
 
@@ -108,3 +123,9 @@ def test_routes_have_the_ready_replicas_of_all_services() -> None:
         3: 1,
     }
     assert found.ready[3]["grpc"] == ("127.0.0.1:2",)
+
+
+def test_services_of_an_endpoint_with_a_longer_name_are_not_its_own() -> None:
+    running = [service(2), service(1, endpoint="digits-v2"), service(10), service(3, endpoint="d")]
+    assert list(services_by_version("digits", running)) == [2, 10]
+    assert list(services_by_version("digits-v2", running)) == [1]

@@ -2,46 +2,41 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+from timonel.endpoints.gateway.access import access_filters, configured_secrets
+from timonel.endpoints.gateway.listeners import endpoint_listener
+from timonel.endpoints.gateway.parts import Places, Route, Secrets
+from timonel.endpoints.spec import Access, EndpointSpec, Jwt, Tls, Traffic
 
-from timonel.endpoints.gateway.access import access_filters, read_api_keys
-from timonel.endpoints.spec import Access, Jwt
-from timonel.errors import InputError, SpecError
-
-KEY = "0123456789abcdef"
-
-
-def test_keys_by_client(tmp_path: Path) -> None:
-    path = tmp_path / "keys"
-    path.write_text(f"# comment\n\nshop = {KEY}\nlab={KEY}=\n")
-    assert read_api_keys(path) == {"shop": KEY, "lab": f"{KEY}="}
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "contains no API key"),
-        ("shop", "line 1: expected client=key"),
-        ("shop=short", "line 1: expected client=key with a key of 16 characters"),
-        (f"shop={KEY}\nshop={KEY}2", "line 2: the client or its key occurs twice"),
-        (f"shop={KEY}\nlab={KEY}", "line 2: the client or its key occurs twice"),
-    ],
+ACCESS = Access(
+    api_keys="/keys",
+    tls=Tls(cert="/cert", key="/key"),
+    jwt=Jwt(issuer="https://i", audience="a", jwks="/jwks"),
 )
-def test_bad_files_of_keys(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "keys"
-    path.write_text(text)
-    with pytest.raises(SpecError, match=message) as error:
-        read_api_keys(path)
-    assert KEY not in str(error.value)
-
-
-def test_a_missing_file_of_keys(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot read the file of API keys"):
-        read_api_keys(tmp_path / "none")
+SECRETS = Secrets({"shop": "0123456789abcdef"}, ("chain", "private"), "{}")
 
 
 def test_tokens_need_an_expiry() -> None:
-    (found,) = access_filters(Access(jwt=Jwt(issuer="https://i", audience="a", jwks="/j")), {})
+    _, found = access_filters(ACCESS, SECRETS)
     provider = found["typed_config"]["providers"]["issuer"]
     assert (provider["audiences"], provider["require_expiration"]) == (["a"], True)
-    assert access_filters(Access(), {}) == []
+    assert access_filters(Access(), SECRETS) == []
+
+
+def test_without_keys_the_filter_stays() -> None:
+    found, _ = access_filters(ACCESS, Secrets())
+    assert found["typed_config"]["credentials"] == []
+
+
+def test_secrets_are_found_in_the_configuration() -> None:
+    def listeners(access: Access) -> dict[str, object]:
+        traffic = Traffic(percent={1: 100})
+        spec = EndpointSpec(name="digits", model="m", traffic=traffic, port=1, access=access)
+        made = endpoint_listener(
+            Route(spec, traffic, secrets=SECRETS), Places(Path("/c"), Path("/a"))
+        )
+        return {"resources": [{"name": "_hold"}, made]}
+
+    assert configured_secrets(listeners(ACCESS), "digits") == SECRETS
+    assert configured_secrets(listeners(Access()), "digits") == Secrets()
+    assert configured_secrets(listeners(ACCESS), "other") == Secrets()
+    assert configured_secrets({}, "digits") == Secrets()

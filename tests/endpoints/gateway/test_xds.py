@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timonel.endpoints.gateway.parts import Places, Route
+from tests.serving.auth.certificates import Authority
+from tests.serving.auth.tokens import elliptic, jwks
+from timonel.endpoints.gateway.parts import Places, Route, Secrets
 from timonel.endpoints.gateway.process import envoy_binary
 from timonel.endpoints.gateway.xds import bootstrap, files
 from timonel.endpoints.spec import EndpointSpec, Traffic
@@ -66,7 +68,7 @@ def by_name(content: dict[str, Any]) -> dict[str, Any]:
 def test_everything_that_is_named_exists(traffic: Traffic) -> None:
     made = files([route(traffic), route(traffic, "other")], PLACES)
     clusters = by_name(made["clusters"])
-    tables = [made[name] for name in made if name.startswith("routes-")] + [made["hold"]]
+    tables = [made[name] for name in made if name.startswith("routes-")] + [made["_hold"]]
     named = {
         each["name"] for table in tables for shares in found(table, "clusters") for each in shares
     }
@@ -101,7 +103,7 @@ def test_replicas_come_before_the_activator() -> None:
     assert len(made["digits-v1-grpc"]["resources"][0]["endpoints"][0]["lb_endpoints"]) == 1
     (only,) = made["digits-v2-http"]["resources"][0]["endpoints"]
     assert only["priority"] == 0
-    assert found(only, "server_listener_name") == ["hold"]
+    assert found(only, "server_listener_name") == ["_hold"]
     assert made["digits-v2-http-ready"]["resources"][0]["endpoints"] == []
 
 
@@ -124,9 +126,18 @@ def test_hosts_are_checked_on_loopback_addresses(host: str, domains: list[str]) 
 def test_envoy_accepts_it(tmp_path_factory: pytest.TempPathFactory, traffic: Traffic) -> None:
     """All resources at once, as static ones: `--mode validate` does not read dynamic ones."""
     place = tmp_path_factory.mktemp("xds")
-    guarded = replace(
-        route(traffic, access={"api_keys": "/keys"}), api_keys={"shop": "0123456789abcdef"}
+    cert, key = Authority().issue(place, "server")
+    secrets = Secrets(
+        {"shop": "0123456789abcdef"},
+        (cert.read_text(), key.read_text()),
+        jwks(elliptic()),
     )
+    access = {
+        "api_keys": "/keys",
+        "tls": {"cert": "/cert", "key": "/key"},
+        "jwt": {"issuer": "i", "jwks": "/j"},
+    }
+    guarded = replace(route(traffic, access=access), secrets=secrets)
     made = files([guarded], Places(place, place / "activator.sock"))
     for name, content in made.items():
         (place / name).mkdir()
@@ -138,7 +149,7 @@ def test_envoy_accepts_it(tmp_path_factory: pytest.TempPathFactory, traffic: Tra
     for listener in listeners:
         manager = listener["filter_chains"][0]["filters"][-1]["typed_config"]
         del manager["rds"]
-        chosen = made["hold"]["resources"][0] if listener["name"] == "hold" else table
+        chosen = made["_hold"]["resources"][0] if listener["name"] == "_hold" else table
         manager["route_config"] = {k: v for k, v in chosen.items() if k != "@type"}
         del listener["@type"]
     clusters = made["clusters"]["resources"]

@@ -11,33 +11,23 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
 
 from timonel.endpoints.control.activator import Activator
+from timonel.endpoints.control.endpoint import Endpoint
 from timonel.endpoints.control.faults import Faults
-from timonel.endpoints.control.keys import ApiKeys
-from timonel.endpoints.control.plan import Plan, has_ready, initial_replicas, plan, route
+from timonel.endpoints.control.gateway import Gateway
+from timonel.endpoints.control.plan import has_ready, initial_replicas, services_by_version
 from timonel.endpoints.control.rollouts import Rollouts, View
 from timonel.endpoints.control.samples import replica_key, samples
 from timonel.endpoints.control.scaling import Scaler
 from timonel.endpoints.control.scrape import Load, LoadReader
 from timonel.endpoints.control.service import SERVICE, apply_current
 from timonel.endpoints.control.warm import SERVICE as WARM
-from timonel.endpoints.control.warm import uses_tensorflow, warm_environment, warm_service
-from timonel.endpoints.folder import (
-    EndpointFolder,
-    EndpointStatus,
-    Revision,
-    VersionStatus,
-    list_endpoints,
-)
-from timonel.endpoints.gateway import process as gateway
-from timonel.endpoints.gateway.access import configured_keys
-from timonel.endpoints.gateway.files import ConfigFiles
-from timonel.endpoints.gateway.parts import PROTOCOLS, Places, Route
-from timonel.endpoints.gateway.xds import bootstrap, files
+from timonel.endpoints.control.warm import warm_environment, warm_service
+from timonel.endpoints.folder import list_endpoints
+from timonel.endpoints.gateway.process import SERVICE as GATEWAY
 from timonel.endpoints.spec import service_name
 from timonel.engines import ServiceEngine, ServiceState, ServiceStatus
 from timonel.errors import NotFoundError
@@ -46,59 +36,10 @@ from timonel.storage import Workspace, exclusive
 _PERIOD_S = 0.1
 _HELD_PERIOD_S = 0.02
 """Period while requests wait for a replica."""
-_SETTLE_S = 2.0
-"""Time from a change of the traffic to the end of replicas that get none."""
 _SCRAPE_S = 1.0
 _STATUS_S = 2.0
-_MAX_CONNECTIONS = 50_000
 
 logger = logging.getLogger(__name__)
-
-
-class Endpoint:
-    """What the control plane remembers of an endpoint."""
-
-    def __init__(self, folder: EndpointFolder) -> None:
-        self.folder = folder
-        self.status = folder.status()
-        self.revisions: list[Revision] = []
-        self.scalers: dict[int, Scaler] = {}
-        self.is_warmed = False
-        self.obsolete: dict[str, float] = {}
-        self.plan: Plan | None = None
-        self.faults = Faults(folder.name)
-        self.keys = ApiKeys(None)
-
-    def refresh(self, workspace: Workspace) -> None:
-        """Read new revisions."""
-        known = len(self.revisions)
-        self.revisions += [self.folder.revision(n) for n in self.folder.numbers()[known:]]
-        if len(self.revisions) > known:
-            self.is_warmed = uses_tensorflow(self.latest.spec, workspace)
-
-    def scaler(self, version: int, now: float, ready: int) -> Scaler:
-        """Return an autoscaler of a version that goes on where an earlier one ended."""
-        saved = None
-        with self.faults.of("autoscaler"):
-            saved = self.folder.autoscaler(version)
-        spec = self.latest.spec
-        made = Scaler(spec.scaling, now, ready, saved)
-        learned = [each.pattern for each in self.scalers.values() if each.pattern is not None]
-        if learned:
-            # The load of the endpoint recurs, whatever its version.
-            made.expect(learned[-1], spec.traffic.percent.get(version, 0) / 100)
-        return made
-
-    @property
-    def latest(self) -> Revision:
-        """The latest revision."""
-        return self.revisions[-1]
-
-    @property
-    def routed(self) -> Revision | None:
-        """The revision whose traffic applies."""
-        found = (each for each in self.revisions if each.number == self.status.routed)
-        return next(found, None)
 
 
 class Controller:
@@ -114,8 +55,7 @@ class Controller:
         self._workspace = workspace
         self._engine = engine
         self._sockets = sockets
-        self._places = Places(workspace.endpoints / "gateway", sockets / "activator.sock")
-        self._files = ConfigFiles(self._places.config)
+        self._gateway = Gateway(engine, workspace.endpoints / ".gateway", sockets)
         self._endpoints: dict[str, Endpoint] = {}
         self._services: dict[str, ServiceStatus] = {}
         self._reader = LoadReader()
@@ -125,7 +65,7 @@ class Controller:
         self._faults = Faults("gateway")
         self._scraped_at = self._published_at = 0.0
         self.activator = Activator(self._on_hold)
-        self.activator_socket = self._places.activator
+        self.activator_socket = self._gateway.activator_socket
 
     async def run(self) -> None:
         """Run until there is no endpoint left."""
@@ -144,29 +84,31 @@ class Controller:
                 continue
 
     def _on_hold(self, service: str) -> None:
-        for name, endpoint in self._endpoints.items():
+        for endpoint in self._endpoints.values():
             for version, scaler in endpoint.scalers.items():
-                if service_name(name, version) == service:
+                if service_name(endpoint.name, version) == service:
                     scaler.hasten(time.time())
                     self._wake.set()
 
     async def _turn(self) -> bool:
         """Look once, and change what is not as it should be; return whether endpoints are left."""
         now = time.time()
-        self._services = {
-            each.name: each for each in await asyncio.to_thread(self._engine.services)
-        }
+        found = await asyncio.to_thread(self._engine.services)
+        self._services = {each.name: each for each in found}
+        self._gateway.observe(self._services.get(GATEWAY))
         self._find_endpoints()
         for endpoint in list(self._endpoints.values()):
+            endpoint.services = services_by_version(endpoint.name, found)
             with endpoint.faults.of("apply"):
                 await self._apply(endpoint, now)
         # With a full disk, say, Envoy goes on with what it has.
         with self._faults.of("files"):
-            self._write_gateway(now)
+            self._configure_gateway(now)
         if not self._endpoints and await asyncio.to_thread(self._end):
             return False
         with self._faults.of("gateway"):
-            await self._run_gateway()
+            await self._gateway.run()
+            await self._run_warm()
         if now - self._scraped_at >= _SCRAPE_S or now < self._scraped_at:
             self._scraped_at = now
             await self._scrape(now)
@@ -179,108 +121,58 @@ class Controller:
         await self._release()
         if now - self._published_at >= _STATUS_S or now < self._published_at:
             self._published_at = now
-            self._rejected = await asyncio.to_thread(self._rejected_listeners)
+            self._rejected = await asyncio.to_thread(self._gateway.rejected)
             for endpoint in self._endpoints.values():
-                with endpoint.faults.of("status"):
-                    endpoint.folder.write_status(self._status(endpoint, now))
+                self._publish(endpoint, now)
         return True
 
     def _find_endpoints(self) -> None:
         found = {folder.name: folder for folder in list_endpoints(self._workspace.endpoints)}
         for name in self._endpoints.keys() - found.keys():
             del self._endpoints[name]
-        for name, folder in found.items():
-            if name not in self._endpoints:
-                self._endpoints[name] = endpoint = Endpoint(folder)
-                endpoint.keys = ApiKeys(configured_keys(self._files.read("listeners"), name))
+        for name in found.keys() - self._endpoints.keys():
+            self._endpoints[name] = Endpoint(
+                found[name],
+                self._workspace,
+                warm_environment(self._sockets),
+                self._gateway.configured_secrets(name),
+            )
 
     async def _apply(self, endpoint: Endpoint, now: float) -> None:
         """Create, change and delete the services of an endpoint."""
-        name = endpoint.folder.name
-        own = {key: each for key, each in self._services.items() if key.startswith(f"{name}-v")}
         if endpoint.folder.is_deleted:
             endpoint.plan = None
-            await self._delete(own)
-            if not own:
+            await self._delete(endpoint.services.values())
+            if not endpoint.services:
                 endpoint.folder.remove()
-                del self._endpoints[name]
+                del self._endpoints[endpoint.name]
             return
-        endpoint.refresh(self._workspace)
-        env = warm_environment(self._sockets)
-        planned = plan(endpoint.revisions, endpoint.status, own, self._workspace.uri, env)
-        endpoint.plan = planned
-        changed = (planned.routed, planned.proved) != (
-            endpoint.status.routed,
-            endpoint.status.proved,
-        )
-        endpoint.status = endpoint.status.model_copy(
-            update={"routed": planned.routed, "proved": planned.proved, "message": planned.message}
-        )
-        if changed:
-            logger.info("%s: revision %d gets the traffic", name, planned.routed)
-            endpoint.folder.write_status(self._status(endpoint, now))
-        for version, spec in planned.services.items():
-            before = own.get(spec.name)
+        if endpoint.refresh():
+            logger.info("%s: revision %d gets the traffic", endpoint.name, endpoint.status.routed)
+            self._publish(endpoint, now)
+        assert endpoint.plan is not None
+        for version, spec in endpoint.plan.services.items():
+            before = endpoint.services.get(version)
             if before is None:
-                size = initial_replicas(endpoint.latest.spec, version, own)
-                await asyncio.to_thread(
-                    self._engine.apply, spec.model_copy(update={"replicas": size})
-                )
+                size = initial_replicas(endpoint.latest.spec, version, endpoint.services)
+                sized = spec.model_copy(update={"replicas": size})
+                await asyncio.to_thread(self._engine.apply, sized)
             elif before.state is ServiceState.DELETING:
                 continue  # created anew once it is gone
             elif before.state is not ServiceState.ACTIVE or before.revision != spec.revision:
                 await asyncio.to_thread(self._engine.apply, spec)
-        names = {spec.name for spec in planned.services.values()}
-        await self._delete_obsolete(endpoint, {k: s for k, s in own.items() if k not in names}, now)
-        self._find_scalers(endpoint, planned, own, now)
+        await self._delete(endpoint.obsolete(now))
+        endpoint.find_scalers(now)
 
-    def _find_scalers(
-        self, endpoint: Endpoint, planned: Plan, own: dict[str, ServiceStatus], now: float
-    ) -> None:
-        spec = endpoint.latest.spec
-        for version in endpoint.scalers.keys() - planned.services.keys():
-            del endpoint.scalers[version]
-        for version in planned.services:
-            if version not in endpoint.scalers:
-                service = own.get(service_name(endpoint.folder.name, version))
-                ready = 0 if service is None else len(service.ready)
-                endpoint.scalers[version] = endpoint.scaler(version, now, ready)
-            endpoint.scalers[version].configure(spec.scaling)
-        endpoint.folder.remove_autoscalers(planned.services)
-
-    async def _delete_obsolete(
-        self, endpoint: Endpoint, services: dict[str, ServiceStatus], now: float
-    ) -> None:
-        """Delete services without traffic, once Envoy has had the time to notice."""
-        known = endpoint.obsolete
-        endpoint.obsolete = {name: min(now, known.get(name, now)) for name in services}
-        due = [name for name, since in endpoint.obsolete.items() if now - since >= _SETTLE_S]
-        await self._delete({name: services[name] for name in due})
-
-    async def _delete(self, services: dict[str, ServiceStatus]) -> None:
-        for name, service in services.items():
+    async def _delete(self, services: Iterable[ServiceStatus]) -> None:
+        for service in services:
             if service.state is not ServiceState.DELETING:
-                await asyncio.to_thread(self._engine.delete, name)
+                await asyncio.to_thread(self._engine.delete, service.name)
 
-    def _routes(self, now: float) -> list[Route]:
-        routes = []
-        for endpoint in self._endpoints.values():
-            if endpoint.plan is None or endpoint.routed is None:
-                continue
-            spec, traffic = endpoint.latest.spec, endpoint.routed.spec.traffic
-            keys: Mapping[str, str] = {}
-            if spec.access.api_keys is not None:
-                with endpoint.faults.of("keys"):
-                    endpoint.keys.refresh(Path(spec.access.api_keys), now)
-                if endpoint.keys.current is None:
-                    continue
-                keys = endpoint.keys.current
-            routes.append(replace(route(spec, traffic, self._services), api_keys=keys))
-        return routes
-
-    def _write_gateway(self, now: float) -> None:
-        routes = self._routes(now)
-        self._files.write(files(routes, self._places))
+    def _configure_gateway(self, now: float) -> None:
+        found = (endpoint.route(now) for endpoint in self._endpoints.values())
+        routes = [route for route in found if route is not None]
+        self._gateway.write(routes)
         self.activator.configure(
             {
                 service_name(each.spec.name, version): (
@@ -292,35 +184,27 @@ class Controller:
             }
         )
 
-    async def _run_gateway(self) -> None:
-        """Start Envoy and the warm zygote."""
-        # One whose supervisor does not answer still works.
-        states = (ServiceState.ACTIVE, ServiceState.UNRESPONSIVE)
-        running = {name for name, each in self._services.items() if each.state in states}
-        if gateway.SERVICE not in running:
-            path = self._files.write_bootstrap(bootstrap(self._places, _MAX_CONNECTIONS))
-            spec = gateway.gateway_service(path, self._sockets)
-            await asyncio.to_thread(apply_current, self._engine, spec)
-        is_needed = any(endpoint.is_warmed for endpoint in self._endpoints.values())
-        if is_needed and WARM not in running:
-            await asyncio.to_thread(apply_current, self._engine, warm_service(self._sockets))
-        elif WARM in self._services and not is_needed:
-            await self._delete({WARM: self._services[WARM]})
+    async def _run_warm(self) -> None:
+        """Run the warm zygote while it is of use."""
+        found = self._services.get(WARM)
+        if any(endpoint.is_warmed for endpoint in self._endpoints.values()):
+            if found is None or not found.is_running:
+                await asyncio.to_thread(apply_current, self._engine, warm_service(self._sockets))
+        elif found is not None:
+            await self._delete([found])
 
     async def _scrape(self, now: float) -> None:
         """Measure the load of all replicas."""
         addresses = {
             replica_key(replica): replica.addresses["http"]
-            for name, service in self._services.items()
-            if name not in (gateway.SERVICE, WARM, SERVICE)
+            for endpoint in self._endpoints.values()
+            for service in endpoint.services.values()
             for replica in service.ready
-            if "http" in replica.addresses
         }
         loads = await self._reader.read(addresses)
-        for name, endpoint in self._endpoints.items():
+        for endpoint in self._endpoints.values():
             for version, scaler in endpoint.scalers.items():
-                key = service_name(name, version)
-                service = self._services.get(key)
+                service = endpoint.services.get(version)
                 own = () if service is None else service.ready
                 found = [loads.get(replica_key(each)) for each in own]
                 known = [load for load in found if load is not None]
@@ -330,56 +214,58 @@ class Controller:
                     scale = len(found) / len(known)
                     total = Load(total.concurrency * scale, total.rate * scale)
                 if known or not found:
-                    scaler.record(now, total, self.activator.held.get(key, 0))
+                    held = self.activator.held.get(service_name(endpoint.name, version), 0)
+                    scaler.record(now, total, held)
 
     async def _roll(self, now: float) -> None:
         """Take a step of each rollout."""
-        found = self._services.get(gateway.SERVICE)
-        replicas = () if found is None else found.ready
-        names = [f"{replica.name}.{replica.restarts}" for replica in replicas]
-        admins = dict(zip(names, self._admins(replicas), strict=True))
         views = [
             View(each.folder, tuple(each.revisions), each.status)
             for each in self._endpoints.values()
             if each.plan is not None
         ]
-        await asyncio.to_thread(self._rollouts.step, now, views, admins)
+        await asyncio.to_thread(self._rollouts.step, now, views, self._gateway.admins)
 
     async def _scale(self, endpoint: Endpoint, now: float) -> None:
         """Set the number of replicas of each version."""
         if endpoint.plan is None:
             return
         for version in endpoint.plan.services:
-            key = service_name(endpoint.folder.name, version)
-            service, scaler = self._services.get(key), endpoint.scalers[version]
+            service, scaler = endpoint.services.get(version), endpoint.scalers[version]
             if service is None or service.state is not ServiceState.ACTIVE:
                 continue
             if version not in endpoint.plan.proved:
                 continue  # it keeps its first size until it has started
-            held = self.activator.held.get(key, 0)
-            if held and not service.requested:
-                scaler.record(now, Load(), held)
-            reachable = version in endpoint.latest.spec.traffic.versions
-            decision = scaler.step(
-                now,
-                len(service.ready),
-                service.requested,
-                reachable=reachable,
-                samples=samples(
-                    now,
-                    service.replicas,
-                    self._reader.average,
-                    scaler.policy,
-                    endpoint.latest.spec.resources,
-                ),
-            )
-            shadow = endpoint.latest.spec.traffic.shadow
-            is_shadow = shadow is not None and shadow.version == version
-            wanted = max(decision.replicas, 1 if held or is_shadow else 0)
+            wanted = self._wanted(endpoint, version, service, scaler, now)
             if wanted != service.requested:
-                logger.info("%s: %d -> %d: %s", key, service.requested, wanted, decision.reason)
-                await asyncio.to_thread(self._engine.scale, key, wanted)
+                await asyncio.to_thread(self._engine.scale, service.name, wanted)
                 self._wake.set()
+
+    def _wanted(
+        self, endpoint: Endpoint, version: int, service: ServiceStatus, scaler: Scaler, now: float
+    ) -> int:
+        """Return the number of replicas that a version should have."""
+        spec = endpoint.latest.spec
+        held = self.activator.held.get(service.name, 0)
+        if held and not service.requested:
+            scaler.record(now, Load(), held)
+        decision = scaler.step(
+            now,
+            len(service.ready),
+            service.requested,
+            reachable=version in spec.traffic.versions,
+            samples=lambda: samples(
+                now, service.replicas, self._reader.average, scaler.policy, spec.resources
+            ),
+        )
+        shadow = spec.traffic.shadow
+        is_shadow = shadow is not None and shadow.version == version
+        wanted = max(decision.replicas, 1 if held or is_shadow else 0)
+        if wanted != service.requested:
+            logger.info(
+                "%s: %d -> %d: %s", service.name, service.requested, wanted, decision.reason
+            )
+        return wanted
 
     async def _save(self, endpoint: Endpoint, now: float) -> None:
         """Save the states of autoscalers from time to time."""
@@ -393,56 +279,20 @@ class Controller:
         """Release requests to services whose replicas Envoy knows."""
         for service in self.activator.held:
             if has_ready(self._services.get(service)) and await asyncio.to_thread(
-                self._is_known, service
+                self._gateway.knows, service
             ):
                 self.activator.release(service)
 
-    def _is_known(self, service: str) -> bool:
-        found = self._services.get(gateway.SERVICE)
-        return any(
-            all(admin.healthy_hosts(f"{service}-{protocol}-ready") > 0 for protocol in PROTOCOLS)
-            for admin in self._admins(() if found is None else found.ready)
-        )
-
-    def _rejected_listeners(self) -> dict[str, str]:
-        found = self._services.get(gateway.SERVICE)
-        replicas = () if found is None else found.ready
-        return {k: v for each in self._admins(replicas) for k, v in each.rejected().items()}
-
-    def _admins(self, replicas: Iterable[object]) -> list[gateway.Admin]:
-        addresses = [replica.addresses["ready"] for replica in replicas]  # type: ignore[attr-defined]
-        ports = [address.rpartition(":")[2] for address in addresses]
-        return [gateway.Admin(self._sockets / f"admin-{port}.sock") for port in ports]
-
-    def _status(self, endpoint: Endpoint, now: float) -> EndpointStatus:
-        versions = {}
-        for version, scaler in endpoint.scalers.items():
-            key = service_name(endpoint.folder.name, version)
-            service, load = self._services.get(key), scaler.load(now)
-            replicas = () if service is None else service.replicas
-            messages = [each.message for each in replicas if each.message]
-            decision = scaler.decision
-            versions[version] = VersionStatus(
-                ready=0 if service is None else len(service.ready),
-                running=len(replicas),
-                wanted=0 if service is None else service.requested,
-                concurrency=round(load.concurrency, 3),
-                rate=round(load.rate, 3),
-                held=self.activator.held.get(key, 0),
-                reason="" if decision is None else decision.reason,
-                message=messages[-1] if messages else None,
-            )
-        rejected = self._rejected.get(endpoint.folder.name)
-        message = endpoint.faults.message or (endpoint.plan.message if endpoint.plan else None)
-        update = {"versions": versions, "message": message, "rejected": rejected, "at": now}
-        return endpoint.status.model_copy(update=update)
+    def _publish(self, endpoint: Endpoint, now: float) -> None:
+        with endpoint.faults.of("status"):
+            endpoint.publish(now, self.activator.held, self._rejected.get(endpoint.name))
 
     def _end(self) -> bool:
         """Stop the gateway and this process, unless there is a new endpoint; return whether."""
         with exclusive(self._workspace.endpoints / ".lock"):
             if list_endpoints(self._workspace.endpoints):
                 return False
-            for name in (gateway.SERVICE, WARM, SERVICE):
+            for name in (GATEWAY, WARM, SERVICE):
                 with contextlib.suppress(NotFoundError):
                     self._engine.delete(name)
             return True

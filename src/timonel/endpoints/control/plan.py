@@ -7,12 +7,12 @@ a ready replica, so a version that cannot be loaded interrupts nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from timonel.endpoints.folder import EndpointStatus, Revision
 from timonel.endpoints.gateway.parts import PROTOCOLS, Protocol, Route
-from timonel.endpoints.spec import EndpointSpec, Traffic, service_name
+from timonel.endpoints.spec import EndpointSpec, Traffic, service_name, version_of
 from timonel.engines import HealthCheck, ServiceSpec, ServiceStatus
 
 DRAIN_S = 30.0
@@ -39,21 +39,18 @@ class Plan:
 def plan(
     revisions: Sequence[Revision],
     status: EndpointStatus,
-    services: Mapping[str, ServiceStatus],
-    workspace: str,
-    env: Mapping[str, str] | None = None,
+    services: Mapping[int, ServiceStatus],
+    specs: Mapping[tuple[int, int], ServiceSpec],
 ) -> Plan:
     """Return what the services and the traffic of an endpoint should be.
 
     Args:
         revisions: All revisions, oldest first.
         status: The last published status.
-        services: Services by name.
-        workspace: URI of the workspace.
-        env: Environment variables of replicas.
+        services: Services by version.
+        specs: Specifications of services by revision and version; see `service_specs`.
     """
     latest = revisions[-1]
-    name = latest.spec.name
     routed = next((each for each in revisions if each.number == status.routed), None)
     needed = dict.fromkeys(latest.spec.traffic.versions, latest)
     if routed is not None:
@@ -62,7 +59,7 @@ def plan(
     proved = tuple(
         version
         for version in sorted(needed)
-        if version in status.proved or has_ready(services.get(service_name(name, version)))
+        if version in status.proved or has_ready(services.get(version))
     )
     wanted = latest.spec.traffic.versions
     missing = [version for version in wanted if version not in proved]
@@ -70,18 +67,21 @@ def plan(
         # Without earlier traffic there is nothing to protect; requests wait for a replica.
         routed, message = latest, None
     else:
-        message = "; ".join(_progress(name, version, services) for version in missing)
+        message = "; ".join(_progress(version, services.get(version)) for version in missing)
     if not missing and routed is latest:
         needed = dict.fromkeys(wanted, latest)
-    specs = {
-        version: _service(revisions, revision, version, workspace, env or {})
-        for version, revision in sorted(needed.items())
+    planned = {
+        version: specs[revision.number, version] for version, revision in sorted(needed.items())
     }
-    return Plan(specs, routed.number, tuple(v for v in proved if v in needed), message)
+    return Plan(planned, routed.number, tuple(v for v in proved if v in needed), message)
 
 
-def _is_version(service: str, prefix: str) -> bool:
-    return service.startswith(prefix) and service.removeprefix(prefix).isdecimal()
+def services_by_version(
+    endpoint: str, services: Iterable[ServiceStatus]
+) -> dict[int, ServiceStatus]:
+    """Return the services of an endpoint by version, ascending."""
+    found = {version_of(endpoint, each.name): each for each in services}
+    return {version: found[version] for version in sorted(v for v in found if v is not None)}
 
 
 def has_ready(service: ServiceStatus | None) -> bool:
@@ -89,51 +89,54 @@ def has_ready(service: ServiceStatus | None) -> bool:
     return service is not None and bool(service.ready)
 
 
-def _progress(name: str, version: int, services: Mapping[str, ServiceStatus]) -> str:
-    service = services.get(service_name(name, version))
-    failures = (
-        [replica.message for replica in service.replicas if replica.message] if service else []
-    )
+def _progress(version: int, service: ServiceStatus | None) -> str:
+    replicas = () if service is None else service.replicas
+    failures = [replica.message for replica in replicas if replica.message]
     if failures:
         return f"version {version} does not start: {failures[-1]}"
     return f"version {version} starts"
 
 
 def initial_replicas(
-    spec: EndpointSpec, version: int, services: Mapping[str, ServiceStatus]
+    spec: EndpointSpec, version: int, services: Mapping[int, ServiceStatus]
 ) -> int:
-    """Return the first size of a version's service: its share of what runs now, at least one."""
-    names = [service_name(spec.name, each) for each in spec.traffic.versions]
-    now = sum(len(services[each].ready) for each in names if each in services)
-    prefix = f"{spec.name}-v"
-    now = max(now, sum(len(s.ready) for n, s in services.items() if n.startswith(prefix)))
+    """Return the first size of a version's service: its share of what runs now, at least one.
+
+    Args:
+        spec: The endpoint.
+        version: The version.
+        services: Services of the endpoint by version.
+    """
+    now = sum(len(each.ready) for each in services.values())
     share = spec.traffic.percent.get(version, 0) / 100
     wanted = max(spec.scaling.initial_replicas, math.ceil(now * share))
     return max(1, spec.scaling.clamp(wanted))
 
 
-def _service(
-    revisions: Sequence[Revision],
-    revision: Revision,
-    version: int,
-    workspace: str,
-    env: Mapping[str, str],
-) -> ServiceSpec:
-    """Return the service of a version. Its number is that of the first revision that had it so.
+def service_specs(
+    revisions: Iterable[Revision], workspace: str, env: Mapping[str, str]
+) -> dict[tuple[int, int], ServiceSpec]:
+    """Return the services of an endpoint by revision and version.
 
-    So a rollback keeps the replicas that still run.
+    The revision number of a service is that of the endpoint's first revision that had it so;
+    therefore a rollback keeps the replicas that still run.
+
+    Args:
+        revisions: All revisions, oldest first.
+        workspace: URI of the workspace.
+        env: Environment variables of replicas.
     """
-    spec = _template(revision.spec, version, workspace, env)
-    same = (
-        each.number
-        for each in revisions
-        if version in each.spec.traffic.versions
-        and _template(each.spec, version, workspace, env) == spec
-    )
-    return spec.model_copy(update={"revision": min(same, default=revision.number)})
+    first: dict[str, int] = {}
+    specs = {}
+    for revision in revisions:
+        for version in revision.spec.traffic.versions:
+            spec = _service(revision.spec, version, workspace, env)
+            number = first.setdefault(spec.template, revision.number)
+            specs[revision.number, version] = spec.model_copy(update={"revision": number})
+    return specs
 
 
-def _template(
+def _service(
     spec: EndpointSpec, version: int, workspace: str, env: Mapping[str, str]
 ) -> ServiceSpec:
     listen = ("--host", "$(HOST)", "--rest-port", "$(PORT_HTTP)", "--grpc-port", "$(PORT_GRPC)")
@@ -158,15 +161,19 @@ def _template(
     )  # fmt: skip
 
 
-def route(latest: EndpointSpec, traffic: Traffic, services: Mapping[str, ServiceStatus]) -> Route:
-    """Return an endpoint as the gateway needs it."""
+def route(latest: EndpointSpec, traffic: Traffic, services: Mapping[int, ServiceStatus]) -> Route:
+    """Return an endpoint as the gateway needs it.
+
+    Args:
+        latest: Specification of the latest revision.
+        traffic: The traffic that applies.
+        services: Services by version.
+    """
     # Those of services that are about to end, too: Envoy may still send requests there.
-    prefix = f"{latest.name}-v"
-    running = {int(n.removeprefix(prefix)) for n in services if _is_version(n, prefix)}
-    versions = sorted({*latest.traffic.versions, *traffic.versions, *running})
+    versions = sorted({*latest.traffic.versions, *traffic.versions, *services})
     ready: dict[int, dict[Protocol, tuple[str, ...]]] = {}
     for version in versions:
-        service = services.get(service_name(latest.name, version))
+        service = services.get(version)
         replicas = service.ready if service is not None else ()
         ready[version] = {
             protocol: tuple(replica.addresses[protocol] for replica in replicas)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from timonel.endpoints.control.faults import Faults
 from timonel.endpoints.folder import EndpointFolder, EndpointStatus, Revision
 from timonel.endpoints.gateway.process import Admin
 from timonel.endpoints.rollouts.counts import Counts
@@ -20,7 +20,6 @@ from timonel.endpoints.rollouts.documents import (
 from timonel.endpoints.rollouts.measure import CountReader
 from timonel.endpoints.rollouts.plan import Seen, Shift, begin, decide
 from timonel.endpoints.spec import EndpointSpec, service_name
-from timonel.errors import TimonelError
 
 _POINTS = 20
 """Parts of a step in the history."""
@@ -49,7 +48,6 @@ class Rollouts:
     def __init__(self) -> None:
         self._reader = CountReader()
         self._runners: dict[str, _Runner] = {}
-        self._errors: dict[str, str] = {}
 
     def step(self, now: float, views: Iterable[View], admins: Mapping[str, Admin]) -> None:
         """Measure, decide and carry out once.
@@ -65,13 +63,13 @@ class Rollouts:
         }
         active: dict[str, tuple[int, ...]] = {}
         for name, runner in self._runners.items():
-            with self._logged(name):
+            with runner.faults.of("read"):
                 active[name] = runner.versions()
         counts = self._counts(active, admins)
         for name, found in counts.items():
-            with self._logged(name):
-                self._runners[name].step(now, known[name], found)
-                self._errors.pop(name, None)
+            runner = self._runners[name]
+            with runner.faults.of("step"):
+                runner.step(now, known[name], found)
 
     def _counts(
         self, versions: Mapping[str, tuple[int, ...]], admins: Mapping[str, Admin]
@@ -91,16 +89,6 @@ class Rollouts:
             for name, own in services.items()
         }
 
-    @contextlib.contextmanager
-    def _logged(self, name: str) -> Iterator[None]:
-        """Log an error of one endpoint once; it does not concern others."""
-        try:
-            yield
-        except TimonelError as error:
-            if self._errors.get(name) != str(error):
-                logger.error("%s: rollout: %s", name, error)  # noqa: TRY400
-            self._errors[name] = str(error)
-
 
 class _Runner:
     """Runs the latest rollout of one endpoint.
@@ -110,6 +98,7 @@ class _Runner:
     """
 
     def __init__(self, folder: EndpointFolder) -> None:
+        self.faults = Faults(f"{folder.name}: rollout")
         self._folder = folder
         self._documents: RolloutFolder | None = None
         self._state: RolloutState | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from timonel.endpoints.autoscaling import (
@@ -106,7 +106,7 @@ class Scaler:
         requested: int,
         *,
         reachable: bool,
-        samples: Mapping[str, Sequence[ReplicaSample]] | None = None,
+        samples: Callable[[], Mapping[str, Sequence[ReplicaSample]]] | None = None,
     ) -> Decision:
         """Return the current decision, which is made anew each tick.
 
@@ -115,7 +115,7 @@ class Scaler:
             ready: Ready replicas.
             requested: Requested replicas.
             reachable: Whether the version gets requests.
-            samples: Measurements of replicas by metric, for the HPA algorithm.
+            samples: Returns measurements of replicas by metric, for the HPA algorithm.
         """
         if self.decision is not None and now < self._due_at:
             return self.decision
@@ -123,7 +123,7 @@ class Scaler:
         # Envoy turns to the activator by itself once there is no replica.
         replicas = Replicas(requested, ready, reachable, activator_in_path=True)
         if samples is not None:
-            replicas = replace(replicas, samples=samples)
+            replicas = replace(replicas, samples=samples())
         before = self.decision
         self.decision, self._state = decide(now, replicas, self._state, self.policy)
         if before is None or (before.replicas, before.panicking) != (

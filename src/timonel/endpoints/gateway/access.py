@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
-from timonel.endpoints.spec import Access, Jwt, Tls
-from timonel.errors import InputError, SpecError
+from timonel.endpoints.gateway.parts import TYPE, Json, Secrets
+from timonel.endpoints.spec import Access, Jwt
 
-_TYPE = "type.googleapis.com/envoy."
 _API_KEY_FILTER = "envoy.filters.http.api_key_auth"
+_JWT_FILTER = "envoy.filters.http.jwt_authn"
 
 
-def tls_context(tls: Tls) -> dict[str, Any]:
+def tls_context(secrets: Secrets) -> Json:
     """Return the transport socket of a listener with TLS."""
     kind = "extensions.transport_sockets.tls.v3.DownstreamTlsContext"
+    chain, key = secrets.certificate or ("", "")
     certificate = {
-        "certificate_chain": {"filename": tls.cert},
-        "private_key": {"filename": tls.key},
+        "certificate_chain": {"inline_string": chain},
+        "private_key": {"inline_string": key},
     }
     common = {
         "tls_params": {"tls_minimum_protocol_version": "TLSv1_2"},
@@ -27,65 +26,47 @@ def tls_context(tls: Tls) -> dict[str, Any]:
     }
     return {
         "name": "envoy.transport_sockets.tls",
-        "typed_config": {"@type": _TYPE + kind, "common_tls_context": common},
+        "typed_config": {"@type": TYPE + kind, "common_tls_context": common},
     }
 
 
-def access_filters(access: Access, keys: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the filters that reject requests without a valid key or token.
-
-    Args:
-        access: Who may use the endpoint.
-        keys: API keys by client, if the endpoint requires them.
-    """
+def access_filters(access: Access, secrets: Secrets) -> list[Json]:
+    """Return the filters that reject requests without a valid key or token."""
     filters = []
     if access.api_keys is not None:
-        filters.append(_api_keys(keys))
+        filters.append(_api_keys(secrets.api_keys or {}))
     if access.jwt is not None:
-        filters.append(_jwt(access.jwt))
+        filters.append(_jwt(access.jwt, secrets.jwks or ""))
     return filters
 
 
-def read_api_keys(path: Path) -> dict[str, str]:
-    """Return keys by client from a file of lines ``client=key``; ``#`` begins a comment."""
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the file of API keys {path}: {error}") from error
-    keys: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        text = line.strip()
-        if not text or text.startswith("#"):
-            continue
-        client, equals, key = (part.strip() for part in text.partition("="))
-        if not equals or not client or len(key) < 16:
-            raise SpecError(
-                f"{path}, line {number}: expected client=key with a key of 16 characters or more"
-            )
-        if client in keys or key in keys.values():
-            raise SpecError(f"{path}, line {number}: the client or its key occurs twice")
-        keys[client] = key
-    if not keys:
-        raise SpecError(f"{path} contains no API key", hint="write lines of the form client=key")
-    return keys
+def configured_secrets(listeners: Json, endpoint: str) -> Secrets:
+    """Return the secrets of an endpoint in a configuration of listeners."""
+    found = (each for each in listeners.get("resources", ()) if each.get("name") == endpoint)
+    chain = next((each["filter_chains"][0] for each in found), None)
+    if chain is None:
+        return Secrets()
+    keys, jwks, certificate = None, None, None
+    # The last filter of a connection is that of HTTP.
+    for each in chain["filters"][-1]["typed_config"]["http_filters"]:
+        config = each["typed_config"]
+        if each["name"] == _API_KEY_FILTER:
+            keys = {one["client"]: one["key"] for one in config["credentials"]}
+        elif each["name"] == _JWT_FILTER:
+            jwks = config["providers"]["issuer"]["local_jwks"]["inline_string"]
+    if "transport_socket" in chain:
+        context = chain["transport_socket"]["typed_config"]["common_tls_context"]
+        (pair,) = context["tls_certificates"]
+        certificate = (
+            pair["certificate_chain"]["inline_string"],
+            pair["private_key"]["inline_string"],
+        )
+    return Secrets(keys, certificate, jwks)
 
 
-def configured_keys(listeners: Mapping[str, Any], endpoint: str) -> dict[str, str] | None:
-    """Return the API keys of an endpoint in a configuration of listeners; None without any."""
-    for listener in listeners.get("resources", ()):
-        if listener.get("name") == endpoint:
-            # The last filter of a connection is that of HTTP.
-            manager = listener["filter_chains"][0]["filters"][-1]["typed_config"]
-            for each in manager["http_filters"]:
-                if each["name"] == _API_KEY_FILTER:
-                    credentials = each["typed_config"]["credentials"]
-                    return {found["client"]: found["key"] for found in credentials}
-    return None
-
-
-def _api_keys(keys: Mapping[str, str]) -> dict[str, Any]:
+def _api_keys(keys: Mapping[str, str]) -> Json:
     config = {
-        "@type": f"{_TYPE}extensions.filters.http.api_key_auth.v3.ApiKeyAuth",
+        "@type": f"{TYPE}extensions.filters.http.api_key_auth.v3.ApiKeyAuth",
         "credentials": [{"client": client, "key": key} for client, key in sorted(keys.items())],
         "key_sources": [{"header": "x-api-key"}, {"header": "authorization"}],
         "forwarding": {"header": "x-timonel-client", "hide_credentials": True},
@@ -93,17 +74,17 @@ def _api_keys(keys: Mapping[str, str]) -> dict[str, Any]:
     return {"name": _API_KEY_FILTER, "typed_config": config}
 
 
-def _jwt(jwt: Jwt) -> dict[str, Any]:
-    provider: dict[str, Any] = {
+def _jwt(jwt: Jwt, jwks: str) -> Json:
+    provider: Json = {
         "issuer": jwt.issuer,
-        "local_jwks": {"filename": jwt.jwks},
+        "local_jwks": {"inline_string": jwks},
         "require_expiration": True,
     }
     if jwt.audience is not None:
         provider["audiences"] = [jwt.audience]
     config = {
-        "@type": f"{_TYPE}extensions.filters.http.jwt_authn.v3.JwtAuthentication",
+        "@type": f"{TYPE}extensions.filters.http.jwt_authn.v3.JwtAuthentication",
         "providers": {"issuer": provider},
         "rules": [{"match": {"prefix": "/"}, "requires": {"provider_name": "issuer"}}],
     }
-    return {"name": "envoy.filters.http.jwt_authn", "typed_config": config}
+    return {"name": _JWT_FILTER, "typed_config": config}

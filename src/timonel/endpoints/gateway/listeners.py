@@ -27,7 +27,7 @@ def endpoint_listener(route: Route, places: Places) -> Json:
     """Return the listener of an endpoint, for REST and gRPC."""
     spec = route.spec
     filters = [
-        *access_filters(spec.access, route.api_keys),
+        *access_filters(spec.access, route.secrets),
         _filter("grpc_web", "grpc_web.v3.GrpcWeb"),
         # Counts the status codes of gRPC, whose HTTP status is always 200.
         _filter("grpc_stats", "grpc_stats.v3.FilterConfig"),
@@ -42,7 +42,7 @@ def endpoint_listener(route: Route, places: Places) -> Json:
     }
     chain: Json = {"filters": [most, _manager(spec, places, table_name(spec.name), filters)]}
     if spec.access.tls is not None:
-        chain["transport_socket"] = tls_context(spec.access.tls)
+        chain["transport_socket"] = tls_context(route.secrets)
     return {
         "@type": f"{TYPE}config.listener.v3.Listener",
         "name": spec.name,

@@ -23,12 +23,28 @@ REFUSED, TIMED_OUT = 429, 408
 Envoy takes 5xx for a failure of the activator, and would drop its headers and body.
 """
 TYPE = "type.googleapis.com/envoy."
-HOLD = "hold"
-"""Internal listener of requests without a replica, and its route table."""
+HOLD = "_hold"
+"""Internal listener of requests without a replica, and its route table; no endpoint has this name.
+"""
 ACTIVATOR = "activator"
 """Cluster of the activator."""
 BUFFER_BYTES = 1 << 20
 """What Envoy buffers of a connection before it stops reading."""
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """Contents of the files of an endpoint's access; None where it has none.
+
+    Attributes:
+        api_keys: API keys by client.
+        certificate: Certificate chain and private key, in PEM.
+        jwks: Public keys of tokens, a JSON Web Key Set.
+    """
+
+    api_keys: Mapping[str, str] | None = None
+    certificate: tuple[str, str] | None = field(default=None, repr=False)
+    jwks: str | None = None
 
 
 @dataclass(frozen=True)
@@ -39,13 +55,13 @@ class Route:
         spec: The endpoint.
         traffic: The traffic that applies, which may be that of an earlier revision.
         ready: Addresses (``host:port``) of ready replicas, by version and name of port.
-        api_keys: API keys by client, if the endpoint requires them.
+        secrets: Contents of the files of its access.
     """
 
     spec: EndpointSpec
     traffic: Traffic
     ready: Mapping[int, Mapping[Protocol, Sequence[str]]] = field(default_factory=dict)
-    api_keys: Mapping[str, str] = field(default_factory=dict)
+    secrets: Secrets = field(default_factory=Secrets)
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def gateway_service(bootstrap: Path, sockets: Path) -> ServiceSpec:
         sockets: Folder of the admin sockets.
     """
     ready = {
-        "name": "ready",
+        "name": "_ready",
         "address": {"socket_address": {"address": "127.0.0.1", "port_value": "PORT"}},
         "filter_chains": [{"filters": [_ready_filter()]}],
     }
@@ -87,7 +87,7 @@ def gateway_service(bootstrap: Path, sockets: Path) -> ServiceSpec:
             "--disable-hot-restart",
             "--log-level",
             "warning",
-            # Connections of clients have this long to end at a replacement.
+            # Connections of clients have this long to end when their endpoint changes its listener.
             "--drain-time-s",
             "20",
         ),

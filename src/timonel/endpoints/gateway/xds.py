@@ -3,8 +3,8 @@
 Each endpoint has a listener for REST and gRPC and a route table; each version of it has four
 clusters: for REST (``<service>-http``) and gRPC (``<service>-grpc``), each with a variant
 ``-ready`` that has nothing but ready replicas. Without a ready replica, requests to the former go
-to the internal listener ``hold``, where an external authorization (the activator) delays them until
-there is one, and then to the latter.
+to the internal listener ``_hold``, where an external authorization (the activator) delays them
+until there is one, and then to the latter.
 
 The fields are those of Envoy's v3 API: https://www.envoyproxy.io/docs/envoy/latest/api-v3/api
 """
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from timonel.endpoints.gateway.clusters import activator_cluster, assignment, replica_cluster
 from timonel.endpoints.gateway.listeners import endpoint_listener, hold_listener
 from timonel.endpoints.gateway.parts import (
+    HOLD,
     PROTOCOLS,
     TYPE,
     Json,
@@ -83,7 +84,7 @@ def files(routes: Sequence[Route], places: Places) -> dict[str, Json]:
                 clusters.append(replica_cluster(cluster, protocol, places))
                 content[cluster] = _resources([assignment(cluster, addresses, is_held=is_held)])
     content["clusters"] = _resources(clusters)
-    content["hold"] = _resources([hold_routes(routes)])
+    content[HOLD] = _resources([hold_routes(routes)])
     for route in routes:
         content[table_name(route.spec.name)] = _resources([endpoint_routes(route)])
     content["listeners"] = _resources(

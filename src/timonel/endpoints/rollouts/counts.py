@@ -6,12 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from pydantic import BaseModel, ConfigDict
-
 from timonel.endpoints.rollouts.sequential import excludes
+from timonel.engines.resources import Observed
 
 
-class Counts(BaseModel):
+class Counts(Observed):
     """Counts over some time.
 
     Attributes:
@@ -21,8 +20,6 @@ class Counts(BaseModel):
         latencies: Requests by the lower bound of their latency in milliseconds. A bucket is as
             wide as the second significant digit, and at least 1 ms.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     requests: int = 0
     errors: int = 0

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from timonel.endpoints.folder import Revision
 from timonel.endpoints.rollouts.counts import Counts
 from timonel.endpoints.rollouts.guards import Check, parse_guards
+from timonel.engines.resources import Observed
 from timonel.errors import CorruptError, NotFoundError, SpecError
 from timonel.storage import document, read_document, write_document
 from timonel.storage.atomic import append_line, create_bytes
@@ -43,14 +44,10 @@ class Command(enum.StrEnum):
     ABORT = "abort"
 
 
-class _Document(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+_Model = TypeVar("_Model", bound=Observed)
 
 
-_Model = TypeVar("_Model", bound=_Document)
-
-
-class Rollout(_Document):
+class Rollout(Observed):
     """What was asked for.
 
     Attributes:
@@ -100,7 +97,7 @@ class Rollout(_Document):
         return tuple(map(str, parsed))
 
 
-class RolloutState(_Document):
+class RolloutState(Observed):
     """State of a rollout.
 
     Attributes:
@@ -142,7 +139,7 @@ class RolloutState(_Document):
         return self.model_copy(update=changes)
 
 
-class Point(_Document):
+class Point(Observed):
     """Counts over a part of a rollout.
 
     Attributes:

@@ -7,10 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from timonel.endpoints.rollouts.counts import Counts
 from timonel.endpoints.rollouts.sequential import Verdict, bounds, sprt
+from timonel.engines.resources import Observed
 from timonel.errors import SpecError, did_you_mean
 from timonel.units import parse_seconds
 
@@ -44,7 +43,7 @@ class Guard:
         return f"{self.metric}<{_text(self.limit, self.unit)}"
 
 
-class Check(BaseModel):
+class Check(Observed):
     """State of one guard.
 
     Attributes:
@@ -54,8 +53,6 @@ class Check(BaseModel):
         limit: The limit it is compared with, as text with its unit.
         requests: Number of requests behind it.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     guard: str
     verdict: Verdict

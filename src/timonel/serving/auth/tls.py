@@ -75,7 +75,7 @@ def grpc_credentials(settings: TlsSettings, clock: Callable[[], float] = time.mo
     """
     import grpc  # noqa: PLC0415 - slow to import, and a server may have no gRPC port
 
-    file = ReloadedFile(_paths(settings), lambda: _read(settings), _failed("gRPC"))
+    file = ReloadedFile(_paths(settings), lambda: read_pem(settings), _failed("gRPC"))
     last = file.value
 
     def changed() -> Any:
@@ -149,7 +149,12 @@ def _context(settings: TlsSettings) -> ssl.SSLContext:
     return context
 
 
-def _read(settings: TlsSettings) -> Pem:
+def read_pem(settings: TlsSettings) -> Pem:
+    """Return the contents of the files.
+
+    Raises:
+        SpecError: They cannot be used.
+    """
     # OpenSSL reports unusable files here; gRPC would only on the first connection.
     _context(settings)
     try:

@@ -1,0 +1,61 @@
+"""Read the files of an endpoint's access: API keys, certificate, public keys of tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from timonel.errors import InputError, SpecError
+from timonel.serving.settings.auth import TlsSettings
+
+
+def read_api_keys(path: Path) -> dict[str, str]:
+    """Return keys by client from a file of lines ``client=key``; ``#`` begins a comment."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the file of API keys {path}: {error}") from error
+    keys: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        client, equals, key = (part.strip() for part in text.partition("="))
+        if not equals or not client or len(key) < 16:
+            raise SpecError(
+                f"{path}, line {number}: expected client=key with a key of 16 characters or more"
+            )
+        if client in keys or key in keys.values():
+            raise SpecError(f"{path}, line {number}: the client or its key occurs twice")
+        keys[client] = key
+    if not keys:
+        raise SpecError(f"{path} contains no API key", hint="write lines of the form client=key")
+    return keys
+
+
+def read_certificate(cert: Path, key: Path) -> tuple[str, str]:
+    """Return a certificate chain and its private key in PEM.
+
+    Raises:
+        SpecError: The files cannot be used.
+    """
+    from timonel.serving.auth.tls import read_pem  # noqa: PLC0415 - most endpoints need none
+
+    found = read_pem(TlsSettings(certificate=str(cert), key=str(key)))
+    return found.certificate.decode("latin-1"), found.key.decode("latin-1")
+
+
+def read_jwks(path: Path) -> str:
+    """Return a JSON Web Key Set.
+
+    Raises:
+        CorruptError: It has no usable key.
+        InputError: It cannot be read.
+    """
+    from timonel.serving.auth.tokens import parse_keys  # noqa: PLC0415 - imports cryptography
+
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the public keys {path}: {error}") from error
+    parse_keys(text, str(path))
+    return text

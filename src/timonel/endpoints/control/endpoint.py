@@ -1,0 +1,169 @@
+"""What the control plane remembers of an endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from timonel.endpoints.control.faults import Faults
+from timonel.endpoints.control.plan import Plan, plan, route, service_specs
+from timonel.endpoints.control.scaling import Scaler
+from timonel.endpoints.control.warm import uses_tensorflow
+from timonel.endpoints.control.watched_files import AccessFiles
+from timonel.endpoints.folder import EndpointFolder, Revision, VersionStatus
+from timonel.endpoints.gateway.parts import Route, Secrets
+from timonel.endpoints.spec import service_name
+from timonel.engines import ServiceSpec, ServiceStatus
+from timonel.storage import Workspace
+
+_SETTLE_S = 2.0
+"""Time from a change of the traffic to the end of replicas that get none."""
+
+
+class Endpoint:
+    """An endpoint: its revisions, what should be, and its autoscalers.
+
+    Args:
+        folder: Its documents.
+        workspace: The workspace.
+        env: Environment variables of replicas.
+        secrets: What the gateway has.
+    """
+
+    def __init__(
+        self,
+        folder: EndpointFolder,
+        workspace: Workspace,
+        env: Mapping[str, str],
+        secrets: Secrets,
+    ) -> None:
+        self.folder = folder
+        self.name = folder.name
+        self.status = folder.status()
+        self.revisions: list[Revision] = []
+        self.services: dict[int, ServiceStatus] = {}
+        self.scalers: dict[int, Scaler] = {}
+        self.plan: Plan | None = None
+        self.is_warmed = False
+        self.faults = Faults(folder.name)
+        self._workspace = workspace
+        self._env = env
+        self._files = AccessFiles(secrets)
+        self._specs: dict[tuple[int, int], ServiceSpec] = {}
+        self._obsolete: dict[int, float] = {}
+
+    @property
+    def latest(self) -> Revision:
+        """The latest revision."""
+        return self.revisions[-1]
+
+    @property
+    def routed(self) -> Revision | None:
+        """The revision whose traffic applies."""
+        found = (each for each in self.revisions if each.number == self.status.routed)
+        return next(found, None)
+
+    def refresh(self) -> bool:
+        """Read new revisions and plan; return whether other traffic applies now.
+
+        Raises:
+            CorruptError: A document is damaged.
+            InputError: A document cannot be read.
+        """
+        known = len(self.revisions)
+        self.revisions += [self.folder.revision(n) for n in self.folder.numbers()[known:]]
+        if len(self.revisions) > known:
+            self._specs = service_specs(self.revisions, self._workspace.uri, self._env)
+            self.is_warmed = uses_tensorflow(self.latest.spec, self._workspace)
+        self.plan = planned = plan(self.revisions, self.status, self.services, self._specs)
+        before = (self.status.routed, self.status.proved)
+        self.status = self.status.model_copy(
+            update={"routed": planned.routed, "proved": planned.proved, "message": planned.message}
+        )
+        return before != (planned.routed, planned.proved)
+
+    def obsolete(self, now: float) -> list[ServiceStatus]:
+        """Return the services to delete: without traffic, and Envoy had the time to notice."""
+        assert self.plan is not None
+        unused = self.services.keys() - self.plan.services.keys()
+        self._obsolete = {each: min(now, self._obsolete.get(each, now)) for each in unused}
+        due = [each for each, since in self._obsolete.items() if now - since >= _SETTLE_S]
+        return [self.services[version] for version in due]
+
+    def find_scalers(self, now: float) -> None:
+        """Have an autoscaler for each version, with the latest policy."""
+        assert self.plan is not None
+        versions = self.plan.services.keys()
+        if versions != self.scalers.keys():
+            self.scalers = {v: s for v, s in self.scalers.items() if v in versions}
+            for version in versions - self.scalers.keys():
+                self.scalers[version] = self._new_scaler(version, now)
+            self.folder.remove_autoscalers(versions)
+        for scaler in self.scalers.values():
+            scaler.configure(self.latest.spec.scaling)
+
+    def _new_scaler(self, version: int, now: float) -> Scaler:
+        """Return an autoscaler that goes on where an earlier one ended."""
+        saved = None
+        with self.faults.of("autoscaler"):
+            saved = self.folder.autoscaler(version)
+        spec, service = self.latest.spec, self.services.get(version)
+        ready = 0 if service is None else len(service.ready)
+        made = Scaler(spec.scaling, now, ready, saved)
+        learned = [each.pattern for each in self.scalers.values() if each.pattern is not None]
+        if learned:
+            # The load of the endpoint recurs, whatever its version.
+            made.expect(learned[-1], spec.traffic.percent.get(version, 0) / 100)
+        return made
+
+    def route(self, now: float) -> Route | None:
+        """Return what the gateway needs; None if it must not accept requests yet."""
+        if self.plan is None or self.routed is None:
+            return None
+        spec = self.latest.spec
+        needed = list(self._files.needed(spec.access))
+        for files, paths in needed:
+            with self.faults.of(files.what):
+                files.refresh(paths, now)
+        if any(files.current is None for files, _ in needed):
+            return None
+        found = route(spec, self.routed.spec.traffic, self.services)
+        return replace(found, secrets=self._files.secrets)
+
+    def publish(self, now: float, held: Mapping[str, int], rejected: str | None) -> None:
+        """Write the status.
+
+        Args:
+            now: The time in seconds since the epoch.
+            held: Requests that wait for a first replica, by service.
+            rejected: Why the gateway does not listen.
+
+        Raises:
+            InputError: It cannot be written.
+        """
+        versions = {
+            version: self._version_status(
+                scaler, self.services.get(version), now, held.get(service_name(self.name, version))
+            )
+            for version, scaler in self.scalers.items()
+        }
+        message = self.faults.message or (self.plan.message if self.plan else None)
+        update = {"versions": versions, "message": message, "rejected": rejected, "at": now}
+        self.folder.write_status(self.status.model_copy(update=update))
+
+    def _version_status(
+        self, scaler: Scaler, service: ServiceStatus | None, now: float, held: int | None
+    ) -> VersionStatus:
+        load, decision = scaler.load(now), scaler.decision
+        replicas = () if service is None else service.replicas
+        messages = [each.message for each in replicas if each.message]
+        return VersionStatus(
+            ready=0 if service is None else len(service.ready),
+            running=len(replicas),
+            wanted=0 if service is None else service.requested,
+            concurrency=round(load.concurrency, 3),
+            rate=round(load.rate, 3),
+            held=held or 0,
+            reason="" if decision is None else decision.reason,
+            message=messages[-1] if messages else None,
+        )

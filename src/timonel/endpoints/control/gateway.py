@@ -1,0 +1,89 @@
+"""The gateway from the control plane's side: configure, start and observe Envoy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from timonel.endpoints.control.samples import replica_key
+from timonel.endpoints.control.service import apply_current
+from timonel.endpoints.gateway.access import configured_secrets
+from timonel.endpoints.gateway.files import ConfigFiles
+from timonel.endpoints.gateway.parts import PROTOCOLS, Places, Route, Secrets, ready_cluster
+from timonel.endpoints.gateway.process import Admin, gateway_service
+from timonel.endpoints.gateway.xds import bootstrap, files
+from timonel.engines import ReplicaStatus, ServiceEngine, ServiceStatus
+
+_MAX_CONNECTIONS = 50_000
+
+
+class Gateway:
+    """The Envoy processes of a workspace.
+
+    Args:
+        engine: Engine of the services.
+        config: Folder of the configuration.
+        sockets: Folder of Unix sockets.
+    """
+
+    def __init__(self, engine: ServiceEngine, config: Path, sockets: Path) -> None:
+        self.activator_socket = sockets / "activator.sock"
+        self._engine = engine
+        self._sockets = sockets
+        self._places = Places(config, self.activator_socket)
+        self._files = ConfigFiles(config)
+        self._routes: list[Route] | None = None
+        self._service: ServiceStatus | None = None
+
+    def observe(self, service: ServiceStatus | None) -> None:
+        """Take note of the status of Envoy's service; None without one."""
+        self._service = service
+
+    def configured_secrets(self, endpoint: str) -> Secrets:
+        """Return the secrets of an endpoint that Envoy has."""
+        return configured_secrets(self._files.read("listeners"), endpoint)
+
+    def write(self, routes: Sequence[Route]) -> None:
+        """Write the configuration.
+
+        Raises:
+            InputError: It cannot be written; Envoy goes on with what it has.
+        """
+        if routes != self._routes:
+            self._routes = None
+            self._files.write(files(routes, self._places))
+            self._routes = list(routes)
+
+    async def run(self) -> None:
+        """Start Envoy unless it runs.
+
+        Raises:
+            EngineError: It cannot be started.
+            InputError: Its configuration cannot be written.
+        """
+        if self._service is None or not self._service.is_running:
+            path = self._files.write_bootstrap(bootstrap(self._places, _MAX_CONNECTIONS))
+            spec = gateway_service(path, self._sockets)
+            await asyncio.to_thread(apply_current, self._engine, spec)
+
+    @property
+    def admins(self) -> dict[str, Admin]:
+        """Admin interfaces by start of a process, whose counters begin at zero."""
+        replicas = () if self._service is None else self._service.ready
+        return {replica_key(replica): self._admin(replica) for replica in replicas}
+
+    def knows(self, service: str) -> bool:
+        """Return whether Envoy knows a ready replica of a service."""
+        return any(
+            all(admin.healthy_hosts(ready_cluster(service, each)) > 0 for each in PROTOCOLS)
+            for admin in self.admins.values()
+        )
+
+    def rejected(self) -> dict[str, str]:
+        """Return why Envoy does not listen for endpoints, by name."""
+        return {k: v for admin in self.admins.values() for k, v in admin.rejected().items()}
+
+    def _admin(self, replica: ReplicaStatus) -> Admin:
+        port = replica.addresses["ready"].rpartition(":")[2]
+        return Admin(self._sockets / f"admin-{port}.sock")
