@@ -53,7 +53,7 @@ PYTHON_ONLY = {
     "on_change",
     "block",  # the opposite of --detach
 }
-CLI_ONLY = {"json", "top", "help"}
+CLI_ONLY = {"json", "top", "help", "foreground"}
 SPELLED_OTHERWISE = {
     # Option or argument of the command line -> argument of the function.
     "tune": {"param": "space", "config": None},  # the command reads the file

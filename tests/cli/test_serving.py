@@ -172,6 +172,40 @@ def test_a_server_does_not_outlive_the_command(server: subprocess.Popen[str]) ->
     child.wait(60)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_in_the_foreground_is_this_process(
+    fake: Workspace, timonel: Timonel, number: signal.Signals
+) -> None:
+    argv = [sys.executable, "-P", "-u", "-m", "timonel", "serve", "m", "--runtime", "fake"]
+    with subprocess.Popen(
+        [*argv, "--isolation", "none", "--foreground", *FREE], stderr=subprocess.PIPE, text=True
+    ) as child:
+        try:
+            assert child.stderr is not None
+            assert any("serving m at http" in line for line in child.stderr)
+            (listed,) = json.loads(timonel("servers", "--json").out)["servers"]
+            assert (listed["pid"], listed["log"]) == (child.pid, None)
+            assert psutil.Process(child.pid).children() == []
+            child.send_signal(number)
+            assert child.wait(60) == 0
+        finally:
+            child.kill()
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "part"),
+    [
+        (["nope", "--foreground"], 2, "nope"),
+        (["m", "--foreground", "--detach"], 2, "either in the foreground or detached"),
+    ],
+)
+def test_errors_of_a_server_in_the_foreground(
+    fake: Workspace, timonel: Timonel, argv: list[str], code: int, part: str
+) -> None:
+    outcome = timonel("serve", *argv)
+    assert (outcome.exit_code, part in outcome.error_line) == (code, True)
+
+
 def test_a_closed_server_is_still_watched(fake: Workspace, here: Path) -> None:
     argv = [sys.executable, "-m", "timonel"]
     keys = str(here / "keys.json")

@@ -98,6 +98,33 @@ def serve(
     return server
 
 
+def run_server(
+    models: Sequence[Reference],
+    *,
+    workspace: Workspace | Reference | None = None,
+    **options: Unpack[ServeOptions],
+) -> None:
+    """Serve in this process until SIGTERM, and log to standard error.
+
+    Must be called in the main thread of a dedicated process, such as that of a container.
+
+    Args:
+        models: See `serve`.
+        workspace: The workspace, or its path.
+        **options: See `ServeOptions`.
+
+    Raises:
+        NotFoundError: The model does not exist or has no version.
+        SpecError: An option has an invalid value.
+        ServingError: A port is in use, or no version can be loaded.
+    """
+    settings, _ = _settings(models, workspace, with_defaults(ServeOptions, options))
+    from timonel.serving import server  # noqa: PLC0415 - other callers run it elsewhere
+
+    server.configure_logging()
+    server.run(settings)
+
+
 def _settings(
     models: Sequence[Reference], workspace: Workspace | Reference | None, options: ServeOptions
 ) -> tuple[ServerSettings, Workspace]:

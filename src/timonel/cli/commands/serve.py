@@ -12,7 +12,7 @@ import typer
 from timonel.cli.groups import StyledCommand, single
 from timonel.cli.options import given, takes
 from timonel.cli.settings import GlobalOptions
-from timonel.errors import ServingError, TimonelError
+from timonel.errors import ServingError, SpecError, TimonelError
 from timonel.serving.serve_options import ServeOptions
 from timonel.styles import from_here
 
@@ -32,6 +32,14 @@ def serve(
         list[str] | None,
         typer.Argument(help="Models: name, name/version, folder of versions, or bucket URI."),
     ] = None,
+    foreground: Annotated[
+        bool,
+        typer.Option(
+            "--foreground",
+            help="Serve in this process and log to standard error, for containers and service "
+            "managers.",
+        ),
+    ] = False,
     **options: Any,
 ) -> None:
     """Serve a model over REST and gRPC, as TensorFlow Serving does.
@@ -42,6 +50,13 @@ def serve(
     import timonel
 
     settings, detach = GlobalOptions.of(ctx), options["detach"]
+    if foreground:
+        if detach:
+            raise SpecError("a server runs either in the foreground or detached")
+        from timonel.serving.launch import run_server
+
+        run_server(model or (), workspace=settings.workspace, **given(options))
+        return
     # A server that requires client certificates cannot be asked from here.
     can_ask = options["tls_client_ca"] is None or options["tls_client_optional"]
     with contextlib.ExitStack() as watches:

@@ -146,7 +146,7 @@ def _service(
         args=(
             "--workspace", workspace,
             "serve", spec.model, "--version", str(version),
-            *listen,
+            "--foreground", *listen,
             "--drain-s", f"{DRAIN_S:g}",
             *(text.replace("$", "$$") for text in spec.server_args),
         ),
