@@ -27,6 +27,7 @@ from tests.endpoints.harness import (
 )
 from tests.serving.auth.certificates import Authority
 from tests.waiting import until
+from timonel.cli.traffic import rules
 from timonel.endpoints import Endpoint, list_endpoints, open_endpoint
 from timonel.endpoints.control.scrape import parse_totals
 from timonel.endpoints.gateway import process as gateway
@@ -64,8 +65,7 @@ def endpoint(endpoints: Endpoints) -> Endpoint:
     """The endpoint ``digits``, of version 1 alone."""
     found = endpoints.deploy("digits/1", min_replicas=1, max_replicas=3)
     if found.spec.traffic.labels or found.spec.traffic.matches or found.spec.traffic.sticky:
-        traffic = {"percent": {1: 100}}
-        found.change("plain", traffic=traffic)
+        found.split({1: 100}, plain=True)
         found.wait()
     return found
 
@@ -132,13 +132,12 @@ def test_a_split_distributes_requests(endpoint: Endpoint) -> None:
 
 
 def test_labels_headers_and_sticky_clients_choose_a_version(endpoint: Endpoint) -> None:
-    traffic = {
-        "percent": {1: 50, 2: 50},
-        "labels": {"stable": 1, "canary": 2},
-        "matches": ({"header": "x-team", "value": "vision", "version": 2},),
-        "sticky": {"header": "x-user"},
-    }
-    endpoint.change("choose", traffic=traffic)
+    chosen = rules(
+        ["stable=1", "canary=2"], ["x-team=vision:2"], cookie=None, header="x-user", shadow=None
+    )
+    made = endpoint.split({1: 50, 2: 50}, **chosen)
+    assert made.cause == "split 1=50 2=50 labels matches sticky"
+    assert endpoint.split(**chosen) == made
     endpoint.wait()
     canary = [predict(endpoint, headers={"x-timonel-label": "canary"}) for _ in range(5)]
     assert versions_of(canary) == {"2": 5}
@@ -153,8 +152,7 @@ def test_labels_headers_and_sticky_clients_choose_a_version(endpoint: Endpoint) 
 
 
 def test_a_cookie_keeps_a_client_on_its_version(endpoint: Endpoint) -> None:
-    traffic = {"percent": {1: 50, 2: 50}, "sticky": {"cookie": "version"}}
-    endpoint.change("cookie", traffic=traffic)
+    endpoint.split({1: 50, 2: 50}, sticky={"cookie": "version"})
     endpoint.wait()
     chosen = collections.Counter[str]()
     for _ in range(12):
@@ -167,8 +165,7 @@ def test_a_cookie_keeps_a_client_on_its_version(endpoint: Endpoint) -> None:
 
 
 def test_shadow_traffic_reaches_a_version_that_does_not_answer(endpoint: Endpoint) -> None:
-    traffic = {"percent": {1: 100}, "shadow": {"version": 2}}
-    endpoint.change("shadow", traffic=traffic)
+    endpoint.split(shadow={"version": 2})
     endpoint.wait()
     address = endpoint.services[2].ready[0].addresses["http"]
 

@@ -114,11 +114,28 @@ class Endpoint:
         check_spec(spec, self.workspace)
         return record(self.workspace, spec, cause, after=before.number)
 
-    def split(self, percent: Mapping[int, int]) -> Revision:
-        """Distribute requests over versions by percentage; return the new revision."""
-        shares = " ".join(f"{version}={share}" for version, share in sorted(percent.items()))
-        traffic = {**self.spec.traffic.model_dump(), "percent": dict(percent)}
-        return self.change(f"split {shares}", traffic=traffic)
+    def split(
+        self, percent: Mapping[int, int] | None = None, *, plain: bool = False, **rules: Any
+    ) -> Revision:
+        """Change which version gets a request; return the new revision.
+
+        Args:
+            percent: Percentages by version; None: as before.
+            plain: Whether to remove the rules that are not given.
+            **rules: Other fields of `Traffic`.
+
+        Raises:
+            SpecError: A value is invalid.
+            NotFoundError: A version does not exist.
+            EngineError: Another command changed the endpoint meanwhile.
+        """
+        before = self.spec.traffic.model_dump()
+        if plain:
+            before = {"percent": before["percent"]}
+        shares = {} if percent is None else {"percent": dict(percent)}
+        words = [f"{v}={share}" for v, share in sorted((percent or {}).items())]
+        cause = " ".join(["split", *words, *(["plain"] if plain else []), *sorted(rules)])
+        return self.change(cause, traffic={**before, **shares, **rules})
 
     def scale(self, least: int | None = None, most: int | None = None) -> Revision:
         """Change the bounds of the number of replicas; return the new revision."""

@@ -74,17 +74,57 @@ def split(
     ctx: typer.Context,
     endpoint: EndpointRef,
     shares: Annotated[
-        list[str], typer.Argument(help="Percentage of each version.", metavar="VERSION=PERCENT...")
-    ],
+        list[str] | None,
+        typer.Argument(
+            help="Percentage of each version. [default: as before]", metavar="VERSION=PERCENT..."
+        ),
+    ] = None,
     *,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Version for requests with the header x-timonel-label: LABEL; repeat it.",
+            metavar="LABEL=VERSION",
+        ),
+    ] = None,
+    match: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Version for requests with this header; repeat it.", metavar="HEADER=VALUE:VERSION"
+        ),
+    ] = None,
+    cookie: Annotated[
+        str | None,
+        typer.Option(help="Clients keep their version by a cookie of this name.", metavar="NAME"),
+    ] = None,
+    header: Annotated[
+        str | None,
+        typer.Option(help="Clients keep their version by this header's value.", metavar="NAME"),
+    ] = None,
+    shadow: Annotated[
+        str | None,
+        typer.Option(
+            help="Copy requests to a version and discard its responses.",
+            metavar="VERSION[=PERCENT]",
+        ),
+    ] = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Remove the rules that are not given here.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Distribute requests over versions, such as 3=90 4=10.
 
     It applies once all of them are ready.
     """
+    from timonel.cli.traffic import percentages, rules
+
+    given = rules(label or (), match or (), cookie, header, shadow)
+    if not (shares or given or plain):
+        raise SpecError("nothing to change", hint="give percentages such as 3=90 4=10")
     found = _open(ctx, endpoint)
-    _print_revision(found, found.split(_percentages(shares)), json=json)
+    revision = found.split(percentages(shares) if shares else None, plain=plain, **given)
+    _print_revision(found, revision, json=json)
 
 
 @app.command(cls=StyledCommand)
@@ -300,19 +340,6 @@ def _open(ctx: typer.Context, name: str) -> Endpoint:
     from timonel.endpoints import open_endpoint
 
     return open_endpoint(GlobalOptions.of(ctx).find(), name)
-
-
-def _percentages(words: list[str]) -> dict[int, int]:
-    shares: dict[int, int] = {}
-    for word in words:
-        version, _, percent = word.partition("=")
-        if not (version.isdecimal() and percent.isdecimal()) or int(version) in shares:
-            raise SpecError(
-                f"expected VERSION=PERCENT, each version once, got {word!r}",
-                hint="write 3=90 4=10, say",
-            )
-        shares[int(version)] = int(percent)
-    return shares
 
 
 def _steps(text: str) -> tuple[int, ...]:
