@@ -7,6 +7,7 @@
   <name>/deleted                exists once the endpoint is to be deleted
   <name>/status.json            endpoint-status document, written by the control plane
   <name>/autoscalers/<version>.json   autoscaler documents, written by the control plane
+  <name>/history.jsonl          load and replicas of the last hour, written by the control plane
 """
 
 from __future__ import annotations
@@ -89,6 +90,15 @@ class EndpointStatus(Observed):
     message: str | None = None
     rejected: str | None = None
     at: float = 0.0
+
+    @property
+    def state(self) -> str:
+        """One of ready, starting or idle (at zero)."""
+        versions = self.versions.values()
+        if any(each.ready for each in versions):
+            return "ready"
+        started = self.routed and not any(each.wanted for each in versions)
+        return "idle" if started else "starting"
 
 
 @dataclass(frozen=True)

@@ -91,11 +91,17 @@ class Endpoint:
             return "deleting"
         if not self.is_controlled:
             return "down"
-        versions = self.status.versions.values()
-        if any(each.ready for each in versions):
-            return "ready"
-        started = self.status.routed and not any(each.wanted for each in versions)
-        return "idle" if started else "starting"
+        return self.status.state
+
+    @property
+    def page_url(self) -> str | None:
+        """Address of the page that the control plane serves; None while it is away."""
+        try:
+            replicas = engine_of(self.workspace).service(SERVICE).ready
+        except NotFoundError:
+            return None
+        address = replicas[0].addresses.get("http") if replicas else None
+        return f"http://{address}/endpoints/{self.name}" if address else None
 
     @property
     def services(self) -> dict[int, ServiceStatus]:

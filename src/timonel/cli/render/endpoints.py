@@ -51,6 +51,7 @@ def endpoint_page(endpoint: Endpoint) -> RenderableType:
         "model": spec.model,
         "REST": f"{spec.url}/v1/models/{spec.model_name}",
         "gRPC": f"{spec.host}:{spec.port}",
+        "page": endpoint.page_url or "none while the control plane is away",
         "revision": f"{endpoint.revision.number} ({endpoint.revision.cause})",
         "replicas": f"{scaling.min_replicas} to {most}, {scaling.target:g} {scaling.metric} each",
     }
@@ -101,6 +102,7 @@ def endpoint_json(endpoint: Endpoint, *, whole: bool = False) -> dict[str, Any]:
         "name": endpoint.name,
         "state": endpoint.state,
         "url": spec.url,
+        "page_url": endpoint.page_url,
         "model": spec.model,
         "model_name": spec.model_name,
         "revision": endpoint.revision.number,

@@ -40,7 +40,7 @@ def rollout_page(documents: RolloutFolder) -> RenderableType:
     parts: list[RenderableType] = [pairs(facts)]
     if state.checks:
         rows = [
-            (each.guard, _word(state, each.guard, each.verdict), each.value, each.limit,
+            (each.guard, state.verdict(each), each.value, each.limit,
              each.requests)
             for each in state.checks
         ]  # fmt: skip
@@ -70,7 +70,7 @@ def rollout_json(documents: RolloutFolder) -> dict[str, Any]:
         "steps": list(rollout.steps),
         "interval_s": rollout.interval_s,
         "guards": [
-            {**each.model_dump(mode="json"), "verdict": _word(state, each.guard, each.verdict)}
+            {**each.model_dump(mode="json"), "verdict": state.verdict(each)}
             for each in state.checks
         ],
         "versions": {
@@ -94,10 +94,6 @@ def rollout_json(documents: RolloutFolder) -> dict[str, Any]:
 
 def _state(documents: RolloutFolder) -> RolloutState:
     return documents.state() or RolloutState(phase=Phase.RUNNING)
-
-
-def _word(state: RolloutState, guard: str, verdict: str) -> str:
-    return "accepted" if guard in state.accepted and verdict != "rejected" else str(verdict)
 
 
 def _milliseconds(counts: Counts, share: float) -> str | None:

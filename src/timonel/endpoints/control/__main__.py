@@ -8,28 +8,36 @@ import signal
 import sys
 
 from timonel.endpoints.control.activator import listen
+from timonel.endpoints.control.console.app import Console
 from timonel.endpoints.control.controller import Controller
 from timonel.endpoints.gateway.process import runtime_dir
 from timonel.engines import get_service_engine
+from timonel.serving.ports import bind
+from timonel.serving.rest_server import RestServer
 from timonel.storage import exclusive, find_workspace
 from timonel.storage.locks import LockedError
 
 _LOCK_TIMEOUT_S = 60.0
+_GRACE_S = 1.0
 
 
-async def _serve(controller: Controller, port: int) -> None:
-    async def alive(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
-        writer.close()
-
-    health = await asyncio.start_server(alive, "127.0.0.1", port)
+async def _serve(controller: Controller, console: Console, port: int) -> None:
+    server = RestServer(console, bind("127.0.0.1", port, "pages"), _GRACE_S, {})
+    await server.start()
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    async with health, asyncio.TaskGroup() as group:
-        listening = group.create_task(listen(controller.activator, controller.activator_socket))
-        await controller.run()
-        listening.cancel()
+    try:
+        async with asyncio.TaskGroup() as group:
+            others = [
+                group.create_task(listen(controller.activator, controller.activator_socket)),
+                group.create_task(console.sample()),
+            ]
+            await controller.run()
+            for other in others:
+                other.cancel()
+    finally:
+        await server.stop()
 
 
 def main(location: str, port: int) -> None:
@@ -42,8 +50,9 @@ def main(location: str, port: int) -> None:
     # A second one, started by hand, waits here and gives up.
     with exclusive(workspace.endpoints / "controller.lock", timeout_s=_LOCK_TIMEOUT_S):
         controller = Controller(workspace, engine, runtime_dir(workspace.root))
+        console = Console(workspace.endpoints, controller.recent_loads)
         try:
-            asyncio.run(_serve(controller, port))
+            asyncio.run(_serve(controller, console, port))
         except asyncio.CancelledError:
             return  # SIGTERM: the engine stops it
 

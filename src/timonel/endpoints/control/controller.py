@@ -38,6 +38,7 @@ _HELD_PERIOD_S = 0.02
 """Period while requests wait for a replica."""
 _SCRAPE_S = 1.0
 _STATUS_S = 2.0
+_RECENT_S = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +83,13 @@ class Controller:
                     await self._wake.wait()
             except TimeoutError:
                 continue
+
+    def recent_loads(self, now: float) -> dict[str, dict[int, Load | None]]:
+        """Return the load of the last seconds by endpoint and version."""
+        return {
+            name: {v: scaler.recent_load(now, _RECENT_S) for v, scaler in each.scalers.items()}
+            for name, each in self._endpoints.items()
+        }
 
     def _on_hold(self, service: str) -> None:
         for endpoint in self._endpoints.values():

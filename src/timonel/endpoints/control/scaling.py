@@ -99,6 +99,12 @@ class Scaler:
         """Return the load, averaged over the stable window."""
         return Load(self._concurrency.average(now) or 0.0, self._rate.average(now) or 0.0)
 
+    def recent_load(self, now: float, span_s: float) -> Load | None:
+        """Return the load of the last seconds of the stable window; None if not measured."""
+        rate = self._rate.resized(span_s).average(now)
+        concurrency = self._concurrency.resized(span_s).average(now)
+        return None if rate is None or concurrency is None else Load(concurrency, rate)
+
     def step(
         self,
         now: float,

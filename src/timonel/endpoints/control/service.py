@@ -39,7 +39,7 @@ def run_control(workspace: Workspace, engine: ServiceEngine) -> None:
         name=SERVICE,
         module="timonel.endpoints.control",
         args=(workspace.uri, "$(PORT)"),
-        check=HealthCheck(ready_path="/", alive_path="/", timeout_s=5),
+        check=HealthCheck(ready_path="/livez", alive_path="/livez", timeout_s=5),
         replicas=1,
         hang_timeout_s=30,
         stop_grace_s=10,

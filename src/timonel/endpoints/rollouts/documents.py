@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError, field_validator
 from timonel.endpoints.folder import Revision
 from timonel.endpoints.rollouts.counts import Counts
 from timonel.endpoints.rollouts.guards import Check, parse_guards
+from timonel.endpoints.rollouts.sequential import Verdict
 from timonel.engines.resources import Observed
 from timonel.errors import CorruptError, NotFoundError, SpecError
 from timonel.storage import document, read_document, write_document
@@ -137,6 +138,11 @@ class RolloutState(Observed):
     def but(self, **changes: Any) -> Self:
         """Return the state with other fields."""
         return self.model_copy(update=changes)
+
+    def verdict(self, check: Check) -> Verdict:
+        """Return the verdict of a guard in this step; once accepted, only a rejection counts."""
+        is_accepted = check.guard in self.accepted and check.verdict is not Verdict.REJECTED
+        return Verdict.ACCEPTED if is_accepted else check.verdict
 
 
 class Point(Observed):

@@ -50,11 +50,21 @@ def write_report(path: Path, documents: RolloutFolder, endpoint: str) -> None:
     Raises:
         InputError: The file cannot be written.
     """
+    write_bytes(path, report_page(documents, endpoint).encode())
+
+
+def report_page(documents: RolloutFolder, endpoint: str) -> str:
+    """Return the report of a rollout as an HTML page.
+
+    Args:
+        documents: The rollout.
+        endpoint: Name of the endpoint.
+    """
     rollout, state = documents.rollout(), documents.state() or RolloutState()
     points = cumulated(documents.points())
     title = f"{endpoint}: rollout {documents.number} to version {rollout.to}"
     picture = draw(rollout, points) if points else None
-    write_bytes(path, _page(title, rollout, state, picture).encode())
+    return _page(title, rollout, state, picture)
 
 
 def cumulated(points: Sequence[Point]) -> list[Point]:

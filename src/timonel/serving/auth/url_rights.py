@@ -22,6 +22,7 @@ STATIC = {
     "/page/charts.js": "charts.js",
     "/page/dom.js": "dom.js",
     "/page/form.js": "form.js",
+    "/page/icon.svg": "icon.svg",
     "/page/images.js": "images.js",
     "/page/key.js": "key.js",
     "/page/models.js": "models.js",

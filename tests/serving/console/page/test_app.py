@@ -11,10 +11,11 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from timonel.serving.auth.policy import VIEWER, Principal, Resource, Scope
-from timonel.serving.auth.url_rights import resource_of
+from timonel.serving.auth.url_rights import STATIC, resource_of
 from timonel.serving.console.openapi.document import Facts
-from timonel.serving.console.page.app import PageApp, static_files, with_page
+from timonel.serving.console.page.app import PageApp, with_page
 from timonel.serving.console.page.history import LINGER_S, Sampler
+from timonel.serving.console.page.responses import static_files
 from timonel.serving.console.page.views import ServerDescription
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import Catalogue, Servable
@@ -25,6 +26,10 @@ from timonel.serving.settings.auth import parse_grant
 from timonel.serving.signature import Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
 from timonel.serving.telemetry.monitor import Monitor
+
+
+def page_files():
+    return static_files("timonel.serving.console.page", STATIC)
 
 
 class Model(LoadedModel):
@@ -131,11 +136,11 @@ def test_the_page_loads_nothing_from_elsewhere_and_runs_no_inline_code(rig):
     assert policy.startswith("default-src 'none'; script-src 'self'; ")
     assert "unsafe" not in policy
     assert "frame-ancestors 'none'" in policy
-    files = static_files()
+    files = page_files()
     for path, file in files.items():
         text = file.content.decode()
         assert not re.search(
-            r"(?:src|href)=\"(?:https?:)?//|@import|url\(|\beval\b|innerHTML", text
+            r"(?:src|href)=\"(?:https?:)?//|@import|url\((?!icon\.svg\))|\beval\b|innerHTML", text
         ), path
     html = body.decode()
     assert not re.search(r"<script(?![^>]*src=)|\sstyle=|\son\w+=", html)
@@ -301,7 +306,7 @@ def test_rights_are_asked_for_what_is_answered(rig, target, expected):
 
 
 def test_the_files_need_no_rights_and_nothing_else_is_like_them():
-    for path in static_files():
+    for path in page_files():
         assert resource_of("GET", path, "") == Resource(Scope.PUBLIC)
         assert resource_of("POST", path, "").scope is Scope.SERVER
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import importlib.resources
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import parse_qs, unquote
 
 import orjson
@@ -20,6 +18,7 @@ from timonel.serving.auth.policy import viewer_may
 from timonel.serving.auth.url_rights import STATIC
 from timonel.serving.console.openapi.document import Facts
 from timonel.serving.console.page.history import ALL, Sampler
+from timonel.serving.console.page.responses import Response, fresh, static_files
 from timonel.serving.console.page.views import ServerDescription, form_view, model_view
 from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import ModelSpec
@@ -30,21 +29,8 @@ from timonel.serving.settings.dialect import DIALECTS
 from timonel.serving.status import Code, StatusError
 from timonel.serving.telemetry.monitor import Monitor
 
-Headers = list[tuple[bytes, bytes]]
-
+_PACKAGE: Final = "timonel.serving.console.page"
 _FORM: Final = re.compile(r"/page/models/([^/]+)/(\d{1,19})\Z", re.ASCII)
-_POLICY: Final = (
-    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    b"img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-_SAFE: Final = [
-    (b"content-security-policy", _POLICY),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-]
-_JSON: Final = b"application/json"
 _STATUS: Final = {Code.NOT_FOUND: 404, Code.INVALID_ARGUMENT: 400}
 
 
@@ -80,13 +66,6 @@ def with_page(
     return PageApp(app, ServerDescription(plane, facts), pool, sampler, is_draining)
 
 
-class _Answer(NamedTuple):
-    status: int
-    body: bytes
-    content_type: bytes = _JSON
-    headers: Headers = []  # noqa: RUF012 - a NamedTuple's default, never mutated
-
-
 class PageApp:
     """Answer requests for the page and OpenAPI; pass on all others.
 
@@ -111,7 +90,7 @@ class PageApp:
         self._pool = pool
         self._sampler = sampler
         self._is_draining = is_draining
-        self._files = static_files() if sampler is not None else {}
+        self._files = static_files(_PACKAGE, STATIC) if sampler is not None else {}
         self._started = time.time()
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -124,37 +103,25 @@ class PageApp:
         try:
             answer = await self._answer(scope)
         except StatusError as error:
-            answer = _Answer(_STATUS.get(error.code, 500), orjson.dumps({"error": error.message}))
+            answer = Response(_STATUS.get(error.code, 500), orjson.dumps({"error": error.message}))
         if answer is None:
             await self._app(scope, receive, send)
             return
-        body = answer.body
-        headers = [
-            (b"content-type", answer.content_type),
-            (b"content-length", str(len(body)).encode()),
-            *answer.headers,
-            *_SAFE,
-        ]
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        body = b"" if scope["method"] == "HEAD" else body
-        await send({"type": "http.response.body", "body": body})
+        await answer.send(scope, send)
 
-    async def _answer(self, scope: Scope) -> _Answer | None:
+    async def _answer(self, scope: Scope) -> Response | None:
         path = scope["raw_path"].decode("latin-1")
         if (file := self._files.get(path)) is not None:
-            headers = [(b"etag", file.etag), (b"cache-control", b"no-cache")]
-            if _has(scope["headers"], b"if-none-match", file.etag):
-                return _Answer(304, b"", file.content_type, headers)
-            return _Answer(200, file.content, file.content_type, headers)
+            return file.response(scope)
         if path == "/openapi.json":
             seen = self._description.seen(Action.METADATA)
             run = asyncio.get_running_loop().run_in_executor
-            return _fresh(await run(self._pool, self._description.document, seen))
+            return fresh(await run(self._pool, self._description.document, seen))
         if self._sampler is not None and path == "/page/live":
             query = parse_qs(scope["query_string"].decode("latin-1"))
-            return _fresh(orjson.dumps(self._live(query, self._sampler)))
+            return fresh(orjson.dumps(self._live(query, self._sampler)))
         if self._sampler is not None and (found := _FORM.match(path)):
-            return _fresh(orjson.dumps(self._form(unquote(found[1]), int(found[2]))))
+            return fresh(orjson.dumps(self._form(unquote(found[1]), int(found[2]))))
         return None
 
     def _live(self, query: dict[str, list[str]], sampler: Sampler) -> dict[str, Any]:
@@ -186,37 +153,3 @@ class PageApp:
         plane = self._description.plane
         metadata = plane.metadata(ModelSpec(name, version))
         return form_view(metadata, plane.labels(name, version))
-
-
-def _fresh(body: bytes) -> _Answer:
-    return _Answer(200, body, _JSON, [(b"cache-control", b"no-store")])
-
-
-def _has(headers: Iterable[tuple[bytes, bytes]], name: bytes, value: bytes) -> bool:
-    return any(key == name and value in content for key, content in headers)
-
-
-_TYPES: Final = {
-    "html": b"text/html; charset=utf-8",
-    "css": b"text/css; charset=utf-8",
-    "js": b"text/javascript; charset=utf-8",
-}
-
-
-class StaticFile(NamedTuple):
-    """A static file with its HTTP headers."""
-
-    content: bytes
-    content_type: bytes
-    etag: bytes
-
-
-def static_files() -> Mapping[str, StaticFile]:
-    """Read the page's files, by path."""
-    folder = importlib.resources.files("timonel.serving.console.page") / "static"
-    files = {}
-    for path, name in STATIC.items():
-        content = (folder / name).read_bytes()
-        etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'.encode()
-        files[path] = StaticFile(content, _TYPES[name.rpartition(".")[2]], etag)
-    return files

@@ -42,7 +42,7 @@ export class Chart {
   /**
    * @param {HTMLElement} figure  What it fills.
    * @param {{title: string, format: (value: number?) => string, stacked?: boolean,
-   *          series: {key: string, label: string, area?: boolean}[], empty: string}} options
+   *          series: {key: string, kind?: string, label: string, area?: boolean}[], empty: string}} options
    */
   constructor(figure, options) {
     this.options = options;
@@ -56,7 +56,7 @@ export class Chart {
     legend.className = "legend";
     this.values = options.series.map((each, index) => {
       const item = document.createElement("li");
-      item.className = `s-${each.key}`;
+      item.className = `s-${each.kind ?? each.key}`;
       const value = document.createElement("b");
       value.textContent = "–";
       item.append(element("i"), `${each.label} `, value);
@@ -122,7 +122,7 @@ export class Chart {
       parts.push(words((width + LEFT) / 2, HEIGHT / 2, empty, "middle", "empty"));
     }
     layers.forEach((layer, number) => {
-      const kind = `${stacked ? "stacked " : ""}s-${series[number].key}`;
+      const kind = `${stacked ? "stacked " : ""}s-${series[number].kind ?? series[number].key}`;
       const below = stacked && number ? layers[number - 1] : null;
       const runs = pieces(layer);
       if (stacked || series[number].area) {

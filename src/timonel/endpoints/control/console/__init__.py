@@ -1,0 +1,1 @@
+"""Pages of endpoints, served by the control plane."""

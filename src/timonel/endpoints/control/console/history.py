@@ -1,0 +1,155 @@
+"""Load, replicas and events of an endpoint in the last hour.
+
+The points are kept in memory and in a file of JSON lines, so that they outlive the control plane.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from timonel.endpoints.folder import EndpointStatus, VersionStatus
+from timonel.engines.resources import Observed
+from timonel.storage.atomic import append_line, write_text
+
+PERIOD_S: Final = 5.0
+"""Time between two points."""
+SPAN_S: Final = 3600.0
+_GAP_S: Final = 3 * PERIOD_S
+"""Without a point for longer, plots are interrupted."""
+_MAX_LINES: Final = int(2 * SPAN_S / PERIOD_S)
+
+
+class Sample(Observed):
+    """Load and replicas of one version at one time.
+
+    Attributes:
+        rate: Requests per second; None if not measured.
+        concurrency: Requests in flight, waiting ones included; None if not measured.
+        held: Requests that wait for a first replica.
+        ready: Replicas that accept requests.
+        wanted: Replicas that the autoscaler wants.
+    """
+
+    rate: float | None = None
+    concurrency: float | None = None
+    held: int = 0
+    ready: int = 0
+    wanted: int = 0
+
+
+class Point(Observed):
+    """An endpoint at one time.
+
+    Attributes:
+        at: Time in seconds since the epoch.
+        versions: Samples by version.
+        events: What has changed since the point before.
+    """
+
+    at: float
+    versions: Mapping[int, Sample] = {}
+    events: tuple[str, ...] = ()
+
+
+class History:
+    """Points of the last hour. One thread may add points while others read.
+
+    Args:
+        path: File of the points; created with the first one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines = 0
+        self.points: tuple[Point, ...] = self._read()
+
+    def add(self, point: Point) -> None:
+        """Add a point.
+
+        Raises:
+            InputError: The file cannot be written; the point is kept in memory.
+        """
+        points = [each for each in self.points if each.at >= point.at - SPAN_S]
+        _append(points, point)
+        self.points = tuple(points)
+        if self._lines >= _MAX_LINES:
+            write_text(self._path, "".join(f"{_line(each)}\n" for each in self.points))
+            self._lines = len(self.points)
+        else:
+            append_line(self._path, _line(point))
+            self._lines += 1
+
+    def _read(self) -> tuple[Point, ...]:
+        """Return the points in the file; lines that a crash truncated are left out."""
+        try:
+            lines = self._path.read_text().splitlines()
+        except (OSError, ValueError):
+            return ()
+        self._lines = len(lines)
+        found: list[Point] = []
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                _append(found, Point.model_validate_json(line))
+        return tuple(found)
+
+
+def _append(points: list[Point], point: Point) -> None:
+    """Append a point; after the clock was set back, it replaces later ones."""
+    while points and points[-1].at >= point.at:
+        points.pop()
+    points.append(point)
+
+
+def _line(point: Point) -> str:
+    return point.model_dump_json(exclude_defaults=True)
+
+
+def columns(points: Iterable[Point]) -> dict[str, Any]:
+    """Return points as columns for plots, with a row of nulls in each gap.
+
+    Returns:
+        ``at``, ``concurrency``, ``held``, ``ready`` and ``wanted`` of all versions together, and
+        ``rates`` by version.
+    """
+    rows = list(points)
+    gaps = [Point(at=a.at + PERIOD_S) for a, b in pairwise(rows) if b.at - a.at > _GAP_S]
+    rows = sorted((*rows, *gaps), key=lambda point: point.at)
+    versions = sorted({version for point in rows for version in point.versions})
+    return {
+        "at": [round(point.at, 1) for point in rows],
+        "rates": {
+            str(version): [getattr(point.versions.get(version), "rate", None) for point in rows]
+            for version in versions
+        },
+        **{name: [_total(point, name) for point in rows] for name in Sample.model_fields},
+    }
+
+
+def _total(point: Point, name: str) -> float | None:
+    found = [getattr(sample, name) for sample in point.versions.values()]
+    known = [value for value in found if value is not None]
+    return round(sum(known), 3) if known else None
+
+
+def changes(before: EndpointStatus, after: EndpointStatus) -> tuple[str, ...]:
+    """Return what has changed between two statuses, as lines for people."""
+    found = []
+    if after.routed != before.routed:
+        found.append(f"revision {after.routed} gets the traffic")
+    for version, now in after.versions.items():
+        old = before.versions.get(version, VersionStatus())
+        if now.wanted != old.wanted:
+            reason = f": {now.reason}" if now.reason else ""
+            found.append(f"version {version}: {old.wanted} to {now.wanted} replicas{reason}")
+        if now.message and now.message != old.message:
+            found.append(f"version {version}: {now.message}")
+    found += [f"version {each} has ended" for each in before.versions if each not in after.versions]
+    if after.message and after.message != before.message:
+        found.append(after.message)
+    if after.rejected and after.rejected != before.rejected:
+        found.append(f"the gateway does not listen: {after.rejected}")
+    return tuple(found)

@@ -1,0 +1,316 @@
+"""HTML of the pages of endpoints. Pure; all text is escaped."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.resources
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Final
+
+from timonel._version import __version__
+from timonel.endpoints.control.console.history import Point
+from timonel.endpoints.folder import EndpointStatus, Revision, VersionStatus
+from timonel.endpoints.rollouts.documents import Rollout, RolloutState
+from timonel.endpoints.spec import Access, EndpointSpec, Traffic
+from timonel.tracking.redaction import redact_text
+from timonel.units import format_seconds
+
+STALE_S: Final = 15.0
+"""Age of a status from which on it is reported as outdated."""
+_EVENTS: Final = 30
+_COLOURS: Final = 5
+_DOTS: Final = {"ready": "good", "idle": "none", "deleting": "warn", "starting": "warn"}
+
+
+@dataclass(frozen=True)
+class RolloutView:
+    """A rollout with its number."""
+
+    number: int
+    rollout: Rollout
+    state: RolloutState
+
+
+@dataclass(frozen=True)
+class EndpointView:
+    """Documents of an endpoint at one time.
+
+    Attributes:
+        latest: Latest revision.
+        routed: The revision whose traffic applies; None before the first.
+        status: Status that the control plane published last.
+        is_deleted: Whether it is being deleted.
+        rollouts: All rollouts, oldest first.
+        points: History.
+    """
+
+    latest: Revision
+    routed: Revision | None
+    status: EndpointStatus
+    is_deleted: bool = False
+    rollouts: Sequence[RolloutView] = ()
+    points: Sequence[Point] = ()
+
+    @property
+    def spec(self) -> EndpointSpec:
+        """Latest specification."""
+        return self.latest.spec
+
+    @property
+    def state(self) -> str:
+        """State in one word."""
+        return "deleting" if self.is_deleted else self.status.state
+
+
+def without_secrets(status: EndpointStatus, access: Access) -> EndpointStatus:
+    """Return a status whose messages contain no credentials and no paths of key files."""
+    files = [access.api_keys]
+    files += [access.tls.cert, access.tls.key] if access.tls else []
+    files += [access.jwt.jwks] if access.jwt else []
+
+    def clean(text: str | None) -> str | None:
+        for file in filter(None, files):
+            text = text and text.replace(file, Path(file).name)
+        return text and redact_text(text)
+
+    versions = {
+        version: each.model_copy(update={"message": clean(each.message)})
+        for version, each in status.versions.items()
+    }
+    update = {"message": clean(status.message), "rejected": clean(status.rejected)}
+    return status.model_copy(update={**update, "versions": versions})
+
+
+def list_page(endpoints: Sequence[EndpointView], problems: Iterable[str], now: float) -> str:
+    """Return the page with all endpoints of the workspace.
+
+    Args:
+        endpoints: The endpoints that can be read.
+        problems: Why others cannot be.
+        now: The time in seconds since the epoch.
+    """
+    cards = "".join(_entry(each, now) for each in endpoints) or (
+        "<li class=quiet>No endpoints. Make one with <code>timonel deploy MODEL</code>.</li>"
+    )
+    main = (
+        '<div class="heading"><h2>Endpoints</h2></div>'
+        f'<div id="notices" data-part>{_paragraphs(problems)}</div>'
+        f'<ul class="cards" id="endpoints" data-part>{cards}</ul>'
+    )
+    count = "1 endpoint" if len(endpoints) == 1 else f"{len(endpoints)} endpoints"
+    return _page("Endpoints", _pill("good", count), main)
+
+
+def endpoint_page(view: EndpointView, now: float) -> str:
+    """Return the page of one endpoint."""
+    status, spec = view.status, view.spec
+    routed = view.routed or view.latest
+    main = _template("endpoint.html").substitute(
+        name=escape(spec.name),
+        notices=_notices(status, now),
+        facts=_facts(view),
+        shares=_shares(routed.spec.traffic),
+        versions="".join(
+            _version(version, each, routed.spec.traffic)
+            for version, each in sorted(status.versions.items())
+        ),
+        rollout=_rollouts(spec.name, view.rollouts),
+        events=_events(view.points),
+    )
+    kind = _DOTS[view.state] if now - status.at < STALE_S else "bad"
+    return _page(spec.name, _pill(kind, view.state.capitalize()), main)
+
+
+def message_page(title: str, text: str) -> str:
+    """Return a page with one message."""
+    main = f'<p class="notice">{escape(text)}</p><p><a href="/">All endpoints</a></p>'
+    return _page(title, _pill("bad", title), main)
+
+
+@cache
+def _template(name: str) -> Template:
+    folder = importlib.resources.files("timonel.endpoints.control.console") / "static"
+    return Template((folder / name).read_text())
+
+
+def _page(title: str, pill: str, main: str) -> str:
+    return _template("shell.html").substitute(
+        title=escape(title), pill=pill, main=main, release=__version__
+    )
+
+
+def _pill(kind: str, text: str) -> str:
+    attributes = f'id="health" class="pill" data-state="{kind}" role="status" data-part'
+    return f"<span {attributes}>{escape(text)}</span>"
+
+
+def _entry(view: EndpointView, now: float) -> str:
+    spec, status = view.spec, view.status
+    versions = status.versions.values()
+    state = view.state if now - status.at < STALE_S else "no recent status"
+    figures = {
+        "Traffic": ", ".join(
+            f"{version}: {share} %"
+            for version, share in sorted((view.routed or view.latest).spec.traffic.percent.items())
+        ),
+        "Ready": f"{sum(v.ready for v in versions)} of {sum(v.wanted for v in versions)}",
+        "Requests/s": _number(sum(v.rate for v in versions)),
+        "In flight": _number(sum(v.concurrency for v in versions)),
+    }
+    message = f'<p class="why">{escape(status.message)}</p>' if status.message else ""
+    return (
+        f'<li class="panel card"><h3><span class="dot" data-state="{_DOTS.get(state, "bad")}">'
+        f'</span><a href="/endpoints/{spec.name}">{spec.name}</a> '
+        f'<span class="quiet">{state}</span></h3>'
+        f'<p class="quiet">{escape(spec.model)} at {escape(spec.url)}</p>'
+        f"{_figures(figures)}{message}</li>"
+    )
+
+
+def _notices(status: EndpointStatus, now: float) -> str:
+    found = []
+    if now - status.at >= STALE_S:
+        age = f"since {_time(status.at)}" if status.at else "yet"
+        found.append(f"The control plane has not published a status {age}.")
+    if status.rejected:
+        found.append(f"The gateway does not listen with these settings: {status.rejected}")
+    if status.message:
+        found.append(status.message)
+    return _paragraphs(found)
+
+
+def _paragraphs(notices: Iterable[str]) -> str:
+    return "".join(f'<p class="notice">{escape(text)}</p>' for text in notices)
+
+
+def _facts(view: EndpointView) -> str:
+    spec, latest, routed = view.spec, view.latest, view.status.routed
+    scaling = spec.scaling
+    each = f"{scaling.target:g} {scaling.metric} each"
+    facts = {
+        "REST": f"{spec.url}/v1/models/{spec.model_name}",
+        "gRPC": f"{spec.host}:{spec.port}",
+        "Model": spec.model,
+        "Revision": f"{latest.number} ({latest.cause}, {_time(latest.created_at)})",
+        "Replicas": f"{scaling.min_replicas} to {scaling.max_replicas or 'any'}, {each}",
+    }
+    if routed != latest.number:
+        facts["Routed"] = f"revision {routed}" if routed else "none yet"
+    return "".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts.items())
+
+
+def _shares(traffic: Traffic) -> str:
+    """Return the traffic split as a bar with a legend."""
+    shares = [(version, share) for version, share in sorted(traffic.percent.items()) if share]
+    at, bars = 0, ""
+    for version, share in shares:
+        bars += f'<rect class="{_colour(version)}" x="{at}" width="{share}" height="1"/>'
+        at += share
+    legend = "".join(
+        f'<li><i class="swatch {_colour(version)}"></i>{share} % to version {version}</li>'
+        for version, share in shares
+    )
+    told = ", ".join(f"version {version} {share} %" for version, share in shares)
+    rules = [f"label {label}: version {version}" for label, version in traffic.labels.items()]
+    rules += [f"header {m.header}: {m.value}: version {m.version}" for m in traffic.matches]
+    if traffic.sticky:
+        kind = "cookie" if traffic.sticky.cookie else "header"
+        rules.append(f"sticky by {kind} {traffic.sticky.cookie or traffic.sticky.header}")
+    if traffic.shadow:
+        rules.append(f"copies of {traffic.shadow.percent} % to version {traffic.shadow.version}")
+    return (
+        f'<svg class="split" viewBox="0 0 100 1" preserveAspectRatio="none" role="img" '
+        f'aria-label="{told}">{bars}</svg>'
+        f'<ul class="rules">{legend}{"".join(f"<li>{escape(rule)}</li>" for rule in rules)}</ul>'
+    )
+
+
+def _version(version: int, now: VersionStatus, traffic: Traffic) -> str:
+    figures = {
+        "Traffic": f"{traffic.percent.get(version, 0)} %",
+        "Ready": f"{now.ready} of {now.wanted}",
+        "Running": str(now.running),
+        "Requests/s": _number(now.rate),
+        "In flight": _number(now.concurrency),
+        "Waiting": str(now.held),
+    }
+    labels = "".join(
+        f' <span class="tag">{escape(label)}</span>'
+        for label, number in traffic.labels.items()
+        if number == version
+    )
+    reason = f"<p>Autoscaler: {escape(now.reason)}</p>" if now.reason else ""
+    message = f'<p class="why">Last failure: {escape(now.message)}</p>' if now.message else ""
+    return (
+        f'<li class="panel card"><h3><i class="swatch {_colour(version)}"></i>'
+        f"Version {version}{labels}</h3>{_figures(figures)}{reason}{message}</li>"
+    )
+
+
+def _rollouts(endpoint: str, rollouts: Sequence[RolloutView]) -> str:
+    if not rollouts:
+        return '<p class="quiet">No rollouts.</p>'
+    *earlier, last = rollouts
+    rollout, state = last.rollout, last.state
+    has_ended = state.ended_at is not None
+    steps = "".join(
+        f"<li{' aria-current=step' if index == state.step and not has_ended else ''}>{step} %</li>"
+        for index, step in enumerate(rollout.steps)
+    )
+    checks = "".join(
+        f"<li><b>{escape(each.guard)}</b> {state.verdict(each)}: {escape(each.value)} "
+        f"of {each.requests:,} requests, limit {escape(each.limit)}</li>"
+        for each in state.checks
+    )
+    links = [f'<a href="/endpoints/{endpoint}/rollouts/{last.number}">Report</a>']
+    links += [
+        f'<a href="/endpoints/{endpoint}/rollouts/{each.number}">rollout {each.number}: '
+        f"{each.state.phase}</a>"
+        for each in reversed(earlier[-4:])
+    ]
+    return (
+        f"<p><b>Rollout {last.number}</b> from version {rollout.base} to {rollout.to}: "
+        f"<b>{state.phase}</b>{_ended(state)}</p><p>{escape(state.message or 'It begins.')}</p>"
+        f'<ol class="steps" aria-label="Steps">{steps}</ol>'
+        f'<p class="quiet">{format_seconds(rollout.interval_s)} per step or longer</p>'
+        f'<ul class="rules">{checks}</ul><p class="links">{" ".join(links)}</p>'
+    )
+
+
+def _ended(state: RolloutState) -> str:
+    return "" if state.ended_at is None else f" at {_time(state.ended_at)}"
+
+
+def _events(points: Iterable[Point]) -> str:
+    found = [(point.at, text) for point in points for text in point.events]
+    return (
+        "".join(
+            f"<li><time>{_time(at, '%H:%M:%S')}</time> {escape(text)}</li>"
+            for at, text in reversed(found[-_EVENTS:])
+        )
+        or '<li class="quiet">Nothing has changed.</li>'
+    )
+
+
+def _figures(figures: Mapping[str, str]) -> str:
+    items = "".join(
+        f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>" for name, text in figures.items()
+    )
+    return f'<dl class="figures">{items}</dl>'
+
+
+def _colour(version: int) -> str:
+    return f"s-version-{version % _COLOURS}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+
+
+def _time(moment: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    return dt.datetime.fromtimestamp(moment, dt.UTC).astimezone().strftime(form)
