@@ -92,6 +92,7 @@ def test_importing_it_loads_nothing_else() -> None:
     assert {name for name in loaded if name.startswith("timonel")} == {
         "timonel",
         "timonel._version",
+        "timonel.lazy",
     }
     # The standard library's typing and what belongs to it; nothing that is installed.
     assert not {
@@ -99,6 +100,7 @@ def test_importing_it_loads_nothing_else() -> None:
     } - {
         "timonel",
         "timonel._version",
+        "timonel.lazy",
     }
 
 

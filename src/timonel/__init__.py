@@ -13,10 +13,10 @@ Names and defaults match those of the command line. Modules are loaded on first 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from timonel._version import __version__
+from timonel.lazy import lazy_names
 
 if TYPE_CHECKING:
     from timonel.data import Dataset, convert
@@ -60,28 +60,18 @@ __all__ = [
     "tune",
 ]
 
-_HOMES = {
-    "data": ("Dataset", "convert"),
-    "endpoints": ("Endpoint", "deploy"),
-    "engines.base": ("JobState", "JobStatus"),
-    "errors": ("TimonelError",),
-    "models": ("ModelRepository", "ModelVersion", "export"),
-    "serving": ("Prediction", "Server", "predict", "serve"),
-    "storage": ("Workspace", "find_workspace"),
-    "tracking": ("Artifact", "RunRecord", "lineage", "list_runs", "read_run"),
-    "training": ("Job", "Run", "train"),
-    "tuning": ("Study", "tune"),
-}
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "data": ("Dataset", "convert"),
+        "endpoints": ("Endpoint", "deploy"),
+        "engines.base": ("JobState", "JobStatus"),
+        "errors": ("TimonelError",),
+        "models": ("ModelRepository", "ModelVersion", "export"),
+        "serving": ("Prediction", "Server", "predict", "serve"),
+        "storage": ("Workspace", "find_workspace"),
+        "tracking": ("Artifact", "RunRecord", "lineage", "list_runs", "read_run"),
+        "training": ("Job", "Run", "train"),
+        "tuning": ("Study", "tune"),
+    },
+)

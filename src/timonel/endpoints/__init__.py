@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from timonel.lazy import lazy_names
 
 if TYPE_CHECKING:
     from timonel.endpoints.handle import Endpoint, list_endpoints, open_endpoint
@@ -11,15 +12,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Endpoint", "deploy", "list_endpoints", "open_endpoint"]
 
-_HOMES = {
-    "Endpoint": "handle",
-    "deploy": "launch",
-    "list_endpoints": "handle",
-    "open_endpoint": "handle",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "handle": ("Endpoint", "list_endpoints", "open_endpoint"),
+        "launch": ("deploy",),
+    },
+)

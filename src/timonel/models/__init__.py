@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from timonel.lazy import lazy_names
 from timonel.models.inspection import signatures_of
 from timonel.models.publish import check_version, export
 from timonel.models.repository import ModelRepository
@@ -29,10 +30,4 @@ __all__ = [
     "signatures_of",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "export_live":
-        from timonel.models.savedmodel import export_live  # noqa: PLC0415 - imports TensorFlow
-
-        return export_live
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, {"savedmodel": ("export_live",)})

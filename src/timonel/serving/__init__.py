@@ -6,8 +6,9 @@ and should not also load the code of the other processes.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from timonel.lazy import lazy_names
 
 if TYPE_CHECKING:
     from timonel.serving.client.curl import curl_example
@@ -26,24 +27,13 @@ __all__ = [
     "serve",
 ]
 
-_HOME_OF = {
-    "Prediction": "client.predict",
-    "Server": "handle",
-    "ServerRecord": "server_records",
-    "curl_example": "client.curl",
-    "predict": "client.predict",
-    "running_servers": "server_records",
-    "serve": "launch",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "client.curl": ("curl_example",),
+        "client.predict": ("Prediction", "predict"),
+        "handle": ("Server",),
+        "launch": ("serve",),
+        "server_records": ("ServerRecord", "running_servers"),
+    },
+)

@@ -6,20 +6,14 @@ pytest.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
-
-_HOMES = {
-    "EngineContract": "timonel.testing.engines",
-    "EngineHarness": "timonel.testing.engines",
-    "ServiceEngineContract": "timonel.testing.services",
-    "ServiceHarness": "timonel.testing.services",
-}
+from timonel.lazy import lazy_names
 
 __all__ = ["EngineContract", "EngineHarness", "ServiceEngineContract", "ServiceHarness"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "engines": ("EngineContract", "EngineHarness"),
+        "services": ("ServiceEngineContract", "ServiceHarness"),
+    },
+)

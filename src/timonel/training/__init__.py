@@ -6,8 +6,9 @@ not the control side.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from timonel.lazy import lazy_names
 
 if TYPE_CHECKING:
     from timonel.training.handles import Job, Run
@@ -16,23 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "Run", "TrainingContext", "context", "report", "train"]
 
-_HOME_OF = {
-    "Job": "handles",
-    "Run": "handles",
-    "TrainingContext": "worker.context",
-    "context": "worker.context",
-    "report": "worker.context",
-    "train": "launch",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "handles": ("Job", "Run"),
+        "launch": ("train",),
+        "worker.context": ("TrainingContext", "context", "report"),
+    },
+)

@@ -5,8 +5,9 @@ Public names are imported on first use: Optuna takes a second to import.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from timonel.lazy import lazy_names
 
 if TYPE_CHECKING:
     from timonel.tuning.launch import resume, tune
@@ -15,23 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Study", "TrialRecord", "list_studies", "open_study", "resume", "tune"]
 
-_HOME_OF = {
-    "Study": "study",
-    "TrialRecord": "records",
-    "list_studies": "study",
-    "open_study": "study",
-    "resume": "launch",
-    "tune": "launch",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "launch": ("resume", "tune"),
+        "records": ("TrialRecord",),
+        "study": ("Study", "list_studies", "open_study"),
+    },
+)

@@ -13,7 +13,7 @@ from timonel.cli.groups import StyledCommand, single
 from timonel.cli.options import given, takes
 from timonel.cli.settings import GlobalOptions
 from timonel.errors import ServingError, SpecError, TimonelError
-from timonel.serving.serve_options import ServeOptions
+from timonel.serving.serve_options import ADDRESSES, ServeOptions
 from timonel.styles import from_here
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def serve(
             "--foreground",
             help="Serve in this process and log to standard error, for containers and service "
             "managers.",
+            rich_help_panel=ADDRESSES,
         ),
     ] = False,
     **options: Any,
