@@ -67,7 +67,7 @@ $(VENV)/.browser: $(VENV)/.ready requirements/browser.txt
 	@touch $@
 
 test-browser: $(VENV)/.browser ## test pages in Chromium (Debian: apt install chromium)
-	$(BIN)/python -m pytest -m browser --timeout 300 tests/serving/console/page tests/edge
+	$(BIN)/python -m pytest -m browser --timeout 300 tests/serving/console/page tests/endpoints/test_browser.py tests/edge
 
 bench: bench-main-path bench-training bench-serving bench-tuning ## run all benchmarks
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,13 +117,15 @@ def test_the_history_outlives_a_killed_control_plane(
     endpoints: Endpoints, endpoint: Endpoint
 ) -> None:
     until(lambda: len(history(endpoint)["at"]) >= 2)
-    before = history(endpoint)
+    before, address = history(endpoint), endpoint.page_url
     (killed,) = endpoints.kill_control()
 
     def is_back() -> bool:
-        pids = endpoints.pids("endpoints-controller")
-        return bool(pids) and pids != [killed] and endpoint.page_url is not None
+        with contextlib.suppress(httpx.HTTPError, AssertionError):
+            return len(history(endpoint)["at"]) > len(before["at"])
+        return False
 
-    until(is_back)
-    until(lambda: len(history(endpoint)["at"]) > len(before["at"]), seen=lambda: history(endpoint))
+    until(is_back, seen=lambda: endpoint.page_url)
+    assert endpoints.pids("endpoints-controller") != [killed]
+    assert endpoint.page_url == address
     assert history(endpoint)["at"][: len(before["at"])] == before["at"]

@@ -2,6 +2,7 @@
 
 <endpoints>/                    mode 0700
   controller.lock               locked by the control plane
+  page.json                     endpoints-page document: the port of the pages
   .gateway/                     configuration of Envoy, written by the control plane
   <name>/revisions/<number>.json   endpoint-revision documents, write-once
   <name>/deleted                exists once the endpoint is to be deleted

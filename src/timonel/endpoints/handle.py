@@ -11,6 +11,7 @@ from typing import Any
 
 from timonel.endpoints import folder as folders
 from timonel.endpoints.checks import check_spec, validated
+from timonel.endpoints.control.console.address import pages_url
 from timonel.endpoints.control.plan import services_by_version
 from timonel.endpoints.control.service import SERVICE, run_control
 from timonel.endpoints.folder import EndpointFolder, EndpointStatus, Revision
@@ -96,12 +97,8 @@ class Endpoint:
     @property
     def page_url(self) -> str | None:
         """Address of the page that the control plane serves; None while it is away."""
-        try:
-            replicas = engine_of(self.workspace).service(SERVICE).ready
-        except NotFoundError:
-            return None
-        address = replicas[0].addresses.get("http") if replicas else None
-        return f"http://{address}/endpoints/{self.name}" if address else None
+        address = pages_url(self.workspace.endpoints) if self.is_controlled else None
+        return None if address is None else f"{address}/endpoints/{self.name}"
 
     @property
     def services(self) -> dict[int, ServiceStatus]:

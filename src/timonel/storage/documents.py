@@ -45,6 +45,7 @@ FORMATS: Mapping[str, int] = {
     "study": 1,
     "endpoint-revision": 1,
     "endpoint-status": 1,
+    "endpoints-page": 1,
     "rollout": 1,
     "rollout-state": 1,
     "autoscaler": 1,

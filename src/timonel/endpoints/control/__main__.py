@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
 import sys
+from collections.abc import Sequence
 
 from timonel.endpoints.control.activator import listen
+from timonel.endpoints.control.console.address import bind_pages
 from timonel.endpoints.control.console.app import Console
 from timonel.endpoints.control.controller import Controller
 from timonel.endpoints.gateway.process import runtime_dir
@@ -21,9 +24,10 @@ _LOCK_TIMEOUT_S = 60.0
 _GRACE_S = 1.0
 
 
-async def _serve(controller: Controller, console: Console, port: int) -> None:
-    server = RestServer(console, bind("127.0.0.1", port, "pages"), _GRACE_S, {})
-    await server.start()
+async def _serve(controller: Controller, console: Console, bound: Sequence[socket.socket]) -> None:
+    servers = [RestServer(console, each, _GRACE_S, {}) for each in bound]
+    for server in servers:
+        await server.start()
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -37,7 +41,8 @@ async def _serve(controller: Controller, console: Console, port: int) -> None:
             for other in others:
                 other.cancel()
     finally:
-        await server.stop()
+        for server in servers:
+            await server.stop()
 
 
 def main(location: str, port: int) -> None:
@@ -52,7 +57,8 @@ def main(location: str, port: int) -> None:
         controller = Controller(workspace, engine, runtime_dir(workspace.root))
         console = Console(workspace.endpoints, controller.recent_loads)
         try:
-            asyncio.run(_serve(controller, console, port))
+            bound = (bind("127.0.0.1", port, "health"), bind_pages(workspace.endpoints))
+            asyncio.run(_serve(controller, console, bound))
         except asyncio.CancelledError:
             return  # SIGTERM: the engine stops it
 
