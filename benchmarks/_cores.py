@@ -9,18 +9,19 @@ _SERVERS = 2
 
 
 @cache
-def _all() -> tuple[int, ...]:
+def machine() -> tuple[int, ...]:
+    """Return the cores of the machine."""
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
 def servers() -> tuple[int, ...]:
     """Return the cores of the server under load."""
-    return _all()[:_SERVERS]
+    return machine()[:_SERVERS]
 
 
 def client() -> tuple[int, ...]:
     """Return the cores of the client: others than the servers' if there are any."""
-    return _all()[_SERVERS:] or _all()
+    return machine()[_SERVERS:] or machine()
 
 
 def pinned(cores: tuple[int, ...]) -> list[str]:

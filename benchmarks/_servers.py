@@ -41,18 +41,31 @@ class Server:
 
     They are known by a variable in their environment, which all of them inherit, wherever they
     are moved to; those that have written their title over it, as children of those.
+
+    Args:
+        command: The command.
+        env: What is added to its environment.
+        folder: Folder in which it runs.
+        pipe: Whether its standard input and output are pipes.
+        cores: Cores that it may use; None: those of servers.
     """
 
     def __init__(
-        self, command: Sequence[str], env: Mapping[str, str], folder: Path, *, pipe: bool = False
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        folder: Path,
+        *,
+        pipe: bool = False,
+        cores: tuple[int, ...] | None = None,
     ) -> None:
         self.log = folder / "log"
         self.mark = f"serving-{uuid.uuid4().hex}"
         self.started_at = time.monotonic()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*_cores.pinned(_cores.servers()), *command], cwd=folder, start_new_session=True,
-                env={**os.environ, **env, _MARK: self.mark}, stderr=log,
+                [*_cores.pinned(cores or _cores.servers()), *command], cwd=folder,
+                env={**os.environ, **env, _MARK: self.mark}, stderr=log, start_new_session=True,
                 stdin=subprocess.PIPE if pipe else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if pipe else log,
             )  # fmt: skip

@@ -152,7 +152,7 @@ def peers(*, heavy: bool) -> list[Side]:
     sides = []
     for processes in (1, 2):
         for batching in (False,) if heavy else (False, True):
-            sides += [_bentoml(processes, batching), _ray(processes, batching)]
+            sides += [_bentoml(processes, batching), ray(processes, batching)]
             if processes == 1 or not batching:
                 sides.append(_mlserver(processes, batching))
         sides.append(_kserve(processes))
@@ -286,7 +286,15 @@ def _ray_ports(ports: Ports) -> dict[str, str]:
     }
 
 
-def _ray(processes: int, batching: bool) -> Side:
+def ray(processes: int, batching: bool, *, from_zero: bool = False) -> Side:
+    """Return Ray Serve.
+
+    Args:
+        processes: Replicas; with ``from_zero`` the most of them.
+        batching: Whether it puts requests together.
+        from_zero: Whether there are replicas only while there is load.
+    """
+
     def start(model: Model, ports: Ports) -> tuple[list[str], dict[str, str]]:
         env = _peer_env("ray", model, batching, processes) | {
             "REST_PORT": str(ports.rest),
@@ -298,6 +306,7 @@ def _ray(processes: int, batching: bool) -> Side:
             "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
             "RAY_AUTH_MODE": "disabled",
             "RAY_USAGE_STATS_ENABLED": "0",
+            "FROM_ZERO": str(int(from_zero)),
             **_ray_ports(ports),
             **_RAY_PATIENCE,
         }

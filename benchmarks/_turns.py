@@ -68,9 +68,18 @@ Results = dict[Side, Result]
 
 
 class Running:
-    """A side that has been started on a model."""
+    """A side that has been started on a model.
 
-    def __init__(self, side: Side, model: Model, plan: Plan) -> None:
+    Args:
+        side: The side.
+        model: The model.
+        plan: How thoroughly to measure.
+        cores: Cores that it may use; None: those of servers.
+    """
+
+    def __init__(
+        self, side: Side, model: Model, plan: Plan, cores: tuple[int, ...] | None = None
+    ) -> None:
         self.side, self._plan = side, plan
         first = _servers.free_ports()
         self._ports = Ports(first, plan.folder / str(first))
@@ -79,7 +88,7 @@ class Running:
         if side.peer is not None:
             _sides.ready(side.peer)
         command, env = side.start(model, self._ports)
-        self.server = Server(command, env, self._ports.folder, pipe=CALLS in side.asks)
+        self.server = Server(command, env, self._ports.folder, pipe=CALLS in side.asks, cores=cores)
 
     def first_answer(self, case: Case) -> float:
         """Wait for the first answer, or for a bound to be ready; return the seconds it took."""

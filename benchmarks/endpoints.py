@@ -1,10 +1,12 @@
 """Endpoints: what the gateway costs, and how long a request to an endpoint at zero takes.
 
 Each figure is a pair from the same run: through the gateway, and at the replicas themselves, in
-turns. Models are those of the benchmark of serving: S (a small dense model) and M (MobileNetV2).
-It needs wrk and h2load (Debian: apt install wrk nghttp2-client).
+turns. Ray Serve follows with the same load, once nothing else is deployed. Models are those of the
+benchmark of serving: S (a small dense model) and M (MobileNetV2). It needs wrk and h2load (Debian:
+apt install wrk nghttp2-client); Ray's environment is made at need.
 
-usage: endpoints.py [--rounds 5] [--seconds 6] [--output benchmarks/results/endpoints.md]
+usage: endpoints.py [--rows ROW ...] [--rounds 5] [--seconds 6] [--no-ray]
+                    [--output benchmarks/results/endpoints.md]
 """
 
 from __future__ import annotations
@@ -22,30 +24,27 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import TypeVar
 
+import _cores
 import _load
 import _measure
 import _served
 import numpy as np
-from _cores import told
+from _jobs import BenchmarkError
 from _load import Sample, Target
 from _main_job import HERE, free_port
+from _ray_endpoint import RayServe
 
 from timonel.endpoints import Endpoint, deploy
 from timonel.storage import Workspace, find_workspace
 
+_T = TypeVar("_T")
 _RATE = 500
 _CONNECTIONS = 10
 _IDLE = {"window_s": 6, "scale_to_zero_grace_s": 0, "min_replicas": 0, "max_replicas": 1}
-_GOALS = {
-    "added p50 at 500 requests/s": "0.5 ms",
-    "added p99 at 500 requests/s": "2 ms",
-    "requests/s, M, one replica": "0.95",
-    "requests/s, S, two replicas": "0.85",
-    "first answer from zero, S": "0.33",
-    "first answer from zero, M": "0.33",
-}
 _BARE = """
 import json, sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -69,27 +68,60 @@ HTTPServer(("127.0.0.1", int(sys.argv[2])), Handler).serve_forever()
 """
 
 
+@dataclass(frozen=True)
+class Row:
+    """A line of the table.
+
+    Attributes:
+        what: What was measured.
+        endpoint: Through the gateway.
+        bare: Without the gateway, or of a bare server.
+        compared: The difference or ratio of both.
+        goal: Its goal.
+        ray: The same of Ray Serve.
+    """
+
+    what: str
+    endpoint: str
+    bare: str
+    compared: str
+    goal: str
+    ray: str
+
+
+ROWS: dict[str, Callable[[Bench], list[Row]]] = {
+    "latency": lambda bench: bench.latency(),
+    "M": lambda bench: bench.throughput("M", 1, "0.95"),
+    "S": lambda bench: bench.throughput("S", 2, "0.85"),
+    "zero-S": lambda bench: bench.cold_start("S"),
+    "zero-M": lambda bench: bench.cold_start("M"),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW",
+                        help=", ".join(ROWS))  # fmt: skip
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6)
+    parser.add_argument("--no-ray", action="store_true", help="leave out Ray Serve")
     parser.add_argument("--output", type=Path, default=HERE / "results" / "endpoints.md")
     options = parser.parse_args()
     _load.require_tools()
     models = _served.models()
-    rows: list[tuple[str, str, str, str]] = []
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="timonel-bench-") as name:
         folder = Path(name)
         workspace = find_workspace(folder / ".timonel")
         for case in ("S", "M"):
             shutil.copytree(models.folder / models.cases[case].model, _place(workspace, case))
         bodies = {case: _body(folder, models.cases[case].x, case) for case in ("S", "M")}
-        bench = Bench(workspace, bodies, options.rounds, options.seconds, folder / "h2load.log")
-        rows += bench.latency()
-        rows += bench.throughput("M", 1)
-        rows += bench.throughput("S", 2)
-        rows += bench.cold_start("S")
-        rows += bench.cold_start("M")
+        ray = None if options.no_ray else RayServe(models, options.rounds, options.seconds)
+        bench = Bench(
+            workspace, bodies, options.rounds, options.seconds, folder / "h2load.log", ray
+        )
+        for row in options.rows:
+            rows += ROWS[row](bench)
     page = report(rows, options.rounds)
     print(page)
     options.output.write_text(page)
@@ -111,15 +143,22 @@ class Bench:
     """Measures endpoints of a workspace."""
 
     def __init__(
-        self, workspace: Workspace, bodies: dict[str, Path], rounds: int, seconds: float, log: Path
+        self,
+        workspace: Workspace,
+        bodies: dict[str, Path],
+        rounds: int,
+        seconds: float,
+        log: Path,
+        ray: RayServe | None,
     ) -> None:
         self._workspace = workspace
         self._bodies = bodies
         self._rounds = rounds
         self._seconds = seconds
         self._log = log
+        self._ray = ray
 
-    def latency(self) -> list[tuple[str, str, str, str]]:
+    def latency(self) -> list[Row]:
         """Compare latencies at a steady rate."""
         with self._deployed("S", 1) as (endpoint, replicas):
             pairs = self._pairs(
@@ -129,21 +168,24 @@ class Bench:
                 endpoint.url,
                 replicas[0],
             )
+        ray = self._of_ray(lambda ray: ray.latency("S", _CONNECTIONS, _RATE))
         rows = []
-        for what in ("p50", "p99"):
+        for what, goal in (("p50", "0.5 ms"), ("p99", "2 ms")):
             through = statistics.median(getattr(gate, f"{what}_ms") for gate, _ in pairs)
             bare = statistics.median(getattr(direct, f"{what}_ms") for _, direct in pairs)
             rows.append(
-                (
-                    f"added {what} at {_RATE} requests/s",
+                Row(
+                    f"{what} at {_RATE} requests/s, S",
                     f"{through:.2f} ms",
                     f"{bare:.2f} ms",
-                    f"{through - bare:.2f} ms",
+                    f"{through - bare:+.2f} ms",
+                    goal,
+                    ray if isinstance(ray, str) else f"{getattr(ray, f'{what}_ms'):.2f} ms",
                 )
             )
         return rows
 
-    def throughput(self, case: str, replicas: int) -> list[tuple[str, str, str, str]]:
+    def throughput(self, case: str, replicas: int, goal: str) -> list[Row]:
         """Compare requests per second as fast as they are answered."""
         connections = 8 * replicas
         with self._deployed(case, replicas) as (endpoint, urls):
@@ -171,17 +213,20 @@ class Bench:
 
             pairs = [(gate(""), bare("")) for _ in range(self._rounds + 1)][1:]
         ratio = statistics.median(one.rate / other.rate for one, other in pairs)
+        ray = self._of_ray(lambda ray: ray.throughput(case, replicas, connections))
         words = ("one", "two")[replicas - 1]
         return [
-            (
+            Row(
                 f"requests/s, {case}, {words} replica{'s' if replicas > 1 else ''}",
                 f"{statistics.median(one.rate for one, _ in pairs):.0f}",
                 f"{statistics.median(other.rate for _, other in pairs):.0f}",
                 f"{ratio:.2f}",
+                goal,
+                ray if isinstance(ray, str) else f"{ray.rate:.0f}",
             )
         ]
 
-    def cold_start(self, case: str) -> list[tuple[str, str, str, str]]:
+    def cold_start(self, case: str) -> list[Row]:
         """Compare the first answer of an endpoint at zero with that of a new bare server."""
         pairs = []
         with self._deployed(case, 1) as (endpoint, _):
@@ -194,14 +239,26 @@ class Bench:
                 gate = _timed(lambda: self._ask(case, f"{endpoint.url}/v1/models/{case.lower()}"))
                 pairs.append((gate, self._bare_start(case)))
         ratio = statistics.median(one / other for one, other in pairs)
+        ray = self._of_ray(lambda ray: ray.first_answer(case))
         return [
-            (
+            Row(
                 f"first answer from zero, {case}",
                 f"{statistics.median(one for one, _ in pairs):.2f} s",
                 f"{statistics.median(other for _, other in pairs):.2f} s",
                 f"{ratio:.2f}",
+                "0.33",
+                ray if isinstance(ray, str) else f"{ray:.2f} s",
             )
         ]
+
+    def _of_ray(self, measure: Callable[[RayServe], _T]) -> _T | str:
+        """Return what was measured, or why nothing was."""
+        if self._ray is None:
+            return ""
+        try:
+            return measure(self._ray)
+        except (BenchmarkError, OSError, subprocess.SubprocessError) as error:
+            return f"failed: {' '.join(str(error).replace('|', '/').split())[:200]}"
 
     def _bare_start(self, case: str) -> float:
         port = free_port()
@@ -259,25 +316,31 @@ def _timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - begun
 
 
-def report(rows: list[tuple[str, str, str, str]], rounds: int) -> str:
+def report(rows: list[Row], rounds: int) -> str:
     """Return the page."""
     lines = [
         "# Endpoints",
         "",
         (
             f"Medians of {rounds} rounds in turns; {_measure.machine()}; "
-            f"commit {_measure.commit()}. "
-            f"{told().capitalize()} where wrk sends the load."
+            f"commit {_measure.commit()}. wrk and h2load run on {len(_cores.client())} of "
+            f"{len(_cores.machine())} cores, which servers use, too."
         ),
         "",
-        "| | endpoint | bare | difference or ratio | goal |",
-        "|---|---|---|---|---|",
-        *(f"| {' | '.join(row)} | {_GOALS[row[0]]} |" for row in rows),
+        "| | endpoint | bare | difference or ratio | goal | Ray Serve |",
+        "|---|---|---|---|---|---|",
+        *(f"| {' | '.join(astuple(row))} |" for row in rows),
         "",
         (
             "'bare' is the same replica without the gateway; for first answers, a new process of a "
             "program of 25 lines that imports TensorFlow, loads the SavedModel and answers with "
             "Python's `http.server`."
+        ),
+        "",
+        (
+            "Ray Serve has HAProxy before as many replicas. It follows each row alone, so compare "
+            "it with the endpoint. From zero, it scales as fast as its settings allow; its cluster "
+            "runs, as does the endpoint's control plane."
         ),
         "",
     ]

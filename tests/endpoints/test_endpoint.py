@@ -11,17 +11,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import grpc
 import httpx
-import numpy as np
 import pytest
 
 from tests.endpoints.harness import (
+    IDLE,
     SERVER_ARGS,
     Endpoints,
     Load,
+    ask_by_grpc,
     endpoints_in,
     predict,
+    stopped,
     versions_of,
     write_version,
 )
@@ -36,14 +37,9 @@ from timonel.endpoints.spec import EndpointSpec, Traffic, service_name
 from timonel.engines import ServiceState
 from timonel.engines.local.services.folder import ServiceFolder
 from timonel.errors import EngineError, NotFoundError, ServingError, SpecError
-from timonel.processes.tree import Identity
-from timonel.serving.protos.messages import predict_pb2
-from timonel.serving.protos.tensors import from_proto, to_proto
 from timonel.storage import Workspace, find_workspace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("fake_runtime")]
-
-IDLE = {"window_s": 6, "scale_to_zero_grace_s": 0, "min_replicas": 0, "max_replicas": 3}
 
 
 @pytest.fixture(scope="module")
@@ -68,20 +64,6 @@ def endpoint(endpoints: Endpoints) -> Endpoint:
         found.split({1: 100}, plain=True)
         found.wait()
     return found
-
-
-def ask_by_grpc(endpoint: Endpoint, value: float = 1.0, timeout_s: float = 60) -> float:
-    request = predict_pb2.PredictRequest()
-    request.model_spec.name = "digits"
-    request.inputs["x"].CopyFrom(to_proto(np.array([value], np.float32)))
-    with grpc.insecure_channel(f"127.0.0.1:{endpoint.spec.port}") as channel:
-        call = channel.unary_unary(
-            "/tensorflow.serving.PredictionService/Predict",
-            request_serializer=predict_pb2.PredictRequest.SerializeToString,
-            response_deserializer=predict_pb2.PredictResponse.FromString,
-        )
-        answer = call(request, timeout=timeout_s)
-    return float(from_proto("y", answer.outputs["y"])[0])
 
 
 def test_rest_and_grpc_share_the_address(endpoint: Endpoint) -> None:
@@ -183,15 +165,7 @@ def test_shadow_traffic_reaches_a_version_that_does_not_answer(endpoint: Endpoin
 def test_requests_to_an_idle_endpoint_wait_for_a_replica(
     endpoints: Endpoints, endpoint: Endpoint
 ) -> None:
-    endpoint.change("idle", scaling={**endpoint.spec.scaling.model_dump(), **IDLE})
-    name = service_name("digits", 1)
-
-    def to_zero() -> None:
-        until(lambda: endpoints.engine.service(name).requested == 0)
-        until(lambda: not endpoints.engine.service(name).replicas)
-        until(lambda: endpoint.state == "idle")
-
-    to_zero()
+    endpoints.to_zero(endpoint)
     body = b'{"instances": [' + b", ".join([b"1.0"] * 1_000_000) + b"]}"
     with ThreadPoolExecutor(30) as pool:
         small = [pool.submit(predict, endpoint) for _ in range(20)]
@@ -205,7 +179,7 @@ def test_requests_to_an_idle_endpoint_wait_for_a_replica(
         assert versions_of([each.result() for each in small]) == {"1": 20}
         assert [each.result().status_code for each in large] == [200] * 3
         assert [each.result() for each in by_grpc] == [1.0] * 5
-    to_zero()
+    endpoints.wait_for_zero(endpoint)
     assert ask_by_grpc(endpoint) == 1.0
 
 
@@ -245,18 +219,13 @@ def test_a_stopped_supervisor_of_the_gateway_stops_nothing_else(
     endpoints: Endpoints, endpoint: Endpoint
 ) -> None:
     folder = ServiceFolder(endpoints.workspace.services / gateway.SERVICE)
-    supervisor = Identity.from_json(folder.read_record().supervisor)
-    assert supervisor is not None
-    supervisor.signal(signal.SIGSTOP)
-    try:
+    with stopped(endpoints.supervisor(gateway.SERVICE)):
         until(lambda: folder.status().state is ServiceState.UNRESPONSIVE)
         assert versions_of([predict(endpoint)]) == {"1": 1}
         endpoint.scale(2, 3)
         name = service_name("digits", 1)
         until(lambda: len(endpoints.engine.service(name).ready) == 2)
         assert endpoint.state == "ready"
-    finally:
-        supervisor.signal(signal.SIGCONT)
     until(lambda: folder.status().state is ServiceState.ACTIVE)
 
 

@@ -23,6 +23,7 @@ from tests.endpoints.harness import (
     Load,
     endpoints_in,
     predict,
+    stopped,
     versions_of,
     write_version,
 )
@@ -32,14 +33,11 @@ from timonel.endpoints.control.service import SERVICE
 from timonel.endpoints.gateway.process import SERVICE as GATEWAY
 from timonel.endpoints.gateway.process import runtime_dir
 from timonel.endpoints.spec import service_name
-from timonel.engines.local.services.folder import ServiceFolder
 from timonel.processes.ports import PortReservation
-from timonel.processes.tree import Identity
 from timonel.storage import Workspace, find_workspace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("fake_runtime")]
 
-IDLE = {"window_s": 6, "scale_to_zero_grace_s": 0, "min_replicas": 0, "max_replicas": 3}
 HEAD = b"POST /v1/models/digits:predict HTTP/1.1\r\nHost: localhost\r\n"
 FLOOD_S = 3.0
 
@@ -68,30 +66,6 @@ def connect(endpoint: Endpoint) -> socket.socket:
 
 def resident(endpoints: Endpoints) -> int:
     return sum(int(psutil.Process(pid).memory_info().rss) for pid in endpoints.pids(GATEWAY))
-
-
-def supervisor_of(workspace: Workspace, service: str) -> Identity:
-    found = Identity.from_json(ServiceFolder(workspace.services / service).read_record().supervisor)
-    assert found is not None
-    return found
-
-
-@contextlib.contextmanager
-def stopped(*processes: Identity) -> Iterator[None]:
-    for process in processes:
-        process.signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.signal(signal.SIGCONT)
-
-
-def to_zero(endpoints: Endpoints, endpoint: Endpoint) -> None:
-    endpoint.change("idle", scaling={**endpoint.spec.scaling.model_dump(), **IDLE})
-    name = service_name("digits", 1)
-    until(lambda: not endpoints.engine.service(name).replicas)
-    until(lambda: endpoint.state == "idle")
 
 
 def trickle(clients: list[socket.socket], data: bytes, limit_s: float) -> list[bytes]:
@@ -260,8 +234,8 @@ def test_a_flood_of_http2_does_not_stop_others(
 def test_requests_beyond_the_limit_of_held_ones_are_refused_at_once(
     endpoints: Endpoints, endpoint: Endpoint
 ) -> None:
-    to_zero(endpoints, endpoint)
-    supervisor = supervisor_of(endpoints.workspace, service_name("digits", 1))
+    endpoints.to_zero(endpoint)
+    supervisor = endpoints.supervisor(service_name("digits", 1))
     with ThreadPoolExecutor(300) as pool:
         with stopped(supervisor):  # no replica starts
             asked = [pool.submit(predict, endpoint) for _ in range(300)]
@@ -277,15 +251,15 @@ def test_requests_beyond_the_limit_of_held_ones_are_refused_at_once(
 def test_a_request_that_waits_too_long_gets_504(endpoints: Endpoints, endpoint: Endpoint) -> None:
     short = {**endpoint.spec.limits.model_dump(), "timeout_s": 2.0}
     endpoint.change("short", limits=short)
-    to_zero(endpoints, endpoint)
-    with stopped(supervisor_of(endpoints.workspace, service_name("digits", 1))):
+    endpoints.to_zero(endpoint)
+    with stopped(endpoints.supervisor(service_name("digits", 1))):
         assert predict(endpoint).status_code == 504
     until(lambda: predict(endpoint).status_code == 200)
 
 
 def test_a_client_that_leaves_is_held_no_longer(endpoints: Endpoints, endpoint: Endpoint) -> None:
-    to_zero(endpoints, endpoint)
-    supervisor = supervisor_of(endpoints.workspace, service_name("digits", 1))
+    endpoints.to_zero(endpoint)
+    supervisor = endpoints.supervisor(service_name("digits", 1))
     with stopped(supervisor):
         with connect(endpoint) as client:
             client.sendall(HEAD + b"Content-Length: 21\r\n\r\n" + b'{"instances": [1.0]} ')
@@ -297,7 +271,7 @@ def test_a_client_that_leaves_is_held_no_longer(endpoints: Endpoints, endpoint: 
 def test_a_removed_socket_of_the_activator_is_created_again(
     endpoints: Endpoints, endpoint: Endpoint
 ) -> None:
-    to_zero(endpoints, endpoint)
+    endpoints.to_zero(endpoint)
     path = runtime_dir(endpoints.workspace.root) / "activator.sock"
     path.unlink()
     until(path.exists, 10)

@@ -22,9 +22,9 @@ SERVER_ARGS = ("--runtime", "faulty", "--isolation", "none", "--no-page")
 GOOD, SLOW, FAILING = 2, 3, 4
 MODELS = {
     1: {"factor": 1},
-    GOOD: {"factor": 1},
-    SLOW: {"factor": 1, "delay_s": 0.2},
-    FAILING: {"factor": 1, "fail_every": 4},
+    GOOD: {"factor": GOOD},
+    SLOW: {"factor": SLOW, "delay_s": 0.2},
+    FAILING: {"factor": FAILING, "fail_every": 4},
 }
 STEPS = {"steps": (30, 60, 100), "interval_s": 1, "min_requests": 20}
 

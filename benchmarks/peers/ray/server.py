@@ -12,13 +12,30 @@ import orjson
 import ray
 import saved_model
 from ray import serve
-from ray.serve.config import HTTPOptions, gRPCOptions
+from ray.serve.config import AutoscalingConfig, HTTPOptions, gRPCOptions
 from starlette.requests import Request
 from starlette.responses import Response
 
 
+def _replicas() -> dict[str, Any]:
+    """Return the number of replicas; from zero on, as fast as its settings allow."""
+    most = int(os.environ["PROCESSES"])
+    if os.environ.get("FROM_ZERO") != "1":
+        return {"num_replicas": most}
+    scaling = AutoscalingConfig(
+        min_replicas=0,
+        max_replicas=most,
+        upscale_delay_s=0,
+        downscale_delay_s=1,
+        downscale_to_zero_delay_s=1,
+        look_back_period_s=1,
+        metrics_interval_s=0.1,
+    )
+    return {"autoscaling_config": scaling}
+
+
 @serve.deployment(
-    num_replicas=int(os.environ["PROCESSES"]),
+    **_replicas(),
     max_ongoing_requests=100,
     logging_config={"enable_access_log": False},
     # No logical resources: there are as many replicas as asked for.

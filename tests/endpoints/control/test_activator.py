@@ -62,6 +62,24 @@ def test_requests_wait_until_they_are_released() -> None:
     asyncio.run(run())
 
 
+def test_requests_to_a_removed_service_are_refused_while_they_wait() -> None:
+    async def run() -> None:
+        activator = Activator(lambda _: None)
+        activator.configure({"a-v1": (10, 60.0), "b-v1": (10, 60.0)})
+        gone, other = Question(activator, "a-v1"), Question(activator, "b-v1")
+        await settle()
+        activator.configure({"b-v1": (10, 60.0)})
+        await gone.task
+        assert gone.status == REFUSED
+        assert b"no such version" in gone.sent[1]["body"]
+        assert activator.held == {"b-v1": 1}
+        activator.release("b-v1")
+        await other.task
+        assert other.status == 200
+
+    asyncio.run(run())
+
+
 def test_too_many_and_unknown_ones_are_refused() -> None:
     async def run() -> None:
         activator = Activator(lambda _: None)

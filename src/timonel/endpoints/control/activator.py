@@ -26,6 +26,7 @@ _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
 _Send = Callable[[_Message], Awaitable[None]]
 
+_UNKNOWN = "no such version of the endpoint"
 _RETRY_AFTER_S = 1
 _BACKLOG = 4096
 _CHECK_S = 0.5
@@ -43,7 +44,7 @@ class Activator:
     def __init__(self, on_hold: Callable[[str], None]) -> None:
         self._on_hold = on_hold
         self._limits: Mapping[str, tuple[int, float]] = {}
-        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._waiting: dict[str, asyncio.Future[int]] = {}
         self._held: Counter[str] = Counter()
 
     @property
@@ -52,18 +53,23 @@ class Activator:
         return +self._held
 
     def configure(self, limits: Mapping[str, tuple[int, float]]) -> None:
-        """Set the known services.
+        """Set the known services; requests to others are refused, also those that wait.
 
         Args:
             limits: Most requests that wait at once, and longest wait in seconds, by service.
         """
         self._limits = limits
+        for service in self._waiting.keys() - limits.keys():
+            self._end(service, REFUSED)
 
     def release(self, service: str) -> None:
         """Let the waiting requests of a service pass."""
+        self._end(service, 200)
+
+    def _end(self, service: str, status: int) -> None:
         waiting = self._waiting.pop(service, None)
         if waiting is not None and not waiting.done():
-            waiting.set_result(None)
+            waiting.set_result(status)
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
         """Answer a question of Envoy: 200 lets the request pass, others are its response."""
@@ -72,7 +78,7 @@ class Activator:
         headers = {key.decode("latin-1"): value for key, value in scope["headers"]}
         service = headers.get(SERVICE_HEADER, b"").decode("latin-1")
         if service not in self._limits:
-            await _answer(send, REFUSED, "no such version of the endpoint")
+            await _answer(send, REFUSED, _UNKNOWN)
             return
         most, longest_s = self._limits[service]
         if self._held[service] >= most:
@@ -80,18 +86,16 @@ class Activator:
             return
         self._held[service] += 1
         try:
-            passed = await self._wait(service, longest_s, receive)
+            status = await self._wait(service, longest_s, receive)
         finally:
             self._held[service] -= 1
-        if passed is None:
+        if status is None:
             return  # the client has gone
-        if passed:
-            await _answer(send, 200, "")
-        else:
-            await _answer(send, TIMED_OUT, f"no replica got ready within {longest_s:g} s")
+        late = f"no replica got ready within {longest_s:g} s"
+        await _answer(send, status, {REFUSED: _UNKNOWN, TIMED_OUT: late}.get(status, ""))
 
-    async def _wait(self, service: str, longest_s: float, receive: _Receive) -> bool | None:
-        """Return whether a replica is ready; None if the client has gone."""
+    async def _wait(self, service: str, longest_s: float, receive: _Receive) -> int | None:
+        """Return the status of the answer; None if the client has gone."""
         loop = asyncio.get_running_loop()
         ready = self._waiting.setdefault(service, loop.create_future())
         self._on_hold(service)
@@ -103,8 +107,8 @@ class Activator:
         finally:
             gone.cancel()
         if ready in done:
-            return True
-        return None if gone in done else False
+            return ready.result()
+        return None if gone in done else TIMED_OUT
 
 
 async def _disconnected(receive: _Receive) -> None:

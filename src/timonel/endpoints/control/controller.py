@@ -18,7 +18,7 @@ from timonel.endpoints.control.activator import Activator
 from timonel.endpoints.control.endpoint import Endpoint
 from timonel.endpoints.control.faults import Faults
 from timonel.endpoints.control.gateway import Gateway
-from timonel.endpoints.control.plan import has_ready, initial_replicas, services_by_version
+from timonel.endpoints.control.plan import initial_replicas, services_by_version
 from timonel.endpoints.control.rollouts import Rollouts, View
 from timonel.endpoints.control.samples import replica_key, samples
 from timonel.endpoints.control.scaling import Scaler
@@ -285,11 +285,12 @@ class Controller:
 
     async def _release(self) -> None:
         """Release requests to services whose replicas Envoy knows."""
-        for service in self.activator.held:
-            if has_ready(self._services.get(service)) and await asyncio.to_thread(
-                self._gateway.knows, service
-            ):
-                self.activator.release(service)
+        for name in self.activator.held:
+            service = self._services.get(name)
+            if service is None or not service.ready:
+                continue
+            if await asyncio.to_thread(self._gateway.knows, service):
+                self.activator.release(name)
 
     def _publish(self, endpoint: Endpoint, now: float) -> None:
         with endpoint.faults.of("status"):

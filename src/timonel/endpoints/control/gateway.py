@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from timonel.endpoints.gateway.xds import bootstrap, files
 from timonel.engines import ReplicaStatus, ServiceEngine, ServiceStatus
 
 _MAX_CONNECTIONS = 50_000
+_SETTLE_S = 2.0
+"""Time in which Envoy reads a changed file, where it cannot be asked."""
 
 
 class Gateway:
@@ -73,12 +76,16 @@ class Gateway:
         replicas = () if self._service is None else self._service.ready
         return {replica_key(replica): self._admin(replica) for replica in replicas}
 
-    def knows(self, service: str) -> bool:
+    def knows(self, service: ServiceStatus) -> bool:
         """Return whether Envoy knows a ready replica of a service."""
-        return any(
-            all(admin.healthy_hosts(ready_cluster(service, each)) > 0 for each in PROTOCOLS)
-            for admin in self.admins.values()
-        )
+        for admin in self.admins.values():
+            hosts = [admin.healthy_hosts(ready_cluster(service.name, each)) for each in PROTOCOLS]
+            if all(hosts):
+                return True
+            if None in hosts:
+                # Without its admin socket, Envoy still reads its files within a moment.
+                return any(time.time() - each.since > _SETTLE_S for each in service.ready)
+        return False
 
     def rejected(self) -> dict[str, str]:
         """Return why Envoy does not listen for endpoints, by name."""

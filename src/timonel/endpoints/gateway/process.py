@@ -132,10 +132,11 @@ class Admin:
 
     path: Path
 
-    def healthy_hosts(self, cluster: str) -> int:
-        """Return how many hosts of a cluster Envoy takes for healthy; 0 if it does not answer."""
+    def healthy_hosts(self, cluster: str) -> int | None:
+        """Return the number of healthy hosts of a cluster; None if Envoy does not answer."""
         name = f"cluster.{cluster}.membership_healthy"
-        return int((self.stats(name) or {}).get(name, 0))
+        found = self.stats(name)
+        return None if found is None else int(found.get(name, 0))
 
     def rejected(self) -> dict[str, str]:
         """Return why listeners cannot be created, by name."""
