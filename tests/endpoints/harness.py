@@ -77,7 +77,7 @@ class Endpoints:
         return int(json.loads((folder / "process.json").read_text())["pid"])
 
     def signal_replica(self, service: str, replica: str, number: int) -> None:
-        """Send a signal to all processes of a replica: the command and the server that it runs."""
+        """Send a signal to all processes of a replica."""
         pid = self.pid(service, replica)
         for each in (pid, *descendants(pid)):
             os.kill(each, number)
