@@ -63,6 +63,8 @@ def deploy(
     out.print(f"[bold]{endpoint.name}[/bold] is revision {endpoint.revision.number}")
     out.print(f"  REST  {spec.url}/v1/models/{spec.model_name}", soft_wrap=True)
     out.print(f"  gRPC  {spec.host}:{spec.port}", soft_wrap=True)
+    if (page_url := endpoint.page_url) is not None:
+        out.print(f"  page  {page_url}", soft_wrap=True)
     remarks.print(
         f"'timonel endpoints show {endpoint.name}' shows replicas and traffic; "
         f"'timonel endpoints delete {endpoint.name}' stops it",

@@ -80,7 +80,7 @@ def rig(tmp_path: Path) -> Rig:
 
 def test_pages_and_their_files(rig: Rig) -> None:
     rig.add("digits")
-    for path, words in (("/", "digits"), ("/endpoints/digits", "Revision")):
+    for path, words in (("/", "digits"), ("/endpoints/digits", "Latest revision")):
         status, headers, body = rig.ask(path)
         assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
         assert headers["cache-control"] == "no-store"
@@ -205,6 +205,9 @@ def test_a_full_disk_or_a_broken_endpoint_stops_no_other_history(
     assert len(caplog.records) == 2
     assert len(json.loads(rig.ask("/endpoints/digits/history")[2])["at"]) == 3
     assert len(json.loads(rig.ask("/endpoints/full/history")[2])["at"]) == 3
+    shutil.rmtree(broken.root)
+    rig.take({})
+    assert len(json.loads(rig.ask("/endpoints/digits/history")[2])["at"]) == 4
 
 
 def test_a_deleted_endpoint_is_forgotten(rig: Rig) -> None:

@@ -116,7 +116,7 @@ def status(**fields: object) -> EndpointStatus:
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        ({}, {"routed": 2}, ["revision 2 gets the traffic"]),
+        ({}, {"routed": 2}, ["revision 2 gets the traffic: a cause"]),
         (
             {"versions": {1: {"wanted": 1}}},
             {"versions": {1: {"wanted": 3, "reason": "panic: 9 in flight"}}},
@@ -142,4 +142,4 @@ def status(**fields: object) -> EndpointStatus:
     ],
 )
 def test_changes(before: dict[str, object], after: dict[str, object], expected: list[str]) -> None:
-    assert list(changes(status(**before), status(**after))) == expected
+    assert list(changes(status(**before), status(**after), "a cause")) == expected

@@ -12,8 +12,9 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import parse_qs
 
 import orjson
@@ -46,6 +47,7 @@ from timonel.serving.console.page.responses import HTML, Response, fresh, static
 
 Loads = Callable[[float], Mapping[str, Mapping[int, Load | None]]]
 
+_T = TypeVar("_T")
 _SHARED: Final = ("page.css", "charts.js", "dom.js", "icon.svg")
 _OWN: Final = ("endpoints.css", "endpoints.js")
 _PATH: Final = re.compile(
@@ -76,6 +78,8 @@ class Console:
         self._root = endpoints
         self._loads = loads
         self._clock = clock
+        # Apart from the threads of the control loop. Matplotlib, which draws reports, needs one.
+        self._pool = ThreadPoolExecutor(1, "pages")
         self._histories: dict[str, History] = {}
         self._statuses: dict[str, EndpointStatus] = {}
         self._faults: dict[str, Faults] = {}
@@ -88,7 +92,7 @@ class Console:
         while True:
             now = self._clock()
             try:
-                await asyncio.to_thread(self.take, now, self._loads(now))
+                await self._run(self.take, now, self._loads(now))
             except Exception:
                 # Traffic must not depend on pages.
                 logger.exception("cannot record the history of endpoints")
@@ -103,7 +107,8 @@ class Console:
         """
         found = {folder.name: folder for folder in list_endpoints(self._root)}
         for name in self._histories.keys() - found.keys():
-            del self._histories[name], self._statuses[name], self._faults[name]
+            for known in (self._histories, self._statuses, self._faults):
+                known.pop(name, None)
         for name, folder in found.items():
             if name not in self._histories:
                 self._histories[name] = History(folder.root / "history.jsonl")
@@ -112,7 +117,10 @@ class Console:
                 status = without_secrets(folder.status(), folder.revision().spec.access)
                 before = self._statuses.get(name, status)
                 self._statuses[name] = status
-                point = point_of(now, status, loads.get(name, {}), changes(before, status))
+                is_moved = status.routed not in (0, before.routed)
+                cause = folder.revision(status.routed).cause if is_moved else ""
+                events = changes(before, status, cause)
+                point = point_of(now, status, loads.get(name, {}), events)
                 self._histories[name].add(point)
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
@@ -128,11 +136,14 @@ class Console:
         if (file := self._files.get(path)) is not None:
             return file.response(scope)
         try:
-            return await asyncio.to_thread(self._read, path, scope["query_string"])
+            return await self._run(self._read, path, scope["query_string"])
         except NotFoundError as error:
             return _message(404, "Not found", str(error))
         except TimonelError as error:
             return _message(500, "Not readable", str(error))
+
+    async def _run(self, function: Callable[..., _T], *arguments: object) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
     def _read(self, path: str, query: bytes) -> Response:
         now = self._clock()

@@ -135,11 +135,17 @@ def _total(point: Point, name: str) -> float | None:
     return round(sum(known), 3) if known else None
 
 
-def changes(before: EndpointStatus, after: EndpointStatus) -> tuple[str, ...]:
-    """Return what has changed between two statuses, as lines for people."""
+def changes(before: EndpointStatus, after: EndpointStatus, cause: str) -> tuple[str, ...]:
+    """Return what has changed between two statuses, as lines for people.
+
+    Args:
+        before: The earlier status.
+        after: The later status.
+        cause: Cause of the revision that gets the traffic now.
+    """
     found = []
     if after.routed != before.routed:
-        found.append(f"revision {after.routed} gets the traffic")
+        found.append(f"revision {after.routed} gets the traffic: {cause}")
     for version, now in after.versions.items():
         old = before.versions.get(version, VersionStatus())
         if now.wanted != old.wanted:

@@ -196,11 +196,10 @@ def _facts(view: EndpointView) -> str:
         "REST": f"{spec.url}/v1/models/{spec.model_name}",
         "gRPC": f"{spec.host}:{spec.port}",
         "Model": spec.model,
-        "Revision": f"{latest.number} ({latest.cause}, {_time(latest.created_at)})",
+        "Latest revision": f"{latest.number} ({latest.cause}, {_time(latest.created_at)})",
+        "Routed revision": str(routed or "none yet"),
         "Replicas": f"{scaling.min_replicas} to {scaling.max_replicas or 'any'}, {each}",
     }
-    if routed != latest.number:
-        facts["Routed"] = f"revision {routed}" if routed else "none yet"
     return "".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts.items())
 
 
