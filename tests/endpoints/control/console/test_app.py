@@ -163,7 +163,7 @@ def test_history_is_sent_whole_or_not_at_all(rig: Rig) -> None:
     rig.take({"digits": {1: None}})
     found = json.loads(rig.ask("/endpoints/digits/history?after=0")[2])
     assert found == {
-        "at": [NOW, NOW + 5], "rates": {"1": [7.0, None]}, "rate": [7.0, None],
+        "at": [NOW, NOW + 5], "rates": {"1": [7.0, None]},
         "concurrency": [2.0, None], "held": [3, 3], "ready": [1, 1], "wanted": [2, 2],
     }  # fmt: skip
     again = json.loads(rig.ask(f"/endpoints/digits/history?after={NOW + 5}")[2])

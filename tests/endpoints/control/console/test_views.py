@@ -16,7 +16,6 @@ from timonel.endpoints.control.console.views import (
     endpoint_page,
     list_page,
     message_page,
-    without_secrets,
 )
 from timonel.endpoints.folder import EndpointStatus, Revision
 from timonel.endpoints.rollouts.documents import Phase, Rollout, RolloutState
@@ -203,22 +202,26 @@ def test_all_text_is_escaped() -> None:
 
 def test_nothing_secret_is_shown() -> None:
     access = {
-        "api_keys": "/home/me/secret/keys.txt",
-        "tls": {"cert": "/home/me/secret/server.pem", "key": "/home/me/secret/server.key"},
-        "jwt": {"issuer": "me", "jwks": "/home/me/secret/jwks.json"},
+        "api_keys": "/home/me/secret&co/keys.txt",
+        "tls": {"cert": "/home/me/secret&co/server.pem", "key": "/home/me/secret&co/server.key"},
+        "jwt": {"issuer": "me", "jwks": "/home/me/secret&co/jwks.json"},
     }
-    latest = revision(access=access, server_args=["--api-key-file", "/home/me/secret/other"])
     told = " ".join(
-        f"cannot read {path}"
-        for path in re.findall(r"/home/me/secret/[a-z.]+", latest.model_dump_json())
-        if not path.endswith("other")
+        f"cannot read {path}" for path in re.findall(r"/home/me/secret&co/[a-z.]+", str(access))
     )
-    versions = {1: {"message": f"{told}; token=abcdefgh12345678"}}
-    status = EndpointStatus.model_validate({"message": told, "rejected": told, "at": NOW})
-    status = status.model_copy(
-        update={"versions": EndpointStatus.model_validate({"versions": versions}).versions}
+    told += "; token=abcdefgh12345678"
+    latest = revision(
+        1, told, model="s3://me:abcdefgh12345678@bucket/digits", access=access,
+        server_args=["--api-keys", "/home/me/secret&co/other"],
+    )  # fmt: skip
+    versions = {1: {"message": told, "reason": told}}
+    seen = view(latest, versions=versions, message=told, rejected=told)
+    check = Check(guard=told, verdict=Verdict.OPEN, value=told, limit=told, requests=1)
+    seen = replace(
+        seen,
+        points=[Point(at=NOW, events=(told,))],
+        rollouts=[rollout(1, message=told, checks=(check,))],
     )
-    seen = EndpointView(latest, latest, without_secrets(status, latest.spec.access))
     for page in (endpoint_page(seen, NOW), list_page([seen], [], NOW)):
         assert "secret" not in page
         assert "abcdefgh12345678" not in page

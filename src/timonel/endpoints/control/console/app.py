@@ -33,7 +33,7 @@ from timonel.endpoints.control.console.views import (
     endpoint_page,
     list_page,
     message_page,
-    without_secrets,
+    without_key_files,
 )
 from timonel.endpoints.control.faults import Faults
 from timonel.endpoints.control.scrape import Load
@@ -44,6 +44,7 @@ from timonel.errors import NotFoundError, TimonelError
 from timonel.serving.asgi import Receive, Scope, Send, header
 from timonel.serving.auth.origin_check import is_host_allowed
 from timonel.serving.console.page.responses import HTML, Response, fresh, static_files
+from timonel.tracking.redaction import redact_text
 
 Loads = Callable[[float], Mapping[str, Mapping[int, Load | None]]]
 
@@ -114,13 +115,16 @@ class Console:
                 self._histories[name] = History(folder.root / "history.jsonl")
                 self._faults[name] = Faults(name)
             with self._faults[name].of("history"):
-                status = without_secrets(folder.status(), folder.revision().spec.access)
+                status, access = folder.status(), folder.revision().spec.access
                 before = self._statuses.get(name, status)
                 self._statuses[name] = status
                 is_moved = status.routed not in (0, before.routed)
                 cause = folder.revision(status.routed).cause if is_moved else ""
-                events = changes(before, status, cause)
-                point = point_of(now, status, loads.get(name, {}), events)
+                events = (
+                    redact_text(without_key_files(event, access))
+                    for event in changes(before, status, cause)
+                )
+                point = point_of(now, status, loads.get(name, {}), tuple(events))
                 self._histories[name].add(point)
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
@@ -162,7 +166,8 @@ class Console:
         if int(number) not in documents:
             raise NotFoundError(f"{name} has no rollout {number}")
         body = report_page(documents[int(number)], name)
-        return _page(body)._replace(policy=_REPORT_POLICY)
+        access = folder.revision().spec.access
+        return _page(without_key_files(body, access))._replace(policy=_REPORT_POLICY)
 
     def _list(self, now: float) -> str:
         views, problems = [], []
@@ -186,7 +191,7 @@ class Console:
         return EndpointView(
             latest=latest,
             routed=folder.revision(status.routed) if status.routed else None,
-            status=without_secrets(status, latest.spec.access),
+            status=status,
             is_deleted=folder.is_deleted,
             rollouts=[
                 RolloutView(each.number, each.rollout(), each.state() or RolloutState())

@@ -20,6 +20,7 @@ PERIOD_S: Final = 5.0
 SPAN_S: Final = 3600.0
 _GAP_S: Final = 3 * PERIOD_S
 """Without a point for longer, plots are interrupted."""
+_TOTALS: Final = ("concurrency", "held", "ready", "wanted")
 _MAX_LINES: Final = int(2 * SPAN_S / PERIOD_S)
 
 
@@ -125,7 +126,7 @@ def columns(points: Iterable[Point]) -> dict[str, Any]:
             str(version): [getattr(point.versions.get(version), "rate", None) for point in rows]
             for version in versions
         },
-        **{name: [_total(point, name) for point in rows] for name in Sample.model_fields},
+        **{name: [_total(point, name) for point in rows] for name in _TOTALS},
     }
 
 

@@ -1,4 +1,4 @@
-"""HTML of the pages of endpoints. Pure; all text is escaped."""
+"""HTML of the pages of endpoints. Pure; all text is escaped, and credentials are redacted."""
 
 from __future__ import annotations
 
@@ -67,23 +67,15 @@ class EndpointView:
         return "deleting" if self.is_deleted else self.status.state
 
 
-def without_secrets(status: EndpointStatus, access: Access) -> EndpointStatus:
-    """Return a status whose messages contain no credentials and no paths of key files."""
+def without_key_files(text: str, access: Access) -> str:
+    """Replace paths of key files by their names, in plain text or HTML."""
     files = [access.api_keys]
     files += [access.tls.cert, access.tls.key] if access.tls else []
     files += [access.jwt.jwks] if access.jwt else []
-
-    def clean(text: str | None) -> str | None:
-        for file in filter(None, files):
-            text = text and text.replace(file, Path(file).name)
-        return text and redact_text(text)
-
-    versions = {
-        version: each.model_copy(update={"message": clean(each.message)})
-        for version, each in status.versions.items()
-    }
-    update = {"message": clean(status.message), "rejected": clean(status.rejected)}
-    return status.model_copy(update={**update, "versions": versions})
+    for file in filter(None, files):
+        for form in (file, escape(file)):
+            text = text.replace(form, escape(Path(file).name))
+    return text
 
 
 def list_page(endpoints: Sequence[EndpointView], problems: Iterable[str], now: float) -> str:
@@ -111,7 +103,7 @@ def endpoint_page(view: EndpointView, now: float) -> str:
     status, spec = view.status, view.spec
     routed = view.routed or view.latest
     main = _template("endpoint.html").substitute(
-        name=escape(spec.name),
+        name=_text(spec.name),
         notices=_notices(status, now),
         facts=_facts(view),
         shares=_shares(routed.spec.traffic),
@@ -123,13 +115,18 @@ def endpoint_page(view: EndpointView, now: float) -> str:
         events=_events(view.points),
     )
     kind = _DOTS[view.state] if now - status.at < STALE_S else "bad"
-    return _page(spec.name, _pill(kind, view.state.capitalize()), main)
+    page = _page(spec.name, _pill(kind, view.state.capitalize()), main)
+    return without_key_files(page, spec.access)
 
 
 def message_page(title: str, text: str) -> str:
     """Return a page with one message."""
-    main = f'<p class="notice">{escape(text)}</p><p><a href="/">All endpoints</a></p>'
+    main = f'<div id="notices" data-part>{_paragraphs([text])}</div>'
     return _page(title, _pill("bad", title), main)
+
+
+def _text(text: str) -> str:
+    return escape(redact_text(text))
 
 
 @cache
@@ -140,13 +137,13 @@ def _template(name: str) -> Template:
 
 def _page(title: str, pill: str, main: str) -> str:
     return _template("shell.html").substitute(
-        title=escape(title), pill=pill, main=main, release=__version__
+        title=_text(title), pill=pill, main=main, release=__version__
     )
 
 
 def _pill(kind: str, text: str) -> str:
     attributes = f'id="health" class="pill" data-state="{kind}" role="status" data-part'
-    return f"<span {attributes}>{escape(text)}</span>"
+    return f"<span {attributes}>{_text(text)}</span>"
 
 
 def _entry(view: EndpointView, now: float) -> str:
@@ -162,14 +159,15 @@ def _entry(view: EndpointView, now: float) -> str:
         "Requests/s": _number(sum(v.rate for v in versions)),
         "In flight": _number(sum(v.concurrency for v in versions)),
     }
-    message = f'<p class="why">{escape(status.message)}</p>' if status.message else ""
-    return (
+    message = f'<p class="why">{_text(status.message)}</p>' if status.message else ""
+    card = (
         f'<li class="panel card"><h3><span class="dot" data-state="{_DOTS.get(state, "bad")}">'
         f'</span><a href="/endpoints/{spec.name}">{spec.name}</a> '
         f'<span class="quiet">{state}</span></h3>'
-        f'<p class="quiet">{escape(spec.model)} at {escape(spec.url)}</p>'
+        f'<p class="quiet">{_text(spec.model)} at {_text(spec.url)}</p>'
         f"{_figures(figures)}{message}</li>"
     )
+    return without_key_files(card, spec.access)
 
 
 def _notices(status: EndpointStatus, now: float) -> str:
@@ -185,7 +183,7 @@ def _notices(status: EndpointStatus, now: float) -> str:
 
 
 def _paragraphs(notices: Iterable[str]) -> str:
-    return "".join(f'<p class="notice">{escape(text)}</p>' for text in notices)
+    return "".join(f'<p class="notice">{_text(text)}</p>' for text in notices)
 
 
 def _facts(view: EndpointView) -> str:
@@ -200,7 +198,7 @@ def _facts(view: EndpointView) -> str:
         "Routed revision": str(routed or "none yet"),
         "Replicas": f"{scaling.min_replicas} to {scaling.max_replicas or 'any'}, {each}",
     }
-    return "".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts.items())
+    return "".join(f"<dt>{name}</dt><dd>{_text(text)}</dd>" for name, text in facts.items())
 
 
 def _shares(traffic: Traffic) -> str:
@@ -225,7 +223,7 @@ def _shares(traffic: Traffic) -> str:
     return (
         f'<svg class="split" viewBox="0 0 100 1" preserveAspectRatio="none" role="img" '
         f'aria-label="{told}">{bars}</svg>'
-        f'<ul class="rules">{legend}{"".join(f"<li>{escape(rule)}</li>" for rule in rules)}</ul>'
+        f'<ul class="rules">{legend}{"".join(f"<li>{_text(rule)}</li>" for rule in rules)}</ul>'
     )
 
 
@@ -239,12 +237,12 @@ def _version(version: int, now: VersionStatus, traffic: Traffic) -> str:
         "Waiting": str(now.held),
     }
     labels = "".join(
-        f' <span class="tag">{escape(label)}</span>'
+        f' <span class="tag">{_text(label)}</span>'
         for label, number in traffic.labels.items()
         if number == version
     )
-    reason = f"<p>Autoscaler: {escape(now.reason)}</p>" if now.reason else ""
-    message = f'<p class="why">Last failure: {escape(now.message)}</p>' if now.message else ""
+    reason = f"<p>Autoscaler: {_text(now.reason)}</p>" if now.reason else ""
+    message = f'<p class="why">Last failure: {_text(now.message)}</p>' if now.message else ""
     return (
         f'<li class="panel card"><h3><i class="swatch {_colour(version)}"></i>'
         f"Version {version}{labels}</h3>{_figures(figures)}{reason}{message}</li>"
@@ -262,8 +260,8 @@ def _rollouts(endpoint: str, rollouts: Sequence[RolloutView]) -> str:
         for index, step in enumerate(rollout.steps)
     )
     checks = "".join(
-        f"<li><b>{escape(each.guard)}</b> {state.verdict(each)}: {escape(each.value)} "
-        f"of {each.requests:,} requests, limit {escape(each.limit)}</li>"
+        f"<li><b>{_text(each.guard)}</b> {state.verdict(each)}: {_text(each.value)} "
+        f"of {each.requests:,} requests, limit {_text(each.limit)}</li>"
         for each in state.checks
     )
     links = [f'<a href="/endpoints/{endpoint}/rollouts/{last.number}">Report</a>']
@@ -274,7 +272,7 @@ def _rollouts(endpoint: str, rollouts: Sequence[RolloutView]) -> str:
     ]
     return (
         f"<p><b>Rollout {last.number}</b> from version {rollout.base} to {rollout.to}: "
-        f"<b>{state.phase}</b>{_ended(state)}</p><p>{escape(state.message or 'It begins.')}</p>"
+        f"<b>{state.phase}</b>{_ended(state)}</p><p>{_text(state.message or 'It begins.')}</p>"
         f'<ol class="steps" aria-label="Steps">{steps}</ol>'
         f'<p class="quiet">{format_seconds(rollout.interval_s)} per step or longer</p>'
         f'<ul class="rules">{checks}</ul><p class="links">{" ".join(links)}</p>'
@@ -289,7 +287,7 @@ def _events(points: Iterable[Point]) -> str:
     found = [(point.at, text) for point in points for text in point.events]
     return (
         "".join(
-            f"<li><time>{_time(at, '%H:%M:%S')}</time> {escape(text)}</li>"
+            f"<li><time>{_time(at, '%H:%M:%S')}</time> {_text(text)}</li>"
             for at, text in reversed(found[-_EVENTS:])
         )
         or '<li class="quiet">Nothing has changed.</li>'
@@ -298,7 +296,7 @@ def _events(points: Iterable[Point]) -> str:
 
 def _figures(figures: Mapping[str, str]) -> str:
     items = "".join(
-        f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>" for name, text in figures.items()
+        f"<div><dt>{name}</dt><dd>{_text(text)}</dd></div>" for name, text in figures.items()
     )
     return f'<dl class="figures">{items}</dl>'
 
