@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,14 @@ from timonel.endpoints.rollouts.guards import check, parse_guards
 from timonel.storage import find_workspace
 
 GOOD = Counts(requests=900, errors=1, latencies={1: 500, 20: 400})
-SLOW = Counts(requests=300, errors=2, rejections=1, latencies={20: 200, 300: 100})
+SLOW = Counts(
+    requests=300,
+    errors=2,
+    rejections=1,
+    latencies={20: 200, 300: 100},
+    pairs=60,
+    agreements=45,
+)
 
 
 @pytest.fixture
@@ -38,12 +46,12 @@ def endpoint(here: Path) -> EndpointFolder:
 def rollout(endpoint: EndpointFolder) -> RolloutFolder:
     """A rollout that was rolled back at its second step."""
     documents = RolloutFolder(endpoint.root / "rollouts", 1)
-    fields = {"steps": (10, 50, 100), "guards": ("error_rate<1%,p90<50ms",)}
+    fields = {"steps": (10, 50, 100), "guards": ("error_rate<1%,p90<50ms,agreement>98%",)}
     documents.create(new_rollout(endpoint.revision(), 2, 1000.0, fields))
     for at, percent in ((1060, 10), (1120, 10), (1180, 50)):
         point = Point(at=at, percent=percent, counts={1: GOOD, 2: SLOW})
         documents.add_point(point)
-    guards = parse_guards("error_rate<1%,p90<50ms")
+    guards = parse_guards("error_rate<1%,p90<50ms,agreement>98%")
     state = RolloutState(
         phase=Phase.ROLLED_BACK,
         message="version 2 was rolled back: p90 is 307ms of 300 requests (limit 50ms)",
@@ -64,6 +72,7 @@ def test_show(timonel: Timonel, rollout: RolloutFolder) -> None:
     assert "p90 is 307ms" in facts["reason"]
     text = "\n".join(lines)
     assert "p90<50ms" in text
+    assert re.search(r"agreement>98% +rejected +75% \(\S+% to \S+%\) +98% +60", text)
     assert "rejected" in text
 
 
@@ -75,8 +84,8 @@ def test_json(timonel: Timonel, rollout: RolloutFolder) -> None:
     }  # fmt: skip
     assert found["state"] == "rolled_back"
     assert found["versions"]["2"] == {
-        "requests": 300, "errors": 2, "rejections": 1, "p50_ms": 20.75, "p90_ms": 307.0,
-        "p99_ms": 309.7,
+        "requests": 300, "errors": 2, "rejections": 1, "pairs": 60, "agreements": 45,
+        "p50_ms": 20.75, "p90_ms": 307.0, "p99_ms": 309.7,
     }  # fmt: skip
     assert found["guards"][1] == {
         "guard": "p90<50ms", "verdict": "rejected", "value": "307ms", "limit": "50ms",
@@ -90,6 +99,7 @@ def test_a_report_is_a_page(timonel: Timonel, rollout: RolloutFolder, here: Path
     page = (here / "page.html").read_text()
     assert "digits: rollout 1 to version 2" in page
     assert "p90&lt;50ms" in page
+    assert "agreement&gt;98%" in page
     assert page.count("data:image/svg+xml") == 1
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -269,13 +269,20 @@ class Load:
     """
 
     def __init__(
-        self, endpoint: Endpoint, clients: int = 4, *, by_grpc: int = 0, value: float = 0.5
+        self,
+        endpoint: Endpoint,
+        clients: int = 4,
+        *,
+        by_grpc: int = 0,
+        value: float = 0.5,
+        factors: Mapping[int, float] | None = None,
     ) -> None:
         self.asked = 0
         self.answered = 0
         self.failures: list[str] = []
         self.versions: set[str] = set()
         self._value = value
+        self._factors = factors or {}
         self._ends = False
         self._pool = ThreadPoolExecutor(clients + by_grpc)
         self._clients = [
@@ -300,7 +307,8 @@ class Load:
             except (httpx.HTTPError, grpc.RpcError) as error:
                 self.failures.append(_text(error))
                 continue
-            if abs(prediction - value * int(version)) < 1e-4:  # rounded in JSON
+            factor = self._factors.get(int(version), int(version))
+            if abs(prediction - value * factor) < 1e-4:  # rounded in JSON
                 self.answered += 1
                 self.versions.add(version)
             else:

@@ -101,6 +101,22 @@ def test_only_requests_of_a_failing_version_fail(endpoint: Endpoint) -> None:
     assert {failure[:4] for failure in load.failures} == {"500 "}
 
 
+@pytest.mark.parametrize(
+    ("version", "phase"), [(GOOD, Phase.PROMOTED), (FAILING, Phase.ROLLED_BACK)]
+)
+def test_requests_over_grpc_decide_too(endpoint: Endpoint, version: int, phase: Phase) -> None:
+    with Load(endpoint, 0, by_grpc=4) as load:
+        state = ended(endpoint.rollout(version, **STEPS))
+        until(lambda: endpoint.status.routed == endpoint.revision.number)
+        load.more()
+    assert state.phase is phase
+    if phase is Phase.PROMOTED:
+        assert load.failures == []
+    else:
+        assert state.message.startswith("version 4 was rolled back: error_rate is 2")
+        assert {failure.split()[0] for failure in load.failures} == {"StatusCode.INTERNAL"}
+
+
 def test_a_change_by_hand_pauses(endpoint: Endpoint) -> None:
     documents = endpoint.rollout(GOOD, **STEPS)
     with pytest.raises(EngineError, match=r"rollout \d+ of digits goes on"):

@@ -50,6 +50,9 @@ def route(traffic: Traffic, name: str = "digits", **fields: Any) -> Route:
     return Route(spec, traffic, {1: READY})  # type: ignore[dict-item]
 
 
+comparisons = st.sampled_from([None, (1, 9), (9, 1)])
+
+
 def found(value: Any, key: str) -> list[Any]:
     """Return all values of a key, at any depth."""
     if isinstance(value, dict):
@@ -64,9 +67,9 @@ def by_name(content: dict[str, Any]) -> dict[str, Any]:
     return {each["name"]: each for each in content["resources"]}
 
 
-@given(traffics())
-def test_everything_that_is_named_exists(traffic: Traffic) -> None:
-    made = files([route(traffic), route(traffic, "other")], PLACES)
+@given(traffics(), comparisons)
+def test_everything_that_is_named_exists(traffic: Traffic, compared: tuple[int, int]) -> None:
+    made = files([replace(route(traffic), compared=compared), route(traffic, "other")], PLACES)
     clusters = by_name(made["clusters"])
     tables = [made[name] for name in made if name.startswith("routes-")] + [made["_hold"]]
     named = {
@@ -83,9 +86,9 @@ def test_everything_that_is_named_exists(traffic: Traffic) -> None:
             assert path.split("/")[2] in made
 
 
-@given(traffics())
-def test_weights_are_the_percentages(traffic: Traffic) -> None:
-    made = files([route(traffic)], PLACES)
+@given(traffics(), comparisons)
+def test_weights_are_the_percentages(traffic: Traffic, compared: tuple[int, int]) -> None:
+    made = files([replace(route(traffic), compared=compared)], PLACES)
     (host,) = made["routes-digits"]["resources"][0]["virtual_hosts"]
     last = host["routes"][-1]  # what no label and no header chose, over REST
     weights = {
@@ -93,6 +96,40 @@ def test_weights_are_the_percentages(traffic: Traffic) -> None:
     }
     shares = {f"digits-v{v}-http": share for v, share in traffic.percent.items() if share}
     assert weights == shares
+
+
+@pytest.mark.parametrize("sticky", [None, {"cookie": "v"}, {"header": "x-user"}])
+def test_some_requests_of_a_compared_version_are_copied(sticky: dict[str, str] | None) -> None:
+    traffic = Traffic.model_validate({"percent": {1: 30, 2: 70}, "sticky": sticky})
+    made = files([replace(route(traffic), compared=(2, 1))], PLACES)
+    (host,) = made["routes-digits"]["resources"][0]["virtual_hosts"]
+    for copied, plain in zip(host["routes"], host["routes"][1:], strict=False):
+        if "request_mirror_policies" not in copied["route"]:
+            continue
+        fraction = copied["match"].pop("runtime_fraction")["default_value"]
+        assert fraction == {"numerator": 10, "denominator": "HUNDRED"}
+        (added,) = copied["request_headers_to_add"]
+        assert added["header"] == {"key": "x-timonel-comparison", "value": "%UNIQUE_ID%"}
+        (policy,) = copied["route"].pop("request_mirror_policies")
+        assert policy["cluster"] in ("digits-v1-http-ready", "digits-v1-grpc-ready")
+        # The others get the same answer, and no ID that the client chose.
+        assert (plain["match"], plain["route"]) == (copied["match"], copied["route"])
+        assert plain["request_headers_to_remove"] == ["x-timonel-comparison"]
+        first = copied["route"]["weighted_clusters"]["clusters"][0]["name"]
+        assert first.startswith("digits-v2-")
+    copies = found(made["routes-digits"], "cluster")
+    assert len(copies) == 0  # all were taken out above
+
+
+def test_requests_are_copied_besides_shadow_traffic() -> None:
+    traffic = Traffic.model_validate({"percent": {1: 90, 2: 10}, "shadow": {"version": 3}})
+    made = files([replace(route(traffic), compared=(1, 2))], PLACES)
+    copies = found(made["routes-digits"], "request_mirror_policies")
+    assert [[each["cluster"] for each in policies] for policies in copies] == [
+        [f"digits-v{version}-{protocol}-ready" for version in versions]
+        for protocol in ("grpc", "http")
+        for versions in ((2, 3), (3,))
+    ]
 
 
 def test_replicas_come_before_the_activator() -> None:
@@ -122,8 +159,10 @@ def test_hosts_are_checked_on_loopback_addresses(host: str, domains: list[str]) 
 
 
 @settings(max_examples=5)
-@given(traffics())
-def test_envoy_accepts_it(tmp_path_factory: pytest.TempPathFactory, traffic: Traffic) -> None:
+@given(traffics(), comparisons)
+def test_envoy_accepts_it(
+    tmp_path_factory: pytest.TempPathFactory, traffic: Traffic, compared: tuple[int, int]
+) -> None:
     """All resources at once, as static ones: `--mode validate` does not read dynamic ones."""
     place = tmp_path_factory.mktemp("xds")
     cert, key = Authority().issue(place, "server")
@@ -137,7 +176,7 @@ def test_envoy_accepts_it(tmp_path_factory: pytest.TempPathFactory, traffic: Tra
         "tls": {"cert": "/cert", "key": "/key"},
         "jwt": {"issuer": "i", "jwks": "/j"},
     }
-    guarded = replace(route(traffic, access=access), secrets=secrets)
+    guarded = replace(route(traffic, access=access), secrets=secrets, compared=compared)
     made = files([guarded], Places(place, place / "activator.sock"))
     for name, content in made.items():
         (place / name).mkdir()

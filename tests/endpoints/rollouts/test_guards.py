@@ -22,7 +22,7 @@ def test_parse() -> None:
 
 
 def test_texts_can_be_parsed_again() -> None:
-    text = "error_rate<0.25%,p99<1.2x,p50<200ms,rejection_rate<1.5x"
+    text = "error_rate<0.25%,p99<1.2x,p50<200ms,rejection_rate<1.5x,agreement>98.5%"
     assert ",".join(map(str, parse_guards(text))) == text
 
 
@@ -32,8 +32,11 @@ def test_texts_can_be_parsed_again() -> None:
         ("", "needs a guard"),
         ("error_rate", "not a guard: 'error_rate'"),
         ("eror_rate<1%", "no such metric: 'eror_rate': did you mean 'error_rate'"),
-        ("error_rate>1%", "not a guard: 'error_rate>1%'"),
-        ("agreement>98%", "a rollout does not compare the answers of versions"),
+        ("error_rate>1%", "expected error_rate<LIMIT, got 'error_rate>1%'"),
+        ("agreement<98%", "expected agreement>LIMIT, got 'agreement<98%'"),
+        ("agreement>1.2x", "invalid limit of agreement: 1.2x"),
+        ("agreement>100%", "invalid limit of agreement: 100%"),
+        ("agreement>200ms", "invalid limit of agreement: 200ms"),
         ("error_rate<1", "invalid limit of error_rate: 1"),
         ("error_rate<0%", "invalid limit of error_rate: 0%"),
         ("error_rate<200ms", "invalid limit of error_rate: 200ms"),
@@ -101,3 +104,19 @@ def test_relative_error_rates_have_a_smallest_limit() -> None:
     assert (good.verdict, good.limit) == (Verdict.ACCEPTED, "0.5%")
     bad = check(guard, Counts(requests=2000, errors=40), other, 0.05, 0.05)
     assert bad.verdict is Verdict.REJECTED
+
+
+@pytest.mark.parametrize(
+    ("pairs", "agreements", "verdict", "text"),
+    [
+        (0, 0, Verdict.OPEN, "unknown of 0 compared answers"),
+        (20, 20, Verdict.OPEN, "100% (77.6% to 100%) of 20 compared answers"),
+        (160, 160, Verdict.ACCEPTED, "100% (96.26% to 100%) of 160 compared answers"),
+        (20, 10, Verdict.REJECTED, "50% (19.3% to 80.7%) of 20 compared answers"),
+    ],
+)
+def test_agreement(pairs: int, agreements: int, verdict: Verdict, text: str) -> None:
+    counts = Counts(pairs=pairs, agreements=agreements)
+    found = check(parse_guards("agreement>98%")[0], counts, Counts(), 0.05, 0.05)
+    assert found.verdict is verdict
+    assert str(found) == f"agreement is {text} (limit 98%)"

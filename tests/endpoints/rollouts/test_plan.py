@@ -250,3 +250,30 @@ def test_the_probability_of_error_is_that_of_the_rollout() -> None:
         world.turn(rates)
     assert short.shares[-1] == 0
     assert long.shares == [1]
+
+
+def test_a_step_takes_enough_compared_answers() -> None:
+    guards = ("error_rate<1%", "agreement>98%")
+    world = World(Rollout(to=2, base=1, revision=1, steps=(10, 100), guards=guards))
+    world.turn()
+    world.turn()
+    world.turn(GOOD)
+    world.turn(GOOD, seconds=60)
+    assert world.state.message == (
+        "waits for answers to compare: of 2000 requests, the servers of both versions reported none"
+    )
+    world.turn(Counts(pairs=100, agreements=100))
+    assert world.state.message.startswith("waits for more requests to decide: agreement is 100% (")
+    world.turn(Counts(pairs=100, agreements=100))
+    assert world.shares == [10, 100]
+
+
+def test_a_version_with_other_answers_is_rolled_back() -> None:
+    guards = ("agreement>98%",)
+    world = World(Rollout(to=2, base=1, revision=1, steps=(10, 100), guards=guards))
+    world.turn()
+    world.turn()
+    world.turn(GOOD + Counts(pairs=30, agreements=20))
+    world.turn()
+    assert world.state.phase is Phase.ROLLED_BACK
+    assert world.state.message.startswith("version 2 was rolled back: agreement is 66.67% (")

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from timonel.errors import MissingExtraError
-from timonel.serving.inference.context import TraceParent
+from timonel.serving.inference.context import Correlation
 from timonel.serving.status import Code
 from timonel.serving.telemetry.monitor import Monitor
 from timonel.serving.telemetry.tracing import OpenTelemetryTracer, make_tracer
@@ -56,7 +56,7 @@ def test_a_request_is_a_span_and_its_stages_are_its_children(monitor, exporter):
 
 
 def test_a_clients_trace_goes_on(monitor, exporter):
-    spans = finished(monitor, exporter, TraceParent(f"00-{TRACE}-{SPAN}-01", "vendor=1"))
+    spans = finished(monitor, exporter, Correlation(f"00-{TRACE}-{SPAN}-01", "vendor=1"))
     root = spans["m/predict"]
     assert f"{root.context.trace_id:032x}" == TRACE
     assert f"{root.parent.span_id:016x}" == SPAN
@@ -65,11 +65,11 @@ def test_a_clients_trace_goes_on(monitor, exporter):
 
 @pytest.mark.parametrize("header", ["", "nonsense", f"00-{'0' * 32}-{SPAN}-01"])
 def test_a_damaged_parent_starts_a_trace_of_its_own(monitor, exporter, header):
-    assert finished(monitor, exporter, TraceParent(header))["m/predict"].parent is None
+    assert finished(monitor, exporter, Correlation(header))["m/predict"].parent is None
 
 
 def test_a_client_that_does_not_sample_is_heeded(monitor, exporter):
-    assert not finished(monitor, exporter, TraceParent(f"00-{TRACE}-{SPAN}-00"))
+    assert not finished(monitor, exporter, Correlation(f"00-{TRACE}-{SPAN}-00"))
 
 
 def test_a_failure_shows(monitor, exporter):

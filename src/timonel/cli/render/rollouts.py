@@ -78,6 +78,8 @@ def rollout_json(documents: RolloutFolder) -> dict[str, Any]:
                 "requests": found.requests,
                 "errors": found.errors,
                 "rejections": found.rejections,
+                "pairs": found.pairs,
+                "agreements": found.agreements,
                 **{
                     f"p{share * 100:g}_ms": round(found.quantile_ms(share), 3)
                     if found.timed

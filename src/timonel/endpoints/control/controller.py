@@ -12,9 +12,11 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from timonel.endpoints.control.activator import Activator
+from timonel.endpoints.control.answers import AnswerReader
 from timonel.endpoints.control.endpoint import Endpoint
 from timonel.endpoints.control.faults import Faults
 from timonel.endpoints.control.gateway import Gateway
@@ -61,6 +63,7 @@ class Controller:
         self._services: dict[str, ServiceStatus] = {}
         self._reader = LoadReader()
         self._rollouts = Rollouts()
+        self._answers = AnswerReader()
         self._wake = asyncio.Event()
         self._rejected: dict[str, str] = {}
         self._faults = Faults("gateway")
@@ -179,7 +182,12 @@ class Controller:
 
     def _configure_gateway(self, now: float) -> None:
         found = (endpoint.route(now) for endpoint in self._endpoints.values())
-        routes = [route for route in found if route is not None]
+        compared = self._rollouts.compared
+        routes = [
+            replace(route, compared=compared.get(route.spec.name))
+            for route in found
+            if route is not None
+        ]
         self._gateway.write(routes)
         self.activator.configure(
             {
@@ -232,7 +240,16 @@ class Controller:
             for each in self._endpoints.values()
             if each.plan is not None
         ]
-        await asyncio.to_thread(self._rollouts.step, now, views, self._gateway.admins)
+        answers = await self._answers.read(
+            {
+                service.name: {replica_key(each): each.addresses["http"] for each in service.ready}
+                for name, versions in self._rollouts.compared.items()
+                if (endpoint := self._endpoints.get(name)) is not None
+                for version in versions
+                if (service := endpoint.services.get(version)) is not None
+            }
+        )
+        await asyncio.to_thread(self._rollouts.step, now, views, self._gateway.admins, answers)
 
     async def _scale(self, endpoint: Endpoint, now: float) -> None:
         """Set the number of replicas of each version."""

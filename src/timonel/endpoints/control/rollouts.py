@@ -17,9 +17,12 @@ from timonel.endpoints.rollouts.documents import (
     RolloutState,
     latest_rollout,
 )
+from timonel.endpoints.rollouts.guards import AGREEMENT, parse_guards
 from timonel.endpoints.rollouts.measure import CountReader
+from timonel.endpoints.rollouts.pairs import Pairs
 from timonel.endpoints.rollouts.plan import Seen, Shift, begin, decide
 from timonel.endpoints.spec import EndpointSpec, service_name
+from timonel.serving.telemetry.answers import Answer
 
 _POINTS = 20
 """Parts of a step in the history."""
@@ -49,13 +52,26 @@ class Rollouts:
         self._reader = CountReader()
         self._runners: dict[str, _Runner] = {}
 
-    def step(self, now: float, views: Iterable[View], admins: Mapping[str, Admin]) -> None:
+    @property
+    def compared(self) -> dict[str, tuple[int, int]]:
+        """Versions whose answers are compared, old and new, by endpoint."""
+        found = ((name, runner.compared) for name, runner in self._runners.items())
+        return {name: versions for name, versions in found if versions is not None}
+
+    def step(
+        self,
+        now: float,
+        views: Iterable[View],
+        admins: Mapping[str, Admin],
+        answers: Mapping[str, Sequence[Answer]],
+    ) -> None:
         """Measure, decide and carry out once.
 
         Args:
             now: The time in seconds.
             views: All endpoints that are not being deleted.
             admins: Admin interfaces of Envoy by process.
+            answers: New answers of compared versions by service.
         """
         known = {view.folder.name: view for view in views}
         self._runners = {
@@ -69,7 +85,7 @@ class Rollouts:
         for name, found in counts.items():
             runner = self._runners[name]
             with runner.faults.of("step"):
-                runner.step(now, known[name], found)
+                runner.step(now, known[name], found, answers)
 
     def _counts(
         self, versions: Mapping[str, tuple[int, ...]], admins: Mapping[str, Admin]
@@ -104,23 +120,31 @@ class _Runner:
         self._state: RolloutState | None = None
         self._part: dict[int, Counts] = {}
         self._part_at = 0.0
+        self._pairs = Pairs()
+        self.compared: tuple[int, int] | None = None
+        """Versions whose answers are compared, old and new."""
 
     def versions(self) -> tuple[int, ...]:
         """Return the versions to measure; none without a rollout that goes on."""
+        self.compared = None
         found = latest_rollout(self._folder.root)
         if found != self._documents:
-            self._documents, self._part = found, {}
+            self._documents, self._part, self._pairs = found, {}, Pairs()
             self._state = None if found is None else found.state()
         if found is None or (self._state is not None and self._state.ended_at is not None):
             return ()
         rollout = found.rollout()
-        return (rollout.base, rollout.to)
+        versions = (rollout.base, rollout.to)
+        guards = parse_guards(",".join(rollout.guards))
+        self.compared = versions if any(each.metric == AGREEMENT for each in guards) else None
+        return versions
 
     def step(
         self,
         now: float,
         view: View,
         counts: Mapping[int, Counts],
+        answers: Mapping[str, Sequence[Answer]],
     ) -> None:
         """Decide once and carry it out. `versions` comes before.
 
@@ -128,12 +152,17 @@ class _Runner:
             now: The time in seconds.
             view: The endpoint.
             counts: Counts by version since the call before.
+            answers: New answers of compared versions by service.
 
         Raises:
             TimonelError: A document cannot be read or written; the next call tries again.
         """
         assert self._documents is not None
         rollout, latest, status = self._documents.rollout(), view.revisions[-1], view.status
+        counts = dict(counts)
+        for version in self.compared or ():
+            new = answers.get(service_name(self._folder.name, version), ())
+            counts[rollout.to] += self._pairs.add(now, version, new)
         before = self._state or begin(rollout)
         causes = {each.number: each.cause for each in view.revisions}
         seen = Seen(

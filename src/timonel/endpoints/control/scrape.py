@@ -119,7 +119,7 @@ def _between(before: Totals, after: Totals) -> Load:
 
 async def read_totals(address: str) -> Totals | None:
     """Return the totals of the replica at an address (``host:port``); None if it fails."""
-    body = await _get(address, METRICS_PATH)
+    body = await get(address, METRICS_PATH)
     return None if body is None else parse_totals(body, time.monotonic())
 
 
@@ -147,7 +147,8 @@ def _value(line: bytes) -> float:
     return float(line.rpartition(b"} ")[2].split()[0])
 
 
-async def _get(address: str, path: str) -> bytes | None:
+async def get(address: str, path: str) -> bytes | None:
+    """Return the response of a replica to a GET request; None if it fails."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(_TIMEOUT_S):

@@ -56,12 +56,15 @@ class Route:
         traffic: The traffic that applies, which may be that of an earlier revision.
         ready: Addresses (``host:port``) of ready replicas, by version and name of port.
         secrets: Contents of the files of its access.
+        compared: Two versions whose answers are compared: copies of some requests of the first go
+            to the second.
     """
 
     spec: EndpointSpec
     traffic: Traffic
     ready: Mapping[int, Mapping[Protocol, Sequence[str]]] = field(default_factory=dict)
     secrets: Secrets = field(default_factory=Secrets)
+    compared: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

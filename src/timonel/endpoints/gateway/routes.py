@@ -16,9 +16,12 @@ from timonel.endpoints.gateway.parts import (
     table_name,
 )
 from timonel.endpoints.spec import LABEL_HEADER, EndpointSpec, Traffic, service_name
+from timonel.serving.settings.server import COMPARISON_HEADER
 
 _Shares = list[tuple[int, str, int]]
 """Version, service and percentage."""
+COMPARED_PERCENT = 10
+"""Percentage of requests that two versions compute while their answers are compared."""
 _COOKIE_S = 30 * 86_400
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -52,12 +55,10 @@ def endpoint_routes(route: Route) -> Json:
                 "domains": _hosts(route.spec),
                 "include_request_attempt_count": True,
                 "routes": [
-                    {
-                        "match": {"prefix": "/", "headers": [*_protocol(protocol), *headers]},
-                        "route": _action(route, clusters, protocol),
-                    }
+                    made
                     for protocol in ("grpc", "http")
-                    for headers, clusters in chosen
+                    for headers, shares in chosen
+                    for made in _routes(route, headers, shares, protocol)
                 ],
             }
         ],
@@ -126,7 +127,31 @@ def _weighted(name: str, percent: Mapping[int, int]) -> _Shares:
     return [(version, service_name(name, version), share) for version, share in shares if share]
 
 
-def _action(route: Route, clusters: _Shares, protocol: str) -> Json:
+def _routes(route: Route, headers: list[Json], shares: _Shares, protocol: str) -> list[Json]:
+    """Return the route of some requests; before it, that of those which two versions compute."""
+    match = {"prefix": "/", "headers": [*_protocol(protocol), *headers]}
+    base, to = route.compared or (0, 0)
+    # Envoy takes route and cluster by the same random number. So first those of the version that
+    # answers: as long as its share is large enough, it gets all of them.
+    shares = sorted(shares, key=lambda share: share[0] != base)
+    plain = {
+        "match": match,
+        "route": _action(route, shares, protocol),
+        "request_headers_to_remove": [COMPARISON_HEADER],
+    }
+    if not shares or shares[0][0] != base:
+        return [plain]
+    fraction = {"default_value": {"numerator": COMPARED_PERCENT, "denominator": "HUNDRED"}}
+    compared = {
+        "match": match | {"runtime_fraction": fraction},
+        "route": _action(route, shares, protocol, copies_to=to),
+        # Not the ID of the request, which clients can choose.
+        "request_headers_to_add": [_set_header(COMPARISON_HEADER, "%UNIQUE_ID%")],
+    }
+    return [compared, plain]
+
+
+def _action(route: Route, clusters: _Shares, protocol: str, copies_to: int | None = None) -> Json:
     weighted: Json = {
         "clusters": [
             {
@@ -151,19 +176,25 @@ def _action(route: Route, clusters: _Shares, protocol: str) -> Json:
     if sticky is not None and sticky.header is not None:
         weighted["use_hash_policy"] = True
         action["hash_policy"] = [{"header": {"header_name": sticky.header}}]
-    shadow = route.traffic.shadow
-    if shadow is not None:
-        share = {"numerator": shadow.percent, "denominator": "HUNDRED"}
-        # Copies do not wait for a replica: their header names the service of the original.
-        copies = service_name(route.spec.name, shadow.version)
+    copies = {} if copies_to is None else {copies_to: 100}
+    if route.traffic.shadow is not None:
+        copies.setdefault(route.traffic.shadow.version, route.traffic.shadow.percent)
+    if copies:
         action["request_mirror_policies"] = [
-            {
-                "cluster": f"{copies}-{protocol}-ready",
-                "disable_shadow_host_suffix_append": True,
-                "runtime_fraction": {"default_value": share},
-            }
+            _copies(service_name(route.spec.name, version), protocol, percent)
+            for version, percent in copies.items()
         ]
     return action
+
+
+def _copies(service: str, protocol: str, percent: int) -> Json:
+    share = {"numerator": percent, "denominator": "HUNDRED"}
+    return {
+        # Copies do not wait for a replica: their header names the service of the original.
+        "cluster": f"{service}-{protocol}-ready",
+        "disable_shadow_host_suffix_append": True,
+        "runtime_fraction": {"default_value": share},
+    }
 
 
 def _response_headers(traffic: Traffic, version: int, clusters: _Shares) -> list[Json]:

@@ -19,12 +19,16 @@ class Counts(Observed):
         rejections: Those that it refused: 4xx and their equals of gRPC.
         latencies: Requests by the lower bound of their latency in milliseconds. A bucket is as
             wide as the second significant digit, and at least 1 ms.
+        pairs: Answers that were compared with those of another version.
+        agreements: Those that agreed.
     """
 
     requests: int = 0
     errors: int = 0
     rejections: int = 0
     latencies: Mapping[int, int] = {}
+    pairs: int = 0
+    agreements: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         return self._with(other, 1)
@@ -41,6 +45,8 @@ class Counts(Observed):
             errors=self.errors + sign * other.errors,
             rejections=self.rejections + sign * other.rejections,
             latencies={lower: count for lower, count in sorted(latencies.items()) if count},
+            pairs=self.pairs + sign * other.pairs,
+            agreements=self.agreements + sign * other.agreements,
         )
 
     @property

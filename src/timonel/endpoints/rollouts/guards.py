@@ -17,12 +17,15 @@ Unit = Literal["rate", "factor", "ms"]
 
 RATES = ("error_rate", "rejection_rate")
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-METRICS = (*RATES, *QUANTILES)
+AGREEMENT = "agreement"
+METRICS = (*RATES, *QUANTILES, AGREEMENT)
 LEAST_RATE = 0.005
 """Smallest limit of a relative guard of a rate: to tell smaller ones apart takes too long."""
+CONFIDENCE = 0.05
+"""Probability that a value is ever outside of its confidence interval."""
 
-_GUARD = re.compile(r"\s*([a-z_0-9]+)\s*<\s*([0-9.]+)\s*(%|x|[a-z]*)\s*\Z")
-_HINT = "write error_rate<1%, error_rate<1.5x, p99<1.2x or p99<200ms"
+_GUARD = re.compile(r"\s*([a-z_0-9]+)\s*([<>])\s*([0-9.]+)\s*(%|x|[a-z]*)\s*\Z")
+_HINT = "write error_rate<1%, error_rate<1.5x, p99<1.2x, p99<200ms or agreement>98%"
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Guard:
 
     Attributes:
         metric: One of `METRICS`.
-        limit: The limit.
+        limit: The upper limit; of ``agreement`` the lower one.
         unit: ``rate`` between 0 and 1, ``factor`` of the other version's value, or ``ms``.
     """
 
@@ -40,7 +43,7 @@ class Guard:
     unit: Unit
 
     def __str__(self) -> str:
-        return f"{self.metric}<{_text(self.limit, self.unit)}"
+        return f"{self.metric}{_sign(self.metric)}{_text(self.limit, self.unit)}"
 
 
 class Check(Observed):
@@ -51,7 +54,7 @@ class Check(Observed):
         verdict: Result up to now.
         value: Observed value, as text with its unit.
         limit: The limit it is compared with, as text with its unit.
-        requests: Number of requests behind it.
+        requests: Number of requests behind it, or of compared answers.
     """
 
     guard: str
@@ -62,7 +65,8 @@ class Check(Observed):
 
     def __str__(self) -> str:
         metric = re.split("[<>]", self.guard)[0]
-        return f"{metric} is {self.value} of {self.requests} requests (limit {self.limit})"
+        what = "compared answers" if metric == AGREEMENT else "requests"
+        return f"{metric} is {self.value} of {self.requests} {what} (limit {self.limit})"
 
 
 def parse_guards(text: str) -> tuple[Guard, ...]:
@@ -82,27 +86,25 @@ def parse_guards(text: str) -> tuple[Guard, ...]:
 
 
 def _parse(text: str) -> Guard:
-    if text.strip().startswith("agreement"):
-        raise SpecError(
-            "a rollout does not compare the answers of versions",
-            hint="leave the guard 'agreement' out; a guard of rejection_rate finds other inputs",
-        )
     match = _GUARD.match(text)
     if match is None:
         raise SpecError(f"not a guard: {text.strip()!r}", hint=_HINT)
-    metric, digits, unit = match.groups()
+    metric, sign, digits, unit = match.groups()
     if metric not in METRICS:
         raise SpecError(
             f"no such metric: {metric!r}",
             hint=did_you_mean(metric, METRICS) or f"the metrics are {', '.join(METRICS)}",
         )
+    if sign != _sign(metric):
+        expected = f"{metric}{_sign(metric)}LIMIT"
+        raise SpecError(f"expected {expected}, got {text.strip()!r}", hint=_HINT)
     try:
         value = float(digits)
     except ValueError:
         raise SpecError(f"not a guard: {text.strip()!r}", hint=_HINT) from None
     if unit == "%" and metric not in QUANTILES and 0 < value < 100:
         return Guard(metric, value / 100, "rate")
-    if unit == "x" and value >= 1:
+    if unit == "x" and value >= 1 and metric != AGREEMENT:
         return Guard(metric, value, "factor")
     if metric in QUANTILES and unit not in ("", "%", "x") and value > 0:
         return Guard(metric, parse_seconds(digits + unit) * 1000, "ms")
@@ -122,6 +124,8 @@ def check(guard: Guard, version: Counts, other: Counts, alpha: float, beta: floa
         alpha: Probability to ever reject a version that meets the condition.
         beta: Probability to ever accept one that misses it by twice the odds.
     """
+    if guard.metric == AGREEMENT:
+        return _check_agreement(guard, version, alpha, beta)
     if guard.unit == "factor":
         alpha, beta = alpha / 2, beta / 2
     low, high = _limits(guard, other, min(alpha, beta))
@@ -146,6 +150,22 @@ def check(guard: Guard, version: Counts, other: Counts, alpha: float, beta: floa
     )
 
 
+def _check_agreement(guard: Guard, version: Counts, alpha: float, beta: float) -> Check:
+    rate, pairs = 1 - guard.limit, version.pairs
+    value = "unknown"
+    if pairs:
+        low, high = bounds(version.agreements, pairs, CONFIDENCE)
+        found = _text(version.agreements / pairs, "rate")
+        value = f"{found} ({_text(low, 'rate')} to {_text(high, 'rate')})"
+    return Check(
+        guard=str(guard),
+        verdict=sprt(pairs - version.agreements, pairs, rate, rate, alpha, beta),
+        value=value,
+        limit=_text(guard.limit, "rate"),
+        requests=pairs,
+    )
+
+
 def _limits(guard: Guard, other: Counts, alpha: float) -> tuple[float, float]:
     """Return the smallest and the largest value that the limit may have."""
     if guard.unit != "factor":
@@ -161,6 +181,10 @@ def _bad(metric: str, counts: Counts) -> tuple[int, int]:
     bad = counts.errors if metric == "error_rate" else counts.rejections
     # Envoy's counters are not read at the same instant.
     return min(bad, counts.requests), counts.requests
+
+
+def _sign(metric: str) -> str:
+    return ">" if metric == AGREEMENT else "<"
 
 
 def _text(value: float, unit: Unit) -> str:

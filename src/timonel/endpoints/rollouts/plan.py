@@ -11,8 +11,11 @@ from dataclasses import dataclass
 
 from timonel.endpoints.rollouts.counts import Counts
 from timonel.endpoints.rollouts.documents import Command, Phase, Rollout, RolloutState
-from timonel.endpoints.rollouts.guards import check, parse_guards
+from timonel.endpoints.rollouts.guards import AGREEMENT, Check, check, parse_guards
 from timonel.endpoints.rollouts.sequential import Verdict
+
+_PAIRS_S = 15.0
+"""Time after which a step without any pair of answers is suspicious."""
 
 
 @dataclass(frozen=True)
@@ -165,11 +168,24 @@ def _advanced(now: float, rollout: Rollout, state: RolloutState, seen: Seen) -> 
         message = f"waits for requests: {requests} of {rollout.min_requests}"
     elif left_s > 0:
         message = f"watches version {rollout.to} for {rollout.interval_s:g}s at {state.percent}%"
+    elif now - state.since > _PAIRS_S and any(map(_lacks_pairs, undecided)):
+        message = (
+            f"waits for answers to compare: of {_total(state)} requests, the servers of both "
+            "versions reported none"
+        )
     elif undecided or not state.checks:
         message = "waits for more requests to decide: " + "; ".join(map(str, undecided))
     else:
         return _shifted(rollout, state, seen.revision, state.step + 1)
     return state.but(message=message)
+
+
+def _lacks_pairs(found: Check) -> bool:
+    return parse_guards(found.guard)[0].metric == AGREEMENT and not found.requests
+
+
+def _total(state: RolloutState) -> int:
+    return sum(counts.requests for counts in state.counts.values())
 
 
 def _shifted(rollout: Rollout, state: RolloutState, after: int, step: int) -> RolloutState:

@@ -91,7 +91,8 @@ def draw(rollout: Rollout, points: Sequence[Point]) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    names = ("share", "latency", "errors")
+    has_pairs = any(each.pairs for point in points for each in point.counts.values())
+    names = ("share", "latency", "errors", *(("agreement",) if has_pairs else ()))
     figure = Figure(figsize=(11, 2.4 * len(names) + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = dict(zip(names, figure.subplots(len(names), 1, sharex=True), strict=True))
@@ -107,6 +108,11 @@ def draw(rollout: Rollout, points: Sequence[Point]) -> bytes:
         own = [point.counts.get(version, Counts()) for point in points]
         _latency(axes["latency"], x, own, version, colour)
         _rate(axes["errors"], x, [(c.errors, c.requests) for c in own], version, colour)
+    if has_pairs:
+        own = [point.counts.get(rollout.to, Counts()) for point in points]
+        agreed = [(c.agreements, c.pairs) for c in own]
+        _rate(axes["agreement"], x, agreed, rollout.to, _TO)
+        axes["agreement"].set(ylabel="agreement in %")
     axes["latency"].set(ylabel="latency in ms", yscale="log")
     axes["latency"].yaxis.set_major_formatter("{x:g}")
     axes["latency"].yaxis.set_minor_formatter("{x:g}")
@@ -172,7 +178,7 @@ def _page(title: str, rollout: Rollout, state: RolloutState, picture: bytes | No
     if picture is not None:
         data = base64.b64encode(picture).decode()
         image = (
-            '<img alt="Share of requests, latency and errors over time" '
+            '<img alt="Share of requests, latency, errors and agreement over time" '
             f'src="data:image/svg+xml;base64,{data}"><p>Since the beginning of each step; bands '
             "are 95% confidence intervals, valid at all times at once.</p>"
         )

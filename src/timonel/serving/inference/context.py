@@ -23,11 +23,19 @@ STAGES = ("decode", "queue", "compute", "encode")
 
 
 @dataclass(frozen=True, slots=True)
-class TraceParent:
-    """Trace context of a client's request: the W3C headers, unchanged."""
+class Correlation:
+    """Headers that relate a request to others, unchanged.
 
-    traceparent: str
+    Args:
+        traceparent: Trace context of the client, as W3C defines it.
+        tracestate: Further trace context.
+        comparison: Secret ID that the copy of a request for another version has too; see
+            `timonel.serving.telemetry.answers`.
+    """
+
+    traceparent: str | None = None
     tracestate: str | None = None
+    comparison: str | None = None
 
 
 class Observation:
@@ -38,17 +46,18 @@ class Observation:
         api: The API method, as TensorFlow Serving labels it: ``Predict`` or ``predict``.
         model: The model's name as the client gave it.
         began: The time when the request had arrived, in monotonic seconds.
-        parent: The client's trace context.
+        correlation: The client's headers that relate it to other requests.
     """
 
     __slots__ = (
         "api",
         "began",
         "computed",
+        "correlation",
         "decoded",
         "entrypoint",
         "model",
-        "parent",
+        "outputs",
         "queue_s",
         "rows",
         "run_s",
@@ -62,13 +71,13 @@ class Observation:
         api: str,
         model: str,
         began: float,
-        parent: TraceParent | None = None,
+        correlation: Correlation | None = None,
     ) -> None:
         self.entrypoint = entrypoint
         self.api = api
         self.model = model
         self.began = began
-        self.parent = parent
+        self.correlation = correlation
         self.version: int | None = None
         """Version that was found; None if the request names no loaded version."""
         self.signature = ""
@@ -77,6 +86,9 @@ class Observation:
         self.computed: float | None = None
         self.run_s = 0.0
         self.queue_s = 0.0
+        is_compared = correlation is not None and correlation.comparison is not None
+        self.outputs: list[Mapping[str, Array]] | None = [] if is_compared else None
+        """Outputs of each execution; None if the request is not compared."""
 
     def ran(self, began: float, ended: float, compute_s: float | None = None) -> None:
         """Record one execution of the model; a request may need several.

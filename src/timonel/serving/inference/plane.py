@@ -139,7 +139,10 @@ class Call:
         return Execution(self, signature, inputs, output_filter, future, began, column)
 
     def record(self, run: Execution, outputs: Outputs) -> None:
-        """Log a successful execution if the recorder samples it."""
+        """Log a successful execution if the recorder samples it; keep outputs to be compared."""
+        observation = self.context.observation
+        if observation is not None and observation.outputs is not None:
+            observation.outputs.append(outputs)
         name, api = self._servable.name, self.context.api
         if self._recorder is not None and self._recorder.wants(name):
             inputs, chosen = run.inputs, run.output_filter

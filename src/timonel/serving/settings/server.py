@@ -18,6 +18,10 @@ from timonel.units import Seconds
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
 """TensorFlow Serving's default metrics path."""
+ANSWERS_PATH = "/monitoring/answers"
+"""Path of the answers to compared requests; `timonel.serving.telemetry.answers`."""
+COMPARISON_HEADER = "x-timonel-comparison"
+"""Request header with the ID of a request that two versions compute, to compare their answers."""
 
 
 class MonitoringSettings(SettingsModel):

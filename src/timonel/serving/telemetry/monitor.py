@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from timonel.serving.inference.context import Observation, TraceParent
+from timonel.serving.inference.context import Correlation, Observation
 from timonel.serving.manager.catalogue import Catalogue
 from timonel.serving.status import Code
+from timonel.serving.telemetry.answer_log import AnswerLog
 from timonel.serving.telemetry.concurrency import MODEL_CALLS, ConcurrencyMeter
 from timonel.serving.telemetry.counts import (
     BatchCounts,
@@ -64,6 +65,9 @@ class Traffic(NamedTuple):
 class Monitor:
     """Measurements of a server.
 
+    Attributes:
+        answers: Answers to compared requests.
+
     Args:
         versions: Counts versions by model and state, on demand.
         usage: Measures CPU time and memory, on demand.
@@ -80,6 +84,7 @@ class Monitor:
         clock: Callable[[], float] = time.monotonic,
         queued: Callable[[], int] = int,
     ) -> None:
+        self.answers = AnswerLog()
         self._versions = versions
         self._usage = usage
         self._tracer = tracer
@@ -96,7 +101,7 @@ class Monitor:
         self._recent: collections.deque[Recent] = collections.deque(maxlen=RECENT)
 
     def begin(
-        self, entrypoint: str, api: str, model: str = "", parent: TraceParent | None = None
+        self, entrypoint: str, api: str, model: str = "", correlation: Correlation | None = None
     ) -> Observation:
         """Return the observation of a request that has just arrived.
 
@@ -105,12 +110,12 @@ class Monitor:
             api: The method: ``Predict`` over gRPC, ``predict`` over REST, empty for methods without
                 a name in TensorFlow Serving.
             model: The model name given by the client.
-            parent: The trace context of the client.
+            correlation: Headers of the client that relate it to other requests.
         """
         began = self._clock()
         if api in MODEL_CALLS:
             self._concurrency.begin(began)
-        return Observation(entrypoint, api, model, began, parent)
+        return Observation(entrypoint, api, model, began, correlation)
 
     def end(self, observation: Observation, code: Code = Code.OK) -> None:
         """Count a request answered with ``code``; call it once per request."""
@@ -132,6 +137,8 @@ class Monitor:
         self._recent.append(Recent(key, seconds, stages, observation.rows))
         if self._tracer is not None:
             self._tracer.trace(observation, ended, code)
+        if observation.outputs is not None:
+            self.answers.record(observation, code)
 
     def batch(
         self,

@@ -53,8 +53,8 @@ class OpenTelemetryTracer:
         span.end(offset + int(ended * _NANO))
 
     def _parent(self, observation: Observation) -> Any:
-        parent = observation.parent
-        if parent is None:
+        parent = observation.correlation
+        if parent is None or parent.traceparent is None:
             return self._nothing
         carrier = {"traceparent": parent.traceparent}
         if parent.tracestate:

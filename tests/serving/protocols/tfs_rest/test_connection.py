@@ -18,7 +18,7 @@ from tests.serving.transport import Transport
 from timonel.serving.auth.connection_limits import http_protocol
 from timonel.serving.batching.runtime import batched
 from timonel.serving.inference import DataPlane
-from timonel.serving.inference.context import TraceParent
+from timonel.serving.inference.context import Correlation
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.protocols.tfs_rest import connection
 from timonel.serving.protocols.tfs_rest.app import RestApp
@@ -490,7 +490,7 @@ def test_what_headers_say_is_read():
         "CONTENT-length: 70", "content-TYPE: text/plain; charset=utf-8", "Connection: Keep-Alive",
         "Accept: */*", "traceparent: 00-1-2-01", "tracestate: a=b", "X-Any: thing",
     )  # fmt: skip
-    trace = TraceParent("00-1-2-01", "a=b")
+    trace = Correlation("00-1-2-01", "a=b")
     assert head == Head(
         Route(RestAction.PREDICT, ModelSpec("m")), 70, "text/plain; charset=utf-8", trace, b"x"
     )

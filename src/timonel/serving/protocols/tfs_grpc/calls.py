@@ -13,8 +13,9 @@ import grpc
 from timonel.serving.auth.policy import PRINCIPAL
 from timonel.serving.grpc_requests import deserializer, parsed, refuse
 from timonel.serving.inference import RequestContext
-from timonel.serving.inference.context import Observation, TraceParent
+from timonel.serving.inference.context import Correlation, Observation
 from timonel.serving.manager.catalogue import ModelSpec
+from timonel.serving.settings.server import COMPARISON_HEADER
 from timonel.serving.status import Code, StatusError, invalid_argument
 from timonel.serving.telemetry.monitor import Monitor
 
@@ -23,7 +24,8 @@ _MESSAGE_LIMIT = 1024
 _SUFFIX = "...TRUNCATED"
 # For a call without a deadline gRPC reports either None or centuries.
 _FOREVER_S = 1e9
-_TRACE = frozenset({"traceparent", "tracestate"})
+_RELATED = ("traceparent", "tracestate", COMPARISON_HEADER)
+"""Fields of a `Correlation`."""
 
 
 Method = Callable[[Any, RequestContext], Awaitable[bytes]]
@@ -148,7 +150,7 @@ def _observed(monitor: Monitor | None, api: str, request: Any, context: Any) -> 
         return None
     tasks = getattr(request, "tasks", None)
     asked = tasks[0] if tasks else request
-    return monitor.begin("GRPC", api, _model_name(asked), _trace_parent(context))
+    return monitor.begin("GRPC", api, _model_name(asked), _correlation(context))
 
 
 def _model_name(asked: Any) -> str:
@@ -159,7 +161,6 @@ def _model_name(asked: Any) -> str:
     return name
 
 
-def _trace_parent(context: Any) -> TraceParent | None:
-    sent = {key: value for key, value in context.invocation_metadata() or () if key in _TRACE}
-    parent = sent.get("traceparent")
-    return None if parent is None else TraceParent(parent, sent.get("tracestate"))
+def _correlation(context: Any) -> Correlation | None:
+    sent = {key: value for key, value in context.invocation_metadata() or () if key in _RELATED}
+    return Correlation(*map(sent.get, _RELATED)) if sent else None

@@ -32,17 +32,18 @@ from timonel.serving.protocols.tfs_rest.http import (
     VersionTooLargeError,
     body_of,
     content_type,
+    correlation_of,
     error_answer,
     is_preflight,
     is_rest,
     malformed,
     match,
     missing_name,
-    trace_parent,
     unexpected,
 )
 from timonel.serving.protocols.tfs_rest.predict import PredictRequest, RestBackend
 from timonel.serving.settings import ModelSettings
+from timonel.serving.settings.server import ANSWERS_PATH
 from timonel.serving.signature import Signature, TensorSpec
 from timonel.serving.status import Code, StatusError, invalid_argument
 
@@ -71,7 +72,7 @@ class RestApp:
         """Answer a request."""
         target = _target(scope)
         of_api = is_rest(target)
-        answer = await self._rest(scope, receive, target) if of_api else self._page(scope["path"])
+        answer = await self._rest(scope, receive, target) if of_api else self._page(scope)
         body = answer.body
         headers = [(b"content-length", str(len(body)).encode())]
         if answer.content_type is not None:
@@ -83,7 +84,10 @@ class RestApp:
             body = b""
         await send({"type": "http.response.body", "body": body})
 
-    def _page(self, path: str) -> RestResponse:
+    def _page(self, scope: Scope) -> RestResponse:
+        path, monitor = scope["path"], self._backend.monitor
+        if path == ANSWERS_PATH and monitor is not None:
+            return RestResponse(200, monitor.answers.since(scope["query_string"]))
         if path == "/livez":
             return RestResponse(200, b"ok", b"text/plain")
         if path == "/readyz":
@@ -122,7 +126,7 @@ class RestApp:
         reply: asyncio.Future[RestResponse] = asyncio.get_running_loop().create_future()
         set_reply = partial(_set_reply, reply)
         request = PredictRequest(
-            self._backend, route, content_type(headers), trace_parent(headers), set_reply
+            self._backend, route, content_type(headers), correlation_of(headers), set_reply
         )
         request.begin(body, zipped=is_gzipped(headers))
         if reply.done():
@@ -142,8 +146,8 @@ class RestApp:
         """Answer from the state of the server, without running a model."""
         observation: Observation | None = None
         if self._backend.monitor is not None:
-            trace = trace_parent(scope["headers"])
-            observation = self._backend.monitor.begin("REST", "", route.spec.name, trace)
+            found = correlation_of(scope["headers"])
+            observation = self._backend.monitor.begin("REST", "", route.spec.name, found)
         code = Code.OK
         try:
             return RestResponse(200, self._content(route, target), TEXT if route.as_text else JSON)

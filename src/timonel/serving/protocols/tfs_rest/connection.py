@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from timonel.serving.asgi import header
 from timonel.serving.auth.connection_limits import BoundedHttp, Part
 from timonel.serving.auth.origin_check import is_host_allowed
-from timonel.serving.inference.context import TraceParent
+from timonel.serving.inference.context import Correlation
 from timonel.serving.protocols.tfs_rest.http import (
     COMPUTING,
     CORS,
@@ -27,8 +27,8 @@ from timonel.serving.protocols.tfs_rest.http import (
     Route,
     VersionTooLargeError,
     content_type,
+    correlation_of,
     match,
-    trace_parent,
 )
 from timonel.serving.protocols.tfs_rest.predict import PredictRequest, RestBackend
 from timonel.serving.status import StatusError
@@ -69,14 +69,14 @@ class Head(NamedTuple):
         route: The action and the model.
         length: Length of the body in bytes.
         content_type: The body's content type; empty if absent.
-        trace: The trace context.
+        correlation: The headers that relate it to other requests.
         host: The ``Host`` header; empty if absent.
     """
 
     route: Route
     length: int
     content_type: str
-    trace: TraceParent | None
+    correlation: Correlation | None
     host: bytes = b""
 
 
@@ -102,7 +102,7 @@ def read_head(text: bytes) -> Head | None:
     if route is None:
         return None
     return Head(
-        route, int(length), content_type(headers), trace_parent(headers), header(headers, b"host")
+        route, int(length), content_type(headers), correlation_of(headers), header(headers, b"host")
     )
 
 
@@ -215,7 +215,7 @@ class _PredictHttp(BoundedHttp):
         if self._missing < 0:
             body, self._early = body[: head.length], body[head.length :]
         request = self._request = PredictRequest(
-            self.backend, head.route, head.content_type, head.trace, self._reply
+            self.backend, head.route, head.content_type, head.correlation, self._reply
         )
         request.begin(body)
 

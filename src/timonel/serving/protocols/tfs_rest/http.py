@@ -15,9 +15,10 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from timonel.serving.asgi import Headers, Receive, header
-from timonel.serving.inference.context import TraceParent
+from timonel.serving.inference.context import Correlation
 from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.protocols.tfs_rest.response_body import encode_error
+from timonel.serving.settings.server import COMPARISON_HEADER
 from timonel.serving.status import Code, StatusError, invalid_argument
 
 PREFIX = "/v1/"
@@ -28,6 +29,7 @@ _READ = re.compile(rf"/v1/models(?:/([^/:]+))?{_VERSION}(/metadata)?\Z", _FLAGS)
 _CONFIG = re.compile(r"/v1/config(?:\?format=(json|text))?\Z", _FLAGS)
 _INT64_DIGITS = 19
 _KEPT, _KEPT_LENGTH = 256, 256
+_COMPARISON = COMPARISON_HEADER.encode()
 
 
 class RestAction(Enum):
@@ -227,12 +229,16 @@ def is_preflight(headers: Headers) -> bool:
     return b"http://" in origin or b"https://" in origin
 
 
-def trace_parent(headers: Headers) -> TraceParent | None:
-    """Return the trace context of a request, if any."""
-    parent = state = None
+def correlation_of(headers: Headers) -> Correlation | None:
+    """Return the headers that relate a request to others, if any."""
+    parent = state = comparison = None
     for name, value in headers:
         if name == b"traceparent":
             parent = value.decode("latin-1")
         elif name == b"tracestate":
             state = value.decode("latin-1")
-    return None if parent is None else TraceParent(parent, state)
+        elif name == _COMPARISON:
+            comparison = value.decode("latin-1")
+    if parent is None and comparison is None:
+        return None
+    return Correlation(parent, state, comparison)

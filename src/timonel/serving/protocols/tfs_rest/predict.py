@@ -27,7 +27,7 @@ from timonel.serving.inference import (
     classification,
 )
 from timonel.serving.inference.classification import Classes, PreparedRun
-from timonel.serving.inference.context import Observation, TraceParent
+from timonel.serving.inference.context import Correlation, Observation
 from timonel.serving.inference.signature_check import check_method
 from timonel.serving.protocols.tfs_rest.http import (
     TIMED_OUT,
@@ -98,7 +98,7 @@ class PredictRequest:
         backend: The shared parts of all requests.
         route: The action and the model.
         content_type: The body's content type; empty if absent.
-        trace: The trace context.
+        correlation: The headers that relate it to other requests.
         reply: Called once with the response, perhaps before `begin` returns; never after `cancel`.
     """
 
@@ -107,6 +107,7 @@ class PredictRequest:
         "_call",
         "_content_type",
         "_context",
+        "_correlation",
         "_encode",
         "_observation",
         "_pending",
@@ -114,7 +115,6 @@ class PredictRequest:
         "_route",
         "_run",
         "_timer",
-        "_trace",
     )
 
     _context: RequestContext
@@ -125,13 +125,13 @@ class PredictRequest:
         backend: RestBackend,
         route: Route,
         content_type: str,
-        trace: TraceParent | None,
+        correlation: Correlation | None,
         reply: Callable[[RestResponse], None],
     ) -> None:
         self._backend = backend
         self._route = route
         self._content_type = content_type
-        self._trace = trace
+        self._correlation = correlation
         self._reply: Callable[[RestResponse], None] | None = reply
         self._observation: Observation | None = None
         self._call: Call | None = None
@@ -150,7 +150,7 @@ class PredictRequest:
         timeout_s = self._backend.settings.timeout_s
         api = route.action.value
         if monitor is not None:
-            self._observation = monitor.begin("REST", api, route.spec.name, self._trace)
+            self._observation = monitor.begin("REST", api, route.spec.name, self._correlation)
         self._context = context_of(api, self._observation, timeout_s)
         if timeout_s is not None:
             self._timer = asyncio.get_running_loop().call_later(timeout_s, self._expire)

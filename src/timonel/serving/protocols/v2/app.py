@@ -24,8 +24,8 @@ from timonel.serving.protocols.tfs_rest.http import (
     HTTP_STATUS,
     TIMED_OUT,
     body_of,
+    correlation_of,
     is_preflight,
-    trace_parent,
     unzip,
 )
 from timonel.serving.protocols.tfs_rest.predict import RestBackend, context_of
@@ -257,7 +257,7 @@ class V2App:
             return None
         api = route.action.value if route.action is V2Action.INFER else ""
         name = route.spec.name if route.spec else ""
-        return self._monitor.begin("REST", api, name, trace_parent(scope["headers"]))
+        return self._monitor.begin("REST", api, name, correlation_of(scope["headers"]))
 
     async def _respond(
         self,
