@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -16,9 +17,12 @@ from timonel.serving.manager.catalogue import Catalogue, Servable
 from timonel.serving.protocols.tfs_grpc.server import GrpcServer
 from timonel.serving.protocols.tfs_rest.app import RestApp
 from timonel.serving.protocols.tfs_rest.predict import RestBackend
+from timonel.serving.protocols.v2.app import V2App
 from timonel.serving.protos.messages import predict_pb2
 from timonel.serving.protos.tensors import to_proto
 from timonel.serving.settings import GrpcSettings
+from timonel.serving.settings.server import COMPARISON_HEADER
+from timonel.serving.telemetry.answers import Answer, summarize
 from timonel.serving.telemetry.monitor import Monitor
 from timonel.serving.telemetry.prometheus import MetricsApp
 from timonel.serving.telemetry.tracing import make_tracer
@@ -27,6 +31,9 @@ from timonel.testing.runtimes import FakeModel
 memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01", "tracestate": "vendor=1"}
+
+INSTANCES = {"instances": [1.0]}
+INPUTS = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1.0]}]}
 
 
 @pytest.fixture
@@ -50,16 +57,13 @@ def traced():
     provider.shutdown()
 
 
-async def over_rest(app):
+async def over_rest(app, headers=PARENT, path="/v1/models/m:predict", body=INSTANCES):
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://m") as client:
-        answer = await client.post(
-            "/v1/models/m:predict", json={"instances": [1.0]}, headers=PARENT
-        )
-    assert answer.json() == {"predictions": [2.0]}
+        return await client.post(path, json=body, headers=headers)
 
 
-async def over_grpc(plane, pool, monitor):
+async def over_grpc(plane, pool, monitor, metadata=PARENT):
     server = GrpcServer(plane, pool, GrpcSettings(), "127.0.0.1:0", monitor=monitor)
     await server.start()
     request = predict_pb2.PredictRequest()
@@ -72,7 +76,7 @@ async def over_grpc(plane, pool, monitor):
                 request_serializer=predict_pb2.PredictRequest.SerializeToString,
                 response_deserializer=predict_pb2.PredictResponse.FromString,
             )
-            await call(request, metadata=tuple(PARENT.items()), timeout=30)
+            await call(request, metadata=tuple(metadata.items()), timeout=30)
     finally:
         await server.stop(1)
 
@@ -82,7 +86,8 @@ def test_a_clients_trace_goes_on(plane, traced, skin, root):
     monitor, spans = traced
     with ThreadPoolExecutor(1) as pool:
         if skin == "rest":
-            asyncio.run(over_rest(RestApp(RestBackend(plane, pool, monitor=monitor))))
+            answer = asyncio.run(over_rest(RestApp(RestBackend(plane, pool, monitor=monitor))))
+            assert answer.json() == {"predictions": [2.0]}
         else:
             asyncio.run(over_grpc(plane, pool, monitor))
     found = spans()
@@ -94,6 +99,24 @@ def test_a_clients_trace_goes_on(plane, traced, skin, root):
     assert all(a.end_time == b.start_time for a, b in itertools.pairwise(ends))
     assert ends[0].start_time == found[root].start_time
     assert ends[-1].end_time <= found[root].end_time + 10
+
+
+def test_answers_to_compared_requests_are_the_same_over_all_protocols(plane):
+    monitor = Monitor()
+    secrets = [{COMPARISON_HEADER: each} for each in ("rest", "v2", "grpc", "bad")]
+    with ThreadPoolExecutor(1) as pool:
+        backend = RestBackend(plane, pool, monitor=monitor)
+        app = V2App(RestApp(backend), backend)
+        for headers in (secrets[0], {}):
+            asyncio.run(over_rest(app, headers))
+        asyncio.run(over_rest(app, secrets[1], "/v2/models/m/infer", INPUTS))
+        asyncio.run(over_grpc(plane, pool, monitor, secrets[2]))
+        asyncio.run(over_rest(app, secrets[3], body={"instances": ["a"]}))
+    outputs = [{"y": np.array([2.0], np.float32)}]
+    expected = [summarize(each, outputs) for each in ("rest", "v2", "grpc")]
+    expected.append(summarize("bad", None))
+    page = json.loads(monitor.answers.since(b""))
+    assert [Answer(*each) for each in page["answers"]] == expected
 
 
 def test_the_page_hands_other_paths_on(plane):

@@ -160,7 +160,7 @@ def rollout(
         str,
         typer.Option(
             help="Conditions that the version must meet: error_rate, rejection_rate, p50, p90, "
-            "p95 and p99, such as error_rate<1%,p99<1.2x.",
+            "p95, p99 and agreement, such as error_rate<1%,p99<1.2x,agreement>98%.",
             metavar="CONDITION,...",
         ),
     ] = "error_rate<1%",

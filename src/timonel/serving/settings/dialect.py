@@ -20,7 +20,8 @@ class Dialect:
     Args:
         name: The dialect's name in settings.
         lists_models: Whether ``GET /v1/models`` lists the models and ``GET /v1/config`` returns
-            their configuration; otherwise both are rejected.
+            their configuration, and ``GET /monitoring/answers`` compared answers; otherwise all
+            are rejected.
         explains_bad_versions: Whether a version beyond 64 bits is rejected with a message, or else
             with an empty body.
         plain_bodies: Whether a Predict request's content type may declare an image or text;

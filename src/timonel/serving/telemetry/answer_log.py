@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import orjson
 
-from timonel.serving.futures import AT_ONCE_BYTES
 from timonel.serving.inference.context import Observation
 from timonel.serving.signature import Array, bytes_of
 from timonel.serving.status import Code
@@ -24,6 +23,8 @@ from timonel.serving.telemetry.answers import Answer, summarize
 
 _LOG = logging.getLogger(__name__)
 _RECENT = 4096
+_AT_ONCE_BYTES = 8 * 2**10
+"""Size limit for summaries in the event loop; this takes about 0.1 ms."""
 _QUEUED_BYTES = 64 * 2**20
 _SINCE = re.compile(rb"since=(\d{1,15})\Z")
 _FAILURES = frozenset(
@@ -61,7 +62,7 @@ class AnswerLog:
             self._add(sent.comparison, None)
         elif outputs:  # otherwise it asked for no computation
             size = sum(bytes_of(array) for each in outputs for array in each.values())
-            if size <= AT_ONCE_BYTES:
+            if size <= _AT_ONCE_BYTES:
                 self._add(sent.comparison, outputs)
             else:
                 self._add_later(sent.comparison, outputs, size)

@@ -86,7 +86,8 @@ class RestApp:
 
     def _page(self, scope: Scope) -> RestResponse:
         path, monitor = scope["path"], self._backend.monitor
-        if path == ANSWERS_PATH and monitor is not None:
+        is_extended = self._backend.dialect.lists_models
+        if path == ANSWERS_PATH and monitor is not None and is_extended:
             return RestResponse(200, monitor.answers.since(scope["query_string"]))
         if path == "/livez":
             return RestResponse(200, b"ok", b"text/plain")
