@@ -26,6 +26,7 @@ _SUFFIX = "...TRUNCATED"
 _FOREVER_S = 1e9
 _RELATED = ("traceparent", "tracestate", COMPARISON_HEADER)
 """Fields of a `Correlation`."""
+_RELATED_NAMES = frozenset(_RELATED)
 
 
 Method = Callable[[Any, RequestContext], Awaitable[bytes]]
@@ -162,5 +163,6 @@ def _model_name(asked: Any) -> str:
 
 
 def _correlation(context: Any) -> Correlation | None:
-    sent = {key: value for key, value in context.invocation_metadata() or () if key in _RELATED}
+    metadata = context.invocation_metadata() or ()
+    sent = {key: value for key, value in metadata if key in _RELATED_NAMES}
     return Correlation(*map(sent.get, _RELATED)) if sent else None
