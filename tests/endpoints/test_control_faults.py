@@ -66,7 +66,7 @@ def test_kills_of_the_control_plane_at_random_moments_change_nothing(
     moments = random.Random(SEED)
     before, number = processes(endpoints, endpoint, 1), endpoint.revision.number
     with Load(endpoint, 3, by_grpc=3) as load:
-        for _ in range(8):
+        for _ in range(5):
             pids = endpoints.kill_control()
             until(lambda pids=pids: endpoints.pids(SERVICE) not in ([], pids))  # type: ignore[misc]
             time.sleep(moments.uniform(0, 3))
@@ -89,7 +89,7 @@ def test_a_deployment_survives_kills_of_the_control_plane_at_random_moments(
         for version in (2, 1, 2):
             endpoints.deploy(f"digits/{version}", wait=False)
             number += 1
-            for _ in range(3):
+            for _ in range(2):
                 time.sleep(moments.uniform(0, 3))
                 endpoints.kill_control()
             endpoint.wait()
