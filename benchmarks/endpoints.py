@@ -20,10 +20,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -189,29 +189,12 @@ class Bench:
         """Compare requests per second as fast as they are answered."""
         connections = 8 * replicas
         with self._deployed(case, replicas) as (endpoint, urls):
-
-            def gate(_: str) -> Sample:
-                return _load.rest(self._target(case, endpoint.url), connections, self._seconds)
-
-            def bare(_: str) -> Sample:
-                found: list[Sample] = []
-                threads = [
-                    threading.Thread(
-                        target=lambda url=url: found.append(
-                            _load.rest(
-                                self._target(case, url), connections // replicas, self._seconds
-                            )
-                        )
-                    )
-                    for url in urls
-                ]
-                for thread in threads:
-                    thread.start()
-                for thread in threads:
-                    thread.join()
-                return Sample(sum(each.rate for each in found), 0, 0)
-
-            pairs = [(gate(""), bare("")) for _ in range(self._rounds + 1)][1:]
+            # As many load generators on either side.
+            gates = [endpoint.url] * replicas
+            pairs = [
+                (self._together(case, gates, connections), self._together(case, urls, connections))
+                for _ in range(self._rounds + 1)
+            ][1:]
         ratio = statistics.median(one.rate / other.rate for one, other in pairs)
         ray = self._of_ray(lambda ray: ray.throughput(case, replicas, connections))
         words = ("one", "two")[replicas - 1]
@@ -225,6 +208,15 @@ class Bench:
                 ray if isinstance(ray, str) else f"{ray.rate:.0f}",
             )
         ]
+
+    def _together(self, case: str, urls: list[str], connections: int) -> Sample:
+        """Return requests per second of several load generators, one for each address."""
+        share = connections // len(urls)
+        with ThreadPoolExecutor(len(urls)) as pool:
+            found = pool.map(
+                lambda url: _load.rest(self._target(case, url), share, self._seconds), urls
+            )
+            return Sample(sum(each.rate for each in found), 0, 0)
 
     def cold_start(self, case: str) -> list[Row]:
         """Compare the first answer of an endpoint at zero with that of a new bare server."""

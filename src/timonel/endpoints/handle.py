@@ -338,12 +338,20 @@ def record(workspace: Workspace, spec: EndpointSpec, cause: str, after: int | No
         after: Number of the revision that it changes; None for a new endpoint.
 
     Raises:
-        EngineError: Another command changed the endpoint meanwhile.
+        EngineError: Another command changed the endpoint meanwhile, or the revision is recorded but
+            the control plane, which carries it out, cannot be started.
     """
     with locked(workspace):
         folder = EndpointFolder(workspace.endpoints / spec.name)
         revision = folder.add(spec, cause, after=after or 0)
-        run_control(workspace, engine_of(workspace))
+        try:
+            run_control(workspace, engine_of(workspace))
+        except EngineError as error:
+            raise EngineError(
+                f"revision {revision.number} of {spec.name} is recorded, but nothing carries it "
+                f"out: {error}",
+                hint="start the control plane with 'timonel endpoints start'",
+            ) from error
     return revision
 
 
