@@ -303,11 +303,13 @@ class Controller:
     async def _release(self) -> None:
         """Release requests to services whose replicas Envoy knows."""
         for name in self.activator.held:
-            service = self._services.get(name)
-            if service is None or not service.ready:
+            if name not in self._services:
                 continue
-            if await asyncio.to_thread(self._gateway.knows, service):
-                self.activator.release(name)
+            # Read again: the turn may have taken a second, in which a replica has ended.
+            with contextlib.suppress(NotFoundError):
+                service = await asyncio.to_thread(self._engine.service, name)
+                if service.ready and await asyncio.to_thread(self._gateway.knows, service):
+                    self.activator.release(name)
 
     def _publish(self, endpoint: Endpoint, now: float) -> None:
         with endpoint.faults.of("status"):
