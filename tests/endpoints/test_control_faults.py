@@ -146,7 +146,7 @@ def test_requests_are_answered_without_the_gateways_admin_socket(
     endpoints: Endpoints, endpoint: Endpoint
 ) -> None:
     endpoints.to_zero(endpoint)
-    sockets = runtime_dir(endpoints.workspace.root)
+    sockets = runtime_dir(endpoints.workspace.endpoints)
     with ThreadPoolExecutor(20) as pool:
         with stopped(endpoints.supervisor(service_name("digits", 1))):
             held = [pool.submit(predict, endpoint) for _ in range(20)]

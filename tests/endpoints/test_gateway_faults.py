@@ -272,7 +272,7 @@ def test_a_removed_socket_of_the_activator_is_created_again(
     endpoints: Endpoints, endpoint: Endpoint
 ) -> None:
     endpoints.to_zero(endpoint)
-    path = runtime_dir(endpoints.workspace.root) / "activator.sock"
+    path = runtime_dir(endpoints.workspace.endpoints) / "activator.sock"
     path.unlink()
     until(path.exists, 10)
     assert versions_of([predict(endpoint) for _ in range(3)]) == {"1": 3}

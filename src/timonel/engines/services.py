@@ -119,8 +119,16 @@ class ServiceSpec(Requested):
     @property
     def template(self) -> str:
         """Digest of everything except the number of replicas."""
+        return self._digest_without({"replicas"})
+
+    @property
+    def digest(self) -> str:
+        """Digest of everything except the number of replicas and the revision number."""
+        return self._digest_without({"replicas", "revision"})
+
+    def _digest_without(self, fields: set[str]) -> str:
         # Without defaults: a later release may add fields.
-        body = self.model_dump(mode="json", exclude={"replicas"}, exclude_defaults=True)
+        body = self.model_dump(mode="json", exclude=fields, exclude_defaults=True)
         return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
@@ -190,6 +198,7 @@ class ServiceStatus(Observed):
     """Observed status of a service.
 
     Attributes:
+        digest: `ServiceSpec.digest` of the specification that was applied last.
         requested: Requested number of replicas.
         replicas: Replicas of all revisions, oldest first.
         message: Why the service is down or unresponsive.
@@ -197,6 +206,7 @@ class ServiceStatus(Observed):
 
     name: str
     revision: int
+    digest: str = ""
     state: ServiceState
     requested: int
     replicas: tuple[ReplicaStatus, ...] = ()

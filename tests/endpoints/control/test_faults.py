@@ -28,7 +28,11 @@ def test_an_error_that_lasts_is_logged_once(caplog: pytest.LogCaptureFixture) ->
     assert len(caplog.records) == 2
 
 
-def test_other_errors_are_not_hidden() -> None:
+def test_a_defect_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     faults = Faults("digits")
-    with pytest.raises(ValueError, match="a bug"), faults.of("scale"):
-        raise ValueError("a bug")
+    for _ in range(2):
+        with faults.of("scale"):
+            raise ValueError("a bug")
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert faults.message == "internal error (scale): ValueError: a bug"

@@ -6,13 +6,14 @@ from timonel.endpoints.control.plan import (
     Plan,
     initial_replicas,
     plan,
-    route,
-    service_specs,
+    ready_addresses,
+    service_spec,
     services_by_version,
 )
 from timonel.endpoints.folder import EndpointStatus, Revision
+from timonel.endpoints.gateway.parts import Route
 from timonel.endpoints.spec import EndpointSpec, Traffic
-from timonel.engines import ReplicaStatus, ServiceState, ServiceStatus
+from timonel.engines import ReplicaStatus, ServiceSpec, ServiceState, ServiceStatus
 
 ADDRESSES = {"http": "127.0.0.1:1", "grpc": "127.0.0.1:2"}
 
@@ -54,14 +55,18 @@ def services(*each: ServiceStatus) -> dict[int, ServiceStatus]:
 def planned(
     changes: list[Revision], status: EndpointStatus, running: dict[int, ServiceStatus]
 ) -> Plan:
-    return plan(changes, status, running, service_specs(changes, "/w", {}))
+    def spec_of(revision: Revision, version: int) -> ServiceSpec:
+        return service_spec(revision.spec, version, "/w", {})
+
+    routed = next((each for each in changes if each.number == status.routed), None)
+    return plan(changes[-1], routed, status.proved, running, spec_of)
 
 
 def test_the_first_revision_gets_the_traffic_at_once() -> None:
     found = planned(revisions(spec({1: 100})), EndpointStatus(), {})
     assert (found.routed, found.proved, list(found.services)) == (1, (), [1])
     made = found.services[1]
-    assert (made.name, made.revision) == ("digits-v1", 1)
+    assert made.name == "digits-v1"
     assert made.args[:3] == ("--workspace", "/w", "serve")
 
 
@@ -82,21 +87,25 @@ def test_a_version_at_zero_replicas_stays_proved() -> None:
     assert (found.routed, found.proved) == (2, (1, 2))
 
 
+def digests(*specs: EndpointSpec) -> list[str]:
+    return [service_spec(each, 1, "/w", {}).digest for each in specs]
+
+
 def test_a_rollback_keeps_the_service() -> None:
     first, second = spec({1: 100}), spec({1: 100}, server_args=("--max-body", "1KiB"))
-    changed = planned(revisions(first, second), EndpointStatus(routed=1), {})
-    assert changed.services[1].revision == 2
-    rolled = planned(revisions(first, second, first), EndpointStatus(routed=2), {})
-    before = planned(revisions(first), EndpointStatus(), {})
-    assert rolled.services == before.services
+    changes = revisions(first, second, first)
+    before, changed, rolled = (
+        planned(changes[:count], EndpointStatus(routed=count - 1), {}).services[1].digest
+        for count in (1, 2, 3)
+    )
+    assert before == rolled != changed
 
 
 def test_traffic_and_scaling_do_not_replace_replicas() -> None:
-    changes = revisions(
+    first, *others = digests(
         spec({1: 100}), spec({1: 90, 2: 10}), spec({1: 10, 2: 90}, limits={"max_held": 5})
     )
-    found = planned(changes, EndpointStatus(routed=3, proved=(1, 2)), {})
-    assert [each.revision for each in found.services.values()] == [1, 2]
+    assert others == [first, first]
 
 
 def test_a_server_argument_is_not_expanded() -> None:
@@ -116,13 +125,9 @@ def test_a_new_version_starts_with_its_share_of_the_replicas() -> None:
 
 def test_routes_have_the_ready_replicas_of_all_services() -> None:
     running = services(service(1, 2), service(2, 0), service(3, 1))
-    found = route(spec({2: 100}), Traffic(percent={1: 100}), running)
-    assert {version: len(ready["http"]) for version, ready in found.ready.items()} == {
-        1: 2,
-        2: 0,
-        3: 1,
-    }
-    assert found.ready[3]["grpc"] == ("127.0.0.1:2",)
+    found = ready_addresses(Route(spec({2: 100}), Traffic(percent={1: 100})), running)
+    assert {version: len(ready["http"]) for version, ready in found.items()} == {1: 2, 2: 0, 3: 1}
+    assert found[3]["grpc"] == ("127.0.0.1:2",)
 
 
 def test_services_of_an_endpoint_with_a_longer_name_are_not_its_own() -> None:

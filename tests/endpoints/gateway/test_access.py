@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-from pathlib import Path
-
-from timonel.endpoints.gateway.access import access_filters, configured_secrets
-from timonel.endpoints.gateway.listeners import endpoint_listener
-from timonel.endpoints.gateway.parts import Places, Route, Secrets
-from timonel.endpoints.spec import Access, EndpointSpec, Jwt, Tls, Traffic
+from timonel.endpoints.gateway.access import access_filters
+from timonel.endpoints.gateway.parts import Secrets
+from timonel.endpoints.spec import Access, Jwt, Tls
 
 ACCESS = Access(
     api_keys="/keys",
@@ -25,18 +22,3 @@ def test_tokens_need_an_expiry() -> None:
 def test_without_keys_the_filter_stays() -> None:
     found, _ = access_filters(ACCESS, Secrets())
     assert found["typed_config"]["credentials"] == []
-
-
-def test_secrets_are_found_in_the_configuration() -> None:
-    def listeners(access: Access) -> dict[str, object]:
-        traffic = Traffic(percent={1: 100})
-        spec = EndpointSpec(name="digits", model="m", traffic=traffic, port=1, access=access)
-        made = endpoint_listener(
-            Route(spec, traffic, secrets=SECRETS), Places(Path("/c"), Path("/a"))
-        )
-        return {"resources": [{"name": "_hold"}, made]}
-
-    assert configured_secrets(listeners(ACCESS), "digits") == SECRETS
-    assert configured_secrets(listeners(Access()), "digits") == Secrets()
-    assert configured_secrets(listeners(ACCESS), "other") == Secrets()
-    assert configured_secrets({}, "digits") == Secrets()

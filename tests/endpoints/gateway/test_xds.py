@@ -111,7 +111,7 @@ def test_some_requests_of_a_compared_version_are_copied(sticky: dict[str, str] |
         (added,) = copied["request_headers_to_add"]
         assert added["header"] == {"key": "x-timonel-comparison", "value": "%UNIQUE_ID%"}
         (policy,) = copied["route"].pop("request_mirror_policies")
-        assert policy["cluster"] in ("digits-v1-http-ready", "digits-v1-grpc-ready")
+        assert policy["cluster"] in ("digits-v1-http-copies", "digits-v1-grpc-copies")
         # The others get the same answer, and no ID that the client chose.
         assert (plain["match"], plain["route"]) == (copied["match"], copied["route"])
         assert plain["request_headers_to_remove"] == ["x-timonel-comparison"]
@@ -126,7 +126,7 @@ def test_requests_are_copied_besides_shadow_traffic() -> None:
     made = files([replace(route(traffic), compared=(1, 2))], PLACES)
     copies = found(made["routes-digits"], "request_mirror_policies")
     assert [[each["cluster"] for each in policies] for policies in copies] == [
-        [f"digits-v{version}-{protocol}-ready" for version in versions]
+        [f"digits-v{version}-{protocol}-copies" for version in versions]
         for protocol in ("grpc", "http")
         for versions in ((2, 3), (3,))
     ]
@@ -141,7 +141,16 @@ def test_replicas_come_before_the_activator() -> None:
     (only,) = made["digits-v2-http"]["resources"][0]["endpoints"]
     assert only["priority"] == 0
     assert found(only, "server_listener_name") == ["_hold"]
-    assert made["digits-v2-http-ready"]["resources"][0]["endpoints"] == []
+    (released,) = made["digits-v2-http-released"]["resources"][0]["endpoints"]
+    assert found(released, "server_listener_name") == ["_hold"]
+    assert not any(name.endswith("-copies") for name in made)
+
+
+def test_nothing_waits_in_a_cluster_of_copies() -> None:
+    traffic = Traffic.model_validate({"percent": {1: 100}, "shadow": {"version": 2}})
+    made = files([route(traffic)], PLACES)
+    assert made["digits-v2-http-copies"]["resources"][0]["endpoints"] == []
+    assert "digits-v1-http-copies" not in made
 
 
 def test_the_configuration_does_not_change_by_itself() -> None:

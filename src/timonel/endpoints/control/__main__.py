@@ -54,7 +54,7 @@ def main(location: str, port: int) -> None:
     engine = get_service_engine(None, workspace)
     # A second one, started by hand, waits here and gives up.
     with exclusive(workspace.endpoints / "controller.lock", timeout_s=_LOCK_TIMEOUT_S):
-        controller = Controller(workspace, engine, runtime_dir(workspace.root))
+        controller = Controller(workspace, engine, runtime_dir(workspace.endpoints))
         console = Console(workspace.endpoints, controller.recent_loads)
         try:
             bound = (bind("127.0.0.1", port, "health"), bind_pages(workspace.endpoints))

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from timonel.endpoints.control.warm import warm_environment, warm_service
 from timonel.endpoints.folder import list_endpoints
 from timonel.endpoints.gateway.process import SERVICE as GATEWAY
 from timonel.endpoints.spec import service_name
-from timonel.engines import ServiceEngine, ServiceState, ServiceStatus
+from timonel.engines import ServiceEngine, ServiceSpec, ServiceState, ServiceStatus
 from timonel.errors import NotFoundError
 from timonel.storage import Workspace, exclusive
 
@@ -109,9 +109,8 @@ class Controller:
         self._gateway.observe(self._services.get(GATEWAY))
         self._find_endpoints()
         for endpoint in list(self._endpoints.values()):
-            endpoint.services = services_by_version(endpoint.name, found)
             with endpoint.faults.of("apply"):
-                await self._apply(endpoint, now)
+                await self._apply(endpoint, services_by_version(endpoint.name, found), now)
         # With a full disk, say, Envoy goes on with what it has.
         with self._faults.of("files"):
             self._configure_gateway(now)
@@ -142,38 +141,40 @@ class Controller:
         for name in self._endpoints.keys() - found.keys():
             del self._endpoints[name]
         for name in found.keys() - self._endpoints.keys():
-            self._endpoints[name] = Endpoint(
-                found[name],
-                self._workspace,
-                warm_environment(self._sockets),
-                self._gateway.configured_secrets(name),
-            )
+            env = warm_environment(self._workspace.endpoints)
+            before = self._gateway.route(name)
+            self._endpoints[name] = Endpoint(found[name], self._workspace, env, before)
 
-    async def _apply(self, endpoint: Endpoint, now: float) -> None:
+    async def _apply(
+        self, endpoint: Endpoint, services: Mapping[int, ServiceStatus], now: float
+    ) -> None:
         """Create, change and delete the services of an endpoint."""
         if endpoint.folder.is_deleted:
-            endpoint.plan = None
-            await self._delete(endpoint.services.values())
-            if not endpoint.services:
+            endpoint.end()
+            await self._delete(services.values())
+            if not services:
                 endpoint.folder.remove()
                 del self._endpoints[endpoint.name]
             return
-        if endpoint.refresh():
+        if endpoint.refresh(services, now):
             logger.info("%s: revision %d gets the traffic", endpoint.name, endpoint.status.routed)
             self._publish(endpoint, now)
         assert endpoint.plan is not None
         for version, spec in endpoint.plan.services.items():
-            before = endpoint.services.get(version)
-            if before is None:
-                size = initial_replicas(endpoint.latest.spec, version, endpoint.services)
-                sized = spec.model_copy(update={"replicas": size})
-                await asyncio.to_thread(self._engine.apply, sized)
-            elif before.state is ServiceState.DELETING:
-                continue  # created anew once it is gone
-            elif before.state is not ServiceState.ACTIVE or before.revision != spec.revision:
-                await asyncio.to_thread(self._engine.apply, spec)
+            with endpoint.faults.of(f"apply {version}"):
+                await self._apply_version(endpoint, version, spec)
         await self._delete(endpoint.obsolete(now))
-        endpoint.find_scalers(now)
+
+    async def _apply_version(self, endpoint: Endpoint, version: int, spec: ServiceSpec) -> None:
+        before = endpoint.services.get(version)
+        if before is None:
+            size = initial_replicas(endpoint.latest.spec, version, endpoint.services)
+            sized = spec.model_copy(update={"replicas": size})
+            await asyncio.to_thread(self._engine.apply, sized)
+        elif before.state is ServiceState.DELETING:
+            return  # created anew once it is gone
+        elif before.state is not ServiceState.ACTIVE or before.digest != spec.digest:
+            await asyncio.to_thread(apply_current, self._engine, spec, before)
 
     async def _delete(self, services: Iterable[ServiceStatus]) -> None:
         for service in services:
@@ -236,7 +237,7 @@ class Controller:
     async def _roll(self, now: float) -> None:
         """Take a step of each rollout."""
         views = [
-            View(each.folder, tuple(each.revisions), each.status)
+            View(each.folder, each.latest, each.revision, each.status)
             for each in self._endpoints.values()
             if each.plan is not None
         ]
@@ -308,7 +309,8 @@ class Controller:
             # Read again: the turn may have taken a second, in which a replica has ended.
             with contextlib.suppress(NotFoundError):
                 service = await asyncio.to_thread(self._engine.service, name)
-                if service.ready and await asyncio.to_thread(self._gateway.knows, service):
+                is_known = await asyncio.to_thread(self._gateway.knows, service)
+                if service.ready and is_known:
                     self.activator.release(name)
 
     def _publish(self, endpoint: Endpoint, now: float) -> None:

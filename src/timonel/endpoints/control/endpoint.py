@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from timonel.endpoints.control.faults import Faults
-from timonel.endpoints.control.plan import Plan, plan, route, service_specs
+from timonel.endpoints.control.plan import Plan, plan, ready_addresses, service_spec
 from timonel.endpoints.control.scaling import Scaler
 from timonel.endpoints.control.warm import uses_tensorflow
 from timonel.endpoints.control.watched_files import AccessFiles
@@ -14,6 +14,7 @@ from timonel.endpoints.folder import EndpointFolder, Revision, VersionStatus
 from timonel.endpoints.gateway.parts import Route, Secrets
 from timonel.endpoints.spec import service_name
 from timonel.engines import ServiceSpec, ServiceStatus
+from timonel.errors import CorruptError
 from timonel.storage import Workspace
 
 _SETTLE_S = 2.0
@@ -27,7 +28,7 @@ class Endpoint:
         folder: Its documents.
         workspace: The workspace.
         env: Environment variables of replicas.
-        secrets: What the gateway has.
+        before: What the gateway has of it; None if it has nothing.
     """
 
     def __init__(
@@ -35,12 +36,11 @@ class Endpoint:
         folder: EndpointFolder,
         workspace: Workspace,
         env: Mapping[str, str],
-        secrets: Secrets,
+        before: Route | None,
     ) -> None:
         self.folder = folder
         self.name = folder.name
         self.status = folder.status()
-        self.revisions: list[Revision] = []
         self.services: dict[int, ServiceStatus] = {}
         self.scalers: dict[int, Scaler] = {}
         self.plan: Plan | None = None
@@ -48,39 +48,73 @@ class Endpoint:
         self.faults = Faults(folder.name)
         self._workspace = workspace
         self._env = env
-        self._files = AccessFiles(secrets)
+        self._before = before
+        self._files = AccessFiles(before.secrets if before else Secrets())
+        self._latest: Revision | None = None
+        self._numbers: list[int] = []
+        self._revisions: dict[int, Revision] = {}
         self._specs: dict[tuple[int, int], ServiceSpec] = {}
         self._obsolete: dict[int, float] = {}
 
     @property
     def latest(self) -> Revision:
-        """The latest revision."""
-        return self.revisions[-1]
+        """The latest revision that can be read."""
+        assert self._latest is not None
+        return self._latest
 
     @property
     def routed(self) -> Revision | None:
         """The revision whose traffic applies."""
-        found = (each for each in self.revisions if each.number == self.status.routed)
-        return next(found, None)
+        return self._revisions.get(self.status.routed)
 
-    def refresh(self) -> bool:
-        """Read new revisions and plan; return whether other traffic applies now.
+    def revision(self, number: int) -> Revision | None:
+        """Return a revision; None if there is none, or it cannot be read."""
+        with self.faults.of(f"revision {number}"):
+            if number in self._numbers and number not in self._revisions:
+                self._revisions[number] = self.folder.revision(number)
+        return self._revisions.get(number)
+
+    def refresh(self, services: Mapping[int, ServiceStatus], now: float) -> bool:
+        """Plan, with new revisions; return whether other traffic applies now.
+
+        Without its latest revision, that whose traffic applies stays.
+
+        Args:
+            services: Services by version.
+            now: The time in seconds since the epoch.
 
         Raises:
-            CorruptError: A document is damaged.
-            InputError: A document cannot be read.
+            CorruptError: Neither can be read.
         """
-        known = len(self.revisions)
-        self.revisions += [self.folder.revision(n) for n in self.folder.numbers()[known:]]
-        if len(self.revisions) > known:
-            self._specs = service_specs(self.revisions, self._workspace.uri, self._env)
-            self.is_warmed = uses_tensorflow(self.latest.spec, self._workspace)
-        self.plan = planned = plan(self.revisions, self.status, self.services, self._specs)
+        self.services = dict(services)
+        self._numbers = self.folder.numbers()
+        self._revisions = {n: r for n, r in self._revisions.items() if n in self._numbers}
+        latest = self.revision(self._numbers[-1]) if self._numbers else None
+        routed = self.revision(self.status.routed)
+        latest = latest or routed
+        if latest is None:
+            raise CorruptError(f"no revision of {self.name} can be read")
+        if latest is not self._latest:
+            self._latest, self._specs = latest, {}
+            self.is_warmed = uses_tensorflow(latest.spec, self._workspace)
+        planned = plan(latest, routed, self.status.proved, self.services, self._spec_of)
         before = (self.status.routed, self.status.proved)
+        self.plan = planned
         self.status = self.status.model_copy(
             update={"routed": planned.routed, "proved": planned.proved, "message": planned.message}
         )
+        self._find_scalers(now)
         return before != (planned.routed, planned.proved)
+
+    def end(self) -> None:
+        """Let the gateway accept no more requests: the endpoint is to be deleted."""
+        self.plan, self._before = None, None
+
+    def _spec_of(self, revision: Revision, version: int) -> ServiceSpec:
+        key = (revision.number, version)
+        if key not in self._specs:
+            self._specs[key] = service_spec(revision.spec, version, self._workspace.uri, self._env)
+        return self._specs[key]
 
     def obsolete(self, now: float) -> list[ServiceStatus]:
         """Return the services to delete: without traffic, and Envoy had the time to notice."""
@@ -90,7 +124,7 @@ class Endpoint:
         due = [each for each, since in self._obsolete.items() if now - since >= _SETTLE_S]
         return [self.services[version] for version in due]
 
-    def find_scalers(self, now: float) -> None:
+    def _find_scalers(self, now: float) -> None:
         """Have an autoscaler for each version, with the latest policy."""
         assert self.plan is not None
         versions = self.plan.services.keys()
@@ -117,9 +151,12 @@ class Endpoint:
         return made
 
     def route(self, now: float) -> Route | None:
-        """Return what the gateway needs; None if it must not accept requests yet."""
+        """Return what the gateway needs; None if it must not accept requests."""
         if self.plan is None or self.routed is None:
-            return None
+            # Nothing can be read: what applied before stays, with the replicas of today.
+            if self._before is None:
+                return None
+            return replace(self._before, ready=ready_addresses(self._before, self.services))
         spec = self.latest.spec
         needed = list(self._files.needed(spec.access))
         for files, paths in needed:
@@ -127,8 +164,8 @@ class Endpoint:
                 files.refresh(paths, now)
         if any(files.current is None for files, _ in needed):
             return None
-        found = route(spec, self.routed.spec.traffic, self.services)
-        return replace(found, secrets=self._files.secrets)
+        found = Route(spec, self.routed.spec.traffic, secrets=self._files.secrets)
+        return replace(found, ready=ready_addresses(found, self.services))
 
     def publish(self, now: float, held: Mapping[str, int], rejected: str | None) -> None:
         """Write the status.

@@ -37,5 +37,11 @@ class Faults:
             if text not in self._current.values():
                 logger.error("%s: %s", self._name, text)  # noqa: TRY400 - not of this program
             self._current[step] = text
+        except Exception as error:
+            # A defect that concerns one endpoint must not stop the others.
+            text = f"internal error ({step}): {type(error).__name__}: {error}"
+            if text not in self._current.values():
+                logger.exception("%s: %s", self._name, step)
+            self._current[step] = text
         else:
             self._current.pop(step, None)

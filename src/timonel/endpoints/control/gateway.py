@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 from timonel.endpoints.control.samples import replica_key
 from timonel.endpoints.control.service import apply_current
-from timonel.endpoints.gateway.access import configured_secrets
 from timonel.endpoints.gateway.files import ConfigFiles
-from timonel.endpoints.gateway.parts import PROTOCOLS, Places, Route, Secrets, ready_cluster
+from timonel.endpoints.gateway.parts import PROTOCOLS, Places, Route, cluster_name
 from timonel.endpoints.gateway.process import Admin, gateway_service
 from timonel.endpoints.gateway.xds import bootstrap, files
 from timonel.engines import ReplicaStatus, ServiceEngine, ServiceStatus
 
 _MAX_CONNECTIONS = 50_000
+_STORED = "_routes"
+"""File with all routes, for the next control plane."""
+_ROUTES = TypeAdapter(list[Route])
 _SETTLE_S = 2.0
 """Time in which Envoy reads a changed file, where it cannot be asked."""
 
@@ -37,15 +42,20 @@ class Gateway:
         self._places = Places(config, self.activator_socket)
         self._files = ConfigFiles(config)
         self._routes: list[Route] | None = None
+        self._known: dict[str, Route] = {}
+        # What another release wrote may be unreadable.
+        with contextlib.suppress(ValidationError):
+            stored = self._files.read(_STORED).get("routes", [])
+            self._known = {each.spec.name: each for each in _ROUTES.validate_python(stored)}
         self._service: ServiceStatus | None = None
 
     def observe(self, service: ServiceStatus | None) -> None:
         """Take note of the status of Envoy's service; None without one."""
         self._service = service
 
-    def configured_secrets(self, endpoint: str) -> Secrets:
-        """Return the secrets of an endpoint that Envoy has."""
-        return configured_secrets(self._files.read("listeners"), endpoint)
+    def route(self, endpoint: str) -> Route | None:
+        """Return what was written of an endpoint last, also by an earlier process."""
+        return self._known.get(endpoint)
 
     def write(self, routes: Sequence[Route]) -> None:
         """Write the configuration.
@@ -55,8 +65,10 @@ class Gateway:
         """
         if routes != self._routes:
             self._routes = None
-            self._files.write(files(routes, self._places))
+            stored = {_STORED: {"routes": _ROUTES.dump_python(list(routes), mode="json")}}
+            self._files.write(files(routes, self._places) | stored)
             self._routes = list(routes)
+            self._known = {each.spec.name: each for each in routes}
 
     async def run(self) -> None:
         """Start Envoy unless it runs.
@@ -79,9 +91,9 @@ class Gateway:
     def knows(self, service: ServiceStatus) -> bool:
         """Return whether Envoy knows a ready replica of a service."""
         for admin in self.admins.values():
-            hosts = [admin.healthy_hosts(ready_cluster(service.name, each)) for each in PROTOCOLS]
-            if all(hosts):
-                return True
+            hosts = [admin.healthy_hosts(cluster_name(service.name, each)) for each in PROTOCOLS]
+            if all(each is not None and each > 1 for each in hosts):
+                return True  # the activator counts as one
             if None in hosts:
                 # Without its admin socket, Envoy still reads its files within a moment.
                 return any(time.time() - each.since > _SETTLE_S for each in service.ready)

@@ -7,12 +7,12 @@ a ready replica, so a version that cannot be loaded interrupts nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from timonel.endpoints.folder import EndpointStatus, Revision
+from timonel.endpoints.folder import Revision
 from timonel.endpoints.gateway.parts import PROTOCOLS, Protocol, Route
-from timonel.endpoints.spec import EndpointSpec, Traffic, service_name, version_of
+from timonel.endpoints.spec import EndpointSpec, service_name, version_of
 from timonel.engines import HealthCheck, ServiceSpec, ServiceStatus
 
 DRAIN_S = 30.0
@@ -37,43 +37,41 @@ class Plan:
 
 
 def plan(
-    revisions: Sequence[Revision],
-    status: EndpointStatus,
+    latest: Revision,
+    routed: Revision | None,
+    proved: Collection[int],
     services: Mapping[int, ServiceStatus],
-    specs: Mapping[tuple[int, int], ServiceSpec],
+    spec_of: Callable[[Revision, int], ServiceSpec],
 ) -> Plan:
     """Return what the services and the traffic of an endpoint should be.
 
     Args:
-        revisions: All revisions, oldest first.
-        status: The last published status.
+        latest: The latest revision.
+        routed: The revision whose traffic applies; None before the first.
+        proved: Versions that have had a ready replica.
         services: Services by version.
-        specs: Specifications of services by revision and version; see `service_specs`.
+        spec_of: Returns the service of a version in a revision; see `service_spec`.
     """
-    latest = revisions[-1]
-    routed = next((each for each in revisions if each.number == status.routed), None)
     needed = dict.fromkeys(latest.spec.traffic.versions, latest)
     if routed is not None:
         # Versions that still get requests; with the latest settings where both have them.
         needed = dict.fromkeys(routed.spec.traffic.versions, routed) | needed
-    proved = tuple(
+    found = tuple(
         version
         for version in sorted(needed)
-        if version in status.proved or has_ready(services.get(version))
+        if version in proved or has_ready(services.get(version))
     )
     wanted = latest.spec.traffic.versions
-    missing = [version for version in wanted if version not in proved]
+    missing = [version for version in wanted if version not in found]
     if routed is None or not missing:
         # Without earlier traffic there is nothing to protect; requests wait for a replica.
         routed, message = latest, None
     else:
         message = "; ".join(_progress(version, services.get(version)) for version in missing)
-    if not missing and routed is latest:
+    if not missing and routed.number == latest.number:
         needed = dict.fromkeys(wanted, latest)
-    planned = {
-        version: specs[revision.number, version] for version, revision in sorted(needed.items())
-    }
-    return Plan(planned, routed.number, tuple(v for v in proved if v in needed), message)
+    planned = {version: spec_of(revision, version) for version, revision in sorted(needed.items())}
+    return Plan(planned, routed.number, tuple(v for v in found if v in needed), message)
 
 
 def services_by_version(
@@ -113,32 +111,17 @@ def initial_replicas(
     return max(1, spec.scaling.clamp(wanted))
 
 
-def service_specs(
-    revisions: Iterable[Revision], workspace: str, env: Mapping[str, str]
-) -> dict[tuple[int, int], ServiceSpec]:
-    """Return the services of an endpoint by revision and version.
-
-    The revision number of a service is that of the endpoint's first revision that had it so;
-    therefore a rollback keeps the replicas that still run.
+def service_spec(
+    spec: EndpointSpec, version: int, workspace: str, env: Mapping[str, str]
+) -> ServiceSpec:
+    """Return the service of a version.
 
     Args:
-        revisions: All revisions, oldest first.
+        spec: The endpoint.
+        version: The version.
         workspace: URI of the workspace.
         env: Environment variables of replicas.
     """
-    first: dict[str, int] = {}
-    specs = {}
-    for revision in revisions:
-        for version in revision.spec.traffic.versions:
-            spec = _service(revision.spec, version, workspace, env)
-            number = first.setdefault(spec.template, revision.number)
-            specs[revision.number, version] = spec.model_copy(update={"revision": number})
-    return specs
-
-
-def _service(
-    spec: EndpointSpec, version: int, workspace: str, env: Mapping[str, str]
-) -> ServiceSpec:
     listen = ("--host", "$(HOST)", "--rest-port", "$(PORT_HTTP)", "--grpc-port", "$(PORT_GRPC)")
     return ServiceSpec(
         name=service_name(spec.name, version),
@@ -161,22 +144,23 @@ def _service(
     )  # fmt: skip
 
 
-def route(latest: EndpointSpec, traffic: Traffic, services: Mapping[int, ServiceStatus]) -> Route:
-    """Return an endpoint as the gateway needs it.
+def ready_addresses(
+    route: Route, services: Mapping[int, ServiceStatus]
+) -> dict[int, dict[Protocol, tuple[str, ...]]]:
+    """Return the addresses of ready replicas by version and protocol.
 
     Args:
-        latest: Specification of the latest revision.
-        traffic: The traffic that applies.
+        route: An endpoint as the gateway needs it.
         services: Services by version.
     """
     # Those of services that are about to end, too: Envoy may still send requests there.
-    versions = sorted({*latest.traffic.versions, *traffic.versions, *services})
+    known = (route.spec.traffic.versions, route.traffic.versions, services)
     ready: dict[int, dict[Protocol, tuple[str, ...]]] = {}
-    for version in versions:
+    for version in sorted({version for versions in known for version in versions}):
         service = services.get(version)
         replicas = service.ready if service is not None else ()
         ready[version] = {
             protocol: tuple(replica.addresses[protocol] for replica in replicas)
             for protocol in PROTOCOLS
         }
-    return Route(latest, traffic, ready)
+    return ready

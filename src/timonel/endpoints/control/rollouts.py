@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from timonel.endpoints.control.faults import Faults
@@ -36,12 +36,14 @@ class View:
 
     Attributes:
         folder: Its documents.
-        revisions: All revisions, oldest first.
+        latest: Its latest revision.
+        revision: Returns a revision by number; None if there is none.
         status: Its status.
     """
 
     folder: EndpointFolder
-    revisions: Sequence[Revision]
+    latest: Revision
+    revision: Callable[[int], Revision | None]
     status: EndpointStatus
 
 
@@ -158,23 +160,22 @@ class _Runner:
             TimonelError: A document cannot be read or written; the next call tries again.
         """
         assert self._documents is not None
-        rollout, latest, status = self._documents.rollout(), view.revisions[-1], view.status
+        rollout, latest, status = self._documents.rollout(), view.latest, view.status
         counts = dict(counts)
         for version in self.compared or ():
             new = answers.get(service_name(self._folder.name, version), ())
             counts[rollout.to] += self._pairs.add(now, version, new)
         before = self._state or begin(rollout)
-        causes = {each.number: each.cause for each in view.revisions}
-        seen = Seen(
-            latest.number, causes.get(before.revision, ""), status.routed, status.message, counts
-        )
+        made = view.revision(before.revision)
+        cause = "" if made is None else made.cause
+        seen = Seen(latest.number, cause, status.routed, status.message, counts)
         shift, state = decide(now, rollout, before, seen)
         if state != self._state:
             self._documents.write_state(state)
             if state.phase != before.phase:
                 logger.info("%s: rollout %s: %s", self._folder.name, state.phase, state.message)
             self._state = state
-        routed = next((each for each in view.revisions if each.number == status.routed), latest)
+        routed = view.revision(status.routed) or latest
         percent = routed.spec.traffic.percent.get(rollout.to, 0)
         ends = shift is not None or state.ended_at is not None
         self._record(now, rollout, percent, counts, ends=ends)

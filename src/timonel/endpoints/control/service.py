@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
-from timonel.engines import HealthCheck, ServiceEngine, ServiceSpec, ServiceState
-from timonel.errors import EngineError, NotFoundError, SpecError
+from timonel.engines import HealthCheck, ServiceEngine, ServiceSpec, ServiceState, ServiceStatus
+from timonel.errors import EngineError, NotFoundError
 from timonel.storage import Workspace
 
 SERVICE = "endpoints-controller"
@@ -13,20 +14,26 @@ _TIMEOUT_S = 60.0
 _POLL_S = 0.1
 
 
-def apply_current(engine: ServiceEngine, spec: ServiceSpec) -> None:
-    """Apply the specification of this release, as another revision if it differs from the last.
+def apply_current(
+    engine: ServiceEngine, spec: ServiceSpec, before: ServiceStatus | None = None
+) -> None:
+    """Apply a specification, as another revision if it differs from the one applied last.
+
+    It may differ because this is another release.
+
+    Args:
+        engine: The engine.
+        spec: The specification; its revision does not matter.
+        before: Status of the service; None to ask the engine.
 
     Raises:
         EngineError: The service is being deleted, or the engine cannot start it.
     """
-    try:
-        revision = engine.service(spec.name).revision
-    except NotFoundError:
-        revision = 1
-    try:
-        engine.apply(spec.model_copy(update={"revision": revision}))
-    except SpecError:  # an earlier release applied other contents
-        engine.apply(spec.model_copy(update={"revision": revision + 1}))
+    revision = 1
+    with contextlib.suppress(NotFoundError):
+        found = before or engine.service(spec.name)
+        revision = found.revision + (found.digest != spec.digest)
+    engine.apply(spec.model_copy(update={"revision": revision}))
 
 
 def run_control(workspace: Workspace, engine: ServiceEngine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from timonel.endpoints.gateway.process import SOCKETS
 from timonel.endpoints.spec import EndpointSpec
 from timonel.engines import ServiceSpec
 from timonel.errors import TimonelError
@@ -43,9 +44,13 @@ def _value(arguments: tuple[str, ...], flag: str) -> str | None:
     return None
 
 
-def warm_environment(sockets: Path) -> dict[str, str]:
-    """Return the variables by which replicas find the warm zygote."""
-    return {WARM_ZYGOTE: str(_socket(sockets))}
+def warm_environment(endpoints: Path) -> dict[str, str]:
+    """Return the variables by which replicas find the warm zygote, the same at any time.
+
+    Args:
+        endpoints: Folder of the endpoints.
+    """
+    return {WARM_ZYGOTE: str(_socket(endpoints / SOCKETS))}
 
 
 def warm_service(sockets: Path) -> ServiceSpec:

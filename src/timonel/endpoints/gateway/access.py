@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from timonel.endpoints.gateway.parts import TYPE, Json, Secrets
 from timonel.endpoints.spec import Access, Jwt
 
-_API_KEY_FILTER = "envoy.filters.http.api_key_auth"
-_JWT_FILTER = "envoy.filters.http.jwt_authn"
-
 
 def tls_context(secrets: Secrets) -> Json:
     """Return the transport socket of a listener with TLS."""
@@ -40,30 +37,6 @@ def access_filters(access: Access, secrets: Secrets) -> list[Json]:
     return filters
 
 
-def configured_secrets(listeners: Json, endpoint: str) -> Secrets:
-    """Return the secrets of an endpoint in a configuration of listeners."""
-    found = (each for each in listeners.get("resources", ()) if each.get("name") == endpoint)
-    chain = next((each["filter_chains"][0] for each in found), None)
-    if chain is None:
-        return Secrets()
-    keys, jwks, certificate = None, None, None
-    # The last filter of a connection is that of HTTP.
-    for each in chain["filters"][-1]["typed_config"]["http_filters"]:
-        config = each["typed_config"]
-        if each["name"] == _API_KEY_FILTER:
-            keys = {one["client"]: one["key"] for one in config["credentials"]}
-        elif each["name"] == _JWT_FILTER:
-            jwks = config["providers"]["issuer"]["local_jwks"]["inline_string"]
-    if "transport_socket" in chain:
-        context = chain["transport_socket"]["typed_config"]["common_tls_context"]
-        (pair,) = context["tls_certificates"]
-        certificate = (
-            pair["certificate_chain"]["inline_string"],
-            pair["private_key"]["inline_string"],
-        )
-    return Secrets(keys, certificate, jwks)
-
-
 def _api_keys(keys: Mapping[str, str]) -> Json:
     config = {
         "@type": f"{TYPE}extensions.filters.http.api_key_auth.v3.ApiKeyAuth",
@@ -71,7 +44,7 @@ def _api_keys(keys: Mapping[str, str]) -> Json:
         "key_sources": [{"header": "x-api-key"}, {"header": "authorization"}],
         "forwarding": {"header": "x-timonel-client", "hide_credentials": True},
     }
-    return {"name": _API_KEY_FILTER, "typed_config": config}
+    return {"name": "envoy.filters.http.api_key_auth", "typed_config": config}
 
 
 def _jwt(jwt: Jwt, jwks: str) -> Json:
@@ -87,4 +60,4 @@ def _jwt(jwt: Jwt, jwks: str) -> Json:
         "providers": {"issuer": provider},
         "rules": [{"match": {"prefix": "/"}, "requires": {"provider_name": "issuer"}}],
     }
-    return {"name": _JWT_FILTER, "typed_config": config}
+    return {"name": "envoy.filters.http.jwt_authn", "typed_config": config}

@@ -11,6 +11,7 @@ from timonel.endpoints.spec import EndpointSpec, Traffic
 
 Json = dict[str, Any]
 Protocol = Literal["http", "grpc"]
+Use = Literal["", "released", "copies"]
 PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc")
 
 SERVICE_HEADER = "x-timonel-service"
@@ -49,7 +50,7 @@ class Secrets:
 
 @dataclass(frozen=True)
 class Route:
-    """An endpoint as the gateway knows it.
+    """An endpoint as the gateway knows it; stored, so that it outlives the control plane.
 
     Attributes:
         spec: The endpoint.
@@ -66,6 +67,12 @@ class Route:
     secrets: Secrets = field(default_factory=Secrets)
     compared: tuple[int, int] | None = None
 
+    @property
+    def copied(self) -> set[int]:
+        """Versions that get copies of requests."""
+        shadow = self.traffic.shadow
+        return {*(self.compared or ())[1:], *((shadow.version,) if shadow else ())}
+
 
 @dataclass(frozen=True)
 class Places:
@@ -80,9 +87,16 @@ class Places:
     activator: Path
 
 
-def ready_cluster(service: str, protocol: Protocol) -> str:
-    """Return the cluster of nothing but ready replicas."""
-    return f"{service}-{protocol}-ready"
+def cluster_name(service: str, protocol: Protocol, use: Use = "") -> str:
+    """Return the name of a cluster of a service's ready replicas.
+
+    Args:
+        service: Name of the service.
+        protocol: Protocol of the replicas.
+        use: Requests of clients by default; those that the activator ``released``, which rollouts
+            must not count twice; or ``copies``, which wait for no replica.
+    """
+    return f"{service}-{protocol}" + (f"-{use}" if use else "")
 
 
 def table_name(endpoint: str) -> str:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,30 +18,51 @@ from urllib.parse import quote
 
 from timonel.engines import HealthCheck, ServiceSpec
 from timonel.errors import SpecError
+from timonel.storage.atomic import aside_name
 
 SERVICE = "endpoints-gateway"
 """Name of the gateway's service; services of endpoints end with ``-v<version>``."""
 
+SOCKETS = ".sockets"
+"""Link in the folder of endpoints to the folder of sockets."""
 _ADMIN_TIMEOUT_S = 2.0
 
 
-def runtime_dir(root: Path) -> Path:
+def runtime_dir(endpoints: Path) -> Path:
     """Return the folder of a workspace's sockets, whose paths must be short; create it.
+
+    It is recorded in the workspace, so that another environment changes nothing until a reboot.
+
+    Args:
+        endpoints: Folder of the endpoints.
 
     Raises:
         SpecError: Another user owns it.
     """
-    digest = hashlib.sha256(os.fsencode(root)).hexdigest()[:12]
+    link = endpoints / SOCKETS
+    if _is_own(found := link.resolve()) and found != link:
+        return found
+    digest = hashlib.sha256(os.fsencode(endpoints)).hexdigest()[:12]
     base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
     folder = base / f"timonel-{os.getuid()}-{digest}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.stat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o077:
+    if not _is_own(folder):
         raise SpecError(
             f"{folder} belongs to another user or is open to others",
             hint="remove it, or set XDG_RUNTIME_DIR to a folder of your own",
         )
+    aside = link.with_name(aside_name(link.name))
+    aside.symlink_to(folder)
+    aside.replace(link)
     return folder
+
+
+def _is_own(folder: Path) -> bool:
+    try:
+        found = folder.stat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
 def envoy_binary() -> str:
@@ -87,9 +109,12 @@ def gateway_service(bootstrap: Path, sockets: Path) -> ServiceSpec:
             "--disable-hot-restart",
             "--log-level",
             "warning",
-            # Connections of clients have this long to end when their endpoint changes its listener.
+            # A changed listener, with other keys for example, ends a connection after its next
+            # response, and requests in flight after this time.
+            "--drain-strategy",
+            "immediate",
             "--drain-time-s",
-            "20",
+            "3600",
         ),
         ports=("ready",),
         check=HealthCheck(ready_path="/", alive_path="/"),

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from timonel.endpoints.gateway.parts import (
     HOLD,
+    PROTOCOLS,
     SERVICE_HEADER,
     TYPE,
     VERSION_HEADER,
     Json,
+    Protocol,
     Route,
-    ready_cluster,
+    cluster_name,
     seconds,
     table_name,
 )
@@ -56,7 +58,7 @@ def endpoint_routes(route: Route) -> Json:
                 "include_request_attempt_count": True,
                 "routes": [
                     made
-                    for protocol in ("grpc", "http")
+                    for protocol in reversed(PROTOCOLS)
                     for headers, shares in chosen
                     for made in _routes(route, headers, shares, protocol)
                 ],
@@ -87,13 +89,13 @@ def hold_routes(routes: Sequence[Route]) -> Json:
                             "headers": [*_protocol(protocol), _header(SERVICE_HEADER, service)],
                         },
                         "route": {
-                            "cluster": ready_cluster(service, protocol),
+                            "cluster": cluster_name(service, protocol, "released"),
                             "timeout": "0s",
                             "retry_policy": _retries(),
                         },
                     }
                     for service in services
-                    for protocol in ("grpc", "http")
+                    for protocol in reversed(PROTOCOLS)
                 ],
             }
         ],
@@ -127,7 +129,7 @@ def _weighted(name: str, percent: Mapping[int, int]) -> _Shares:
     return [(version, service_name(name, version), share) for version, share in shares if share]
 
 
-def _routes(route: Route, headers: list[Json], shares: _Shares, protocol: str) -> list[Json]:
+def _routes(route: Route, headers: list[Json], shares: _Shares, protocol: Protocol) -> list[Json]:
     """Return the route of some requests; before it, that of those which two versions compute."""
     match = {"prefix": "/", "headers": [*_protocol(protocol), *headers]}
     base, to = route.compared or (0, 0)
@@ -151,11 +153,13 @@ def _routes(route: Route, headers: list[Json], shares: _Shares, protocol: str) -
     return [compared, plain]
 
 
-def _action(route: Route, clusters: _Shares, protocol: str, copies_to: int | None = None) -> Json:
+def _action(
+    route: Route, clusters: _Shares, protocol: Protocol, copies_to: int | None = None
+) -> Json:
     weighted: Json = {
         "clusters": [
             {
-                "name": f"{service}-{protocol}",
+                "name": cluster_name(service, protocol),
                 "weight": share,
                 "request_headers_to_add": [_set_header(SERVICE_HEADER, service)],
                 "response_headers_to_add": _response_headers(route.traffic, version, clusters),
@@ -187,11 +191,11 @@ def _action(route: Route, clusters: _Shares, protocol: str, copies_to: int | Non
     return action
 
 
-def _copies(service: str, protocol: str, percent: int) -> Json:
+def _copies(service: str, protocol: Protocol, percent: int) -> Json:
     share = {"numerator": percent, "denominator": "HUNDRED"}
     return {
         # Copies do not wait for a replica: their header names the service of the original.
-        "cluster": f"{service}-{protocol}-ready",
+        "cluster": cluster_name(service, protocol, "copies"),
         "disable_shadow_host_suffix_append": True,
         "runtime_fraction": {"default_value": share},
     }

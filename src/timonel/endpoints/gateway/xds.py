@@ -1,10 +1,10 @@
 """Configuration of Envoy as plain values. Pure.
 
-Each endpoint has a listener for REST and gRPC and a route table; each version of it has four
-clusters: for REST (``<service>-http``) and gRPC (``<service>-grpc``), each with a variant
-``-ready`` that has nothing but ready replicas. Without a ready replica, requests to the former go
-to the internal listener ``_hold``, where an external authorization (the activator) delays them
-until there is one, and then to the latter.
+Each endpoint has a listener for REST and gRPC and a route table; each version of it has clusters of
+its ready replicas: for REST (``<service>-http``) and gRPC (``<service>-grpc``). Without a ready
+replica, their requests go to the internal listener ``_hold``, where an external authorization (the
+activator) delays them until there is one; then they go to a variant of the cluster (``-released``).
+Versions that get copies of requests have another variant (``-copies``), in which nothing waits.
 
 The fields are those of Envoy's v3 API: https://www.envoyproxy.io/docs/envoy/latest/api-v3/api
 """
@@ -23,7 +23,8 @@ from timonel.endpoints.gateway.parts import (
     Json,
     Places,
     Route,
-    ready_cluster,
+    Use,
+    cluster_name,
     table_name,
     watched_file,
 )
@@ -79,10 +80,12 @@ def files(routes: Sequence[Route], places: Places) -> dict[str, Json]:
     for name, route, version in services:
         for protocol in PROTOCOLS:
             addresses = route.ready.get(version, {}).get(protocol, ())
-            names = ((f"{name}-{protocol}", True), (ready_cluster(name, protocol), False))
-            for cluster, is_held in names:
+            uses: tuple[Use, ...] = ("", "released")
+            for use in (*uses, "copies") if version in route.copied else uses:
+                cluster = cluster_name(name, protocol, use)
                 clusters.append(replica_cluster(cluster, protocol, places))
-                content[cluster] = _resources([assignment(cluster, addresses, is_held=is_held)])
+                hosts = assignment(cluster, addresses, is_held=use != "copies")
+                content[cluster] = _resources([hosts])
     content["clusters"] = _resources(clusters)
     content[HOLD] = _resources([hold_routes(routes)])
     for route in routes:

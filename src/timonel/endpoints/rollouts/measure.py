@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
+from timonel.endpoints.gateway.parts import PROTOCOLS, cluster_name
 from timonel.endpoints.gateway.process import Admin
 from timonel.endpoints.rollouts.counts import Counts
 
@@ -47,9 +48,9 @@ class CountReader:
         self._before = None
 
 
-def _totals(admin: Admin, services: Iterable[str]) -> dict[str, Counts] | None:
-    chosen = "|".join(map(re.escape, services))
-    pattern = rf"^cluster\.({chosen})-(http|grpc)\.({_NAMES})$"
+def _totals(admin: Admin, services: Collection[str]) -> dict[str, Counts] | None:
+    names = [cluster_name(service, each) for service in services for each in PROTOCOLS]
+    pattern = rf"^cluster\.({'|'.join(map(re.escape, names))})\.({_NAMES})$"
     counters, histograms = admin.stats(pattern), admin.histograms(pattern)
     if counters is None or histograms is None:
         return None
@@ -66,7 +67,7 @@ def totals(
         counters: Envoy's counters by name.
         histograms: Its histograms by name.
     """
-    rest, grpc = f"cluster.{service}-http.", f"cluster.{service}-grpc."
+    rest, grpc = (f"cluster.{cluster_name(service, each)}." for each in PROTOCOLS)
 
     def count(*names: str) -> int:
         return sum(int(counters.get(name, 0)) for name in names)

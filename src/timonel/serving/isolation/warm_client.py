@@ -49,7 +49,8 @@ def connect_warm(settings: Mapping[str, Any]) -> socket.socket | None:
         return None
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        connection.connect(path)
+        # Paths of sockets must be short, and this may be a link.
+        connection.connect(os.path.realpath(path))
         socket.send_fds(connection, [message], [1, 2])
     except OSError:
         connection.close()

@@ -232,6 +232,7 @@ class ServiceFolder:
         return ServiceStatus(
             name=request.spec.name,
             revision=request.spec.revision,
+            digest=request.spec.digest,
             state=state,
             requested=request.replicas,
             replicas=tuple(replica.status() for replica in replicas),
