@@ -55,17 +55,17 @@ class VersionStatus(Observed):
     Attributes:
         ready: Replicas that accept requests.
         running: All replicas, those that start or stop included.
-        wanted: Replicas that the autoscaler wants.
+        desired: Replicas that the autoscaler requests.
         concurrency: Average requests in flight over the stable window.
         rate: Requests per second over the stable window.
         held: Requests that wait for a first replica.
-        reason: Why the autoscaler wants that many.
+        reason: Why the autoscaler requests that many.
         message: Last failure of a replica.
     """
 
     ready: int = 0
     running: int = 0
-    wanted: int = 0
+    desired: int = 0
     concurrency: float = 0.0
     rate: float = 0.0
     held: int = 0
@@ -98,7 +98,7 @@ class EndpointStatus(Observed):
         versions = self.versions.values()
         if any(each.ready for each in versions):
             return "ready"
-        started = self.routed and not any(each.wanted for each in versions)
+        started = self.routed and not any(each.desired for each in versions)
         return "idle" if started else "starting"
 
 

@@ -66,7 +66,7 @@ def endpoint_page(endpoint: Endpoint) -> RenderableType:
         (
             version,
             f"{percent.get(version, 0)} %",
-            f"{each.ready}/{each.wanted}",
+            f"{each.ready}/{each.desired}",
             each.concurrency,
             each.rate,
             each.held,
@@ -154,4 +154,4 @@ def _rules(traffic: Traffic) -> str:
 
 def _replicas(endpoint: Endpoint) -> str:
     versions = endpoint.status.versions.values()
-    return f"{sum(each.ready for each in versions)}/{sum(each.wanted for each in versions)}"
+    return f"{sum(each.ready for each in versions)}/{sum(each.desired for each in versions)}"

@@ -225,7 +225,7 @@ def point_of(
             concurrency=None if load is None else round(load.concurrency, 3),
             held=each.held,
             ready=each.ready,
-            wanted=each.wanted,
+            desired=each.desired,
         )
     return Point(at=now, versions=samples, events=events)
 

@@ -155,7 +155,7 @@ def _entry(view: EndpointView, now: float) -> str:
             f"{version}: {share} %"
             for version, share in sorted((view.routed or view.latest).spec.traffic.percent.items())
         ),
-        "Ready": f"{sum(v.ready for v in versions)} of {sum(v.wanted for v in versions)}",
+        "Ready": f"{sum(v.ready for v in versions)} of {sum(v.desired for v in versions)}",
         "Requests/s": _number(sum(v.rate for v in versions)),
         "In flight": _number(sum(v.concurrency for v in versions)),
     }
@@ -230,7 +230,7 @@ def _shares(traffic: Traffic) -> str:
 def _version(version: int, now: VersionStatus, traffic: Traffic) -> str:
     figures = {
         "Traffic": f"{traffic.percent.get(version, 0)} %",
-        "Ready": f"{now.ready} of {now.wanted}",
+        "Ready": f"{now.ready} of {now.desired}",
         "Running": str(now.running),
         "Requests/s": _number(now.rate),
         "In flight": _number(now.concurrency),
