@@ -29,7 +29,7 @@ def list_(ctx: typer.Context, json: Json = False) -> None:
 
     found = list_endpoints(GlobalOptions.of(ctx).find())
     if json:
-        print_json({"endpoints": [render.endpoint_json(each) for each in found]})
+        print_json({"endpoints": [render.endpoint_entry(each) for each in found]})
     elif found:
         console().print(render.endpoint_list(found))
     else:

@@ -147,6 +147,7 @@ def test_an_unreadable_endpoint_is_named_and_others_are_shown(rig: Rig) -> None:
     status, _, body = rig.ask("/")
     assert status == 200
     assert '<a href="/endpoints/digits">' in body
+    assert "broken" in body
     assert "000001.json" in body
     status, _, body = rig.ask("/endpoints/broken")
     assert status == 500

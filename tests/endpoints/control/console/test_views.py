@@ -119,8 +119,9 @@ def test_an_endpoint_is_shown() -> None:
         ({"versions": {1: {"desired": 1}}}, False, "warn", "Starting"),
         ({"versions": {1: {}}}, False, "none", "Idle"),
         ({}, True, "warn", "Deleting"),
+        ({"at": NOW - 20}, False, "bad", "Stale"),
         ({"at": NOW - 20}, False, "bad", "The control plane has not published a status since"),
-        ({"at": 0.0, "routed": 0}, False, "bad", "has not published a status yet"),
+        ({"at": 0.0, "routed": 0, "versions": {}}, False, "warn", "has not published a status yet"),
         ({"rejected": "in use"}, False, "good", "The gateway does not listen"),
     ],
 )
@@ -191,7 +192,7 @@ def test_all_text_is_escaped() -> None:
     )
     for page in (
         endpoint_page(seen, NOW),
-        list_page([seen], [EVIL], NOW),
+        list_page([seen], {EVIL: EVIL}, NOW),
         message_page(EVIL, EVIL),
     ):
         found = Text(page)
@@ -222,7 +223,7 @@ def test_nothing_secret_is_shown() -> None:
         points=[Point(at=NOW, events=(told,))],
         rollouts=[rollout(1, message=told, checks=(check,))],
     )
-    for page in (endpoint_page(seen, NOW), list_page([seen], [], NOW)):
+    for page in (endpoint_page(seen, NOW), list_page([seen], {}, NOW)):
         assert "secret" not in page
         assert "abcdefgh12345678" not in page
         assert "cannot read keys.txt" in page
@@ -235,15 +236,16 @@ def test_the_list_shows_each_endpoint_and_what_cannot_be_read() -> None:
         2: {"ready": 0, "desired": 1, "rate": 2.0, "concurrency": 0.5},
     }
     seen = view(latest, versions=versions, message="version 2 starts")
-    found = Text(list_page([seen], ["the document x is damaged"], NOW))
+    found = Text(list_page([seen], {"iris": "the document x is damaged"}, NOW))
     for words in (
-        "1 endpoint", "digits ready", "Traffic 1: 90 %, 2: 10 %", "Ready 2 of 3", "Requests/s 12",
+        "2 endpoints", "iris unreadable", "digits ready",
+        "Traffic 1: 90 %, 2: 10 %", "Ready 2 of 3", "Requests/s 12",
         "In flight 1.5", "version 2 starts", "the document x is damaged",
     ):  # fmt: skip
         assert words in found, words
     assert "/endpoints/digits" in [tag.get("href") for _, tag in found.tags]
-    assert "no recent status" in Text(list_page([seen], [], NOW + 60))
+    assert "digits stale" in Text(list_page([seen], {}, NOW + 60))
 
 
 def test_a_workspace_without_endpoints_says_how_to_make_one() -> None:
-    assert "Make one with timonel deploy MODEL" in Text(list_page([], [], NOW))
+    assert "Make one with timonel deploy MODEL" in Text(list_page([], {}, NOW))
