@@ -117,13 +117,13 @@ class Dataset:
         return [example[KEY_FEATURE] for example in self.examples(split)]
 
     def verify(self) -> None:
-        """Check every shard against its digest in the manifest.
+        """Check every file against its digest in the manifest.
 
         Raises:
-            CorruptError: A shard differs from its digest or is missing.
+            CorruptError: A file differs from its digest or is missing.
         """
-        for shard in self.manifest.shards:
-            verify_file(self.path / shard.name, shard.digest)
+        for file in self.manifest.files:
+            verify_file(self.path / file.name, file.digest)
 
     def check_sizes(self) -> None:
         """Check that every shard exists with its recorded size, without reading it.

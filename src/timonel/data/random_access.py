@@ -20,12 +20,16 @@ import tensorflow as tf
 
 from timonel.data import load_registry
 from timonel.data.dataset import Dataset
-from timonel.data.records import FRAME_BYTES, Span, check_payload, read_index
+from timonel.data.index import read_ends
+from timonel.data.records import FRAME_BYTES, HEADER_BYTES, Span, check_payload, read_index
 from timonel.data.schema import IMAGE_FEATURE, LABEL_FEATURE, ImageSchema
 from timonel.errors import CorruptError
 
 Fetch = Callable[[Any], dict[str, Any]]
 """Map indices int64 [B] to features [B]."""
+
+Positions = npt.NDArray[np.int64]
+"""Offset and length [records, 2] of payloads in a shard, in bytes."""
 
 
 def open_store(dataset: Dataset, split: str, memory_bytes: int) -> Fetch:
@@ -38,7 +42,7 @@ def open_store(dataset: Dataset, split: str, memory_bytes: int) -> Fetch:
     spec = feature_spec(dataset)
     if size <= memory_bytes:
         return _in_memory(dataset, split, spec)
-    return _on_disk(dataset.shards(split), spec)
+    return _on_disk(dataset, split, spec)
 
 
 def feature_spec(dataset: Dataset) -> dict[str, Any]:
@@ -61,8 +65,9 @@ def _in_memory(dataset: Dataset, split: str, spec: dict[str, Any]) -> Fetch:
     return lambda indices: {name: tf.gather(all_, indices) for name, all_ in features.items()}
 
 
-def _on_disk(shards: tuple[Path, ...], spec: dict[str, Any]) -> Fetch:
-    reader = _Reader(shards)
+def _on_disk(dataset: Dataset, split: str, spec: dict[str, Any]) -> Fetch:
+    shards = dataset.shards(split)
+    reader = _Reader(shards, _positions(dataset, split, shards))
 
     def fetch(indices: Any) -> dict[str, Any]:
         payloads = tf.numpy_function(reader, [indices], tf.string)
@@ -73,18 +78,32 @@ def _on_disk(shards: tuple[Path, ...], spec: dict[str, Any]) -> Fetch:
     return fetch
 
 
+def _positions(dataset: Dataset, split: str, shards: tuple[Path, ...]) -> list[Positions]:
+    """Return offset and length [records, 2] of the payloads of each shard of a split."""
+    manifest = dataset.manifest
+    if manifest.index is None:  # written by a release without indexes
+        return [
+            np.array([(span.offset, span.length) for span in read_index(path)], np.int64)
+            for path in shards
+        ]
+    ends = zip(manifest.shards, read_ends(dataset.path, manifest), strict=True)
+    return [_spans_of(part) for shard, part in ends if shard.split == split]
+
+
+def _spans_of(ends: npt.NDArray[np.int64]) -> Positions:
+    starts = np.concatenate([[0], ends[:-1]])
+    return np.stack([starts + HEADER_BYTES, ends - starts - FRAME_BYTES], axis=1)
+
+
 class _Reader:
     """Read records by index. Thread-safe: positioned reads move no file pointer."""
 
-    def __init__(self, shards: tuple[Path, ...]) -> None:
-        spans = [read_index(path) for path in shards]
+    def __init__(self, shards: tuple[Path, ...], positions: list[Positions]) -> None:
         self._paths = shards
         self._files = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in shards]
         weakref.finalize(self, _close, self._files)
-        self._shard = np.repeat(np.arange(len(shards)), [len(part) for part in spans])
-        self._spans = np.array(
-            [(span.offset, span.length) for part in spans for span in part], np.int64
-        ).reshape(-1, 2)
+        self._shard = np.repeat(np.arange(len(shards)), [len(part) for part in positions])
+        self._spans = np.concatenate(positions)
 
     def __call__(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
         return np.array([self._read(int(index)) for index in indices], object)
@@ -92,7 +111,7 @@ class _Reader:
     def _read(self, index: int) -> bytes:
         shard = int(self._shard[index])
         span = Span(int(self._spans[index, 0]), int(self._spans[index, 1]))
-        framed = os.pread(self._files[shard], span.length + FRAME_BYTES - 12, span.offset)
+        framed = os.pread(self._files[shard], span.length + FRAME_BYTES - HEADER_BYTES, span.offset)
         try:
             return check_payload(framed, span, self._paths[shard])
         except CorruptError as error:

@@ -18,10 +18,11 @@ from timonel.errors import CorruptError
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
-_HEADER_BYTES = 12
 _MASK_DELTA = 0xA282EAD8
 FRAME_BYTES = 16
 """Bytes that framing adds to a payload."""
+HEADER_BYTES = 12
+"""Bytes of a frame before the payload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,8 @@ def read_appended(path: Path, offset: int) -> Iterator[tuple[bytes, int]]:
     """
     with path.open("rb") as file:
         file.seek(offset)
-        while len(header := file.read(_HEADER_BYTES)) == _HEADER_BYTES:
-            span = Span(offset + _HEADER_BYTES, _length(header, path, offset))
+        while len(header := file.read(HEADER_BYTES)) == HEADER_BYTES:
+            span = Span(offset + HEADER_BYTES, _length(header, path, offset))
             framed = file.read(span.length + _CRC.size)
             if len(framed) < span.length + _CRC.size:
                 return
@@ -100,20 +101,20 @@ def check_payload(framed: bytes, span: Span, path: Path) -> bytes:
     """
     payload, found = framed[: span.length], framed[span.length :]
     if len(found) != 4 or _CRC.unpack(found)[0] != masked_crc(payload):
-        raise _corrupt(path, span.offset - _HEADER_BYTES, "a payload with a wrong checksum")
+        raise _corrupt(path, span.offset - HEADER_BYTES, "a payload with a wrong checksum")
     return payload
 
 
 def _spans(content: mmap.mmap | bytes, path: Path) -> Iterator[Span]:
     position, end = 0, len(content)
     while position < end:
-        header = content[position : position + _HEADER_BYTES]
-        if len(header) < _HEADER_BYTES:
+        header = content[position : position + HEADER_BYTES]
+        if len(header) < HEADER_BYTES:
             raise _corrupt(path, position, "a truncated header")
         length = _length(header, path, position)
         if position + FRAME_BYTES + length > end:
             raise _corrupt(path, position, "a truncated record")
-        yield Span(position + _HEADER_BYTES, length)
+        yield Span(position + HEADER_BYTES, length)
         position += FRAME_BYTES + length
 
 

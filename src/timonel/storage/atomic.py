@@ -131,7 +131,7 @@ def publish_dir(target: Path, *, replace: bool = False) -> Iterator[Path]:
         raise exists(target)
     with aside_dir(target) as aside:
         yield aside
-        _publish(aside, target, replace=replace)
+        install_dir(aside, target, replace=replace)
 
 
 @contextlib.contextmanager
@@ -154,6 +154,31 @@ def aside_dir(target: Path) -> Iterator[Path]:
     finally:
         # After publishing, this is the replaced folder or does not exist.
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def install_dir(aside: Path, target: Path, *, replace: bool) -> None:
+    """Publish a complete folder as ``target``; a replaced folder is at ``aside`` then.
+
+    Args:
+        aside: The folder, on the same file system.
+        target: Its final path.
+        replace: Replace an existing folder instead of raising an error.
+
+    Raises:
+        AlreadyExistsError: ``target`` exists and ``replace`` is false.
+        InputError: The parent folder cannot be written.
+    """
+    try:
+        sync_tree(aside)
+        if replace and target.exists():
+            _exchange(aside, target)
+        else:
+            aside.rename(target)
+        sync(target.parent)
+    except OSError as error:
+        if target.exists() and not replace:
+            raise exists(target) from error
+        raise unwritable(target, error) from error
 
 
 def sync(path: Path) -> None:
@@ -240,20 +265,6 @@ def _write_aside(path: Path, content: bytes, install: Callable[[Path, Path], Non
         # After a rename the file is gone already; Ctrl-C may have come at any point.
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
-
-
-def _publish(aside: Path, target: Path, *, replace: bool) -> None:
-    try:
-        sync_tree(aside)
-        if replace and target.exists():
-            _exchange(aside, target)
-        else:
-            aside.rename(target)
-        sync(target.parent)
-    except OSError as error:
-        if target.exists() and not replace:
-            raise exists(target) from error
-        raise unwritable(target, error) from error
 
 
 def _exchange(aside: Path, target: Path) -> None:
