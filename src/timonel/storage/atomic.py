@@ -17,13 +17,15 @@ import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from timonel.errors import AlreadyExistsError, InputError
 
 ASIDE_PREFIX = ".tmp-"
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+
+_T = TypeVar("_T")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -96,6 +98,31 @@ def append_line(path: Path, line: str, *, durable: bool = False) -> None:
             os.close(descriptor)
     except OSError as error:
         raise unwritable(path, error) from error
+
+
+def parse_lines(path: Path, parse: Callable[[bytes], _T]) -> list[_T]:
+    """Parse the lines of a file that `append_line` writes; a missing file has none.
+
+    Args:
+        path: The file.
+        parse: Parse one line. Lines for which it raises ValueError are skipped, such as those
+            that a crash truncated.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    try:
+        # Not str.splitlines: texts in JSON may contain other line separators of Unicode.
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    found = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            found.append(parse(line))
+    return found
 
 
 def append_bytes(path: Path, content: bytes) -> None:

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from timonel.endpoints.folder import EndpointStatus, VersionStatus
 from timonel.engines.resources import Observed
-from timonel.storage.atomic import append_line, write_text
+from timonel.errors import InputError
+from timonel.storage.atomic import append_line, parse_lines, write_text
 
 PERIOD_S: Final = 5.0
 """Time between two points."""
@@ -85,16 +86,12 @@ class History:
             self._lines += 1
 
     def _read(self) -> tuple[Point, ...]:
-        """Return the points in the file; lines that a crash truncated are left out."""
-        try:
-            lines = self._path.read_text().splitlines()
-        except (OSError, ValueError):
-            return ()
-        self._lines = len(lines)
+        """Return the points in the file; none if it cannot be read."""
         found: list[Point] = []
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                _append(found, Point.model_validate_json(line))
+        with contextlib.suppress(InputError):
+            for point in parse_lines(self._path, Point.model_validate_json):
+                _append(found, point)
+                self._lines += 1
         return tuple(found)
 
 
