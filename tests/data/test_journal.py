@@ -17,7 +17,7 @@ from timonel.data.dataset import Dataset
 from timonel.data.journal import journal_of
 from timonel.data.sources import Entry, Raw
 from timonel.data.sources.images import ImageFolderSource
-from timonel.errors import TimonelError
+from timonel.errors import InputError, TimonelError
 from timonel.storage import Workspace
 from timonel.storage.locks import LockedError, exclusive
 
@@ -184,3 +184,20 @@ def test_a_journal_that_cannot_be_written(
     out.parent.write_text("a file")
     with pytest.raises(TimonelError, match=r"cannot write .*out/set: (Not|File)"):
         convert(make_images(), out, workspace=workspace)
+
+
+def test_a_conversion_continues_after_a_full_disk(
+    make_images: MakeImages, small_disk: Path, tmp_path: Path, workspace: Workspace
+) -> None:
+    root, out = make_images(count=60), small_disk / "set"
+    ballast = small_disk / "ballast"
+    subprocess.run(["mount", "-o", "remount,size=2m", str(small_disk)], check=True)
+    ballast.write_bytes(bytes(1_600_000))
+    with pytest.raises(InputError, match=r"cannot write .*: (No space|database or disk)") as caught:
+        convert(root, out, shards=30, workspace=workspace)
+    assert "\n" not in str(caught.value)
+    assert not out.exists()
+    ballast.unlink()
+    continued = convert(root, out, shards=30, workspace=workspace)
+    fresh = convert(root, tmp_path / "fresh", shards=30, workspace=workspace)
+    assert files_of(continued.path) == files_of(fresh.path)

@@ -28,7 +28,7 @@ from timonel.data.journal import Journal, ShardOutcome, plan_digest
 from timonel.data.manifest import Manifest
 from timonel.data.rejected import DEFAULT_LIMIT, check_limit, check_rejected, write_rejected
 from timonel.data.runners import Report, Runner, choose_runner
-from timonel.data.schema import Task, parse_column_type
+from timonel.data.schema import Compression, Task, check_compression, parse_column_type
 from timonel.data.shards import Job, fill, plan_shards
 from timonel.data.sources import Description, Scan, Source, SourceOptions, choose_source
 from timonel.data.splits import Fractions, check_fractions
@@ -60,6 +60,7 @@ class _Request:
     seed: int
     shards: int | None
     shard_bytes: int
+    compression: Compression
     overwrite: bool
     max_rejected: float
     runner: Runner
@@ -76,6 +77,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     seed: int = 0,
     shards: int | None = None,
     shard_bytes: str | int = "64MB",
+    compression: Compression = "none",
     overwrite: bool = False,
     max_rejected: float = DEFAULT_LIMIT,
     runner: str = "local",
@@ -102,7 +104,8 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
             splits of the source, else 0.8, 0.1, 0.1.
         seed: Seed of division and order.
         shards: Number of shards of the training split; by default computed from the size.
-        shard_bytes: Approximate maximum size of a shard.
+        shard_bytes: Approximate maximum size of a shard, before compression.
+        compression: ``none`` or ``gzip``. Files of images hardly get smaller.
         overwrite: Replace an existing dataset at the destination.
         max_rejected: Greatest fraction of unusable records. The dataset lists them in
             ``rejected.jsonl``; if there are more, the conversion fails.
@@ -137,6 +140,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
         seed,
         shards,
         size,
+        check_compression(compression),
         overwrite,
         check_limit(max_rejected),
         choose_runner(runner, beam),
@@ -185,7 +189,7 @@ def _write(
             report.finished(journal.outcome(plan.name))
             report.tick(plan.records)
     request.runner.run(
-        Job(request.source, journal, labels),
+        Job(request.source, journal, labels, request.compression),
         [plan for plan in planned.shards if plan.name not in finished],
         report,
     )
@@ -205,6 +209,7 @@ def _plan(request: _Request, scan: Scan, catalogue: Catalogue, journal: Journal)
         catalogue.sizes(),
         shard_bytes=request.shard_bytes,
         shards=request.shards,
+        compression=request.compression,
     )
     entries = (stored.entry for stored in catalogue.records())
     settings = {
@@ -215,7 +220,16 @@ def _plan(request: _Request, scan: Scan, catalogue: Catalogue, journal: Journal)
         "timonel": __version__,
     }
     journal.begin(plan_digest(journal.write_plan(fill(shards, entries)), settings))
-    return Planned(request.source, scan, labels, shards, assignment, identical, request.seed)
+    return Planned(
+        request.source,
+        scan,
+        labels,
+        shards,
+        assignment,
+        identical,
+        request.seed,
+        request.compression,
+    )
 
 
 def sort_labels(labels: set[str]) -> list[str]:

@@ -93,7 +93,7 @@ class Dataset:
             CorruptError: A record is damaged; the message names shard and byte.
         """
         for shard in self.shards(split):
-            yield from read_records(shard)
+            yield from read_records(shard, self.manifest.compression)
 
     def examples(self, split: str) -> Iterator[dict[str, Any]]:
         """Yield the verified features of each record of a split, in order.

@@ -22,7 +22,7 @@ from timonel.data.manifest import (
     write_manifest,
 )
 from timonel.data.rejected import REJECTED_NAME, Rejected, write_rejected
-from timonel.data.schema import SPLITS, Split
+from timonel.data.schema import SPLITS, Compression, Split
 from timonel.data.sources.base import Description, RawFiles, Scan, Source
 from timonel.data.statistics import NumberStatistics, Statistics
 from timonel.errors import DataError
@@ -40,6 +40,7 @@ class Planned:
     assignment: SplitAssignment
     identical: Identical
     seed: int
+    compression: Compression
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ def finish(
         counts={split: found.records for split, found in results.statistics.items()},
         label_counts=_label_counts(results.statistics, planned.labels),
         shards=tuple(results.shards),
+        compression=planned.compression,
         index=index,
         rejected=rejected,
         statistics={split: found.summary() for split, found in results.statistics.items()},

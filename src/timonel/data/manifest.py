@@ -9,7 +9,15 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from timonel.data.schema import ColumnRole, Schema, Split, SplitSummary, StoredValue, Task
+from timonel.data.schema import (
+    ColumnRole,
+    Compression,
+    Schema,
+    Split,
+    SplitSummary,
+    StoredValue,
+    Task,
+)
 from timonel.errors import CorruptError, NotFoundError
 from timonel.storage.digests import digest_bytes
 from timonel.storage.documents import read_document, write_document
@@ -100,6 +108,7 @@ class Manifest(StoredValue):
     counts: dict[Split, int]
     label_counts: dict[Split, dict[str, int]] = Field(default_factory=dict)
     shards: tuple[Shard, ...]
+    compression: Compression = Field(default="none", description="Compression of the shards.")
     index: Sidecar | None = Field(default=None, description="Positions of all records.")
     rejected: Sidecar | None = Field(default=None, description="Unusable records, with reasons.")
     statistics: dict[Split, SplitSummary] = Field(default_factory=dict)

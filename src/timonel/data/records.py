@@ -6,19 +6,24 @@ CRC-32C of the payload, all little-endian.
 
 from __future__ import annotations
 
+import gzip
 import mmap
 import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import google_crc32c
 
+from timonel.data.schema import Compression
 from timonel.errors import CorruptError
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _MASK_DELTA = 0xA282EAD8
+_GZIP = 31
+"""zlib's window bits for the largest window in gzip's format."""
 FRAME_BYTES = 16
 """Bytes that framing adds to a payload."""
 HEADER_BYTES = 12
@@ -45,15 +50,39 @@ def masked_crc(content: bytes) -> int:
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def read_records(path: Path) -> Iterator[bytes]:
+def read_records(path: Path, compression: Compression = "none") -> Iterator[bytes]:
     """Yield the payloads of a shard in file order, with checksums verified.
+
+    A compressed shard is held in memory.
 
     Raises:
         CorruptError: A checksum is wrong, or the file is truncated or missing.
     """
-    with _mapped(path) as content:
+    with _mapped(path) as mapped:
+        content = mapped if compression == "none" else decompress(mapped[:], path)
         for span in _spans(content, path):
             yield check_payload(content[span.offset : span.offset + span.length + 4], span, path)
+
+
+def compress(content: bytes) -> bytes:
+    """Return ``content`` as a gzip member, without names and times."""
+    compressor = zlib.compressobj(wbits=_GZIP)
+    return compressor.compress(content) + compressor.flush()
+
+
+def decompress(content: bytes, path: Path) -> bytes:
+    """Return the content of gzip members.
+
+    Raises:
+        CorruptError: They are damaged or truncated.
+    """
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise CorruptError(
+            f"{path} is not valid gzip data: {error}",
+            hint="the file was changed or truncated: convert the source again",
+        ) from error
 
 
 def read_appended(path: Path, offset: int) -> Iterator[tuple[bytes, int]]:

@@ -5,7 +5,7 @@ Stored in the manifest; unknown fields are ignored, because a later release may 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,6 +16,7 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 Task = Literal["classification", "regression"]
 ImageFormat = Literal["jpeg", "png", "gif", "bmp", "webp"]
+Compression = Literal["none", "gzip"]
 ColumnType = Literal["numeric", "categorical", "split", "drop"]
 
 _SPLIT_NAMES: dict[str, Split] = {
@@ -58,6 +59,18 @@ def parse_column_type(word: str) -> ColumnType:
             hint="use numeric (or float, int), categorical (or string), split or drop",
         )
     return found
+
+
+def check_compression(word: str) -> Compression:
+    """Return ``word`` as a validated compression.
+
+    Raises:
+        SpecError: The compression is unknown.
+    """
+    for known in get_args(Compression):
+        if word == known:
+            return cast("Compression", word)
+    raise SpecError(f"expected the compression none or gzip, got {word!r}")
 
 
 class StoredValue(BaseModel):

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from timonel.data.examples import encode_example
 from timonel.data.journal import Journal, ShardOutcome, ShardPlan
 from timonel.data.manifest import Shard, Skipped
-from timonel.data.records import frame
-from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE, SPLITS, Split
+from timonel.data.records import compress, frame
+from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE, SPLITS, Compression, Split
 from timonel.data.sources.base import Entry, Raw, Source, UnusableError
 from timonel.data.sources.transient import retried, unreadable
 from timonel.data.statistics import Collector
@@ -26,7 +26,9 @@ from timonel.errors import SpecError
 from timonel.storage.atomic import aside_name, sync, unwritable
 
 _BUFFER_BYTES = 1 << 20
-_END = struct.Struct("<Q")
+_NUMBER = struct.Struct("<Q")
+_MEMBER_BYTES = 1 << 16
+"""A reader of one record decompresses a whole gzip member of this size."""
 
 ReadRecord = tuple[Entry, Raw | UnusableError]
 """Entry with its raw record, or with what is wrong with it."""
@@ -40,11 +42,13 @@ class Job:
         source: The source.
         journal: The folder of the conversion.
         labels: Number of each class; empty for a regression, whose labels are numbers.
+        compression: Compression of the shards.
     """
 
     source: Source
     journal: Journal
     labels: Mapping[str, int]
+    compression: Compression = "none"
 
 
 def plan_shards(
@@ -53,6 +57,7 @@ def plan_shards(
     *,
     shard_bytes: int,
     shards: int | None = None,
+    compression: Compression = "none",
 ) -> list[ShardPlan]:
     """Cut each split into shards with nearly equal numbers of records.
 
@@ -62,6 +67,7 @@ def plan_shards(
         shard_bytes: Approximate maximum size of a shard.
         shards: Number of shards of the training split, instead of ``shard_bytes``; other splits
             get shards of about the same number of records.
+        compression: Compression of the shards, for their names.
 
     Raises:
         SpecError: ``shard_bytes`` or ``shards`` is not positive.
@@ -70,6 +76,7 @@ def plan_shards(
         if number is not None and number < 1:
             raise SpecError(f"the number of {what} must be positive, got {number}")
     result: list[ShardPlan] = []
+    ending = "tfrecord.gz" if compression == "gzip" else "tfrecord"
     for split in SPLITS:
         count = counts[split]
         if not count:
@@ -80,7 +87,7 @@ def plan_shards(
         total = max(1, min(total, count))
         cuts = [count * index // total for index in range(total + 1)]
         result.extend(
-            ShardPlan(f"{split}-{index:05d}-of-{total:05d}.tfrecord", split, end - start)
+            ShardPlan(f"{split}-{index:05d}-of-{total:05d}.{ending}", split, end - start)
             for index, (start, end) in enumerate(itertools.pairwise(cuts))
         )
     return result
@@ -133,8 +140,9 @@ def write_one(
     try:
         with aside.open("wb", buffering=_BUFFER_BYTES) as file:
             for entry, raw in itertools.islice(records, plan.records):
-                file.write(shard.encode(entry, raw))
+                file.write(shard.add(entry, raw))
                 tick()
+            file.write(shard.rest())
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
@@ -157,12 +165,13 @@ class _OpenShard:
         self._bytes = 0
         self._raw_bytes = 0
         self._ends = bytearray()
+        self._member = bytearray()
         self._files: list[tuple[str, str]] = []
         self._collector = Collector()
         self._rejected: list[Skipped] = []
 
-    def encode(self, entry: Entry, raw: Raw | UnusableError) -> bytes:
-        """Return the framed record; nothing for an unusable one."""
+    def add(self, entry: Entry, raw: Raw | UnusableError) -> bytes:
+        """Add a record; return the bytes to write next."""
         if isinstance(raw, UnusableError):
             self._rejected.append(Skipped(key=raw.key, reason=raw.reason))
             return b""
@@ -170,9 +179,6 @@ class _OpenShard:
         label = labels[str(entry.label)] if labels else float(entry.label)
         example = encode_example({**raw.features, KEY_FEATURE: entry.key, LABEL_FEATURE: label})
         framed = b"".join(frame(example))
-        self._sha.update(framed)
-        self._bytes += len(framed)
-        self._ends += _END.pack(self._bytes)
         self._collector.add(
             str(entry.label) if labels else float(entry.label), raw.features, raw.image
         )
@@ -180,7 +186,24 @@ class _OpenShard:
             self._raw_bytes += raw.image.bytes
             line = f"{raw.image.digest} {raw.image.bytes} {entry.key}"
             self._files.append((entry.key, line))
-        return framed
+        if self._job.compression == "none":
+            self._ends += _NUMBER.pack(self._bytes + len(framed))
+            return self._count(framed)
+        self._member += framed
+        self._ends += _NUMBER.pack(self._bytes) + _NUMBER.pack(len(self._member))
+        return self.rest() if len(self._member) >= _MEMBER_BYTES else b""
+
+    def rest(self) -> bytes:
+        """Return the bytes to write after all records."""
+        if not self._member:
+            return b""
+        member, self._member = bytes(self._member), bytearray()
+        return self._count(compress(member))
+
+    def _count(self, content: bytes) -> bytes:
+        self._sha.update(content)
+        self._bytes += len(content)
+        return content
 
     def finish(self) -> ShardOutcome:
         """Record the outcome in the journal and return it."""

@@ -44,6 +44,9 @@ def convert(
         int | None, typer.Option(help="Number of training shards. [default: by size]")
     ] = None,
     shard_bytes: Annotated[str, typer.Option(help="Maximum size of a shard.")] = "64MB",
+    compression: Annotated[
+        Literal["none", "gzip"], typer.Option(help="Compression of the shards.")
+    ] = "none",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing dataset.")
     ] = False,
@@ -99,6 +102,7 @@ def convert(
             seed=seed,
             shards=shards,
             shard_bytes=shard_bytes,
+            compression=compression,
             overwrite=overwrite,
             max_rejected=max_rejected,
             runner=runner,

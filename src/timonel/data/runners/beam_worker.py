@@ -11,7 +11,7 @@ import apache_beam as beam
 
 from timonel.data.journal import Journal, ShardPlan
 from timonel.data.runners.lease import LeaseLostError, LeaseWatch
-from timonel.data.schema import Split
+from timonel.data.schema import Compression, Split
 from timonel.data.shards import Job, write_one
 from timonel.data.sources import SourceOptions, installed_sources
 from timonel.errors import TimonelError
@@ -34,6 +34,7 @@ class PortableJob:
     options: Mapping[str, Any]
     folder: str
     labels: Mapping[str, int]
+    compression: Compression
 
     @classmethod
     def of(cls, job: Job) -> PortableJob:
@@ -45,13 +46,14 @@ class PortableJob:
             options=source.options.model_dump(mode="json"),
             folder=str(job.journal.root.resolve()),
             labels=dict(job.labels),
+            compression=job.compression,
         )
 
     def open(self) -> Job:
         """Return the conversion, with a source that was not scanned."""
         options = SourceOptions.model_validate(self.options)
         source = installed_sources()[self.plugin](Path(self.location), options)
-        return Job(source, Journal(Path(self.folder)), self.labels)
+        return Job(source, Journal(Path(self.folder)), self.labels, self.compression)
 
 
 class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
