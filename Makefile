@@ -2,12 +2,13 @@
 PYTHON ?= python3.11
 VENV ?= .venv
 DEMO_VENV ?= .venv-demo
+BEAM_VENV ?= .venv-beam
 SCHEMATHESIS_VENV ?= .venv-schemathesis
 WHEEL_VENV ?= .venv-wheel
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-endpoints bench-browser bench-peers lock-peers test-soak test-soak-serving test-browser clean
+.PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-endpoints bench-browser bench-peers lock-peers test-soak test-soak-serving test-browser test-beam clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -69,6 +70,15 @@ $(VENV)/.browser: $(VENV)/.ready requirements/browser.txt
 test-browser: $(VENV)/.browser ## test pages in Chromium (Debian: apt install chromium)
 	$(BIN)/python -m pytest -m browser --timeout 300 tests/serving/console/page tests/endpoints/test_browser.py tests/edge
 
+# In an environment of its own: Beam needs pillow 12.
+$(BEAM_VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requirements/beam.txt
+	@sh scripts/setup-venv.sh "$(PYTHON)" "$(BEAM_VENV)" requirements/beam.txt
+	@touch $@
+
+# Prism is a program of Beam: go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0
+test-beam: $(BEAM_VENV)/.ready ## test conversions with Apache Beam (Prism with TIMONEL_PRISM=/path/to/prism)
+	$(BEAM_VENV)/bin/python -m pytest -m beam --timeout 600 tests/data/runners
+
 bench: bench-main-path bench-training bench-serving bench-tuning ## run all benchmarks
 
 bench-main-path: $(VENV)/.ready ## measure the path from raw files to the first prediction
@@ -117,5 +127,5 @@ lock-peers: $(VENV)/.ready ## resolve the requirements of the other model server
 	sh benchmarks/peers/lock.sh $(BIN)/uv
 
 clean: ## remove everything that make created
-	rm -rf $(VENV) $(DEMO_VENV) $(SCHEMATHESIS_VENV) $(WHEEL_VENV) benchmarks/peers/*/.venv site dist build demo
+	rm -rf $(VENV) $(DEMO_VENV) $(BEAM_VENV) $(SCHEMATHESIS_VENV) $(WHEEL_VENV) benchmarks/peers/*/.venv site dist build demo
 	rm -rf src/*.egg-info src/timonel/serving/protocols/tfs_rest/_numbers*.so

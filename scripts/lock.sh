@@ -12,5 +12,7 @@ compile pyproject.toml --extra cmaes --extra endpoints --extra legacy-keras --ex
     --extra postgresql --extra quantization --extra wandb --extra gcs --extra otel --extra s3 --extra tensorboard --group dev --group docs \
     -o requirements/dev.txt
 compile pyproject.toml --extra mlflow -c requirements/dev.txt -o requirements/demo.txt
+# Not with the others: Beam 2.77 needs a pillow below 13.
+compile pyproject.toml --extra beam --group dev -o requirements/beam.txt
 compile --group browser -c requirements/dev.txt -o requirements/browser.txt
 compile --group schemathesis -o requirements/schemathesis.txt

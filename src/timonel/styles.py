@@ -22,6 +22,8 @@ STATUS_STYLES = {
     "interrupted": "yellow",
     "unfinished": "yellow",
     "unreachable": "red",
+    "stale": "red",
+    "unreadable": "red",
 }
 
 

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Timonel
+from timonel.endpoints.folder import EndpointFolder
+from timonel.endpoints.spec import EndpointSpec
+from timonel.storage import find_workspace
 
 
 @pytest.fixture
@@ -73,3 +76,31 @@ def test_wrong_arguments(
     assert outcome.exit_code == code
     assert words in outcome.error_line
     assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "error"),
+    [
+        ('"port": 8501', '"port": "no"', "000001.json is damaged"),
+        ('"format": 1', '"format": 99', "000001.json"),
+    ],
+)
+def test_an_unreadable_endpoint_is_listed_with_its_error(
+    timonel: Timonel, here: Path, before: str, after: str, error: str
+) -> None:
+    workspace = find_workspace(here / ".timonel", create=True)
+    for name in ("digits", "iris"):
+        spec = EndpointSpec(name=name, model=name, port=8501, traffic={"percent": {1: 100}})
+        EndpointFolder(workspace.endpoints / name).add(spec, "deploy", after=0)
+    path = workspace.endpoints / "digits/revisions/000001.json"
+    path.write_text(path.read_text().replace(before, after))
+    digits, iris = json.loads(timonel("endpoints", "--json").out)["endpoints"]
+    assert digits.keys() == {"name", "state", "message"}
+    assert digits["state"] == "unreadable"
+    assert error in digits["message"]
+    assert (iris["state"], iris["revision"]) == ("down", 1)
+    outcome = timonel("endpoints", "list")
+    assert outcome.exit_code == 0
+    _, first, second = outcome.out.splitlines()
+    assert first.split()[:2] == ["digits", "unreadable"]
+    assert second.split()[:2] == ["iris", "down"]

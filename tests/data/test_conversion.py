@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -14,9 +16,17 @@ from tests.data.conftest import MakeCsv, MakeImages
 from timonel.data.conversion import convert, sort_labels
 from timonel.data.dataset import Dataset
 from timonel.data.schema import SPLITS
+from timonel.data.sources import Entry, Raw, transient
 from timonel.data.sources.images import ImageFolderSource
 from timonel.data.summary import summarise
-from timonel.errors import AlreadyExistsError, DataError, InputError, NotFoundError, SpecError
+from timonel.errors import (
+    AlreadyExistsError,
+    CorruptError,
+    DataError,
+    InputError,
+    NotFoundError,
+    SpecError,
+)
 from timonel.storage import Workspace, digest_file, digest_tree, write_document
 from timonel.storage.atomic import aside_name
 from timonel.storage.documents import read_document
@@ -41,7 +51,7 @@ def test_images_become_records(make_images: MakeImages, out: Path, workspace: Wo
     dataset = convert(root, out, workspace=workspace)
     assert dataset == Dataset.open(out)
     assert dataset.labels == ("cat", "dog")
-    assert [dataset.count(split) for split in SPLITS] == [32, 4, 4]
+    assert all(dataset.count(split) for split in SPLITS)
     assert dataset.count() == 40
     read = {}
     for split in SPLITS:
@@ -53,17 +63,17 @@ def test_images_become_records(make_images: MakeImages, out: Path, workspace: Wo
     dataset.verify()
 
 
-def test_every_split_has_each_label_in_proportion_and_is_mixed(
+def test_every_label_is_divided_and_splits_are_mixed(
     make_images: MakeImages, out: Path, workspace: Workspace
 ) -> None:
-    dataset = convert(make_images(count=30), out, workspace=workspace)
-    assert dataset.manifest.label_counts == {
-        "train": {"cat": 24, "dog": 24},
-        "validation": {"cat": 3, "dog": 3},
-        "test": {"cat": 3, "dog": 3},
-    }
+    dataset = convert(make_images(count=150), out, workspace=workspace)
+    counts = dataset.manifest.label_counts
+    for label in ("cat", "dog"):
+        assert 100 < counts["train"][label] < 140
+        assert sum(counts[split][label] for split in SPLITS) == 150
+        assert 5 < counts["test"][label] < 30
     labels = [example["label"] for example in dataset.examples("train")]
-    assert 8 < sum(a != b for a, b in itertools.pairwise(labels)) < 40
+    assert sum(a != b for a, b in itertools.pairwise(labels)) > 60
 
 
 def test_equal_input_and_seed_give_equal_bytes(
@@ -93,7 +103,7 @@ def test_shards_are_cut_by_number_or_size(
     assert [path.name for path in by_number.shards("train")] == [
         f"train-{index:05d}-of-00004.tfrecord" for index in range(4)
     ]
-    assert {shard.records for shard in by_number.manifest.of_split("train")} == {20}
+    assert {shard.records for shard in by_number.manifest.of_split("train")} == {20, 21}
     by_size = convert(root, tmp_path / "size", shard_bytes="2kB", workspace=workspace)
     sizes = [shard.bytes for shard in by_size.manifest.of_split("train")]
     assert len(sizes) > 4
@@ -120,7 +130,7 @@ def test_numbers_to_predict(make_csv: MakeCsv, out: Path, workspace: Workspace) 
     values = [example["label"] for example in dataset.examples("train")]
     target = dataset.manifest.target
     assert target is not None
-    assert target.mean == pytest.approx(sum(values) / 40)
+    assert target.mean == pytest.approx(sum(values) / len(values))
     assert (target.minimum, target.maximum) == (min(values), max(values))
 
 
@@ -162,21 +172,62 @@ def test_one_split_only(make_images: MakeImages, out: Path, workspace: Workspace
     assert list(dataset.examples("test")) == []
 
 
-def test_an_unreadable_image_is_named_and_nothing_is_left(
-    make_images: MakeImages, out: Path, workspace: Workspace
+def test_too_many_unusable_images(
+    make_images: MakeImages, out: Path, workspace: Workspace, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = make_images()
     bad = root / "dog" / "004.png"
     bad.write_bytes(bad.read_bytes()[:-30])
-    with pytest.raises(DataError, match=r"dog/004\.png: damaged PNG image.*--skip-bad"):
-        convert(root, out, workspace=workspace)
-    assert nothing_is_left(out)
+    (root / "cat" / "empty.jpg").touch()
+    with pytest.raises(
+        DataError,
+        match=r"2 records of 21 cannot be used, above the limit of 5.00%: cat/empty\.jpg: an empty "
+        r"file: repair or remove .* --max-rejected",
+    ):
+        convert(root, out, max_rejected=0.05, workspace=workspace)
     assert list_runs(workspace)[0].status == "failed"
-    dataset = convert(root, out, skip_bad=True, workspace=workspace)
+    (kept,) = out.parent.iterdir()
+    assert f"finished shards are kept in {kept}: run the same command again" in caplog.text
+    assert rejected(kept) == {"cat/empty.jpg": "an empty file", "dog/004.png": DAMAGED}
+    dataset = convert(root, out, max_rejected=0.1, workspace=workspace)
+    assert [path.name for path in out.parent.iterdir()] == ["set"]
     assert dataset.count() == 19
-    assert dataset.manifest.source.skipped_count == 1
-    assert dataset.manifest.source.skipped[0].key == "dog/004.png"
+    assert rejected(out) == {"cat/empty.jpg": "an empty file", "dog/004.png": DAMAGED}
+    assert dataset.manifest.source.rejected_count == dataset.manifest.source.skipped_count == 2
+    assert dataset.manifest.source.skipped[1].key == "dog/004.png"
     assert "dog/004.png" not in [key for split in SPLITS for key in dataset.keys(split)]
+    dataset.verify()
+    (out / "rejected.jsonl").write_text("")
+    with pytest.raises(CorruptError, match=r"rejected\.jsonl"):
+        dataset.verify()
+
+
+DAMAGED = "damaged PNG image: image file is truncated"
+
+
+def rejected(folder: Path) -> dict[str, str]:
+    lines = (folder / "rejected.jsonl").read_text().splitlines()
+    return {line["key"]: line["reason"] for line in map(json.loads, lines)}
+
+
+def test_too_many_unusable_records_in_the_scan(
+    make_csv: MakeCsv, out: Path, workspace: Workspace
+) -> None:
+    path = make_csv("a,y", *(f"{i},{i % 2}" for i in range(40)), "1,2,3")
+    with pytest.raises(DataError, match=r"1 record of 41 .* rows\.csv line 42: expected 2 values"):
+        convert(path, out, label="y", workspace=workspace)
+    (kept,) = out.parent.iterdir()
+    assert rejected(kept) == {"rows.csv line 42": "expected 2 values, got 3"}
+    dataset = convert(path, out, label="y", max_rejected=0.03, workspace=workspace)
+    assert (dataset.count(), dataset.manifest.source.rejected_count) == (40, 1)
+
+
+@pytest.mark.parametrize("limit", [-0.1, 1.5, math.nan])
+def test_a_limit_that_is_no_fraction(
+    make_images: MakeImages, out: Path, workspace: Workspace, limit: float
+) -> None:
+    with pytest.raises(SpecError, match="expected a fraction of rejected records from 0 to 1"):
+        convert(make_images(), out, max_rejected=limit, workspace=workspace)
 
 
 def test_a_label_without_a_usable_record(
@@ -186,8 +237,34 @@ def test_a_label_without_a_usable_record(
     for path in (root / "dog").iterdir():
         path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(DataError, match="no usable record of 'dog' in the training split"):
-        convert(root, out, skip_bad=True, workspace=workspace)
-    assert nothing_is_left(out)
+        convert(root, out, max_rejected=1, workspace=workspace)
+    assert not out.exists()
+
+
+def test_transient_errors_are_retried_then_raised(
+    make_images: MakeImages, out: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, failures, slept = make_images(), {"dog/004.png": 2}, []
+    real = ImageFolderSource.read
+
+    def read(self: ImageFolderSource, entry: Entry) -> Raw:
+        if failures.get(entry.key, 0) > 0:
+            failures[entry.key] -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        return real(self, entry)
+
+    monkeypatch.setattr(ImageFolderSource, "read", read)
+    monkeypatch.setattr(transient.retried, "__defaults__", (slept.append,))
+    whole = convert(root, out.with_name("one"), workspace=workspace)
+    assert (whole.count(), slept) == (20, [0.1, 1.0])
+    failures["dog/004.png"] = 100
+    with pytest.raises(
+        InputError, match=r"cannot read dog/004\.png after 4 attempts: Input/output"
+    ):
+        convert(root, out, workspace=workspace)
+    failures.clear()
+    assert convert(root, out, workspace=workspace).digest == whole.digest
+    assert whole.manifest.source.rejected_count == 0
 
 
 def test_no_such_source(tmp_path: Path, out: Path, workspace: Workspace) -> None:
@@ -463,6 +540,6 @@ def test_a_place_whose_name_is_not_utf8(
 def test_a_dataset_prints_in_one_line(make_csv: MakeCsv, out: Path, workspace: Workspace) -> None:
     dataset = convert(make_csv(), out, label="good", workspace=workspace)
     assert str(dataset) == (
-        f"Dataset({str(out)!r}: train 32, validation 4, test 4; classification, 2 labels; "
+        f"Dataset({str(out)!r}: train 33, validation 2, test 5; classification, 2 labels; "
         f"{dataset.manifest.id})"
     )

@@ -13,20 +13,21 @@ def test_images(make_images: MakeImages, tmp_path: Path, workspace: Workspace) -
     (root / "notes.txt").touch()
     bad = root / "dog" / "004.png"
     bad.write_bytes(bad.read_bytes()[:-30])
-    report = summarise(convert(root, tmp_path / "set", skip_bad=True, workspace=workspace))
+    report = summarise(convert(root, tmp_path / "set", max_rejected=0.1, workspace=workspace))
     assert report.title.startswith("19 images, ")
     assert report.title.endswith(" in 3 shards")
     assert report.header == ("label", "train", "validation", "test", "all")
     assert report.rows == (
-        ("cat", "8", "1", "1", "10"),
+        ("cat", "8", "2", "0", "10"),
         ("dog", "7", "1", "1", "9"),
-        ("all", "15", "2", "2", "19"),
+        ("all", "15", "3", "1", "19"),
     )
     facts = dict(report.facts)
     assert (facts["task"], facts["size"]) == ("classification", "6x5")
     assert (facts["formats"], facts["colour"]) == ("19 png", "colour")
-    assert report.warnings[0].startswith("1 skipped, the first: dog/004.png: damaged PNG")
-    assert report.warnings[1] == "1 ignored, the first: notes.txt"
+    assert report.warnings[0] == "the test split would be empty: records were moved to it"
+    assert report.warnings[1].startswith("1 skipped, the first: dog/004.png: damaged PNG")
+    assert report.warnings[2] == "1 ignored, the first: notes.txt"
 
 
 def test_images_of_several_sizes(
@@ -71,9 +72,9 @@ def test_a_table_to_predict_numbers(
 ) -> None:
     path = make_csv("a,b,y", *(f"{i * 2},w{i % 2},{i}.5" for i in range(50)))
     report = summarise(convert(path, tmp_path / "set", label="y", workspace=workspace))
-    assert report.rows == (("all", "40", "5", "5", "50"),)
+    assert report.rows == (("all", "41", "4", "5", "50"),)
     facts = dict(report.facts)
     assert facts["columns"] == "1 numeric, 1 categorical"
     assert (facts["task"], facts["label"]) == ("regression", "y")
-    assert facts["target"] == "1.5 to 49.5, mean 24.025"
+    assert facts["target"] == "1.5 to 49.5, mean 24.2805"
     assert report.warnings == ()

@@ -8,10 +8,11 @@ import pytest
 
 from tests.endpoints.harness import write_version
 from timonel.endpoints.autoscaling import ScalingPolicy
-from timonel.endpoints.checks import check_spec
+from timonel.endpoints.checks import FIRST_PORT, check_port, check_spec, free_port
+from timonel.endpoints.folder import EndpointFolder
 from timonel.endpoints.spec import EndpointSpec
 from timonel.engines.resources import Resources
-from timonel.errors import SpecError
+from timonel.errors import ServingError, SpecError
 from timonel.storage import find_workspace
 
 
@@ -45,3 +46,19 @@ def test_cpu_and_amounts_of_memory_need_none(tmp_path: Path) -> None:
             EndpointSpec(name="a", model="digits", port=1, traffic=traffic, scaling=policy),
             workspace,
         )
+
+
+def test_ports_of_unreadable_endpoints_are_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = find_workspace(tmp_path / ".timonel", create=True)
+    monkeypatch.setattr("timonel.endpoints.checks._is_free", lambda _host, _port: True)
+    for name, port in (("a", FIRST_PORT), ("b", FIRST_PORT + 1)):
+        spec = EndpointSpec(name=name, model="digits", port=port, traffic={"percent": {1: 100}})
+        EndpointFolder(workspace.endpoints / name).add(spec, "deploy", after=0)
+    assert free_port("127.0.0.1", workspace) == FIRST_PORT + 2
+    (workspace.endpoints / "a/revisions/000001.json").write_text("{")
+    assert free_port("127.0.0.1", workspace) == FIRST_PORT
+    check_port("127.0.0.1", FIRST_PORT, workspace)
+    with pytest.raises(ServingError, match="endpoint b has the port"):
+        check_port("127.0.0.1", FIRST_PORT + 1, workspace)

@@ -278,6 +278,8 @@ def test_keys_are_required(endpoints: Endpoints, tmp_path: Path) -> None:
         assert predict(guarded, headers=right).status_code == 200
         bearer = {"authorization": "Bearer 0123456789abcdef"}
         assert predict(guarded, headers=bearer).status_code == 200
+        endpoints.deploy("digits/2", name="guarded", no_api_keys=True)
+        until(lambda: predict(guarded).status_code == 200)
     finally:
         guarded.delete()
     with pytest.raises(NotFoundError, match="no such endpoint: guarded"):
@@ -362,8 +364,19 @@ def test_a_renewed_certificate_applies_without_a_deployment(
             until(lambda: served_certificate(secure).strip() == cert.read_text().strip(), 20)
             until(lambda: secure.status.message is None, 20)
             assert client.post(path, json=body).status_code == 200
+        endpoints.deploy("digits/2", name="secure", no_tls=True)
+        assert secure.url.startswith("http://")
+        until(lambda: predict_if_open(secure) == 200)
     finally:
         secure.delete()
+
+
+def predict_if_open(endpoint: Endpoint) -> int | None:
+    """Return the status of a request; None while the listener still expects TLS."""
+    try:
+        return predict(endpoint).status_code
+    except httpx.TransportError:
+        return None
 
 
 def test_a_bad_certificate_is_refused(endpoints: Endpoints, tmp_path: Path) -> None:

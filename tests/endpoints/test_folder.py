@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from timonel.endpoints.folder import (
+    STALE_S,
     EndpointFolder,
     EndpointStatus,
     Revision,
+    VersionStatus,
     list_endpoints,
     open_endpoint,
 )
@@ -106,5 +108,15 @@ def test_an_unreadable_status_is_empty(folder: EndpointFolder) -> None:
     status = EndpointStatus(routed=1, proved=(1,), at=5.0)
     folder.write_status(status)
     assert folder.status() == status
-    (folder.root / "status.json").write_text("{")
-    assert folder.status() == EndpointStatus()
+    path = folder.root / "status.json"
+    newer = path.read_text().replace('"format": 1', '"format": 99')
+    for text in ("{", newer, '{"kind": "endpoint-status", "format": 1, "at": "no"}'):
+        path.write_text(text)
+        assert folder.status() == EndpointStatus()
+
+
+def test_a_status_gets_stale() -> None:
+    status = EndpointStatus(routed=1, versions={1: VersionStatus(ready=1)}, at=1000.0)
+    assert status.state(1000.0 + STALE_S - 1) == "ready"
+    assert status.state(1000.0 + STALE_S) == "stale"
+    assert EndpointStatus().state(1000.0) == "starting", "nothing has been published yet"

@@ -61,7 +61,7 @@ def test_load_and_replicas_are_shown(endpoint: Endpoint) -> None:
     def is_measured() -> bool:
         predict(endpoint, headers={"x-api-key": "verysecretkey12345"})
         found = history(endpoint)
-        return any(found["rates"].get("1", ())) and any(found["ready"]) and any(found["wanted"])
+        return any(found["rates"].get("1", ())) and any(found["ready"]) and any(found["desired"])
 
     until(is_measured, seen=lambda: history(endpoint))
     assert list(history(endpoint)["rates"]) == ["1"]

@@ -14,13 +14,33 @@ import pytest
 
 from timonel.errors import AlreadyExistsError, InputError
 from timonel.storage import append_line, atomic, publish_dir, write_bytes, write_json
-from timonel.storage.atomic import ASIDE_PREFIX, aside_name, create_bytes, sweep, unwritable
+from timonel.storage.atomic import (
+    ASIDE_PREFIX,
+    aside_name,
+    create_bytes,
+    parse_lines,
+    sweep,
+    unwritable,
+)
 
 Kill = Callable[..., None]
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+def test_lines_are_parsed_and_unusable_ones_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    assert parse_lines(path, json.loads) == []
+    for text in ('"a\u2028b"', "2"):
+        append_line(path, text)
+    with path.open("ab") as file:
+        file.write(b'\xff\n\n{"torn"')
+    append_line(path, "3")
+    assert parse_lines(path, json.loads) == ["a\u2028b", 2, 3]
+    with pytest.raises(InputError, match="cannot read"):
+        parse_lines(tmp_path, json.loads)
 
 
 def test_a_file_is_replaced(tmp_path: Path) -> None:

@@ -1,53 +1,48 @@
 """Convert raw files to a dataset, without TensorFlow.
 
-    scan the source -> divide into splits -> cut into shards -> read, verify, write -> manifest
+    scan the source -> divide into splits -> plan shards -> a runner writes them -> manifest
 
-The same input and seed give byte-identical shards.
+The same input and seed give byte-identical shards. A conversion that was killed continues, see
+`timonel.data.journal`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
+import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from timonel._version import __version__
+from timonel.data.assignment import assign
+from timonel.data.catalogue import Catalogue
 from timonel.data.dataset import Dataset
-from timonel.data.manifest import (
-    MANIFEST_NAME,
-    Manifest,
-    Skipped,
-    SourceInfo,
-    Target,
-    content_digest,
-    read_manifest,
-    write_manifest,
-)
-from timonel.data.remote import check_absent, publish_dataset
-from timonel.data.schema import SPLITS, Split, Task, parse_column_type
-from timonel.data.shards import ConversionPlan, Outcome, plan_shards, write_shards
-from timonel.data.sources import Description, Entry, Scan, Source, SourceOptions, choose_source
-from timonel.data.splits import SplitAssignment, assign, check_fractions, find_duplicates
+from timonel.data.description import Planned, all_rejected, finish
+from timonel.data.destination import check_destination, check_overlap, check_paths, unfinished
+from timonel.data.journal import Journal, ShardOutcome, plan_digest
+from timonel.data.manifest import Manifest
+from timonel.data.rejected import DEFAULT_LIMIT, check_limit, check_rejected, write_rejected
+from timonel.data.runners import Report, Runner, choose_runner
+from timonel.data.schema import Compression, Task, check_compression, parse_column_type
+from timonel.data.shards import Job, fill, plan_shards
+from timonel.data.sources import Description, Scan, Source, SourceOptions, choose_source
+from timonel.data.splits import Fractions, check_fractions
 from timonel.data.summary import warnings_of
-from timonel.errors import AlreadyExistsError, DataError, FormatError, InputError, TimonelError
+from timonel.errors import DataError
 from timonel.storage import (
     Workspace,
     find_workspace,
     is_local,
     local_path,
     normalise,
-    publish_dir,
-    read_document,
     write_document,
 )
-from timonel.storage.atomic import sweep
-from timonel.tracking import Artifact, RunWriter, start_run
+from timonel.tracking import Artifact, start_run
 from timonel.tracking.mirrors.sidecar import mirror_in_background
 from timonel.units import parse_bytes
 
@@ -55,19 +50,20 @@ _logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 _PROGRESS_INTERVAL_S = 0.1
-_NAMED = 20
-"""Limit on skipped records and ignored files named in the manifest."""
 
 
 @dataclass(frozen=True)
 class _Request:
     source: Source
     uri: str
-    fractions: tuple[float, float, float] | None
+    fractions: Fractions | None
     seed: int
     shards: int | None
     shard_bytes: int
+    compression: Compression
     overwrite: bool
+    max_rejected: float
+    runner: Runner
     progress: Progress | None
 
 
@@ -81,8 +77,11 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     seed: int = 0,
     shards: int | None = None,
     shard_bytes: str | int = "64MB",
+    compression: Compression = "none",
     overwrite: bool = False,
-    skip_bad: bool = False,
+    max_rejected: float = DEFAULT_LIMIT,
+    runner: str = "local",
+    beam: str = "",
     columns: Mapping[str, str] | None = None,
     task: Task | None = None,
     folders: Literal["auto", "labels", "splits"] = "auto",
@@ -92,7 +91,8 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     """Convert images or a CSV file to sharded TFRecords with a manifest.
 
     Every image is decoded once to check that training can decode it; its bytes are stored
-    unchanged. The destination is published atomically; in a bucket, the manifest comes last.
+    unchanged. The destination is published atomically; in a bucket, the manifest comes last. A
+    conversion that was stopped or killed continues when it is called again with the same arguments.
 
     Args:
         source: A folder with one folder of images per label, or with ``train``, ``validation``
@@ -104,9 +104,13 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
             splits of the source, else 0.8, 0.1, 0.1.
         seed: Seed of division and order.
         shards: Number of shards of the training split; by default computed from the size.
-        shard_bytes: Approximate maximum size of a shard.
+        shard_bytes: Approximate maximum size of a shard, before compression.
+        compression: ``none`` or ``gzip``. Files of images hardly get smaller.
         overwrite: Replace an existing dataset at the destination.
-        skip_bad: Skip and count unusable records instead of failing.
+        max_rejected: Greatest fraction of unusable records. The dataset lists them in
+            ``rejected.jsonl``; if there are more, the conversion fails.
+        runner: Where shards are written: ``local``, ``beam``, or a plug-in's name.
+        beam: Options of Apache Beam's pipeline, such as ``runner=FlinkRunner,flink_master=...``.
         columns: Types of a CSV file's columns that override the inferred ones: ``numeric``
             (``float``, ``int``), ``categorical`` (``string``), ``split`` or ``drop``.
         task: ``classification`` or ``regression``, to override the inferred task.
@@ -126,68 +130,106 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     if is_local(uri):
         check_overlap(location, Path(uri))
     types = {name: parse_column_type(word) for name, word in (columns or {}).items()}
-    options = SourceOptions(
-        label=label, columns=types, task=task, skip_bad=skip_bad, folders=folders
-    )
+    options = SourceOptions(label=label, columns=types, task=task, folders=folders)
     chosen = choose_source(location, kind)(location, options)
-    if is_local(uri):
-        check_target(Path(uri), overwrite=overwrite)
-    elif not overwrite:
-        check_absent(uri)
-    request = _Request(chosen, uri, fractions, seed, shards, size, overwrite, progress)
-    scan = chosen.scan()
+    check_destination(uri, overwrite=overwrite)
+    request = _Request(
+        chosen,
+        uri,
+        fractions,
+        seed,
+        shards,
+        size,
+        check_compression(compression),
+        overwrite,
+        check_limit(max_rejected),
+        choose_runner(runner, beam),
+        progress,
+    )
     place = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
-    name = uri.rpartition("/")[2]
-    with start_run(place, "convert", name=name, params=_params(request)) as run:
-        dataset = _convert(request, scan, run)
-        _write_reference(place, dataset)
+    dataset = _convert(request, place)
     mirror_in_background(place)
     for line in warnings_of(dataset):
         _logger.warning("%s: %s", uri, line)
     return dataset
 
 
-def _convert(request: _Request, scan: Scan, run: RunWriter) -> Dataset:
+def _convert(request: _Request, workspace: Workspace) -> Dataset:
     started = time.monotonic()
-    with _published(request) as folder:
-        assignment, plan = _plan(request, scan)
-        ticker = _Ticker(plan.records, request.progress)
-        outcome = write_shards(plan, request.source, folder, ticker)
-        _check_outcome(outcome, plan)
-        facts = request.source.describe(outcome.facts, outcome.written["train"])
-        manifest = _manifest(request, scan, outcome, plan, assignment, facts, run.run_id)
-        write_manifest(folder, manifest)
-    ticker.finish()
-    run.input(_input(request, facts))
-    dataset = Dataset(request.uri, manifest)
-    if not is_local(request.uri):
-        dataset = Dataset.open(request.uri)
-    seconds = time.monotonic() - started
-    run.metrics({"records": dataset.count(), "bytes": facts.bytes, "seconds": round(seconds, 3)})
-    run.output(dataset.artifact())
+    name = request.uri.rpartition("/")[2]
+    with ExitStack() as stack:
+        journal = stack.enter_context(unfinished(request.uri, replace=request.overwrite))
+        catalogue = stack.enter_context(closing(Catalogue(journal.database, request.seed)))
+        scan = request.source.scan()
+        catalogue.add(scan)
+        with start_run(workspace, "convert", name=name, params=_params(request)) as run:
+            with stack.pop_all():  # publishes the dataset
+                manifest, facts = _write(request, scan, catalogue, journal, run.run_id)
+            dataset = Dataset(request.uri, manifest)
+            if not is_local(request.uri):
+                dataset = Dataset.open(request.uri)
+            seconds = round(time.monotonic() - started, 3)
+            run.input(_input(request, facts))
+            run.metrics({"records": dataset.count(), "bytes": facts.bytes, "seconds": seconds})
+            run.output(dataset.artifact())
+            _write_reference(workspace, dataset)
     return dataset
 
 
-@contextlib.contextmanager
-def _published(request: _Request) -> Iterator[Path]:
-    """Yield a folder that becomes the dataset if the block succeeds."""
-    if not is_local(request.uri):
-        with publish_dataset(request.uri, replace=request.overwrite) as folder:
-            yield folder
-        return
-    target = Path(request.uri)
-    sweep(target.parent)  # leftovers of killed conversions
-    with publish_dir(target, replace=request.overwrite or target.exists()) as folder:
-        yield folder
+def _write(
+    request: _Request, scan: Scan, catalogue: Catalogue, journal: Journal, run_id: str
+) -> tuple[Manifest, Description]:
+    report = _Progress(request, scan, catalogue.count(), journal)
+    report.check()
+    planned = _plan(request, scan, catalogue, journal)
+    labels = {label: number for number, label in enumerate(planned.labels)}
+    finished = {plan.name for plan in planned.shards if journal.is_finished(plan)}
+    for plan in planned.shards:
+        if plan.name in finished:
+            report.finished(journal.outcome(plan.name))
+            report.tick(plan.records)
+    request.runner.run(
+        Job(request.source, journal, labels, request.compression),
+        [plan for plan in planned.shards if plan.name not in finished],
+        report,
+    )
+    result = finish(planned, journal, catalogue, run_id)
+    report.end()
+    return result
 
 
-def _plan(request: _Request, scan: Scan) -> tuple[SplitAssignment, ConversionPlan]:
-    classes = scan.task == "classification"
-    labels = sort_labels({str(entry.label) for entry in scan.entries}) if classes else []
-    assignment = assign(scan.entries, labels, request.fractions, request.seed)
-    shards = plan_shards(assignment.splits, shard_bytes=request.shard_bytes, shards=request.shards)
-    numbers = {label: number for number, label in enumerate(labels)}
-    return assignment, ConversionPlan(shards, numbers, skip_bad=request.source.options.skip_bad)
+def _plan(request: _Request, scan: Scan, catalogue: Catalogue, journal: Journal) -> Planned:
+    """Divide the records, and write the plan of all shards into the journal."""
+    is_classes = scan.task == "classification"
+    labels = sort_labels(catalogue.labels()) if is_classes else []
+    identical = catalogue.find_identical(request.source)
+    assignment = assign(catalogue, request.fractions, by_label=is_classes)
+    shards = plan_shards(
+        catalogue.counts(),
+        catalogue.sizes(),
+        shard_bytes=request.shard_bytes,
+        shards=request.shards,
+        compression=request.compression,
+    )
+    entries = (stored.entry for stored in catalogue.records())
+    settings = {
+        "labels": labels,
+        "source": str(request.source.location.resolve()),
+        "plugin": request.source.plugin,
+        "options": request.source.options.model_dump(mode="json"),
+        "timonel": __version__,
+    }
+    journal.begin(plan_digest(journal.write_plan(fill(shards, entries)), settings))
+    return Planned(
+        request.source,
+        scan,
+        labels,
+        shards,
+        assignment,
+        identical,
+        request.seed,
+        request.compression,
+    )
 
 
 def sort_labels(labels: set[str]) -> list[str]:
@@ -198,92 +240,6 @@ def sort_labels(labels: set[str]) -> list[str]:
     if all(label.isdecimal() for label in labels):
         return sorted(labels, key=lambda label: (int(label), label))
     return sorted(labels)
-
-
-def _manifest(
-    request: _Request,
-    scan: Scan,
-    outcome: Outcome,
-    plan: ConversionPlan,
-    assignment: SplitAssignment,
-    facts: Description,
-    run_id: str,
-) -> Manifest:
-    skipped = [*scan.skipped, *assignment.left_out, *outcome.skipped]
-    duplicates = find_duplicates(scan.entries)
-    written = outcome.written
-    content: dict[str, Any] = {
-        "task": scan.task,
-        "schema": facts.schema.model_dump(mode="json"),
-        "labels": list(plan.label_numbers),
-        "shards": [shard.model_dump(mode="json") for shard in outcome.shards],
-    }
-    digest = content_digest(content)
-    return Manifest(
-        id=f"dataset-{digest.removeprefix('sha256:')[:12]}",
-        digest=digest,
-        task=scan.task,
-        record_schema=facts.schema,
-        labels=tuple(plan.label_numbers),
-        target=_target(written["train"]) if scan.task == "regression" else None,
-        counts={split: len(entries) for split, entries in written.items()},
-        label_counts=_label_counts(written, list(plan.label_numbers)),
-        shards=tuple(outcome.shards),
-        columns=tuple(scan.columns),
-        source=SourceInfo(
-            plugin=request.source.plugin,
-            uri=str(request.source.location),
-            digest=facts.digest,
-            files=facts.files,
-            bytes=facts.bytes,
-            ignored=tuple(scan.ignored[:_NAMED]),
-            ignored_count=len(scan.ignored),
-            skipped=tuple(Skipped(key=key, reason=reason) for key, reason in skipped[:_NAMED]),
-            skipped_count=len(skipped),
-            duplicates=tuple(duplicates[:_NAMED]),
-            duplicate_count=len(duplicates),
-            contradiction_count=sum(len(group.labels) > 1 for group in duplicates),
-            notes=tuple(scan.notes),
-            warnings=tuple(scan.warnings),
-        ),
-        seed=request.seed,
-        fractions=assignment.fractions,
-        given_splits=assignment.given,
-        timonel_version=__version__,
-        run_id=run_id,
-    )
-
-
-def _label_counts(
-    written: Mapping[Split, Sequence[Entry]], labels: Sequence[str]
-) -> dict[Split, dict[str, int]]:
-    if not labels:
-        return {}
-    counted = {s: Counter(str(entry.label) for entry in written[s]) for s in SPLITS}
-    return {split: {label: counts[label] for label in labels} for split, counts in counted.items()}
-
-
-def _target(train: Sequence[Entry]) -> Target:
-    import numpy as np  # noqa: PLC0415 - 100 ms that converting images does not need
-
-    values = np.array([entry.label for entry in train], np.float64)
-    return Target(
-        mean=float(values.mean()),
-        std=float(values.std()),
-        minimum=float(values.min()),
-        maximum=float(values.max()),
-    )
-
-
-def _check_outcome(outcome: Outcome, plan: ConversionPlan) -> None:
-    present = {str(entry.label) for entry in outcome.written["train"]}
-    lost = [label for label in plan.label_numbers if label not in present]
-    if lost or not outcome.written["train"]:
-        what = f"no usable record of {lost[0]!r}" if lost else "no usable record"
-        raise DataError(
-            f"{what} in the training split: {len(outcome.skipped)} records were skipped",
-            hint="repair the skipped records or add others",
-        )
 
 
 def _params(request: _Request) -> dict[str, Any]:
@@ -312,117 +268,50 @@ def _write_reference(workspace: Workspace, dataset: Dataset) -> None:
         workspace.local_copy.push_file(path)
 
 
-class _Ticker:
-    """Count records and report progress at most ten times a second."""
+class _Progress(Report):
+    """Count records, report them at most ten times a second, and limit rejected ones."""
 
-    def __init__(self, total: int, progress: Progress | None) -> None:
-        self._total = total
-        self._progress = progress
+    def __init__(self, request: _Request, scan: Scan, found: int, journal: Journal) -> None:
+        self._request = request
+        self._scan = scan
+        self._journal = journal
+        self._found = found
         self._done = 0
         self._next = 0.0
+        self._rejected = len(scan.rejected)
+        self._first = scan.rejected[0] if scan.rejected else None
+        self._outcomes: list[str] = []
+        self._lock = threading.Lock()
 
-    def __call__(self) -> None:
-        self._done += 1
-        if self._progress is not None and time.monotonic() >= self._next:
-            self._next = time.monotonic() + _PROGRESS_INTERVAL_S
-            self._progress(self._done, self._total)
+    def tick(self, records: int = 1) -> None:
+        with self._lock:
+            self._done += records
+            progress = self._request.progress
+            if progress is not None and time.monotonic() >= self._next:
+                self._next = time.monotonic() + _PROGRESS_INTERVAL_S
+                progress(min(self._done, self._found), self._found)
 
-    def finish(self) -> None:
-        if self._progress is not None:
-            self._progress(self._total, self._total)
+    def finished(self, outcome: ShardOutcome) -> None:
+        with self._lock:
+            self._outcomes.append(outcome.shard.name)
+            self._rejected += len(outcome.rejected)
+            if outcome.rejected and self._first is None:
+                self._first = (outcome.rejected[0].key, outcome.rejected[0].reason)
+            self.check()
 
-
-def check_paths(source: object, destination: object) -> None:
-    """Check that source and destination are paths with UTF-8 names.
-
-    Raises:
-        InputError: One is not a path, such as a DataFrame, or its name is not UTF-8.
-    """
-    for what, path in (("source", source), ("destination", destination)):
-        if hasattr(path, "to_csv"):
-            raise InputError(
-                f"the {what} must be a path, got a {type(path).__name__}",
-                hint='save it with to_csv("rows.csv", index=False) and convert "rows.csv"',
-            )
-        if not isinstance(path, str | os.PathLike):
-            raise InputError(f"the {what} must be a path, got {type(path).__name__}")
-        try:
-            str(path).encode()
-        except UnicodeEncodeError:
-            shown = os.fsencode(path).decode(errors="backslashreplace")
-            raise InputError(
-                f"the name of the {what} {shown} is not UTF-8", hint="rename it"
-            ) from None
-
-
-def check_overlap(location: Path, target: Path) -> None:
-    """Check that source and destination do not contain each other.
-
-    Raises:
-        InputError: One contains the other, or they are the same.
-    """
-    inner, outer = location.resolve(), target.resolve()
-    if inner == outer or inner.is_relative_to(outer) or outer.is_relative_to(inner):
-        raise InputError(
-            f"source {location} and destination {target} overlap",
-            hint="choose a destination outside the source",
-        )
-
-
-def check_target(target: Path, *, overwrite: bool) -> None:
-    """Check that a dataset may be written to ``target``.
-
-    Only a dataset or an empty folder may be replaced, so that a typo does not delete photographs.
-    The target must not be inside another dataset, which may be replaced as a whole.
-
-    Raises:
-        InputError: The target is inside another dataset.
-        AlreadyExistsError: The target has other content, or ``overwrite`` is false.
-    """
-    outer = _dataset_around(target)
-    if outer is not None:
-        raise InputError(
-            f"the destination {target} is inside the dataset {outer}",
-            hint="choose a folder outside it",
-        )
-    if not target.exists():
-        return
-    is_empty = target.is_dir() and not any(target.iterdir())
-    if is_empty:
-        return
-    if not overwrite:
-        raise AlreadyExistsError(
-            f"{target} already exists", hint="choose another destination, or use --overwrite"
-        )
-    if (target / MANIFEST_NAME).is_file():
-        foreign = sorted({path.name for path in target.iterdir()} - _own_files(target))
-        if not foreign:
+    def check(self) -> None:
+        """Fail if too many records were rejected, and list them in the journal."""
+        if self._first is None:
             return
-        raise AlreadyExistsError(
-            f"{target} cannot be overwritten: {foreign[0]} is not part of the dataset",
-            hint="move it away, or choose another destination",
-        )
-    raise AlreadyExistsError(
-        f"{target} cannot be overwritten: it is not a dataset",
-        hint="choose another destination, or remove it yourself",
-    )
-
-
-def _dataset_around(target: Path) -> Path | None:
-    """Return the nearest parent folder that is a dataset, or None."""
-    for folder in target.resolve().parents:
+        total = self._found + len(self._scan.rejected)
         try:
-            read_document(folder / MANIFEST_NAME, "dataset")
-        except FormatError:
-            return folder
-        except TimonelError:
-            continue  # no manifest, or a foreign file of that name
-        else:
-            return folder
-    return None
+            check_rejected(self._rejected, total, self._request.max_rejected, self._first)
+        except DataError:
+            rejected = all_rejected(self._scan, self._outcomes, self._journal)
+            write_rejected(self._journal.rejected, rejected)
+            raise
 
-
-def _own_files(folder: Path) -> set[str]:
-    """Return the names of the files that belong to a dataset."""
-    manifest = read_manifest(folder)
-    return {MANIFEST_NAME, *(shard.name for shard in manifest.shards)}
+    def end(self) -> None:
+        """Report all records."""
+        if self._request.progress is not None:
+            self._request.progress(self._found, self._found)

@@ -93,7 +93,7 @@ class Dataset:
             CorruptError: A record is damaged; the message names shard and byte.
         """
         for shard in self.shards(split):
-            yield from read_records(shard)
+            yield from read_records(shard, self.manifest.compression)
 
     def examples(self, split: str) -> Iterator[dict[str, Any]]:
         """Yield the verified features of each record of a split, in order.
@@ -117,13 +117,13 @@ class Dataset:
         return [example[KEY_FEATURE] for example in self.examples(split)]
 
     def verify(self) -> None:
-        """Check every shard against its digest in the manifest.
+        """Check every file against its digest in the manifest.
 
         Raises:
-            CorruptError: A shard differs from its digest or is missing.
+            CorruptError: A file differs from its digest or is missing.
         """
-        for shard in self.manifest.shards:
-            verify_file(self.path / shard.name, shard.digest)
+        for file in self.manifest.files:
+            verify_file(self.path / file.name, file.digest)
 
     def check_sizes(self) -> None:
         """Check that every shard exists with its recorded size, without reading it.

@@ -9,7 +9,15 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from timonel.data.schema import ColumnRole, Schema, Split, StoredValue, Task
+from timonel.data.schema import (
+    ColumnRole,
+    Compression,
+    Schema,
+    Split,
+    SplitSummary,
+    StoredValue,
+    Task,
+)
 from timonel.errors import CorruptError, NotFoundError
 from timonel.storage.digests import digest_bytes
 from timonel.storage.documents import read_document, write_document
@@ -24,6 +32,14 @@ class Shard(StoredValue):
     name: str
     split: Split
     records: int
+    bytes: int
+    digest: str
+
+
+class Sidecar(StoredValue):
+    """File of the dataset beside its shards."""
+
+    name: str
     bytes: int
     digest: str
 
@@ -57,6 +73,9 @@ class SourceInfo(StoredValue):
     ignored_count: int = 0
     skipped: tuple[Skipped, ...] = Field(default=(), description="The first unusable records.")
     skipped_count: int = 0
+    rejected_count: int = Field(
+        default=0, description="Unusable records; they are listed in the file of rejected records."
+    )
     duplicates: tuple[Duplicate, ...] = Field(
         default=(), description="The first groups of identical records, contradictory ones first."
     )
@@ -89,6 +108,10 @@ class Manifest(StoredValue):
     counts: dict[Split, int]
     label_counts: dict[Split, dict[str, int]] = Field(default_factory=dict)
     shards: tuple[Shard, ...]
+    compression: Compression = Field(default="none", description="Compression of the shards.")
+    index: Sidecar | None = Field(default=None, description="Positions of all records.")
+    rejected: Sidecar | None = Field(default=None, description="Unusable records, with reasons.")
+    statistics: dict[Split, SplitSummary] = Field(default_factory=dict)
     columns: tuple[ColumnRole, ...] = Field(
         default=(), description="All columns of the source, in order."
     )
@@ -104,6 +127,12 @@ class Manifest(StoredValue):
     def of_split(self, split: Split) -> tuple[Shard, ...]:
         """Return the shards of one split, in order."""
         return tuple(shard for shard in self.shards if shard.split == split)
+
+    @property
+    def files(self) -> tuple[Shard | Sidecar, ...]:
+        """All files of the dataset besides the manifest."""
+        sidecars = (file for file in (self.index, self.rejected) if file is not None)
+        return (*self.shards, *sidecars)
 
 
 def content_digest(body: Mapping[str, Any]) -> str:

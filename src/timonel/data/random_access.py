@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,16 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from timonel.data import load_registry
-from timonel.data.dataset import Dataset
-from timonel.data.records import FRAME_BYTES, Span, check_payload, read_index
+from timonel.data.dataset import Dataset, check_split
+from timonel.data.index import read_positions
+from timonel.data.records import (
+    FRAME_BYTES,
+    HEADER_BYTES,
+    Span,
+    check_payload,
+    decompress,
+    read_index,
+)
 from timonel.data.schema import IMAGE_FEATURE, LABEL_FEATURE, ImageSchema
 from timonel.errors import CorruptError
 
@@ -34,11 +41,18 @@ def open_store(dataset: Dataset, split: str, memory_bytes: int) -> Fetch:
     Raises:
         CorruptError: A shard is damaged.
     """
-    size = sum(shard.bytes for shard in dataset.manifest.shards if shard.split == split)
+    size = _size(dataset, split)
     spec = feature_spec(dataset)
     if size <= memory_bytes:
         return _in_memory(dataset, split, spec)
-    return _on_disk(dataset.shards(split), spec)
+    return _on_disk(dataset, split, spec)
+
+
+def _size(dataset: Dataset, split: str) -> int:
+    """Return the size of a split's records in memory, in bytes."""
+    if dataset.manifest.compression == "none":
+        return sum(shard.bytes for shard in dataset.manifest.of_split(check_split(split)))
+    return sum(int(part[:, 3].sum()) for part in _positions(dataset, split))
 
 
 def feature_spec(dataset: Dataset) -> dict[str, Any]:
@@ -61,8 +75,8 @@ def _in_memory(dataset: Dataset, split: str, spec: dict[str, Any]) -> Fetch:
     return lambda indices: {name: tf.gather(all_, indices) for name, all_ in features.items()}
 
 
-def _on_disk(shards: tuple[Path, ...], spec: dict[str, Any]) -> Fetch:
-    reader = _Reader(shards)
+def _on_disk(dataset: Dataset, split: str, spec: dict[str, Any]) -> Fetch:
+    reader = _Reader(dataset, split)
 
     def fetch(indices: Any) -> dict[str, Any]:
         payloads = tf.numpy_function(reader, [indices], tf.string)
@@ -76,28 +90,44 @@ def _on_disk(shards: tuple[Path, ...], spec: dict[str, Any]) -> Fetch:
 class _Reader:
     """Read records by index. Thread-safe: positioned reads move no file pointer."""
 
-    def __init__(self, shards: tuple[Path, ...]) -> None:
-        spans = [read_index(path) for path in shards]
-        self._paths = shards
-        self._files = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in shards]
+    def __init__(self, dataset: Dataset, split: str) -> None:
+        self._paths = dataset.shards(split)
+        self._is_compressed = dataset.manifest.compression == "gzip"
+        positions = _positions(dataset, split)
+        self._files = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in self._paths]
         weakref.finalize(self, _close, self._files)
-        self._shard = np.repeat(np.arange(len(shards)), [len(part) for part in spans])
-        self._spans = np.array(
-            [(span.offset, span.length) for part in spans for span in part], np.int64
-        ).reshape(-1, 2)
+        self._shard = np.repeat(np.arange(len(self._paths)), [len(part) for part in positions])
+        self._positions = np.concatenate(positions)
 
     def __call__(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
         return np.array([self._read(int(index)) for index in indices], object)
 
     def _read(self, index: int) -> bytes:
         shard = int(self._shard[index])
-        span = Span(int(self._spans[index, 0]), int(self._spans[index, 1]))
-        framed = os.pread(self._files[shard], span.length + FRAME_BYTES - 12, span.offset)
+        start, stop, offset, length = map(int, self._positions[index])
+        content = os.pread(self._files[shard], stop - start, start)
+        path = self._paths[shard]
         try:
-            return check_payload(framed, span, self._paths[shard])
+            if self._is_compressed:
+                content = decompress(content, path)
+            framed = content[offset : offset + length + FRAME_BYTES - HEADER_BYTES]
+            return check_payload(framed, Span(start + offset, length), path)
         except CorruptError as error:
             load_registry.faults.append(error)
             raise
+
+
+def _positions(dataset: Dataset, split: str) -> list[npt.NDArray[np.int64]]:
+    """Return the positions of records, see `timonel.data.index.read_positions`."""
+    if dataset.manifest.index is not None:
+        return read_positions(dataset.path, dataset.manifest, split)
+    # Written by a release without indexes.
+    return [
+        np.array(
+            [(s.offset, s.offset + s.length + 4, 0, s.length) for s in read_index(path)], np.int64
+        ).reshape(-1, 4)
+        for path in dataset.shards(split)
+    ]
 
 
 def _close(files: list[int]) -> None:

@@ -6,22 +6,28 @@ CRC-32C of the payload, all little-endian.
 
 from __future__ import annotations
 
+import gzip
 import mmap
 import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import google_crc32c
 
+from timonel.data.schema import Compression
 from timonel.errors import CorruptError
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
-_HEADER_BYTES = 12
 _MASK_DELTA = 0xA282EAD8
+_GZIP = 31
+"""zlib's window bits for the largest window in gzip's format."""
 FRAME_BYTES = 16
 """Bytes that framing adds to a payload."""
+HEADER_BYTES = 12
+"""Bytes of a frame before the payload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +50,39 @@ def masked_crc(content: bytes) -> int:
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def read_records(path: Path) -> Iterator[bytes]:
+def read_records(path: Path, compression: Compression = "none") -> Iterator[bytes]:
     """Yield the payloads of a shard in file order, with checksums verified.
+
+    A compressed shard is held in memory.
 
     Raises:
         CorruptError: A checksum is wrong, or the file is truncated or missing.
     """
-    with _mapped(path) as content:
+    with _mapped(path) as mapped:
+        content = mapped if compression == "none" else decompress(mapped[:], path)
         for span in _spans(content, path):
             yield check_payload(content[span.offset : span.offset + span.length + 4], span, path)
+
+
+def compress(content: bytes) -> bytes:
+    """Return ``content`` as a gzip member, without names and times."""
+    compressor = zlib.compressobj(wbits=_GZIP)
+    return compressor.compress(content) + compressor.flush()
+
+
+def decompress(content: bytes, path: Path) -> bytes:
+    """Return the content of gzip members.
+
+    Raises:
+        CorruptError: They are damaged or truncated.
+    """
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise CorruptError(
+            f"{path} is not valid gzip data: {error}",
+            hint="the file was changed or truncated: convert the source again",
+        ) from error
 
 
 def read_appended(path: Path, offset: int) -> Iterator[tuple[bytes, int]]:
@@ -73,8 +103,8 @@ def read_appended(path: Path, offset: int) -> Iterator[tuple[bytes, int]]:
     """
     with path.open("rb") as file:
         file.seek(offset)
-        while len(header := file.read(_HEADER_BYTES)) == _HEADER_BYTES:
-            span = Span(offset + _HEADER_BYTES, _length(header, path, offset))
+        while len(header := file.read(HEADER_BYTES)) == HEADER_BYTES:
+            span = Span(offset + HEADER_BYTES, _length(header, path, offset))
             framed = file.read(span.length + _CRC.size)
             if len(framed) < span.length + _CRC.size:
                 return
@@ -100,20 +130,20 @@ def check_payload(framed: bytes, span: Span, path: Path) -> bytes:
     """
     payload, found = framed[: span.length], framed[span.length :]
     if len(found) != 4 or _CRC.unpack(found)[0] != masked_crc(payload):
-        raise _corrupt(path, span.offset - _HEADER_BYTES, "a payload with a wrong checksum")
+        raise _corrupt(path, span.offset - HEADER_BYTES, "a payload with a wrong checksum")
     return payload
 
 
 def _spans(content: mmap.mmap | bytes, path: Path) -> Iterator[Span]:
     position, end = 0, len(content)
     while position < end:
-        header = content[position : position + _HEADER_BYTES]
-        if len(header) < _HEADER_BYTES:
+        header = content[position : position + HEADER_BYTES]
+        if len(header) < HEADER_BYTES:
             raise _corrupt(path, position, "a truncated header")
         length = _length(header, path, position)
         if position + FRAME_BYTES + length > end:
             raise _corrupt(path, position, "a truncated record")
-        yield Span(position + _HEADER_BYTES, length)
+        yield Span(position + HEADER_BYTES, length)
         position += FRAME_BYTES + length
 
 

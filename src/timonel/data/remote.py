@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +32,7 @@ def fetch_dataset(uri: str) -> Path:
 
     Raises:
         NotFoundError: No dataset is at ``uri``.
-        CorruptError: A shard differs from its digest in the manifest.
+        CorruptError: A file differs from its digest in the manifest.
         CacheError: The disk is full.
         InputError: The bucket cannot be read.
     """
@@ -74,9 +73,10 @@ def check_absent(uri: str) -> None:
 
 @contextmanager
 def publish_dataset(uri: str, *, replace: bool) -> Iterator[Path]:
-    """Yield an empty folder; upload it and keep it in the cache if the block succeeds.
+    """Yield a folder; upload its `CONTENT` and keep it in the cache if the block succeeds.
 
-    The manifest is uploaded last.
+    The manifest is uploaded last. If the block raises or the process is killed, the folder stays
+    for the next call with the same URI, until the cache needs its room.
 
     Args:
         uri: Where the dataset will be.
@@ -91,11 +91,8 @@ def publish_dataset(uri: str, *, replace: bool) -> Iterator[Path]:
     with cache.partial(uri, "new") as folder:
         if folder is None:
             raise LockedError(f"another process writes {uri}", hint="wait for it, or stop it")
+        yield folder
         content = folder / CONTENT
-        shutil.rmtree(content, ignore_errors=True)  # of a killed process
-        with write_errors(folder):
-            content.mkdir()
-        yield content
         publish(content, uri, last=MANIFEST_NAME, replace=replace)
         mark = _mark((content / MANIFEST_NAME).read_bytes())
         if not cache.has(uri, _KEY, mark):
@@ -121,22 +118,22 @@ def _download(
     with write_errors(folder):
         content.mkdir(exist_ok=True)
         (content / MANIFEST_NAME).write_bytes(manifest)
-    shards = read_manifest(content).shards
+    files = read_manifest(content).files
     blobs = store.find()
-    lost = [shard.name for shard in shards if shard.name not in blobs]
+    lost = [file.name for file in files if file.name not in blobs]
     if lost:
         raise CorruptError(
             f"the dataset at {store.uri} has no {lost[0]}", hint="copy the dataset there again"
         )
-    paths = {shard.name: content / shard.name for shard in shards}
-    # Shards of an interrupted download; that may have been of another dataset.
-    kept = {shard.name for shard in shards if _is_there(paths[shard.name], shard.digest)}
+    paths = {file.name: content / file.name for file in files}
+    # Files of an interrupted download; that may have been of another dataset.
+    kept = {file.name for file in files if _is_there(paths[file.name], file.digest)}
     missing = {name: path for name, path in paths.items() if name not in kept}
     cache.make_room(sum(blobs[name].size for name in missing), folder)
     store.download(missing, blobs)
-    for shard in shards:
-        with _removed_on_error(paths[shard.name]):
-            verify_file(paths[shard.name], shard.digest)
+    for file in files:
+        with _removed_on_error(paths[file.name]):
+            verify_file(paths[file.name], file.digest)
     for path in [path for path in content.iterdir() if path.name not in {*paths, MANIFEST_NAME}]:
         path.unlink()
     cache.adopt(folder, store.uri, _KEY, mark, _sums(content))

@@ -5,7 +5,7 @@ Stored in the manifest; unknown fields are ignored, because a later release may 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,6 +16,7 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 Task = Literal["classification", "regression"]
 ImageFormat = Literal["jpeg", "png", "gif", "bmp", "webp"]
+Compression = Literal["none", "gzip"]
 ColumnType = Literal["numeric", "categorical", "split", "drop"]
 
 _SPLIT_NAMES: dict[str, Split] = {
@@ -60,6 +61,18 @@ def parse_column_type(word: str) -> ColumnType:
     return found
 
 
+def check_compression(word: str) -> Compression:
+    """Return ``word`` as a validated compression.
+
+    Raises:
+        SpecError: The compression is unknown.
+    """
+    for known in get_args(Compression):
+        if word == known:
+            return cast("Compression", word)
+    raise SpecError(f"expected the compression none or gzip, got {word!r}")
+
+
 class StoredValue(BaseModel):
     """Base of values read from files that another release may have written."""
 
@@ -72,6 +85,46 @@ class Spread(StoredValue):
     minimum: int
     median: int
     maximum: int
+
+
+class NumberSummary(StoredValue):
+    """Distribution of a number; without values all but ``missing`` is 0."""
+
+    count: int = Field(description="Values that are not missing.")
+    missing: int
+    mean: float
+    std: float
+    minimum: float
+    maximum: float
+
+
+class WordSummary(StoredValue):
+    """Distribution of a word."""
+
+    count: int = Field(description="Values that are not missing.")
+    missing: int
+    distinct: int
+    common: dict[str, int] = Field(description="Counts of the 100 most frequent words.")
+
+
+class ImageSummary(StoredValue):
+    """Distribution of image sizes and formats."""
+
+    height: Spread
+    width: Spread
+    formats: dict[ImageFormat, int] = Field(description="Number of images per file format.")
+    grey: int = Field(description="Number of grey images.")
+
+
+class SplitSummary(StoredValue):
+    """Statistics of the records of one split."""
+
+    records: int
+    labels: dict[str, int] = Field(default_factory=dict, description="Records of each class.")
+    target: NumberSummary | None = Field(default=None, description="Labels of a regression.")
+    images: ImageSummary | None = None
+    numbers: dict[str, NumberSummary] = Field(default_factory=dict, description="By column.")
+    words: dict[str, WordSummary] = Field(default_factory=dict, description="By column.")
 
 
 class ImageSchema(StoredValue):

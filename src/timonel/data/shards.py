@@ -1,91 +1,73 @@
-"""Cut splits into shards and write them with a pool of reader threads.
+"""Plan shards, and write one shard.
 
-The threads read and verify records, the calling thread frames and writes them. Decoders release
-the GIL, so threads use all cores. Only a few megabytes of raw records are in memory at a time, and
-the output does not depend on the number of threads.
+`write_one` is a function of a plan and a job. It may run in any process that sees the folder, more
+than once, and at the same time elsewhere: the result is the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from timonel.data.examples import encode_example
-from timonel.data.manifest import Shard
-from timonel.data.records import frame
-from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE, SPLITS, Split
+from timonel.data.journal import Journal, ShardOutcome, ShardPlan
+from timonel.data.manifest import Shard, Skipped
+from timonel.data.records import compress, frame
+from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE, SPLITS, Compression, Split
 from timonel.data.sources.base import Entry, Raw, Source, UnusableError
+from timonel.data.sources.transient import retried, unreadable
+from timonel.data.statistics import Collector
 from timonel.errors import SpecError
-from timonel.storage.atomic import unwritable
+from timonel.storage.atomic import aside_name, sync, unwritable
 
-_CHUNK_RECORDS = 32
-_CHUNK_BYTES = 1 << 20
 _BUFFER_BYTES = 1 << 20
+_NUMBER = struct.Struct("<Q")
+_MEMBER_BYTES = 1 << 16
+"""A reader of one record decompresses a whole gzip member of this size."""
+
+ReadRecord = tuple[Entry, Raw | UnusableError]
+"""Entry with its raw record, or with what is wrong with it."""
 
 
 @dataclass(frozen=True)
-class ShardPlan:
-    """File name and records of one shard to write, in order."""
-
-    name: str
-    split: Split
-    entries: Sequence[Entry]
-
-
-@dataclass(frozen=True)
-class ConversionPlan:
-    """All shards to write.
+class Job:
+    """What a runner needs to write the shards of one conversion.
 
     Args:
-        shards: The shards, in the order of writing.
-        label_numbers: Number of each class; empty for a regression, whose labels are numbers.
-        skip_bad: Skip unusable records instead of failing.
+        source: The source.
+        journal: The folder of the conversion.
+        labels: Number of each class; empty for a regression, whose labels are numbers.
+        compression: Compression of the shards.
     """
 
-    shards: Sequence[ShardPlan]
-    label_numbers: Mapping[str, int]
-    skip_bad: bool = False
-
-    @property
-    def records(self) -> int:
-        """Number of records of all shards."""
-        return sum(len(shard.entries) for shard in self.shards)
-
-
-@dataclass
-class Outcome:
-    """Result of writing a plan.
-
-    Args:
-        shards: The written files, in the order of the plan.
-        facts: The source's facts about each record, by key.
-        written: Written records by split, in order.
-        skipped: Unusable records: key and reason.
-    """
-
-    shards: list[Shard] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-    written: dict[Split, list[Entry]] = field(default_factory=lambda: {s: [] for s in SPLITS})
-    skipped: list[tuple[str, str]] = field(default_factory=list)
+    source: Source
+    journal: Journal
+    labels: Mapping[str, int]
+    compression: Compression = "none"
 
 
 def plan_shards(
-    splits: Mapping[Split, Sequence[Entry]], *, shard_bytes: int, shards: int | None = None
+    counts: Mapping[Split, int],
+    sizes: Mapping[Split, int],
+    *,
+    shard_bytes: int,
+    shards: int | None = None,
+    compression: Compression = "none",
 ) -> list[ShardPlan]:
     """Cut each split into shards with nearly equal numbers of records.
 
     Args:
-        splits: Records of each split, in order.
+        counts: Records of each split.
+        sizes: Bytes of each split.
         shard_bytes: Approximate maximum size of a shard.
         shards: Number of shards of the training split, instead of ``shard_bytes``; other splits
             get shards of about the same number of records.
+        compression: Compression of the shards, for their names.
 
     Raises:
         SpecError: ``shard_bytes`` or ``shards`` is not positive.
@@ -94,126 +76,149 @@ def plan_shards(
         if number is not None and number < 1:
             raise SpecError(f"the number of {what} must be positive, got {number}")
     result: list[ShardPlan] = []
-    for split, entries in splits.items():
-        if not entries:
+    ending = "tfrecord.gz" if compression == "gzip" else "tfrecord"
+    for split in SPLITS:
+        count = counts[split]
+        if not count:
             continue
-        if shards is None:
-            total = -(-sum(entry.size for entry in entries) // shard_bytes)
-        else:
-            total = round(shards * len(entries) / len(splits["train"]))
-        total = max(1, min(total, len(entries)))
-        cuts = [len(entries) * index // total for index in range(total + 1)]
+        total = -(-sizes[split] // shard_bytes)
+        if shards is not None:
+            total = round(shards * count / counts["train"])
+        total = max(1, min(total, count))
+        cuts = [count * index // total for index in range(total + 1)]
         result.extend(
-            ShardPlan(f"{split}-{index:05d}-of-{total:05d}.tfrecord", split, entries[start:end])
+            ShardPlan(f"{split}-{index:05d}-of-{total:05d}.{ending}", split, end - start)
             for index, (start, end) in enumerate(itertools.pairwise(cuts))
         )
     return result
 
 
-_Read = tuple[Entry, Raw | UnusableError]
+def fill(
+    plans: Sequence[ShardPlan], entries: Iterator[Entry]
+) -> Iterator[tuple[ShardPlan, Iterable[Entry]]]:
+    """Yield each plan with its entries, from all entries in order."""
+    for plan in plans:
+        yield plan, itertools.islice(entries, plan.records)
 
 
-def write_shards(
-    plan: ConversionPlan, source: Source, folder: Path, tick: Callable[[], None]
-) -> Outcome:
-    """Read every record of ``plan`` once and write the shards into ``folder``.
+def read_one(source: Source, entry: Entry) -> ReadRecord:
+    """Read one record, again after transient errors.
+
+    Raises:
+        InputError: The record cannot be read now.
+    """
+    try:
+        return entry, retried(lambda: source.read(entry))
+    except UnusableError as error:
+        return entry, error
+    except OSError as error:
+        raise unreadable(entry.key, error) from error
+
+
+def write_one(
+    plan: ShardPlan,
+    job: Job,
+    records: Iterable[ReadRecord] | None = None,
+    tick: Callable[[], None] = lambda: None,
+) -> ShardOutcome:
+    """Write one shard and record its outcome in the journal.
 
     Args:
-        plan: The shards to write.
-        source: The source of the records.
-        folder: An empty folder.
+        plan: The shard.
+        job: The conversion.
+        records: The shard's records, read in the order of the plan; by default read here.
         tick: Called after each record.
 
     Raises:
-        UnusableError: A record cannot be used and ``plan.skip_bad`` is false.
-        InputError: The folder cannot be written.
+        InputError: The folder cannot be written, or a record cannot be read now.
     """
-    outcome = Outcome()
-    records = _read_ahead(source, (entry for shard in plan.shards for entry in shard.entries))
+    if records is None:
+        records = (read_one(job.source, entry) for entry in job.journal.entries(plan))
+    path = job.journal.content / plan.name
+    shard = _OpenShard(plan, job)
+    aside = path.with_name(aside_name(path.name))
     try:
-        for shard in plan.shards:
-            outcome.shards.append(_write_shard(shard, plan, records, folder, outcome, tick))
-    finally:
-        records.close()
-    return outcome
-
-
-def _write_shard(
-    shard: ShardPlan,
-    plan: ConversionPlan,
-    records: Iterator[_Read],
-    folder: Path,
-    outcome: Outcome,
-    tick: Callable[[], None],
-) -> Shard:
-    path = folder / shard.name
-    sha, size, written = hashlib.sha256(), 0, outcome.written[shard.split]
-    before = len(written)
-    try:
-        with path.open("wb", buffering=_BUFFER_BYTES) as file:
-            for _ in shard.entries:
-                entry, raw = next(records)
-                if isinstance(raw, UnusableError):
-                    if not plan.skip_bad:
-                        raise raw
-                    outcome.skipped.append((raw.key, raw.reason))
-                else:
-                    framed = b"".join(frame(_encode(entry, raw, plan)))
-                    sha.update(framed)
-                    size += file.write(framed)
-                    outcome.facts[entry.key] = raw.facts
-                    written.append(entry)
+        with aside.open("wb", buffering=_BUFFER_BYTES) as file:
+            for entry, raw in itertools.islice(records, plan.records):
+                file.write(shard.add(entry, raw))
                 tick()
+            file.write(shard.rest())
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+        sync(path.parent)
     except OSError as error:
         raise unwritable(path, error) from error
-    return Shard(
-        name=shard.name,
-        split=shard.split,
-        records=len(written) - before,
-        bytes=size,
-        digest=f"sha256:{sha.hexdigest()}",
-    )
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+    return shard.finish()
 
 
-def _encode(entry: Entry, raw: Raw, plan: ConversionPlan) -> bytes:
-    label = plan.label_numbers[str(entry.label)] if plan.label_numbers else float(entry.label)
-    return encode_example({**raw.features, KEY_FEATURE: entry.key, LABEL_FEATURE: label})
+class _OpenShard:
+    """Framed records, digest, statistics and index of a shard that is being written."""
 
+    def __init__(self, plan: ShardPlan, job: Job) -> None:
+        self._plan = plan
+        self._job = job
+        self._sha = hashlib.sha256()
+        self._bytes = 0
+        self._raw_bytes = 0
+        self._ends = bytearray()
+        self._member = bytearray()
+        self._files: list[tuple[str, str]] = []
+        self._collector = Collector()
+        self._rejected: list[Skipped] = []
 
-def _read_ahead(source: Source, entries: Iterable[Entry]) -> Generator[_Read, None, None]:
-    """Yield each entry with its raw record or error, in order."""
+    def add(self, entry: Entry, raw: Raw | UnusableError) -> bytes:
+        """Add a record; return the bytes to write next."""
+        if isinstance(raw, UnusableError):
+            self._rejected.append(Skipped(key=raw.key, reason=raw.reason))
+            return b""
+        labels = self._job.labels
+        label = labels[str(entry.label)] if labels else float(entry.label)
+        example = encode_example({**raw.features, KEY_FEATURE: entry.key, LABEL_FEATURE: label})
+        framed = b"".join(frame(example))
+        self._collector.add(
+            str(entry.label) if labels else float(entry.label), raw.features, raw.image
+        )
+        if raw.image is not None:
+            self._raw_bytes += raw.image.bytes
+            line = f"{raw.image.digest} {raw.image.bytes} {entry.key}"
+            self._files.append((entry.key, line))
+        if self._job.compression == "none":
+            self._ends += _NUMBER.pack(self._bytes + len(framed))
+            return self._count(framed)
+        self._member += framed
+        self._ends += _NUMBER.pack(self._bytes) + _NUMBER.pack(len(self._member))
+        return self.rest() if len(self._member) >= _MEMBER_BYTES else b""
 
-    def read(entry: Entry) -> _Read:
-        try:
-            return entry, source.read(entry)
-        except UnusableError as error:
-            return entry, error
+    def rest(self) -> bytes:
+        """Return the bytes to write after all records."""
+        if not self._member:
+            return b""
+        member, self._member = bytes(self._member), bytearray()
+        return self._count(compress(member))
 
-    if not source.parallel:
-        yield from map(read, entries)
-        return
-    threads = len(os.sched_getaffinity(0))
-    pending: deque[Future[list[_Read]]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="convert") as pool:
-        try:
-            for chunk in _chunks(entries):
-                pending.append(pool.submit(lambda part: [*map(read, part)], chunk))
-                if len(pending) > 2 * threads:
-                    yield from pending.popleft().result()
-            while pending:
-                yield from pending.popleft().result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    def _count(self, content: bytes) -> bytes:
+        self._sha.update(content)
+        self._bytes += len(content)
+        return content
 
-
-def _chunks(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    chunk: list[Entry] = []
-    size = 0
-    for entry in entries:
-        chunk.append(entry)
-        size += entry.size
-        if len(chunk) == _CHUNK_RECORDS or size >= _CHUNK_BYTES:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
+    def finish(self) -> ShardOutcome:
+        """Record the outcome in the journal and return it."""
+        statistics = self._collector.statistics()
+        outcome = ShardOutcome(
+            shard=Shard(
+                name=self._plan.name,
+                split=self._plan.split,
+                records=statistics.records,
+                bytes=self._bytes,
+                digest=f"sha256:{self._sha.hexdigest()}",
+            ),
+            statistics=statistics,
+            rejected=tuple(self._rejected),
+            raw_bytes=self._raw_bytes,
+        )
+        self._job.journal.save(outcome, bytes(self._ends), self._files)
+        return outcome

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 from timonel.endpoints.access_files import read_api_keys, read_certificate, read_jwks
 from timonel.endpoints.folder import list_endpoints
 from timonel.endpoints.spec import EndpointSpec
-from timonel.errors import ServingError, SpecError
+from timonel.errors import ServingError, SpecError, TimonelError
 from timonel.serving.references import resolve
 from timonel.storage import Workspace
 
@@ -82,7 +83,7 @@ def _check_requests(spec: EndpointSpec) -> None:
 
 def free_port(host: str, workspace: Workspace) -> int:
     """Return the first port that nothing listens at and no endpoint has."""
-    taken = {each.revision().spec.port for each in list_endpoints(workspace.endpoints)}
+    taken = _ports(workspace).values()
     for port in range(FIRST_PORT, FIRST_PORT + _PORTS):
         if port not in taken and _is_free(host, port):
             return port
@@ -97,13 +98,22 @@ def check_port(host: str, port: int, workspace: Workspace) -> None:
     Raises:
         ServingError: The port is in use.
     """
-    for each in list_endpoints(workspace.endpoints):
-        if each.revision().spec.port == port:
+    for name, taken in _ports(workspace).items():
+        if taken == port:
             raise ServingError(
-                f"the endpoint {each.name} has the port {port}", hint="give another --port"
+                f"the endpoint {name} has the port {port}", hint="give another --port"
             )
     if not _is_free(host, port):
         raise ServingError(f"the port {port} of {host} is in use", hint="give another --port")
+
+
+def _ports(workspace: Workspace) -> dict[str, int]:
+    """Return the ports of endpoints by name, without those whose documents are unreadable."""
+    found = {}
+    for each in list_endpoints(workspace.endpoints):
+        with contextlib.suppress(TimonelError):
+            found[each.name] = each.revision().spec.port
+    return found
 
 
 def _is_free(host: str, port: int) -> bool:

@@ -1,6 +1,6 @@
 """Options of `timonel.deploy` and ``timonel deploy``.
 
-Their defaults are those of a new endpoint; of an existing one, what is not given stays as it is.
+The defaults are those of a new endpoint. An existing endpoint keeps what is not given.
 """
 
 from __future__ import annotations
@@ -106,20 +106,29 @@ class DeployOptions(TypedDict, total=False):
             metavar="SIZE",
         ),
     ]
+    no_server_args: Annotated[
+        bool,
+        Option(False, "Remove the server arguments of an existing endpoint.", SCALING),
+    ]
     tls_cert: Annotated[
         Reference | None,
         Option(None, "Serve over TLS with this certificate chain, in PEM.", ACCESS),
     ]
     tls_key: Annotated[Reference | None, Option(None, "Private key of the certificate.", ACCESS)]
+    no_tls: Annotated[bool, Option(False, "Remove TLS from an existing endpoint.", ACCESS)]
     api_keys: Annotated[
         Reference | None,
         Option(None, "Require API keys from this file of lines 'client=key'.", ACCESS),
+    ]
+    no_api_keys: Annotated[
+        bool, Option(False, "Stop requiring API keys of an existing endpoint.", ACCESS)
     ]
     jwt_issuer: Annotated[str | None, Option(None, "Require tokens of this issuer.", ACCESS)]
     jwt_audience: Annotated[str | None, Option(None, "Required audience of tokens.", ACCESS)]
     jwt_jwks: Annotated[
         Reference | None, Option(None, "File of the issuer's public keys (JWKS).", ACCESS)
     ]
+    no_jwt: Annotated[bool, Option(False, "Stop requiring tokens of an existing endpoint.", ACCESS)]
     timeout_s: Annotated[
         float,
         Option(300.0, "Seconds for a response, including the start of a replica.", LIMITS),

@@ -19,6 +19,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from timonel.endpoints.autoscaling import AutoscalerState
 from timonel.endpoints.spec import EndpointSpec
@@ -28,9 +29,13 @@ from timonel.errors import (
     CorruptError,
     EngineError,
     NotFoundError,
+    TimonelError,
 )
 from timonel.storage import document, read_document, write_document
 from timonel.storage.atomic import aside_name, create_bytes, unwritable
+
+STALE_S: Final = 15.0
+"""Age at which a status no longer describes an endpoint; the control plane writes one each 2 s."""
 
 
 class Revision(Observed):
@@ -55,17 +60,17 @@ class VersionStatus(Observed):
     Attributes:
         ready: Replicas that accept requests.
         running: All replicas, those that start or stop included.
-        wanted: Replicas that the autoscaler wants.
+        desired: Replicas that the autoscaler requests.
         concurrency: Average requests in flight over the stable window.
         rate: Requests per second over the stable window.
         held: Requests that wait for a first replica.
-        reason: Why the autoscaler wants that many.
+        reason: Why the autoscaler requests that many.
         message: Last failure of a replica.
     """
 
     ready: int = 0
     running: int = 0
-    wanted: int = 0
+    desired: int = 0
     concurrency: float = 0.0
     rate: float = 0.0
     held: int = 0
@@ -92,13 +97,22 @@ class EndpointStatus(Observed):
     rejected: str | None = None
     at: float = 0.0
 
-    @property
-    def state(self) -> str:
-        """One of ready, starting or idle (at zero)."""
+    def is_stale(self, now: float) -> bool:
+        """Return whether the control plane has published no newer status for too long."""
+        return now - self.at >= STALE_S
+
+    def state(self, now: float) -> str:
+        """Return ready, starting, idle (at zero) or stale.
+
+        Args:
+            now: The time in seconds since the epoch.
+        """
+        if self.at and self.is_stale(now):
+            return "stale"
         versions = self.versions.values()
         if any(each.ready for each in versions):
             return "ready"
-        started = self.routed and not any(each.wanted for each in versions)
+        started = self.routed and not any(each.desired for each in versions)
         return "idle" if started else "starting"
 
 
@@ -203,8 +217,8 @@ class EndpointFolder:
         try:
             body = read_document(self.root / "status.json", "endpoint-status")
             return EndpointStatus.model_validate(body)
-        except (NotFoundError, CorruptError, ValueError):
-            return EndpointStatus()  # observed anew by the control plane
+        except (TimonelError, ValueError):
+            return EndpointStatus()  # the control plane writes it again
 
     def write_autoscaler(self, version: int, state: AutoscalerState) -> None:
         """Save the state of a version's autoscaler."""

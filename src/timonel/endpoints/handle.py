@@ -87,12 +87,16 @@ class Endpoint:
 
     @property
     def state(self) -> str:
-        """One of ready, starting, idle (at zero), deleting, or down (without a control plane)."""
+        """State in one word.
+
+        One of ready, starting, idle (at zero), deleting, down (no control plane runs), or stale
+        (one runs, but has not published a status recently).
+        """
         if self.folder.is_deleted:
             return "deleting"
         if not self.is_controlled:
             return "down"
-        return self.status.state
+        return self.status.state(time.time())
 
     @property
     def page_url(self) -> str | None:

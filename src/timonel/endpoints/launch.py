@@ -37,21 +37,22 @@ def deploy(
 ) -> Endpoint:
     """Deploy a model version as an endpoint, or as the next revision of an existing one.
 
-    All requests go to the version once it is ready; until then, those of an existing endpoint go
-    where they went.
+    All requests go to the version once it is ready. Until then, an existing endpoint keeps its
+    current traffic.
 
     Args:
         model: A model of the workspace, or one of its versions (``digits/3``); by default the
             newest version.
         workspace: The workspace, or its path.
-        server_args: Further arguments of ``timonel serve``.
+        server_args: Further arguments of ``timonel serve``; an existing endpoint keeps its own if
+            none are given.
         wait: Return once requests are answered.
         on_change: Called when the status changes during the wait.
         **options: See `DeployOptions`.
 
     Raises:
         NotFoundError: The model or version does not exist.
-        SpecError: A value is invalid, or Envoy is not installed.
+        SpecError: A value is invalid, options contradict each other, or Envoy is not installed.
         ServingError: The port is in use, or the version does not get ready.
     """
     envoy_binary()
@@ -66,7 +67,9 @@ def deploy(
         before = None
     fields = _fields(options, None if before is None else before.spec)
     fields |= {"name": name, "model": reference}
-    if server_args or before is None:
+    if server_args and options.get("no_server_args"):
+        raise SpecError("--no-server-args contradicts server arguments", hint="give one of them")
+    if server_args or options.get("no_server_args"):
         fields["server_args"] = tuple(server_args)
     traffic = {} if before is None else before.spec.traffic.model_dump()
     fields["traffic"] = {**traffic, "percent": {version: 100}, "shadow": None}
@@ -92,7 +95,7 @@ def _fields(options: DeployOptions, before: EndpointSpec | None) -> dict[str, An
     fields |= {key: given[key] for key in ("host", "port") if key in given}
     limits = {key: given[key] for key in ("timeout_s", "max_held") if key in given}
     fields["limits"] = {**fields.get("limits", {}), **limits}
-    fields["access"] = {**fields.get("access", {}), **_access(given)}
+    fields["access"] = {**fields.get("access", {}), **_removed(given), **_access(given)}
     fields["scaling"] = _scaling(given, None if before is None else before.scaling)
     fields["resources"] = {**fields.get("resources", {}), **_resources(given)}
     return fields
@@ -124,6 +127,24 @@ def _access(given: dict[str, Any]) -> dict[str, Any]:
     if "allow_host" in given:
         access["hosts"] = tuple(given["allow_host"])
     return access
+
+
+def _removed(given: dict[str, Any]) -> dict[str, None]:
+    """Return the fields of the access that options remove."""
+    found: dict[str, None] = {}
+    for flag, field, options in (
+        ("no_tls", "tls", ("tls_cert", "tls_key")),
+        ("no_api_keys", "api_keys", ("api_keys",)),
+        ("no_jwt", "jwt", ("jwt_issuer", "jwt_audience", "jwt_jwks")),
+    ):
+        if not given.get(flag):
+            continue
+        for option in options:
+            if option in given:
+                names = [f"--{name.replace('_', '-')}" for name in (flag, option)]
+                raise SpecError(f"{names[0]} contradicts {names[1]}", hint="give one of them")
+        found[field] = None
+    return found
 
 
 def _resources(given: dict[str, Any]) -> dict[str, Any]:

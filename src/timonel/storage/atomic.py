@@ -17,13 +17,15 @@ import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from timonel.errors import AlreadyExistsError, InputError
 
 ASIDE_PREFIX = ".tmp-"
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+
+_T = TypeVar("_T")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -98,6 +100,31 @@ def append_line(path: Path, line: str, *, durable: bool = False) -> None:
         raise unwritable(path, error) from error
 
 
+def parse_lines(path: Path, parse: Callable[[bytes], _T]) -> list[_T]:
+    """Parse the lines of a file that `append_line` writes; a missing file has none.
+
+    Args:
+        path: The file.
+        parse: Parse one line. Lines for which it raises ValueError are skipped, such as those
+            that a crash truncated.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    try:
+        # Not str.splitlines: texts in JSON may contain other line separators of Unicode.
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    found = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            found.append(parse(line))
+    return found
+
+
 def append_bytes(path: Path, content: bytes) -> None:
     """Append ``content`` to the file at ``path``, durably. For a single writer.
 
@@ -131,7 +158,7 @@ def publish_dir(target: Path, *, replace: bool = False) -> Iterator[Path]:
         raise exists(target)
     with aside_dir(target) as aside:
         yield aside
-        _publish(aside, target, replace=replace)
+        install_dir(aside, target, replace=replace)
 
 
 @contextlib.contextmanager
@@ -154,6 +181,31 @@ def aside_dir(target: Path) -> Iterator[Path]:
     finally:
         # After publishing, this is the replaced folder or does not exist.
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def install_dir(aside: Path, target: Path, *, replace: bool) -> None:
+    """Publish a complete folder as ``target``; a replaced folder is at ``aside`` then.
+
+    Args:
+        aside: The folder, on the same file system.
+        target: Its final path.
+        replace: Replace an existing folder instead of raising an error.
+
+    Raises:
+        AlreadyExistsError: ``target`` exists and ``replace`` is false.
+        InputError: The parent folder cannot be written.
+    """
+    try:
+        sync_tree(aside)
+        if replace and target.exists():
+            _exchange(aside, target)
+        else:
+            aside.rename(target)
+        sync(target.parent)
+    except OSError as error:
+        if target.exists() and not replace:
+            raise exists(target) from error
+        raise unwritable(target, error) from error
 
 
 def sync(path: Path) -> None:
@@ -240,20 +292,6 @@ def _write_aside(path: Path, content: bytes, install: Callable[[Path, Path], Non
         # After a rename the file is gone already; Ctrl-C may have come at any point.
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
-
-
-def _publish(aside: Path, target: Path, *, replace: bool) -> None:
-    try:
-        sync_tree(aside)
-        if replace and target.exists():
-            _exchange(aside, target)
-        else:
-            aside.rename(target)
-        sync(target.parent)
-    except OSError as error:
-        if target.exists() and not replace:
-            raise exists(target) from error
-        raise unwritable(target, error) from error
 
 
 def _exchange(aside: Path, target: Path) -> None:

@@ -24,6 +24,8 @@ FORMATS: Mapping[str, int] = {
     "workspace": 1,
     "dataset": 1,
     "dataset-reference": 1,
+    "conversion": 1,
+    "shard-outcome": 1,
     "job": 1,
     "job-status": 1,
     "run": 1,

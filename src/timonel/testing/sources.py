@@ -11,6 +11,7 @@ least ten usable records. pytest then runs the contract against it:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -23,11 +24,14 @@ from timonel.data.schema import (
     IMAGE_FEATURE,
     KEY_FEATURE,
     LABEL_FEATURE,
+    SPLITS,
     ImageSchema,
     Schema,
 )
-from timonel.data.sources import Description, Entry, Source
+from timonel.data.sources import Description, Entry, RawFiles, Source
+from timonel.data.statistics import Collector
 from timonel.storage import local_path
+from timonel.storage.digests import digest_lines
 
 
 class SourceContract:
@@ -41,18 +45,29 @@ class SourceContract:
         assert type(source).recognises(source.location)
         assert not type(source).recognises(local_path(source.location / "nowhere"))
 
-    def test_keys_are_unique_and_of_a_stable_order(self, source: Source) -> None:
-        scan = source.scan()
-        keys = [entry.key for entry in scan.entries]
+    def test_keys_are_unique_and_a_scan_is_repeatable(self, source: Source) -> None:
+        entries = list(source.scan().entries)
+        keys = [entry.key for entry in entries]
         assert len(keys) >= 10
         assert len(set(keys)) == len(keys)
-        assert [entry.key for entry in self.again(source).scan().entries] == keys
+        assert list(self.again(source).scan().entries) == entries
 
     def test_labels_fit_the_task(self, source: Source) -> None:
         scan = source.scan()
+        entries = list(scan.entries)
         expected = str if scan.task == "classification" else float
-        assert all(isinstance(entry.label, expected) for entry in scan.entries)
-        assert len({entry.label for entry in scan.entries}) >= 2
+        assert all(isinstance(entry.label, expected) for entry in entries)
+        assert len({entry.label for entry in entries}) >= 2
+
+    def test_references_survive_json(self, source: Source) -> None:
+        for entry in source.scan().entries:
+            assert json.loads(json.dumps(entry.ref)) == entry.ref
+
+    def test_another_object_reads_records_of_portable_sources(self, source: Source) -> None:
+        entries = list(source.scan().entries)
+        if source.portable:
+            other = self.again(source)
+            assert all(other.read(entry) == source.read(entry) for entry in entries)
 
     def test_sizes_are_positive(self, source: Source) -> None:
         assert all(entry.size > 0 for entry in source.scan().entries)
@@ -64,7 +79,7 @@ class SourceContract:
             assert set(decode_example(encode_example(features))) == set(features)
 
     def test_all_records_have_the_features_of_the_schema(self, source: Source) -> None:
-        entries = source.scan().entries
+        entries = list(source.scan().entries)
         schema = self.describe(source, entries).schema
         expected = {IMAGE_FEATURE}
         if not isinstance(schema, ImageSchema):
@@ -74,7 +89,7 @@ class SourceContract:
             assert set(source.read(entry).features) == expected
 
     def test_reading_from_several_threads_gives_the_same(self, source: Source) -> None:
-        entries = source.scan().entries
+        entries = list(source.scan().entries)
         alone = [encode_example(source.read(entry).features) for entry in entries]
         with ThreadPoolExecutor(4) as pool:
             together = pool.map(lambda entry: encode_example(source.read(entry).features), entries)
@@ -83,9 +98,9 @@ class SourceContract:
     def test_the_description_is_the_same_every_time_and_fits_into_json(
         self, source: Source
     ) -> None:
-        first = self.describe(source, source.scan().entries)
+        first = self.describe(source, list(source.scan().entries))
         other = self.again(source)
-        assert self.describe(other, other.scan().entries) == first
+        assert self.describe(other, list(other.scan().entries)) == first
         assert first.digest.startswith("sha256:")
         assert first.files > 0
         assert first.bytes > 0
@@ -98,5 +113,14 @@ class SourceContract:
 
     def describe(self, source: Source, entries: Sequence[Entry]) -> Description:
         """Read all entries, with the first half as the training split."""
-        facts = {entry.key: source.read(entry).facts for entry in entries}
-        return source.describe(facts, entries[: len(entries) // 2])
+        half, total = len(entries) // 2, 0
+        collectors = {split: Collector() for split in SPLITS}
+        for index, entry in enumerate(entries):
+            raw = source.read(entry)
+            total += raw.image.bytes if raw.image else 0
+            collectors["train" if index < half else "test"].add(
+                entry.label, raw.features, raw.image
+            )
+        statistics = {split: collector.statistics() for split, collector in collectors.items()}
+        digest = digest_lines(sorted(entry.key for entry in entries))
+        return source.describe(statistics, RawFiles(digest, len(entries), total))

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.data.conftest import MakeCsv
+from tests.data.sources.summaries import statistics_of
 from timonel.data.schema import CategoricalColumn, ColumnRole, NumericColumn, TableSchema
-from timonel.data.sources import Description, Scan, Source, SourceOptions, UnusableError
+from timonel.data.sources import Description, RawFiles, Scan, Source, SourceOptions
 from timonel.data.sources.columns import Kinds
 from timonel.data.sources.csv import CsvSource
 from timonel.errors import DataError, SpecError
@@ -22,6 +23,9 @@ class TestContract(SourceContract):
         return CsvSource(make_csv(), SourceOptions(label="good"))
 
 
+NO_FILES = RawFiles("sha256:", 0, 0)
+
+
 def scanned(path: Path, label: str = "y", **options: object) -> tuple[CsvSource, Scan]:
     source = CsvSource(path, SourceOptions.model_validate({"label": label, **options}))
     return source, source.scan()
@@ -29,7 +33,7 @@ def scanned(path: Path, label: str = "y", **options: object) -> tuple[CsvSource,
 
 def described(path: Path, **options: object) -> tuple[TableSchema, Description]:
     source, scan = scanned(path, **options)
-    description = source.describe({entry.key: None for entry in scan.entries}, scan.entries)
+    description = source.describe({"train": statistics_of(source, scan.entries)}, NO_FILES)
     assert isinstance(description.schema, TableSchema)
     return description.schema, description
 
@@ -201,10 +205,9 @@ def test_an_identifier_is_no_label(make_csv: MakeCsv) -> None:
 
 def test_a_word_among_the_numbers_to_predict_is_named(make_csv: MakeCsv) -> None:
     path = make_csv("a,y", *(f"{i},{'sold' if i == 5 else i / 4}" for i in range(50)))
-    with pytest.raises(UnusableError, match="no label but 'sold' in column 'y' in line 7"):
-        scanned(path)
-    _, scan = scanned(path, skip_bad=True)
+    _, scan = scanned(path)
     assert (scan.task, len(scan.entries)) == ("regression", 49)
+    assert scan.rejected == [("rows.csv#6", "no label but 'sold' in column 'y' in line 7")]
 
 
 def test_types_may_be_given(make_csv: MakeCsv) -> None:
@@ -216,7 +219,8 @@ def test_types_may_be_given(make_csv: MakeCsv) -> None:
 def test_figures_are_of_the_training_rows_without_missing_values(make_csv: MakeCsv) -> None:
     path = make_csv("a,b,y", "1,x,p", "NA,,q", "3,z,p", "1000,only in test,q")
     source, scan = scanned(path)
-    schema = source.describe({}, scan.entries[:3]).schema
+    train = statistics_of(source, scan.entries[:3])
+    schema = source.describe({"train": train}, NO_FILES).schema
     assert isinstance(schema, TableSchema)
     assert schema.columns == (
         NumericColumn(name="a", mean=2, std=1, minimum=1, maximum=3, missing=1),
@@ -384,13 +388,10 @@ def test_a_word_in_a_column_that_should_be_numeric(make_csv: MakeCsv) -> None:
         scanned(path, columns={"a": "numeric"})
 
 
-def test_bad_rows_may_be_skipped(make_csv: MakeCsv) -> None:
-    path = make_csv("a,y", "1,x", "2,z,3", "3,", "4,z")
-    with pytest.raises(UnusableError):
-        scanned(path)
-    _, scan = scanned(path, skip_bad=True)
+def test_bad_rows_are_rejected(make_csv: MakeCsv) -> None:
+    _, scan = scanned(make_csv("a,y", "1,x", "2,z,3", "3,", "4,z"))
     assert [entry.label for entry in scan.entries] == ["x", "z"]
-    assert scan.skipped == [
+    assert scan.rejected == [
         ("rows.csv line 3", "expected 2 values, got 3"),
         ("rows.csv#2", "no label in column 'y' in line 4"),
     ]

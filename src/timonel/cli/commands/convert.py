@@ -44,12 +44,20 @@ def convert(
         int | None, typer.Option(help="Number of training shards. [default: by size]")
     ] = None,
     shard_bytes: Annotated[str, typer.Option(help="Maximum size of a shard.")] = "64MB",
+    compression: Annotated[
+        Literal["none", "gzip"], typer.Option(help="Compression of the shards.")
+    ] = "none",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing dataset.")
     ] = False,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Skip unusable records and count them.")
-    ] = False,
+    max_rejected: Annotated[
+        float, typer.Option(help="Greatest fraction of unusable records.")
+    ] = 0.01,
+    runner: Annotated[str, typer.Option(help="Where shards are written: local or beam.")] = "local",
+    beam: Annotated[
+        str,
+        typer.Option(help="Options of Apache Beam's pipeline.", metavar="NAME=VALUE,..."),
+    ] = "",
     columns: Annotated[
         list[str] | None,
         typer.Option(
@@ -71,7 +79,7 @@ def convert(
     """Convert a folder of images or a CSV file to a dataset.
 
     The dataset is a folder of sharded TFRecords with a manifest. The write is atomic, and the
-    same source and seed give identical bytes.
+    same source and seed give identical bytes. Killed or stopped, the same command continues.
     """
     import logging
 
@@ -94,8 +102,11 @@ def convert(
             seed=seed,
             shards=shards,
             shard_bytes=shard_bytes,
+            compression=compression,
             overwrite=overwrite,
-            skip_bad=skip_bad,
+            max_rejected=max_rejected,
+            runner=runner,
+            beam=beam,
             columns=parse_columns(columns or []),
             task=task,
             folders=folders,

@@ -29,7 +29,7 @@ def list_(ctx: typer.Context, json: Json = False) -> None:
 
     found = list_endpoints(GlobalOptions.of(ctx).find())
     if json:
-        print_json({"endpoints": [render.endpoint_json(each) for each in found]})
+        print_json({"endpoints": [render.endpoint_entry(each) for each in found]})
     elif found:
         console().print(render.endpoint_list(found))
     else:
@@ -192,15 +192,16 @@ def rollout(
     """
     from timonel.cli.render import rollouts as render
     from timonel.cli.render.output import console, print_json
+    from timonel.endpoints.figures import check_ending
     from timonel.endpoints.rollouts.documents import Command
-    from timonel.endpoints.rollouts.report import check_ending, write_report
+    from timonel.endpoints.rollouts.report import write_report
 
     commands = {Command.PAUSE: pause, Command.RESUME: resume, Command.ABORT: abort}
     given = [command for command, chosen in commands.items() if chosen]
     if len(given) + (to is not None) + (number is not None) > 1:
         raise SpecError("give one of --to, --pause, --resume, --abort and --number")
     if report is not None:
-        check_ending(report)
+        check_ending(report, "a report")
     found = _open(ctx, endpoint)
     if to is not None:
         documents = found.rollout(
@@ -313,15 +314,16 @@ def simulate(
     from timonel.cli.render import simulations as render
     from timonel.cli.render.output import console, print_json
     from timonel.endpoints.autoscaling import ScalingPolicy
-    from timonel.endpoints.autoscaling.drawing import check_ending, write_figure
+    from timonel.endpoints.autoscaling.drawing import ENDINGS, write_figure
     from timonel.endpoints.autoscaling.policy_files import read_policy
     from timonel.endpoints.autoscaling.simulation import ServiceModel
     from timonel.endpoints.autoscaling.simulation import simulate as replay
     from timonel.endpoints.autoscaling.traces import load_trace
+    from timonel.endpoints.figures import check_ending
     from timonel.units import parse_seconds
 
     if out is not None:
-        check_ending(out)
+        check_ending(out, "a figure", ENDINGS)
     found = read_policy(policy) if policy else ScalingPolicy()
     model = ServiceModel(parse_seconds(startup), parse_seconds(service_time), concurrency)
     result = replay(load_trace(trace), found, model, seed=seed)

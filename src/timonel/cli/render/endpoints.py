@@ -10,6 +10,7 @@ from rich.text import Text
 
 from timonel.cli.render.output import clock, iso
 from timonel.cli.render.tables import pairs, status, table
+from timonel.errors import TimonelError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,24 +21,36 @@ if TYPE_CHECKING:
     from timonel.endpoints.spec import Traffic
 
 _SHOWN_REVISIONS = 10
+_UNREADABLE = "unreadable"
 
 
 def endpoint_list(endpoints: Iterable[Endpoint]) -> Table:
     """Return a table of endpoints."""
-    rows = [
-        (
-            each.name,
-            status(each.state),
-            each.url,
-            _shares(each),
-            _replicas(each),
-            each.revision.number,
-            each.status.message or "",
-        )
-        for each in endpoints
-    ]
     heads = ("ENDPOINT", "STATE", "ADDRESS", "TRAFFIC", "REPLICAS", "REVISION", "REASON")
-    return table(heads, rows, wide=6)
+    return table(heads, [_row(each) for each in endpoints], wide=6)
+
+
+def _row(endpoint: Endpoint) -> tuple[Any, ...]:
+    try:
+        return (
+            endpoint.name,
+            status(endpoint.state),
+            endpoint.url,
+            _shares(endpoint),
+            _replicas(endpoint),
+            endpoint.revision.number,
+            endpoint.status.message or "",
+        )
+    except TimonelError as error:
+        return (endpoint.name, status(_UNREADABLE), None, None, None, None, str(error))
+
+
+def endpoint_entry(endpoint: Endpoint) -> dict[str, Any]:
+    """Return an endpoint as JSON; the error of one whose documents are unreadable."""
+    try:
+        return endpoint_json(endpoint)
+    except TimonelError as error:
+        return {"name": endpoint.name, "state": _UNREADABLE, "message": str(error)}
 
 
 def endpoint_page(endpoint: Endpoint) -> RenderableType:
@@ -66,7 +79,7 @@ def endpoint_page(endpoint: Endpoint) -> RenderableType:
         (
             version,
             f"{percent.get(version, 0)} %",
-            f"{each.ready}/{each.wanted}",
+            f"{each.ready}/{each.desired}",
             each.concurrency,
             each.rate,
             each.held,
@@ -154,4 +167,4 @@ def _rules(traffic: Traffic) -> str:
 
 def _replicas(endpoint: Endpoint) -> str:
     versions = endpoint.status.versions.values()
-    return f"{sum(each.ready for each in versions)}/{sum(each.wanted for each in versions)}"
+    return f"{sum(each.ready for each in versions)}/{sum(each.desired for each in versions)}"

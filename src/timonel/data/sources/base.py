@@ -1,13 +1,14 @@
 """Interface and registry of sources: locations of raw records with keys and labels.
 
-A conversion scans the source once, to list the records without keeping them all in memory, divides
-them into splits, then reads each record exactly once, from several threads.
+A conversion scans the source once, divides the records into splits, then reads each record exactly
+once, from several threads. It keeps the scanned entries on disk, so a scan that yields them one by
+one needs little memory for any number of records.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -17,11 +18,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from timonel.data.examples import Feature
 from timonel.data.schema import ColumnRole, ColumnType, Schema, Split, Task
+from timonel.data.statistics import ImageFacts, Statistics
 from timonel.errors import DataError, InputError, NotFoundError, SpecError
 
 
 class UnusableError(DataError):
-    """Unusable raw record; a conversion can skip it on request.
+    """Unusable raw record; a conversion leaves it out, up to a limit.
 
     Args:
         key: The record's key.
@@ -31,7 +33,7 @@ class UnusableError(DataError):
     def __init__(self, key: str, reason: str, *, hint: str | None = None) -> None:
         super().__init__(
             f"{key}: {reason}",
-            hint=hint or "repair or remove it, or skip such records with --skip-bad",
+            hint=hint or "repair or remove it",
         )
         self.key = key
         self.reason = reason
@@ -47,7 +49,6 @@ class SourceOptions(BaseModel):
         default_factory=dict, description="Column types that override the inferred ones."
     )
     task: Task | None = Field(default=None, description="Task that overrides the inferred one.")
-    skip_bad: bool = Field(default=False, description="Skip and count unusable records.")
     folders: Literal["auto", "labels", "splits"] = Field(
         default="auto", description="What the top-level folders name."
     )
@@ -61,9 +62,12 @@ class Entry:
         key: Unique in the source; a path relative to it, or a row number.
         label: The class name, or the number to predict.
         size: Approximate size in bytes, for cutting shards.
-        ref: Reference for the source to read the record.
+        ref: Reference for the source to read the record; a JSON value.
         split: The split that the source assigns; None if it assigns none.
-        group: Digest shared by identical records; None for a record without duplicates.
+        group: Fingerprint of the content, equal for identical records, which stay in one split;
+            None for a record that is a group of its own.
+        modified: Time of the last change, in any unit; another one voids an interrupted
+            conversion of the record.
     """
 
     key: str
@@ -72,6 +76,7 @@ class Entry:
     ref: Any = None
     split: Split | None = None
     group: str | None = None
+    modified: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,19 +84,20 @@ class Scan:
     """Result of scanning a source.
 
     Args:
-        entries: The records, in the order of their keys.
+        entries: The records, in any order. If it is an iterator, it may find records while it is
+            consumed, and append to ``ignored`` and ``rejected``.
         task: Classification or regression, from the labels.
         ignored: Names of items that are not records.
-        skipped: Unusable records: key and reason.
+        rejected: Unusable records: key and reason.
         columns: How each column of a table is used.
         notes: Notes on how the source was read, one line each.
         warnings: Possible misreadings, one line each.
     """
 
-    entries: Sequence[Entry]
+    entries: Iterable[Entry]
     task: Task
     ignored: Sequence[str] = ()
-    skipped: Sequence[tuple[str, str]] = ()
+    rejected: Sequence[tuple[str, str]] = ()
     columns: Sequence[ColumnRole] = ()
     notes: Sequence[str] = ()
     warnings: Sequence[str] = ()
@@ -102,12 +108,28 @@ class Raw:
     """Record that was read and verified.
 
     Args:
-        features: Features to store, besides key and label.
-        facts: Facts that are passed on to `Source.describe`.
+        features: Features to store, besides key and label. Statistics count floats as numbers and
+            text as words; NaN and empty text are missing values.
+        image: Facts about the image, if the record is a file of one.
     """
 
     features: Mapping[str, Feature]
-    facts: Any = None
+    image: ImageFacts | None = None
+
+
+@dataclass(frozen=True)
+class RawFiles:
+    """Files that records were read from, one each.
+
+    Args:
+        digest: Digest of a folder with just these files, named by the records' keys.
+        count: Number of files.
+        bytes: Their total size.
+    """
+
+    digest: str
+    count: int
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -141,6 +163,9 @@ class Source(abc.ABC):
     parallel: ClassVar[bool] = True
     """Whether reading in several threads is faster."""
 
+    portable: ClassVar[bool] = False
+    """Whether another process can read records without a scan, given location and options."""
+
     precedence: ClassVar[int] = 0
     """Priority among sources that recognise the same location; the highest wins."""
 
@@ -157,8 +182,7 @@ class Source(abc.ABC):
         """Find all records.
 
         Raises:
-            DataError: The location contains no usable records.
-            UnusableError: A record cannot be used and ``options.skip_bad`` is false.
+            DataError: The location contains no usable records; also while the entries are consumed.
         """
 
     @abc.abstractmethod
@@ -166,17 +190,26 @@ class Source(abc.ABC):
         """Read and verify one record. Thread-safe.
 
         Raises:
-            UnusableError: The record cannot be used.
+            UnusableError: The record cannot be used: something is wrong with it, so that every
+                attempt fails.
+            OSError: It cannot be read now. The conversion tries again, then fails.
         """
 
     @abc.abstractmethod
-    def describe(self, facts: Mapping[str, Any], train: Sequence[Entry]) -> Description:
+    def describe(self, statistics: Mapping[Split, Statistics], files: RawFiles) -> Description:
         """Summarise the records that were read.
 
         Args:
-            facts: Facts about every record that was read, by key.
-            train: The records of the training split.
+            statistics: Statistics of each split.
+            files: The files of the records with an image.
         """
+
+    def digest(self, entry: Entry) -> str | None:
+        """Return the digest of a record's raw content; None if it cannot be read.
+
+        Called for records of equal groups, to find identical ones. Thread-safe.
+        """
+        return entry.group
 
 
 GROUP = "timonel.sources"

@@ -25,6 +25,7 @@ from timonel.data.schema import (
     NumericColumn,
     split_named,
 )
+from timonel.data.statistics import NumberStatistics, WordStatistics
 
 MISSING = ("", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "?")
 """Lower-case words that stand for a missing value."""
@@ -122,22 +123,6 @@ class NumberColumn:
     def __getitem__(self, row: int) -> float:
         return float(self.values[row])
 
-    def describe(self, name: str, rows: npt.NDArray[np.int64]) -> NumericColumn:
-        """Return the column's statistics over ``rows``."""
-        values = self.values[rows]
-        known = values[~np.isnan(values)]
-        missing = len(values) - len(known)
-        if not len(known):
-            return NumericColumn(name=name, mean=0, std=0, minimum=0, maximum=0, missing=missing)
-        return NumericColumn(
-            name=name,
-            mean=float(known.mean()),
-            std=float(known.std()),
-            minimum=float(known.min()),
-            maximum=float(known.max()),
-            missing=missing,
-        )
-
 
 @dataclass(frozen=True)
 class Words:
@@ -159,19 +144,22 @@ class Words:
         """Yield the word of each row."""
         return (self.words[code] for code in self.codes)
 
-    def describe(self, name: str, rows: npt.NDArray[np.int64]) -> CategoricalColumn:
-        """Return the vocabulary of ``rows``: the most frequent words, sorted."""
-        counts = np.bincount(self.codes[rows], minlength=len(self.words))
-        ranked = sorted(
-            (-int(count), word) for count, word in zip(counts, self.words, strict=True) if count
-        )
-        known = [word for _, word in ranked if word]
-        return CategoricalColumn(
-            name=name,
-            vocabulary=tuple(sorted(known[:MAX_VOCABULARY])),
-            dropped=max(0, len(known) - MAX_VOCABULARY),
-            missing=sum(-count for count, word in ranked if not word),
-        )
+
+def numeric_column(name: str, numbers: NumberStatistics) -> NumericColumn:
+    """Return the description of a numeric column."""
+    found = numbers.summary()
+    return NumericColumn(name=name, **found.model_dump(exclude={"count"}))
+
+
+def categorical_column(name: str, words: WordStatistics) -> CategoricalColumn:
+    """Return the description of a categorical column: the most frequent words, sorted."""
+    known = [word for word, _ in words.ranked()]
+    return CategoricalColumn(
+        name=name,
+        vocabulary=tuple(sorted(known[:MAX_VOCABULARY])),
+        dropped=max(0, len(known) - MAX_VOCABULARY),
+        missing=words.missing,
+    )
 
 
 Values = NumberColumn | Words

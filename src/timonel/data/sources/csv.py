@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from timonel.data.schema import (
     Task,
     split_named,
 )
-from timonel.data.sources.base import Description, Entry, Raw, Scan, Source, UnusableError
+from timonel.data.sources.base import Description, Entry, Raw, RawFiles, Scan, Source
 from timonel.data.sources.columns import (
     Inference,
     Kinds,
@@ -28,13 +28,16 @@ from timonel.data.sources.columns import (
     Values,
     Words,
     as_numeric,
+    categorical_column,
     count,
     infer,
     is_row_id,
+    numeric_column,
     shorten,
     unassigned,
 )
 from timonel.data.sources.csvfile import CsvFile, read_csv
+from timonel.data.statistics import Statistics
 from timonel.errors import DataError, SpecError
 from timonel.storage.digests import digest_file
 
@@ -56,7 +59,7 @@ class CsvSource(Source):
 
     def scan(self) -> Scan:
         """Read the file and determine the role of every column."""
-        self._file = file = read_csv(self.location, skip_bad=self.options.skip_bad)
+        self._file = file = read_csv(self.location)
         label = self._label_column(file)
         names = [name for name in file.table.column_names if name != label]
         self._check_options(file, names)
@@ -82,33 +85,44 @@ class CsvSource(Source):
                 hint="add columns, or keep one with --columns NAME=categorical",
             )
         task, labels = self._labels(label)
-        kept, skipped = self._with_label(labels, label)
+        kept, rejected = self._with_label(labels, label)
         splits, discarded = self._splits(roles.values())
-        size = max(1, self.location.stat().st_size // max(1, file.table.num_rows))
+        state = self.location.stat()
+        size = max(1, state.st_size // max(1, file.table.num_rows))
         entries = [
-            Entry(self._key(row), labels[row], size, row, splits[row] if splits else None)
+            Entry(
+                self._key(row),
+                labels[row],
+                size,
+                row,
+                splits[row] if splits else None,
+                modified=state.st_mtime_ns,
+            )
             for row in kept
             if row not in discarded
         ]
-        self._check_labels(entries, label)
+        rejected = [*file.rejected, *rejected]
+        self._check_labels(entries, label, rejected)
         ignored = [f"{self._key(row)} (split DISCARD)" for row in sorted(discarded)]
         ordered = [
             roles.get(name) or ColumnRole(name=name, role="label", note=task)
             for name in file.table.column_names
         ]
-        skipped = [*file.skipped, *skipped]
-        return Scan(entries, task, ignored, skipped, ordered, file.notes, file.warnings)
+        return Scan(entries, task, ignored, rejected, ordered, file.notes, file.warnings)
 
     def read(self, entry: Entry) -> Raw:
         """Return one row's values: NaN or empty where missing."""
         row: int = entry.ref
         return Raw({COLUMN_PREFIX + name: column[row] for name, column in self._columns.items()})
 
-    def describe(self, facts: Mapping[str, Any], train: Sequence[Entry]) -> Description:  # noqa: ARG002 - rows have none
+    def describe(self, statistics: Mapping[Split, Statistics], files: RawFiles) -> Description:  # noqa: ARG002 - rows have none
         """Summarise the columns over the training split."""
-        rows = np.fromiter((entry.ref for entry in train), np.int64, len(train))
+        train = statistics["train"]
         columns: list[Column] = [
-            column.describe(name, rows) for name, column in self._columns.items()
+            numeric_column(name, train.numbers[name])
+            if isinstance(column, NumberColumn)
+            else categorical_column(name, train.words[name])
+            for name, column in self._columns.items()
         ]
         size = self.location.stat().st_size
         schema = TableSchema(label=self._label_column(self._file), columns=tuple(columns))
@@ -199,7 +213,7 @@ class CsvSource(Source):
         """Return the task and each row's label; missing labels are empty."""
         kinds = Kinds.of(self._file.table[name])
         bad, filled = count(kinds.bad), len(kinds.texts) - count(kinds.missing)
-        # A few words among numbers are errors; --skip-bad skips their rows.
+        # A few words among numbers are errors of their rows.
         numeric = self.options.task == "regression" or (
             bad == 0 or (bad * 10 <= filled and self.options.task is None)
         )
@@ -239,24 +253,23 @@ class CsvSource(Source):
     def _with_label(
         self, labels: Sequence[str | float], name: str
     ) -> tuple[list[int], list[tuple[str, str]]]:
-        kept, skipped = [], []
-        for row, label in enumerate(labels):
-            if label != "":
-                kept.append(row)
-                continue
+        kept = [row for row, label in enumerate(labels) if label != ""]
+        lines = self._file.lines_of([row for row, label in enumerate(labels) if label == ""])
+        rejected = []
+        for row, line in lines.items():
             value = self._file.table[name][row].as_py().strip()
             found = f"no label but {shorten(value)}" if value else "no label"
-            reason = f"{found} in column {name!r}"
-            error = UnusableError(self._key(row), f"{reason} in line {self._file.line_of(row)}")
-            if not self.options.skip_bad:
-                raise error
-            skipped.append((error.key, error.reason))
-        return kept, skipped
+            rejected.append((self._key(row), f"{found} in column {name!r} in line {line}"))
+        return kept, rejected
 
-    def _check_labels(self, entries: Sequence[Entry], name: str) -> None:
+    def _check_labels(
+        self, entries: Sequence[Entry], name: str, rejected: Sequence[tuple[str, str]]
+    ) -> None:
         found = {entry.label for entry in entries}
         if len(found) < 2:
             what = f"only {found.pop()!r}" if found else "none"
+            if rejected:
+                what += f" ({len(rejected):,} rejected: {': '.join(rejected[0])})"
             raise DataError(
                 f"column {name!r} of {self.location} needs at least two labels, found {what}",
                 hint="name the label column with --label",

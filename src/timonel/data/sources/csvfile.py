@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ class CsvFile:
     Args:
         path: Path of the file.
         table: The rows.
-        skipped: Rows with too many or too few values: key and reason.
+        rejected: Rows with too many or too few values: key and reason.
         width: Number of columns in the file; the table has one less if its index was dropped.
         notes: Notes on how the file was read, one line each.
         warnings: Possible misreadings, one line each.
@@ -41,30 +41,36 @@ class CsvFile:
 
     path: Path
     table: Any
-    skipped: list[tuple[str, str]]
+    rejected: list[tuple[str, str]]
     width: int
     notes: list[str]
     warnings: list[str]
 
     def line_of(self, row: int) -> int:
         """Return the line number, from 1, in which a row ends."""
-        rows = (line for line, values in _rows(self.path) if len(values) == self.width)
-        next(rows)
-        return next(line for index, line in enumerate(rows) if index == row)
+        return self.lines_of([row])[row]
+
+    def lines_of(self, rows: Collection[int]) -> dict[int, int]:
+        """Return the line numbers, from 1, in which rows end."""
+        if not rows:
+            return {}
+        lines = (line for line, values in _rows(self.path) if len(values) == self.width)
+        next(lines)
+        asked, last = set(rows), max(rows)
+        numbered = enumerate(itertools.islice(lines, last + 1))
+        return {row: line for row, line in numbered if row in asked}
 
 
-def read_csv(path: Path, *, skip_bad: bool) -> CsvFile:
+def read_csv(path: Path) -> CsvFile:
     """Read a CSV file.
 
     An unnamed first column that numbers the rows, such as a pandas index, is dropped.
 
     Args:
         path: A file in UTF-8 with a header.
-        skip_bad: Skip rows with too many or too few values instead of raising.
 
     Raises:
         DataError: The file is empty or not UTF-8, or its header repeats or lacks a name.
-        UnusableError: A row has too many or too few values.
     """
     names = _header(path)
     ragged = 0
@@ -94,7 +100,7 @@ def read_csv(path: Path, *, skip_bad: bool) -> CsvFile:
     if _lines(path) != table.num_rows + ragged + 1:
         # A quoted value, or an unclosed quote, spans several lines.
         warnings = _check_quotes(path, len(names))
-    skipped = _ragged(path, len(names), skip_bad=skip_bad) if ragged else []
+    rejected = _ragged(path, len(names)) if ragged else []
     separator = describe_separator(path)
     notes = [separator] if separator else []
     if not names[0].strip():
@@ -102,7 +108,7 @@ def read_csv(path: Path, *, skip_bad: bool) -> CsvFile:
             raise _unnamed(path, 1)
         table = table.remove_column(0)
         notes.append("row id: the first column has no name and numbers the rows; dropped")
-    return CsvFile(path, table, skipped, len(names), notes, warnings)
+    return CsvFile(path, table, rejected, len(names), notes, warnings)
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
@@ -173,16 +179,13 @@ def _unnamed(path: Path, column: int) -> DataError:
     )
 
 
-def _ragged(path: Path, width: int, *, skip_bad: bool) -> list[tuple[str, str]]:
-    skipped = []
-    for line, values in _rows(path):
-        if len(values) == width:
-            continue
-        error = _wrong_width(path, line, width, values)
-        if not skip_bad:
-            raise error
-        skipped.append((error.key, error.reason))
-    return skipped
+def _ragged(path: Path, width: int) -> list[tuple[str, str]]:
+    found = [
+        _wrong_width(path, line, width, values)
+        for line, values in _rows(path)
+        if len(values) != width
+    ]
+    return [(error.key, error.reason) for error in found]
 
 
 def _wrong_width(

@@ -24,6 +24,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from timonel.data.schema import ImageFormat
 from timonel.data.sources.base import UnusableError
+from timonel.data.statistics import ImageFacts
 
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _MAGIC: tuple[tuple[bytes, ImageFormat], ...] = (
@@ -46,28 +47,6 @@ _MAX_PIXELS = (1 << 29) // 3
 Pillow rejects twice its limit, which is the same.
 """
 _GREY_MODES = frozenset({"1", "L", "LA", "I", "I;16", "I;16B", "I;16L"})
-_TO_PNG = "convert it to PNG, or skip such files with --skip-bad"
-
-
-@dataclass(frozen=True, slots=True)
-class ImageFacts:
-    """Facts about a verified image.
-
-    Args:
-        format: File format.
-        height: Height in pixels, as TensorFlow decodes the image.
-        width: Width in pixels, as TensorFlow decodes the image.
-        channels: 1 for greyscale, else 3.
-        bytes: Size of the file.
-        digest: Digest of the file.
-    """
-
-    format: ImageFormat
-    height: int
-    width: int
-    channels: Literal[1, 3]
-    bytes: int
-    digest: str
 
 
 def image_format(start: bytes) -> ImageFormat | None:
@@ -122,17 +101,16 @@ def _check_kind(key: str, image: ImageFile, content: bytes) -> None:
             key,
             f"the image has {width:,} x {height:,} pixels, but TensorFlow decodes at most "
             f"{_MAX_PIXELS:,}",
-            hint="make it smaller, or skip such files with --skip-bad",
         )
     if image.format == "WEBP" and getattr(image, "is_animated", False):
-        reason = "TensorFlow cannot decode animated WebP images"
-        raise UnusableError(key, reason, hint=_TO_PNG)
+        reason = "TensorFlow cannot decode animated WebP images: convert it to PNG"
+        raise UnusableError(key, reason)
     if image.format == "WEBP" and image.mode == "RGBA":
-        reason = "a WebP image with transparency, which load() cannot remove"
-        raise UnusableError(key, reason, hint=_TO_PNG)
+        reason = "a WebP image with transparency, which load() cannot remove: convert it to PNG"
+        raise UnusableError(key, reason)
     if image.format == "BMP" and (depth := struct.unpack_from("<H", content, 28)[0]) != 24:
-        reason = f"TensorFlow cannot decode BMP images of {depth} bits per pixel, only of 24"
-        raise UnusableError(key, reason, hint=_TO_PNG)
+        reason = f"TensorFlow decodes BMP images of 24 bits per pixel only, not {depth}"
+        raise UnusableError(key, reason)
 
 
 def _check_png(content: bytes) -> None:

@@ -13,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from timonel.data.schema import ColumnRole, split_named
-from timonel.data.sources.base import Description, Entry, Scan, UnusableError
+from timonel.data.schema import ColumnRole, Split, split_named
+from timonel.data.sources.base import Description, Entry, RawFiles, Scan, UnusableError
 from timonel.data.sources.columns import shorten, unassigned
 from timonel.data.sources.csvfile import CsvFile, peek, read_csv
-from timonel.data.sources.images import IMAGE_ENDINGS, ImageFolderSource, mark_duplicates
+from timonel.data.sources.images import IMAGE_ENDINGS, ImageFolderSource
+from timonel.data.statistics import Statistics
 from timonel.errors import DataError, InputError, SpecError
 from timonel.storage import local_path
 from timonel.storage.digests import digest_file, digest_lines
@@ -52,7 +53,7 @@ class ImageListSource(ImageFolderSource):
 
     def scan(self) -> Scan:
         """Find the listed images."""
-        file = read_csv(self.location, skip_bad=self.options.skip_bad)
+        file = read_csv(self.location)
         names, rows = peek(self.location, _SAMPLE)
         image = _image_column(names, rows)
         if image is None:
@@ -62,7 +63,7 @@ class ImageListSource(ImageFolderSource):
         splits = column.get("split", [""] * file.table.num_rows)
         entries: list[Entry] = []
         ignored: list[str] = []
-        skipped = list(file.skipped)
+        rejected = list(file.rejected)
         seen: set[str] = set()
         for row, (uri, label, split) in enumerate(
             zip(column["image"], column["label"], splits, strict=True)
@@ -75,25 +76,23 @@ class ImageListSource(ImageFolderSource):
             try:
                 found = self._listed(key, uri, label.strip())
             except UnusableError as error:
-                if not self.options.skip_bad:
-                    raise
-                skipped.append((error.key, error.reason))
+                rejected.append((error.key, error.reason))
             else:
                 entries.append(replace(found, split=split_named(split)))
-        self._check(entries, ignored)
+        self._check({str(entry.label) for entry in entries}, ignored)
         return Scan(
-            entries=mark_duplicates(entries),
+            entries=entries,
             task="classification",
             ignored=ignored,
-            skipped=skipped,
+            rejected=rejected,
             columns=roles,
             notes=file.notes,
             warnings=file.warnings,
         )
 
-    def describe(self, facts: Mapping[str, Any], train: Sequence[Entry]) -> Description:
+    def describe(self, statistics: Mapping[Split, Statistics], files: RawFiles) -> Description:
         """Summarise the images; the digest also covers the list."""
-        found = super().describe(facts, train)
+        found = super().describe(statistics, files)
         digest = digest_lines([digest_file(self.location), found.digest])
         return replace(found, digest=digest, files=found.files + 1)
 

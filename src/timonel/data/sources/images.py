@@ -8,19 +8,25 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median_low
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from timonel.data.schema import IMAGE_FEATURE, ImageSchema, Split, Spread, split_named
-from timonel.data.sources.base import Description, Entry, Raw, Scan, Source, UnusableError
-from timonel.data.sources.imagefile import ImageFacts, image_format, verify_image
+from timonel.data.schema import IMAGE_FEATURE, ImageSchema, Split, split_named
+from timonel.data.sources.base import (
+    Description,
+    Entry,
+    Raw,
+    RawFiles,
+    Scan,
+    Source,
+    UnusableError,
+)
+from timonel.data.sources.imagefile import image_format, verify_image
+from timonel.data.sources.transient import NEVER_READABLE, retried, unreadable
+from timonel.data.statistics import Statistics, merged, spread_of
 from timonel.errors import DataError
-from timonel.storage.digests import digest_file, digest_lines
+from timonel.storage.digests import digest_file
 
 IMAGE_ENDINGS = (
     *(".jpg", ".jpeg", ".jpe", ".png", ".gif", ".bmp", ".webp"),
@@ -28,7 +34,6 @@ IMAGE_ENDINGS = (
 )
 _END_BYTES = 4096
 _IGNORED_NAMES = frozenset({"thumbs.db", "desktop.ini"})
-_HINT = "convert it to JPEG or PNG, or skip such files with --skip-bad"
 
 
 class ImageFolderSource(Source):
@@ -39,6 +44,7 @@ class ImageFolderSource(Source):
 
     plugin: ClassVar[str] = "images"
     kind: ClassVar[str] = "images"
+    portable: ClassVar[bool] = True
 
     @classmethod
     def recognises(cls, location: Path) -> bool:
@@ -47,56 +53,61 @@ class ImageFolderSource(Source):
 
     def scan(self) -> Scan:
         """Find the images of all label folders."""
-        entries: list[Entry] = []
         ignored: list[str] = []
-        skipped: list[tuple[str, str]] = []
+        rejected: list[tuple[str, str]] = []
+        return Scan(self._find(ignored, rejected), "classification", ignored, rejected)
+
+    def read(self, entry: Entry) -> Raw:
+        """Read an image and decode it once to verify it."""
+        try:
+            content = Path(entry.ref).read_bytes()
+        except NEVER_READABLE as error:
+            raise UnusableError(entry.key, f"cannot read it: {error.strerror}") from error
+        return Raw({IMAGE_FEATURE: content}, verify_image(entry.key, content))
+
+    def digest(self, entry: Entry) -> str | None:
+        """Return the digest of an image file."""
+        try:
+            return digest_file(Path(entry.ref))
+        except OSError:
+            return None  # reading the record reports the error
+
+    def describe(self, statistics: Mapping[Split, Statistics], files: RawFiles) -> Description:
+        """Summarise formats and sizes of the images of all splits."""
+        images = merged(statistics.values()).images
+        if images is None:
+            raise DataError(f"{self.location} has no usable images")
+        schema = ImageSchema(
+            height=spread_of(images.heights),
+            width=spread_of(images.widths),
+            size=images.size if images.is_uniform else None,
+            channels=1 if images.grey == images.heights.total() else 3,
+            formats=dict(sorted(images.formats.items())),
+        )
+        return Description(schema, files.digest, files.count, files.bytes)
+
+    def _find(self, ignored: list[str], rejected: list[tuple[str, str]]) -> Iterator[Entry]:
+        labels: set[str] = set()
         for split, label, folder in self._label_folders(ignored):
-            found = len(entries) + len(skipped)
+            is_empty = True
             for path in _files(folder):
                 key = self._key(path)
                 try:
                     entry = self._entry(path, key, label, split)
                 except UnusableError as error:
-                    if not self.options.skip_bad:
-                        raise
-                    skipped.append((error.key, error.reason))
-                else:
-                    if entry is None:
-                        ignored.append(key)
-                    else:
-                        entries.append(entry)
-            if len(entries) + len(skipped) == found:
+                    rejected.append((error.key, error.reason))
+                    is_empty = False
+                    continue
+                if entry is None:
+                    ignored.append(key)
+                    continue
+                is_empty = False
+                labels.add(label)
+                yield entry
+            if is_empty:
                 ignored.append(f"{self._key(folder)}/ (no images)")
-        self._check(entries, ignored)
-        entries.sort(key=lambda entry: entry.key)
-        return Scan(mark_duplicates(entries), "classification", sorted(ignored), skipped)
-
-    def read(self, entry: Entry) -> Raw:
-        """Read an image and decode it once to verify it."""
-        path: Path = entry.ref
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise UnusableError(entry.key, f"cannot read it: {error.strerror}") from error
-        return Raw({IMAGE_FEATURE: content}, verify_image(entry.key, content))
-
-    def describe(self, facts: Mapping[str, Any], train: Sequence[Entry]) -> Description:  # noqa: ARG002 - sizes are of all splits
-        """Summarise formats and sizes.
-
-        The digest is that of a folder with just these files.
-        """
-        images: Sequence[ImageFacts] = list(facts.values())
-        sizes = {(image.height, image.width) for image in images}
-        schema = ImageSchema(
-            height=_spread([image.height for image in images]),
-            width=_spread([image.width for image in images]),
-            size=sizes.pop() if len(sizes) == 1 else None,
-            channels=1 if all(image.channels == 1 for image in images) else 3,
-            formats=dict(sorted(Counter(image.format for image in images).items())),
-        )
-        lines = (f"{facts[key].digest} {facts[key].bytes} {key}" for key in sorted(facts))
-        total = sum(image.bytes for image in images)
-        return Description(schema, digest_lines(lines), len(images), total)
+        self._check(labels, ignored)
+        ignored.sort()
 
     def _label_folders(self, ignored: list[str]) -> Iterator[tuple[Split | None, str, Path]]:
         folders = self._folders(self.location, ignored)
@@ -142,38 +153,37 @@ class ImageFolderSource(Source):
 
     def _entry(self, path: Path, key: str, label: str, split: Split | None) -> Entry | None:
         try:
-            mode = path.stat().st_mode
-            if not stat.S_ISREG(mode):
+            if not stat.S_ISREG(path.stat().st_mode):
                 return None  # opening a FIFO would wait for a writer
-            with path.open("rb") as file:
-                start = file.read(16)
-                size = os.fstat(file.fileno()).st_size
-        except OSError as error:
+            state, start, group = retried(lambda: _fingerprint(path))
+        except NEVER_READABLE as error:
             raise UnusableError(key, f"cannot read it: {error.strerror}") from error
+        except OSError as error:
+            raise unreadable(path, error) from error
         if image_format(start) is not None:
-            return Entry(key, label, size, path, split)
+            return Entry(key, label, state.st_size, str(path), split, group, state.st_mtime_ns)
         if path.suffix.lower() in IMAGE_ENDINGS:
             reason = "not a JPEG, PNG, GIF, BMP or WebP image" if start else "an empty file"
-            raise UnusableError(key, reason, hint=_HINT)
+            raise UnusableError(key, reason)
         return None
 
     def _key(self, path: Path) -> str:
         return _readable(path.relative_to(self.location).as_posix())
 
-    def _check(self, entries: Sequence[Entry], ignored: Sequence[str]) -> None:
-        labels = sorted({entry.label for entry in entries})
-        if not entries:
+    def _check(self, labels: Collection[str], ignored: Sequence[str]) -> None:
+        if not labels:
             found = f"{len(ignored)} other files or folders" if ignored else "nothing"
             raise DataError(
                 f"{self.location} has no folders of images: found {found}",
                 hint="put the images into one folder per label, named after the label",
             )
         if len(labels) < 2:
+            (label,) = labels
             hint = "put the images of each label into a folder of its own"
-            if split_named(str(labels[0])) and self.options.folders == "auto":
-                hint = f"convert {self.location / str(labels[0])} if its folders are the labels"
+            if split_named(label) and self.options.folders == "auto":
+                hint = f"convert {self.location / label} if its folders are the labels"
             raise DataError(
-                f"{self.location} needs at least two labels, found only {labels[0]!r}",
+                f"{self.location} needs at least two labels, found only {label!r}",
                 hint=hint,
             )
 
@@ -202,48 +212,15 @@ def _label(folder: Path) -> str:
     return label
 
 
-def mark_duplicates(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries, with ``group`` set to the digest of identical files.
+def _fingerprint(path: Path) -> tuple[os.stat_result, bytes, str]:
+    """Return a file's state, its start, and a digest of its size, start and end.
 
-    Files of equal size are compared by their first and last `_END_BYTES`; only those that match
-    are read completely.
+    Few different images have equal ones, because their files start with sizes and tables and end
+    with compressed data.
     """
-    sizes = Counter(entry.size for entry in entries)
-    suspects = [entry for entry in entries if sizes[entry.size] > 1]
-    with ThreadPoolExecutor(thread_name_prefix="digest") as pool:
-        ends = list(zip(suspects, pool.map(_ends, suspects), strict=True))
-        counts = Counter(end for _, end in ends)
-        suspects = [entry for entry, end in ends if end is not None and counts[end] > 1]
-        digests = dict(
-            zip((entry.key for entry in suspects), pool.map(_digest, suspects), strict=True)
-        )
-    groups = Counter(digests.values())
-    return [
-        replace(entry, group=digest)
-        if (digest := digests.get(entry.key)) is not None and groups[digest] > 1
-        else entry
-        for entry in entries
-    ]
-
-
-def _ends(entry: Entry) -> bytes | None:
-    """Return a digest of a file's size, start and end."""
-    try:
-        with entry.ref.open("rb") as file:
-            start = file.read(_END_BYTES)
-            file.seek(max(len(start), entry.size - _END_BYTES))
-            end = file.read(_END_BYTES)
-    except OSError:
-        return None  # reading the record reports the error
-    return hashlib.blake2b(b"%d:%b%b" % (entry.size, start, end), digest_size=16).digest()
-
-
-def _digest(entry: Entry) -> str | None:
-    try:
-        return digest_file(entry.ref)
-    except OSError:
-        return None
-
-
-def _spread(values: Sequence[int]) -> Spread:
-    return Spread(minimum=min(values), median=median_low(values), maximum=max(values))
+    with path.open("rb", buffering=0) as file:
+        state = os.fstat(file.fileno())
+        start = file.read(_END_BYTES)
+        end = os.pread(file.fileno(), _END_BYTES, max(len(start), state.st_size - _END_BYTES))
+    content = b"%d:%b%b" % (state.st_size, start, end)
+    return state, start, hashlib.blake2b(content, digest_size=16).hexdigest()

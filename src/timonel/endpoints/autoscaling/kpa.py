@@ -188,10 +188,10 @@ def _excess_burst(load: Load, policy: ScalingPolicy) -> int:
 def _to_zero(
     now: float, want: int, load: Load, state: KpaState, policy: ScalingPolicy
 ) -> tuple[int | None, int, str]:
-    """Guard the way to zero, if no replica is wanted.
+    """Guard the way to zero, if no replica is needed.
 
     Returns:
-        The number of replicas that counts as wanted, None if unknown; the number to set; a reason.
+        The number of replicas needed, None if unknown; the number to set; a reason.
     """
     if want or not policy.scale_to_zero:
         kept = max(want, 1)

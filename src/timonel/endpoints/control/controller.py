@@ -21,7 +21,7 @@ from timonel.endpoints.control.endpoint import Endpoint
 from timonel.endpoints.control.faults import Faults
 from timonel.endpoints.control.gateway import Gateway
 from timonel.endpoints.control.plan import initial_replicas, services_by_version
-from timonel.endpoints.control.rollouts import Rollouts, View
+from timonel.endpoints.control.rollouts import Rollouts
 from timonel.endpoints.control.samples import replica_key, samples
 from timonel.endpoints.control.scaling import Scaler
 from timonel.endpoints.control.scrape import Load, LoadReader
@@ -236,11 +236,7 @@ class Controller:
 
     async def _roll(self, now: float) -> None:
         """Take a step of each rollout."""
-        views = [
-            View(each.folder, each.latest, each.revision, each.status)
-            for each in self._endpoints.values()
-            if each.plan is not None
-        ]
+        planned = [each for each in self._endpoints.values() if each.plan is not None]
         answers = await self._answers.read(
             {
                 service.name: {replica_key(each): each.addresses["http"] for each in service.ready}
@@ -250,7 +246,7 @@ class Controller:
                 if (service := endpoint.services.get(version)) is not None
             }
         )
-        await asyncio.to_thread(self._rollouts.step, now, views, self._gateway.admins, answers)
+        await asyncio.to_thread(self._rollouts.step, now, planned, self._gateway.admins, answers)
 
     async def _scale(self, endpoint: Endpoint, now: float) -> None:
         """Set the number of replicas of each version."""

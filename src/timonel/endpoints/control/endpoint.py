@@ -197,7 +197,7 @@ class Endpoint:
         return VersionStatus(
             ready=0 if service is None else len(service.ready),
             running=len(replicas),
-            wanted=0 if service is None else service.requested,
+            desired=0 if service is None else service.requested,
             concurrency=round(load.concurrency, 3),
             rate=round(load.rate, 3),
             held=held or 0,

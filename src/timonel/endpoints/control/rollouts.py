@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
+from timonel.endpoints.control.endpoint import Endpoint
 from timonel.endpoints.control.faults import Faults
-from timonel.endpoints.folder import EndpointFolder, EndpointStatus, Revision
+from timonel.endpoints.folder import EndpointFolder, Revision
 from timonel.endpoints.gateway.process import Admin
 from timonel.endpoints.rollouts.counts import Counts
 from timonel.endpoints.rollouts.documents import (
@@ -30,23 +30,6 @@ _POINTS = 20
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class View:
-    """An endpoint as the control plane sees it.
-
-    Attributes:
-        folder: Its documents.
-        latest: Its latest revision.
-        revision: Returns a revision by number; None if there is none.
-        status: Its status.
-    """
-
-    folder: EndpointFolder
-    latest: Revision
-    revision: Callable[[int], Revision | None]
-    status: EndpointStatus
-
-
 class Rollouts:
     """Runs the latest rollout of each endpoint. Not thread-safe."""
 
@@ -63,7 +46,7 @@ class Rollouts:
     def step(
         self,
         now: float,
-        views: Iterable[View],
+        endpoints: Iterable[Endpoint],
         admins: Mapping[str, Admin],
         answers: Mapping[str, Sequence[Answer]],
     ) -> None:
@@ -71,13 +54,13 @@ class Rollouts:
 
         Args:
             now: The time in seconds.
-            views: All endpoints that are not being deleted.
+            endpoints: All endpoints that are not being deleted, with their revisions.
             admins: Admin interfaces of Envoy by process.
             answers: New answers of compared versions by service.
         """
-        known = {view.folder.name: view for view in views}
+        known = {endpoint.name: endpoint for endpoint in endpoints}
         self._runners = {
-            name: self._runners.get(name) or _Runner(view.folder) for name, view in known.items()
+            name: self._runners.get(name) or _Runner(each.folder) for name, each in known.items()
         }
         active: dict[str, tuple[int, ...]] = {}
         for name, runner in self._runners.items():
@@ -144,7 +127,7 @@ class _Runner:
     def step(
         self,
         now: float,
-        view: View,
+        endpoint: Endpoint,
         counts: Mapping[int, Counts],
         answers: Mapping[str, Sequence[Answer]],
     ) -> None:
@@ -152,7 +135,7 @@ class _Runner:
 
         Args:
             now: The time in seconds.
-            view: The endpoint.
+            endpoint: The endpoint.
             counts: Counts by version since the call before.
             answers: New answers of compared versions by service.
 
@@ -160,13 +143,13 @@ class _Runner:
             TimonelError: A document cannot be read or written; the next call tries again.
         """
         assert self._documents is not None
-        rollout, latest, status = self._documents.rollout(), view.latest, view.status
+        rollout, latest, status = self._documents.rollout(), endpoint.latest, endpoint.status
         counts = dict(counts)
         for version in self.compared or ():
             new = answers.get(service_name(self._folder.name, version), ())
             counts[rollout.to] += self._pairs.add(now, version, new)
         before = self._state or begin(rollout)
-        made = view.revision(before.revision)
+        made = endpoint.revision(before.revision)
         cause = "" if made is None else made.cause
         seen = Seen(latest.number, cause, status.routed, status.message, counts)
         shift, state = decide(now, rollout, before, seen)
@@ -175,8 +158,7 @@ class _Runner:
             if state.phase != before.phase:
                 logger.info("%s: rollout %s: %s", self._folder.name, state.phase, state.message)
             self._state = state
-        routed = view.revision(status.routed) or latest
-        percent = routed.spec.traffic.percent.get(rollout.to, 0)
+        percent = (endpoint.routed or latest).spec.traffic.percent.get(rollout.to, 0)
         ends = shift is not None or state.ended_at is not None
         self._record(now, rollout, percent, counts, ends=ends)
         if shift is not None:

@@ -23,7 +23,7 @@ from timonel.endpoints.rollouts.sequential import Verdict
 from timonel.engines.resources import Observed
 from timonel.errors import CorruptError, NotFoundError, SpecError
 from timonel.storage import document, read_document, write_document
-from timonel.storage.atomic import append_line, create_bytes
+from timonel.storage.atomic import append_line, create_bytes, parse_lines
 from timonel.units import Seconds
 
 
@@ -223,18 +223,12 @@ class RolloutFolder:
         append_line(self._path(".jsonl"), point.model_dump_json())
 
     def points(self) -> list[Point]:
-        """Return the history; lines that a crash truncated are left out."""
-        try:
-            lines = self._path(".jsonl").read_text().splitlines()
-        except FileNotFoundError:
-            return []
-        found = []
-        for line in lines:
-            try:
-                found.append(Point.model_validate_json(line))
-            except ValueError:
-                continue
-        return found
+        """Return the history; lines that a crash truncated are left out.
+
+        Raises:
+            InputError: The file cannot be read.
+        """
+        return parse_lines(self._path(".jsonl"), Point.model_validate_json)
 
     def _path(self, ending: str) -> Path:
         return self.root / f"{self.number:04d}{ending}"

@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import itertools
 import math
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
+from timonel.endpoints import figures
+from timonel.endpoints.figures import BLUE, RED
 from timonel.endpoints.rollouts.counts import Counts
 from timonel.endpoints.rollouts.documents import Point, Rollout, RolloutFolder, RolloutState
 from timonel.endpoints.rollouts.sequential import bounds
-from timonel.errors import SpecError
 from timonel.storage import write_bytes
 
-# Colours that colour-blind people can tell apart (Okabe and Ito).
-_BASE, _TO, _DARK = "#0072B2", "#D55E00", "#1f2d3d"
 _ALPHA = 0.05
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1f2d3d; max-width: 1100px;
-  margin: 2em auto; padding: 0 1em }
-h1 { font-size: 1.6em } img { width: 100% }
-table { border-collapse: collapse; margin: 1em 0 }
-td, th { padding: .2em 1.5em .2em 0; text-align: left }
-"""
-
-
-def check_ending(path: Path) -> None:
-    """Check that a report can have this name.
-
-    Raises:
-        SpecError: It does not end in ``.html``.
-    """
-    if path.suffix.lower() != ".html":
-        raise SpecError(f"a report is an HTML page, got {str(path)!r}", hint="end it with .html")
 
 
 def write_report(path: Path, documents: RolloutFolder, endpoint: str) -> None:
@@ -87,49 +66,37 @@ def draw(rollout: Rollout, points: Sequence[Point]) -> bytes:
         rollout: The rollout.
         points: Counts since the beginning of each step.
     """
-    # Without pyplot, which keeps figures. Importing matplotlib takes half a second.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
     has_pairs = any(each.pairs for point in points for each in point.counts.values())
     names = ("share", "latency", "errors", *(("agreement",) if has_pairs else ()))
-    figure = Figure(figsize=(11, 2.4 * len(names) + 0.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = figures.new_figure(11, 2.4 * len(names) + 0.6)
     axes = dict(zip(names, figure.subplots(len(names), 1, sharex=True), strict=True))
     begun = rollout.created_at
     times = [0.0, *(point.at - begun for point in points)]
     shares = [point.percent for point in points]
-    axes["share"].step(times, [shares[0], *shares], where="pre", color=_TO)
+    axes["share"].step(times, [shares[0], *shares], where="pre", color=RED)
     # Before the first step and after the last one nothing is compared.
     points = [point for point in points if 0 < point.percent < 100] or points
     x = [point.at - begun for point in points]
     axes["share"].set(ylabel=f"% to version {rollout.to}", ylim=(0, 104))
-    for version, colour in ((rollout.base, _BASE), (rollout.to, _TO)):
+    for version, colour in ((rollout.base, BLUE), (rollout.to, RED)):
         own = [point.counts.get(version, Counts()) for point in points]
         _latency(axes["latency"], x, own, version, colour)
         _rate(axes["errors"], x, [(c.errors, c.requests) for c in own], version, colour)
     if has_pairs:
         own = [point.counts.get(rollout.to, Counts()) for point in points]
         agreed = [(c.agreements, c.pairs) for c in own]
-        _rate(axes["agreement"], x, agreed, rollout.to, _TO)
+        _rate(axes["agreement"], x, agreed, rollout.to, RED)
         axes["agreement"].set(ylabel="agreement in %")
-    axes["latency"].set(ylabel="latency in ms", yscale="log")
-    axes["latency"].yaxis.set_major_formatter("{x:g}")
-    axes["latency"].yaxis.set_minor_formatter("{x:g}")
+    axes["latency"].set(ylabel="latency in ms")
+    figures.set_log_ticks(axes["latency"])
     axes["errors"].set(ylabel="error rate in %", ylim=(0, None))
     for each in axes.values():
         for before, after in itertools.pairwise(points):
             if before.percent != after.percent:
                 each.axvline(before.at - begun, color="#bbbbbb", lw=0.8, ls=":")
-        each.grid(color="#e6e6e6", lw=0.7)
-        each.set_axisbelow(True)
-        each.spines[["top", "right"]].set_visible(False)
-        if each is not axes["share"]:
-            each.legend(
-                loc="lower right", bbox_to_anchor=(1, 1), ncols=4, fontsize=8, frameon=False
-            )
+        figures.style(each, legend=each is not axes["share"])
     axes[names[-1]].set(xlabel="seconds since the start")
-    return _saved(figure)
+    return figures.to_svg(figure)
 
 
 def _latency(axes: Any, x: list[float], counts: list[Counts], version: int, colour: str) -> None:
@@ -154,13 +121,6 @@ def _rate(
                       color=colour, alpha=0.12, lw=0)  # fmt: skip
 
 
-def _saved(figure: Any) -> bytes:
-    file = io.BytesIO()
-    # Without a date, the same rollout gives the same bytes.
-    figure.savefig(file, format="svg", metadata={"Date": None})
-    return file.getvalue()
-
-
 def _page(title: str, rollout: Rollout, state: RolloutState, picture: bytes | None) -> str:
     facts = {
         "state": str(state.phase),
@@ -168,24 +128,16 @@ def _page(title: str, rollout: Rollout, state: RolloutState, picture: bytes | No
         "steps": ", ".join(f"{step}%" for step in rollout.steps),
         "guards": ", ".join(rollout.guards),
     }
-    rows = "".join(f"<tr><td>{k}</td><td>{escape(v)}</td></tr>" for k, v in facts.items())
-    checks = "".join(
-        f"<tr><td>{escape(each.guard)}</td><td>{each.verdict}</td><td>{escape(each.value)}</td>"
-        f"<td>{escape(each.limit)}</td><td>{each.requests:,}</td></tr>"
+    checks = [
+        (each.guard, str(each.verdict), each.value, each.limit, f"{each.requests:,}")
         for each in state.checks
-    )
+    ]
     image = "<p>No requests were counted.</p>"
     if picture is not None:
-        data = base64.b64encode(picture).decode()
         image = (
-            '<img alt="Share of requests, latency, errors and agreement over time" '
-            f'src="data:image/svg+xml;base64,{data}"><p>Since the beginning of each step; bands '
-            "are 95% confidence intervals, valid at all times at once.</p>"
+            figures.image(picture, "Share of requests, latency, errors and agreement over time")
+            + "<p>Since the beginning of each step; bands are 95% confidence intervals, valid at "
+            "all times at once.</p>"
         )
-    return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title>"
-        f'<meta name=viewport content="width=device-width"><style>{_STYLE}</style>'
-        f"<h1>{escape(title)}</h1><table>{rows}</table>{image}"
-        "<table><tr><th>guard</th><th>state</th><th>value</th><th>limit</th><th>requests</th></tr>"
-        f"{checks}</table></html>\n"
-    )
+    guards = figures.table(checks, ("guard", "state", "value", "limit", "requests"))
+    return figures.page(title, figures.table(facts.items()) + image + guards)

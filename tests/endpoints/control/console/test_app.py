@@ -147,6 +147,7 @@ def test_an_unreadable_endpoint_is_named_and_others_are_shown(rig: Rig) -> None:
     status, _, body = rig.ask("/")
     assert status == 200
     assert '<a href="/endpoints/digits">' in body
+    assert "broken" in body
     assert "000001.json" in body
     status, _, body = rig.ask("/endpoints/broken")
     assert status == 500
@@ -157,14 +158,14 @@ def test_history_is_sent_whole_or_not_at_all(rig: Rig) -> None:
     rig.add("digits")
     assert json.loads(rig.ask("/endpoints/digits/history")[2])["at"] == []
     rig.publish(
-        EndpointFolder(rig.root / "digits"), versions={1: {"ready": 1, "wanted": 2, "held": 3}}
+        EndpointFolder(rig.root / "digits"), versions={1: {"ready": 1, "desired": 2, "held": 3}}
     )
     rig.take({"digits": {1: Load(2.0, 7.0)}})
     rig.take({"digits": {1: None}})
     found = json.loads(rig.ask("/endpoints/digits/history?after=0")[2])
     assert found == {
         "at": [NOW, NOW + 5], "rates": {"1": [7.0, None]},
-        "concurrency": [2.0, None], "held": [3, 3], "ready": [1, 1], "wanted": [2, 2],
+        "concurrency": [2.0, None], "held": [3, 3], "ready": [1, 1], "desired": [2, 2],
     }  # fmt: skip
     again = json.loads(rig.ask(f"/endpoints/digits/history?after={NOW + 5}")[2])
     assert again["at"] == []
@@ -178,7 +179,7 @@ def test_history_and_events_outlive_the_control_plane(rig: Rig) -> None:
     rig.publish(
         folder,
         routed=1,
-        versions={1: {"wanted": 1}},
+        versions={1: {"desired": 1}},
         message="cannot read; password=verysecretword",
     )
     rig.take({})

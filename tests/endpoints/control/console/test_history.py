@@ -86,12 +86,12 @@ def test_after_the_clock_was_set_back_points_are_in_order(path: Path) -> None:
 def test_columns_add_up_versions_and_show_gaps() -> None:
     found = columns(
         [
-            Point(at=5.0, versions={1: Sample(rate=2, concurrency=1, ready=1, wanted=2)}),
+            Point(at=5.0, versions={1: Sample(rate=2, concurrency=1, ready=1, desired=2)}),
             Point(
                 at=10.0,
                 versions={
-                    1: Sample(rate=3, concurrency=0.5, held=1, ready=1, wanted=1),
-                    4: Sample(rate=0.5, ready=1, wanted=1),
+                    1: Sample(rate=3, concurrency=0.5, held=1, ready=1, desired=1),
+                    4: Sample(rate=0.5, ready=1, desired=1),
                 },
             ),
             point(100.0, rate=1, concurrency=2),
@@ -100,7 +100,7 @@ def test_columns_add_up_versions_and_show_gaps() -> None:
     assert found["at"] == [5.0, 10.0, 15.0, 100.0]
     assert found["rates"] == {"1": [2, 3, None, 1], "4": [None, 0.5, None, None]}
     assert found["concurrency"] == [1, 0.5, None, 2]
-    assert (found["ready"], found["wanted"]) == ([1, 2, None, 0], [2, 2, None, 0])
+    assert (found["ready"], found["desired"]) == ([1, 2, None, 0], [2, 2, None, 0])
     assert found["held"] == [0, 1, None, 0]
     json.dumps(found)
 
@@ -118,8 +118,8 @@ def status(**fields: object) -> EndpointStatus:
     [
         ({}, {"routed": 2}, ["revision 2 gets the traffic: a cause"]),
         (
-            {"versions": {1: {"wanted": 1}}},
-            {"versions": {1: {"wanted": 3, "reason": "panic: 9 in flight"}}},
+            {"versions": {1: {"desired": 1}}},
+            {"versions": {1: {"desired": 3, "reason": "panic: 9 in flight"}}},
             ["version 1: 1 to 3 replicas: panic: 9 in flight"],
         ),
         (
@@ -135,8 +135,8 @@ def status(**fields: object) -> EndpointStatus:
         ({}, {"rejected": "in use"}, ["the gateway does not listen: in use"]),
         ({"message": "x", "at": 1.0}, {"at": 3.0}, []),
         (
-            {"versions": {1: {"wanted": 1, "message": "m", "rate": 1.0}}},
-            {"versions": {1: {"wanted": 1, "message": "m", "rate": 2.0}}},
+            {"versions": {1: {"desired": 1, "message": "m", "rate": 1.0}}},
+            {"versions": {1: {"desired": 1, "message": "m", "rate": 2.0}}},
             [],
         ),
     ],

@@ -67,7 +67,7 @@ def revision(number: int = 1, cause: str = "deploy", **fields: Any) -> Revision:
 
 def view(latest: Revision | None = None, **status: Any) -> EndpointView:
     latest = latest or revision()
-    status = {"routed": 1, "at": NOW, "versions": {1: {"ready": 1, "wanted": 1}}} | status
+    status = {"routed": 1, "at": NOW, "versions": {1: {"ready": 1, "desired": 1}}} | status
     return EndpointView(latest, latest, EndpointStatus.model_validate(status))
 
 
@@ -87,7 +87,7 @@ def test_an_endpoint_is_shown() -> None:
         scaling={"target": 10, "min_replicas": 0, "max_replicas": 4},
     )
     versions = {
-        1: {"ready": 2, "running": 3, "wanted": 4, "concurrency": 5.25, "rate": 1234.5, "held": 7,
+        1: {"ready": 2, "running": 3, "desired": 4, "concurrency": 5.25, "rate": 1234.5, "held": 7,
             "reason": "concurrency 5.25 needs 4"},
         2: {"message": "exit code 3"},
     }  # fmt: skip
@@ -116,11 +116,12 @@ def test_an_endpoint_is_shown() -> None:
     ("status", "is_deleted", "kind", "words"),
     [
         ({}, False, "good", "Ready"),
-        ({"versions": {1: {"wanted": 1}}}, False, "warn", "Starting"),
+        ({"versions": {1: {"desired": 1}}}, False, "warn", "Starting"),
         ({"versions": {1: {}}}, False, "none", "Idle"),
         ({}, True, "warn", "Deleting"),
+        ({"at": NOW - 20}, False, "bad", "Stale"),
         ({"at": NOW - 20}, False, "bad", "The control plane has not published a status since"),
-        ({"at": 0.0, "routed": 0}, False, "bad", "has not published a status yet"),
+        ({"at": 0.0, "routed": 0, "versions": {}}, False, "warn", "has not published a status yet"),
         ({"rejected": "in use"}, False, "good", "The gateway does not listen"),
     ],
 )
@@ -191,7 +192,7 @@ def test_all_text_is_escaped() -> None:
     )
     for page in (
         endpoint_page(seen, NOW),
-        list_page([seen], [EVIL], NOW),
+        list_page([seen], {EVIL: EVIL}, NOW),
         message_page(EVIL, EVIL),
     ):
         found = Text(page)
@@ -222,7 +223,7 @@ def test_nothing_secret_is_shown() -> None:
         points=[Point(at=NOW, events=(told,))],
         rollouts=[rollout(1, message=told, checks=(check,))],
     )
-    for page in (endpoint_page(seen, NOW), list_page([seen], [], NOW)):
+    for page in (endpoint_page(seen, NOW), list_page([seen], {}, NOW)):
         assert "secret" not in page
         assert "abcdefgh12345678" not in page
         assert "cannot read keys.txt" in page
@@ -231,19 +232,20 @@ def test_nothing_secret_is_shown() -> None:
 def test_the_list_shows_each_endpoint_and_what_cannot_be_read() -> None:
     latest = revision(traffic={"percent": {1: 90, 2: 10}})
     versions = {
-        1: {"ready": 2, "wanted": 2, "rate": 10.0, "concurrency": 1.0},
-        2: {"ready": 0, "wanted": 1, "rate": 2.0, "concurrency": 0.5},
+        1: {"ready": 2, "desired": 2, "rate": 10.0, "concurrency": 1.0},
+        2: {"ready": 0, "desired": 1, "rate": 2.0, "concurrency": 0.5},
     }
     seen = view(latest, versions=versions, message="version 2 starts")
-    found = Text(list_page([seen], ["the document x is damaged"], NOW))
+    found = Text(list_page([seen], {"iris": "the document x is damaged"}, NOW))
     for words in (
-        "1 endpoint", "digits ready", "Traffic 1: 90 %, 2: 10 %", "Ready 2 of 3", "Requests/s 12",
+        "2 endpoints", "iris unreadable", "digits ready",
+        "Traffic 1: 90 %, 2: 10 %", "Ready 2 of 3", "Requests/s 12",
         "In flight 1.5", "version 2 starts", "the document x is damaged",
     ):  # fmt: skip
         assert words in found, words
     assert "/endpoints/digits" in [tag.get("href") for _, tag in found.tags]
-    assert "no recent status" in Text(list_page([seen], [], NOW + 60))
+    assert "digits stale" in Text(list_page([seen], {}, NOW + 60))
 
 
 def test_a_workspace_without_endpoints_says_how_to_make_one() -> None:
-    assert "Make one with timonel deploy MODEL" in Text(list_page([], [], NOW))
+    assert "Make one with timonel deploy MODEL" in Text(list_page([], {}, NOW))

@@ -170,13 +170,13 @@ class Console:
         return _page(without_key_files(body, access))._replace(policy=_REPORT_POLICY)
 
     def _list(self, now: float) -> str:
-        views, problems = [], []
+        views, unreadable = [], {}
         for folder in list_endpoints(self._root):
             try:
                 views.append(self._view(folder))
             except TimonelError as error:
-                problems.append(str(error))
-        return list_page(views, problems, now)
+                unreadable[folder.name] = str(error)
+        return list_page(views, unreadable, now)
 
     def _history(self, name: str, after: str) -> dict[str, object]:
         """Return the points, all or none: none if there is nothing after the last known point."""
@@ -225,7 +225,7 @@ def point_of(
             concurrency=None if load is None else round(load.concurrency, 3),
             held=each.held,
             ready=each.ready,
-            wanted=each.wanted,
+            desired=each.desired,
         )
     return Point(at=now, versions=samples, events=events)
 

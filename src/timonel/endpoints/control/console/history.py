@@ -13,14 +13,15 @@ from typing import Any, Final
 
 from timonel.endpoints.folder import EndpointStatus, VersionStatus
 from timonel.engines.resources import Observed
-from timonel.storage.atomic import append_line, write_text
+from timonel.errors import InputError
+from timonel.storage.atomic import append_line, parse_lines, write_text
 
 PERIOD_S: Final = 5.0
 """Time between two points."""
 SPAN_S: Final = 3600.0
 _GAP_S: Final = 3 * PERIOD_S
 """Without a point for longer, plots are interrupted."""
-_TOTALS: Final = ("concurrency", "held", "ready", "wanted")
+_TOTALS: Final = ("concurrency", "held", "ready", "desired")
 _MAX_LINES: Final = int(2 * SPAN_S / PERIOD_S)
 
 
@@ -32,14 +33,14 @@ class Sample(Observed):
         concurrency: Requests in flight, waiting ones included; None if not measured.
         held: Requests that wait for a first replica.
         ready: Replicas that accept requests.
-        wanted: Replicas that the autoscaler wants.
+        desired: Replicas that the autoscaler requests.
     """
 
     rate: float | None = None
     concurrency: float | None = None
     held: int = 0
     ready: int = 0
-    wanted: int = 0
+    desired: int = 0
 
 
 class Point(Observed):
@@ -85,16 +86,12 @@ class History:
             self._lines += 1
 
     def _read(self) -> tuple[Point, ...]:
-        """Return the points in the file; lines that a crash truncated are left out."""
-        try:
-            lines = self._path.read_text().splitlines()
-        except (OSError, ValueError):
-            return ()
-        self._lines = len(lines)
+        """Return the points in the file; none if it cannot be read."""
         found: list[Point] = []
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                _append(found, Point.model_validate_json(line))
+        with contextlib.suppress(InputError):
+            for point in parse_lines(self._path, Point.model_validate_json):
+                _append(found, point)
+                self._lines += 1
         return tuple(found)
 
 
@@ -113,7 +110,7 @@ def columns(points: Iterable[Point]) -> dict[str, Any]:
     """Return points as columns for plots, with a row of nulls in each gap.
 
     Returns:
-        ``at``, ``concurrency``, ``held``, ``ready`` and ``wanted`` of all versions together, and
+        ``at``, ``concurrency``, ``held``, ``ready`` and ``desired`` of all versions together, and
         ``rates`` by version.
     """
     rows = list(points)
@@ -149,9 +146,9 @@ def changes(before: EndpointStatus, after: EndpointStatus, cause: str) -> tuple[
         found.append(f"revision {after.routed} gets the traffic: {cause}")
     for version, now in after.versions.items():
         old = before.versions.get(version, VersionStatus())
-        if now.wanted != old.wanted:
+        if now.desired != old.desired:
             reason = f": {now.reason}" if now.reason else ""
-            found.append(f"version {version}: {old.wanted} to {now.wanted} replicas{reason}")
+            found.append(f"version {version}: {old.desired} to {now.desired} replicas{reason}")
         if now.message and now.message != old.message:
             found.append(f"version {version}: {now.message}")
     found += [f"version {each} has ended" for each in before.versions if each not in after.versions]

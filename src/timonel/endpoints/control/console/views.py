@@ -20,8 +20,6 @@ from timonel.endpoints.spec import Access, EndpointSpec, Traffic
 from timonel.tracking.redaction import redact_text
 from timonel.units import format_seconds
 
-STALE_S: Final = 15.0
-"""Age of a status from which on it is reported as outdated."""
 _EVENTS: Final = 30
 _COLOURS: Final = 5
 _DOTS: Final = {"ready": "good", "idle": "none", "deleting": "warn", "starting": "warn"}
@@ -61,10 +59,9 @@ class EndpointView:
         """Latest specification."""
         return self.latest.spec
 
-    @property
-    def state(self) -> str:
-        """State in one word."""
-        return "deleting" if self.is_deleted else self.status.state
+    def state(self, now: float) -> str:
+        """Return the state in one word."""
+        return "deleting" if self.is_deleted else self.status.state(now)
 
 
 def without_key_files(text: str, access: Access) -> str:
@@ -78,23 +75,24 @@ def without_key_files(text: str, access: Access) -> str:
     return text
 
 
-def list_page(endpoints: Sequence[EndpointView], problems: Iterable[str], now: float) -> str:
+def list_page(endpoints: Sequence[EndpointView], unreadable: Mapping[str, str], now: float) -> str:
     """Return the page with all endpoints of the workspace.
 
     Args:
         endpoints: The endpoints that can be read.
-        problems: Why others cannot be.
+        unreadable: Errors of the others, by name.
         now: The time in seconds since the epoch.
     """
-    cards = "".join(_entry(each, now) for each in endpoints) or (
+    cards = {each.spec.name: _entry(each, now) for each in endpoints}
+    cards |= {name: _unreadable(name, why) for name, why in unreadable.items()}
+    listed = "".join(card for _, card in sorted(cards.items())) or (
         "<li class=quiet>No endpoints. Make one with <code>timonel deploy MODEL</code>.</li>"
     )
     main = (
         '<div class="heading"><h2>Endpoints</h2></div>'
-        f'<div id="notices" data-part>{_paragraphs(problems)}</div>'
-        f'<ul class="cards" id="endpoints" data-part>{cards}</ul>'
+        f'<ul class="cards" id="endpoints" data-part>{listed}</ul>'
     )
-    count = "1 endpoint" if len(endpoints) == 1 else f"{len(endpoints)} endpoints"
+    count = "1 endpoint" if len(cards) == 1 else f"{len(cards)} endpoints"
     return _page("Endpoints", _pill("good", count), main)
 
 
@@ -114,8 +112,8 @@ def endpoint_page(view: EndpointView, now: float) -> str:
         rollout=_rollouts(spec.name, view.rollouts),
         events=_events(view.points),
     )
-    kind = _DOTS[view.state] if now - status.at < STALE_S else "bad"
-    page = _page(spec.name, _pill(kind, view.state.capitalize()), main)
+    state = view.state(now)
+    page = _page(spec.name, _pill(_DOTS.get(state, "bad"), state.capitalize()), main)
     return without_key_files(page, spec.access)
 
 
@@ -149,13 +147,13 @@ def _pill(kind: str, text: str) -> str:
 def _entry(view: EndpointView, now: float) -> str:
     spec, status = view.spec, view.status
     versions = status.versions.values()
-    state = view.state if now - status.at < STALE_S else "no recent status"
+    state = view.state(now)
     figures = {
         "Traffic": ", ".join(
             f"{version}: {share} %"
             for version, share in sorted((view.routed or view.latest).spec.traffic.percent.items())
         ),
-        "Ready": f"{sum(v.ready for v in versions)} of {sum(v.wanted for v in versions)}",
+        "Ready": f"{sum(v.ready for v in versions)} of {sum(v.desired for v in versions)}",
         "Requests/s": _number(sum(v.rate for v in versions)),
         "In flight": _number(sum(v.concurrency for v in versions)),
     }
@@ -170,9 +168,17 @@ def _entry(view: EndpointView, now: float) -> str:
     return without_key_files(card, spec.access)
 
 
+def _unreadable(name: str, why: str) -> str:
+    return (
+        '<li class="panel card"><h3><span class="dot" data-state="bad"></span>'
+        f'{_text(name)} <span class="quiet">unreadable</span></h3>'
+        f'<p class="why">{_text(why)}</p></li>'
+    )
+
+
 def _notices(status: EndpointStatus, now: float) -> str:
     found = []
-    if now - status.at >= STALE_S:
+    if status.is_stale(now):
         age = f"since {_time(status.at)}" if status.at else "yet"
         found.append(f"The control plane has not published a status {age}.")
     if status.rejected:
@@ -230,7 +236,7 @@ def _shares(traffic: Traffic) -> str:
 def _version(version: int, now: VersionStatus, traffic: Traffic) -> str:
     figures = {
         "Traffic": f"{traffic.percent.get(version, 0)} %",
-        "Ready": f"{now.ready} of {now.wanted}",
+        "Ready": f"{now.ready} of {now.desired}",
         "Running": str(now.running),
         "Requests/s": _number(now.rate),
         "In flight": _number(now.concurrency),

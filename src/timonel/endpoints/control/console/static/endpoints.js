@@ -84,7 +84,7 @@ function build(versions) {
     },
     replicas: {
       title: "Replicas",
-      series: [{ key: "ready", label: "ready", area: true }, { key: "wanted", label: "wanted" }],
+      series: [{ key: "ready", label: "ready", area: true }, { key: "desired", label: "desired" }],
     },
   };
   $("charts").hidden = false;

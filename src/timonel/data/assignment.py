@@ -1,0 +1,93 @@
+"""Assign the records of a catalogue to splits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from timonel.data.catalogue import Catalogue
+from timonel.data.schema import SPLITS, Split
+from timonel.data.splits import DEFAULT_FRACTIONS, FEW, VALIDATION_FRACTIONS, Fractions
+from timonel.errors import DataError
+
+
+@dataclass(frozen=True)
+class SplitAssignment:
+    """How the records were assigned.
+
+    Args:
+        fractions: The requested fractions, or the actual ones if the source assigned the splits.
+        given: The splits that the source assigned.
+        left_out: Copies of held-out records: key and reason.
+        warnings: Deviations from the division by thresholds, one line each.
+    """
+
+    fractions: Fractions
+    given: tuple[Split, ...] = ()
+    left_out: Sequence[tuple[str, str]] = field(default_factory=list)
+    warnings: Sequence[str] = ()
+
+
+def assign(catalogue: Catalogue, fractions: Fractions | None, *, by_label: bool) -> SplitAssignment:
+    """Assign each record to a split.
+
+    Args:
+        catalogue: The records; identical ones were found.
+        fractions: Fractions of the splits; None to use the splits of the source, if it has any.
+        by_label: Each label needs training records.
+
+    Raises:
+        DataError: The source assigns no records to train, or a label only to other splits; or there
+            are too few records for the splits.
+    """
+    given = catalogue.assigned()
+    if fractions is not None or not given:
+        shares = fractions or DEFAULT_FRACTIONS
+        catalogue.divide(shares)
+        return SplitAssignment(shares, warnings=_complete(catalogue, shares, by_label=by_label))
+    left_out = catalogue.leave_out_copies()
+    catalogue.use_assigned()
+    if catalogue.unassigned() < FEW:
+        catalogue.put_unassigned("train")
+    else:
+        catalogue.divide(DEFAULT_FRACTIONS)
+    _check(catalogue, by_label=by_label)
+    warnings: list[str] = []
+    if not catalogue.counts()["validation"]:
+        # Training needs a validation split; the test split stays as the source has it.
+        catalogue.divide(VALIDATION_FRACTIONS, "train")
+        warnings = _complete(catalogue, VALIDATION_FRACTIONS, by_label=by_label)
+    counts = catalogue.counts()
+    train, validation, test = (counts[split] / sum(counts.values()) for split in SPLITS)
+    return SplitAssignment((train, validation, test), given, left_out, warnings)
+
+
+def _complete(catalogue: Catalogue, fractions: Fractions, *, by_label: bool) -> list[str]:
+    """Move records until no split is empty and train has every label."""
+    warnings: dict[str, None] = {}
+    division = catalogue.division(fractions, by_label=by_label)
+    for _ in range(2 * len(division.groups) + len(SPLITS)):
+        move = division.move()
+        if move is None:
+            return list(warnings)
+        catalogue.move(move)
+        warnings[str(move)] = None
+        division = catalogue.division(fractions, by_label=by_label)
+    raise DataError(
+        "too few records for the splits: identical ones have several labels",
+        hint="correct the labels, or use fewer splits with --splits",
+    )
+
+
+def _check(catalogue: Catalogue, *, by_label: bool) -> None:
+    if not catalogue.counts()["train"]:
+        raise DataError(
+            "the source assigns no records to the training split",
+            hint="assign some to train, or use --splits 0.8,0.1,0.1",
+        )
+    if by_label and (missing := catalogue.without_train()):
+        label, key, split = missing
+        raise DataError(
+            f"label {label!r} of {key} is in the {split} split only, not in train",
+            hint="use the same label names in all splits, or use --splits 0.8,0.1,0.1",
+        )

@@ -1,0 +1,302 @@
+"""Catalogue of a scan's records: a SQLite database on disk, so that memory is bounded.
+
+It holds one row per record during a conversion. SQLite sorts and groups with temporary files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from timonel.data.manifest import Duplicate
+from timonel.data.schema import SPLITS, Split
+from timonel.data.sources.base import Entry, Scan, Source
+from timonel.data.splits import Division, Fractions, Move, position, rank, thresholds
+from timonel.errors import DataError, InputError
+from timonel.storage.digests import digest_lines
+
+_CACHE_KIB = 1 << 15
+_BATCH = 1000
+NAMED = 20
+"""Limit on items that the manifest names, such as groups of identical records."""
+_TABLES = """
+CREATE TABLE records (
+    key TEXT PRIMARY KEY, label, size INTEGER, ref TEXT, modified INTEGER, assigned INTEGER,
+    unit TEXT, is_shared INTEGER, place REAL, rank BLOB, split INTEGER, digest TEXT
+) WITHOUT ROWID;
+CREATE TABLE files (key TEXT PRIMARY KEY, line TEXT) WITHOUT ROWID;
+"""
+# Copies of a record that the source assigns to a later split; `best` is the first of that split.
+_HELD = """
+SELECT r.key AS key, MIN(h.key) AS best, h.assigned AS held FROM records r
+JOIN records h ON h.digest = r.digest
+JOIN (SELECT digest, MAX(assigned) AS top FROM records WHERE digest IS NOT NULL
+    GROUP BY digest HAVING top NOT NULL) t
+    ON t.digest = h.digest AND h.assigned = t.top
+WHERE r.assigned IS NOT h.assigned GROUP BY r.key ORDER BY r.key
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Record of a split: what a runner needs to read it."""
+
+    split: Split
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class Identical:
+    """Groups of identical records.
+
+    Args:
+        first: The first groups, those with contradictory labels before others.
+        count: Number of groups.
+        contradictions: Number of groups with more than one label.
+    """
+
+    first: tuple[Duplicate, ...]
+    count: int
+    contradictions: int
+
+
+class Catalogue:
+    """Records of one scan. Not thread-safe.
+
+    Args:
+        path: The database file; an existing one is replaced.
+        seed: Seed of division and order.
+    """
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self._seed = seed
+        path.unlink(missing_ok=True)
+        with _one_line(path):
+            self._db = sqlite3.connect(path, isolation_level=None)
+            # A crash leaves nothing to recover: the next conversion scans again.
+            self._db.execute("PRAGMA journal_mode=OFF")
+            self._db.execute("PRAGMA synchronous=OFF")
+            self._db.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+            self._db.executescript(_TABLES)
+        self._path = path
+
+    def close(self) -> None:
+        """Close the database. Idempotent."""
+        self._db.close()
+
+    def add(self, scan: Scan) -> None:
+        """Store all entries of a scan.
+
+        Raises:
+            DataError: Two entries have the same key, or the source cannot be used.
+            InputError: The database cannot be written.
+        """
+        with _one_line(self._path):
+            self._db.execute("BEGIN")
+            try:
+                self._db.executemany(
+                    f"INSERT INTO records VALUES ({', '.join('?' * 12)})",  # noqa: S608 - no input
+                    map(self._row, scan.entries),
+                )
+            except sqlite3.IntegrityError as error:
+                raise DataError("the source gives two records the same key") from error
+            self._db.execute("COMMIT")
+            self._db.execute("CREATE INDEX units ON records (unit) WHERE is_shared")
+
+    def count(self) -> int:
+        """Return the number of records."""
+        return int(self._one("SELECT COUNT(*) FROM records"))
+
+    def assigned(self) -> tuple[Split, ...]:
+        """Return the splits that the source assigns."""
+        rows = self._db.execute("SELECT DISTINCT assigned FROM records WHERE assigned NOT NULL")
+        found = {row[0] for row in rows}
+        return tuple(split for index, split in enumerate(SPLITS) if index in found)
+
+    def labels(self) -> set[str]:
+        """Return the classes."""
+        return {str(row[0]) for row in self._db.execute("SELECT DISTINCT label FROM records")}
+
+    def counts(self) -> dict[Split, int]:
+        """Return the number of records of each split."""
+        rows = dict(self._db.execute("SELECT split, COUNT(*) FROM records GROUP BY split"))
+        return {split: rows.get(index, 0) for index, split in enumerate(SPLITS)}
+
+    def sizes(self) -> dict[Split, int]:
+        """Return the bytes of each split."""
+        rows = dict(self._db.execute("SELECT split, SUM(size) FROM records GROUP BY split"))
+        return {split: rows.get(index, 0) for index, split in enumerate(SPLITS)}
+
+    def find_identical(self, source: Source) -> Identical:
+        """Find identical records; only records of the same group are read."""
+        self._db.execute(
+            "CREATE TEMP TABLE suspects AS SELECT key, label, size, ref FROM records "
+            "WHERE is_shared AND unit IN "
+            "(SELECT unit FROM records WHERE is_shared GROUP BY unit HAVING COUNT(*) > 1)"
+        )
+        suspects = self._db.execute("SELECT * FROM suspects")
+        with ThreadPoolExecutor(thread_name_prefix="digest") as pool:
+            while rows := suspects.fetchmany(_BATCH):
+                entries = [
+                    Entry(key, label, size, json.loads(ref)) for key, label, size, ref in rows
+                ]
+                found = zip(pool.map(source.digest, entries), entries, strict=True)
+                self._db.executemany(
+                    "UPDATE records SET digest = ? WHERE key = ?",
+                    [(digest, entry.key) for digest, entry in found],
+                )
+        self._db.execute("CREATE INDEX copies ON records (digest) WHERE digest IS NOT NULL")
+        self._db.execute(
+            "CREATE TEMP TABLE identical AS SELECT digest, COUNT(DISTINCT label) < 2 AS agree, "
+            "MIN(key) AS first FROM records WHERE digest IS NOT NULL GROUP BY digest "
+            "HAVING COUNT(*) > 1"
+        )
+        named = self._db.execute(
+            "SELECT digest FROM identical ORDER BY agree, first LIMIT ?", (NAMED,)
+        ).fetchall()
+        return Identical(
+            tuple(self._duplicate(digest) for (digest,) in named),
+            self._one("SELECT COUNT(*) FROM identical"),
+            self._one("SELECT COUNT(*) FROM identical WHERE NOT agree"),
+        )
+
+    def _duplicate(self, digest: str) -> Duplicate:
+        rows = self._db.execute(
+            "SELECT key, label FROM records WHERE digest = ? ORDER BY key", (digest,)
+        ).fetchall()
+        return Duplicate(
+            digest=digest,
+            keys=tuple(key for key, _ in rows),
+            labels=tuple(sorted({str(label) for _, label in rows})),
+        )
+
+    def leave_out_copies(self) -> list[tuple[str, str]]:
+        """Remove records with an identical copy in a later split of the source.
+
+        Returns:
+            Key and reason of each.
+        """
+        rows = self._db.execute(_HELD).fetchall()
+        self._db.executemany("DELETE FROM records WHERE key = ?", ((row[0],) for row in rows))
+        return [
+            (key, f"identical to {best} of the {SPLITS[held]} split") for key, best, held in rows
+        ]
+
+    def use_assigned(self) -> None:
+        """Put the records into the splits that the source assigns."""
+        self._db.execute("UPDATE records SET split = assigned")
+
+    def unassigned(self) -> int:
+        """Return the number of records in no split."""
+        return int(self._one("SELECT COUNT(*) FROM records WHERE split IS NULL"))
+
+    def divide(self, fractions: Fractions, origin: Split | None = None) -> None:
+        """Divide records by thresholds on their positions.
+
+        Args:
+            fractions: Fractions of the splits.
+            origin: Split whose records are divided; None for the records in no split.
+        """
+        self._db.execute(
+            "UPDATE records SET split = CASE WHEN place < ? THEN 0 WHEN place < ? THEN 1 ELSE 2 END"
+            " WHERE split IS ?",
+            (*thresholds(fractions), None if origin is None else SPLITS.index(origin)),
+        )
+
+    def put_unassigned(self, split: Split) -> None:
+        """Put all records in no split into one."""
+        self._db.execute("UPDATE records SET split = ? WHERE split IS NULL", (SPLITS.index(split),))
+
+    def division(self, fractions: Fractions, *, by_label: bool) -> Division:
+        """Return the number of groups per label and split."""
+        label = "label" if by_label else "NULL"
+        rows = self._db.execute(
+            f"SELECT {label}, split, COUNT(DISTINCT unit) FROM records GROUP BY 1, 2 ORDER BY 1"  # noqa: S608 - no input
+        )
+        groups: dict[str | None, dict[Split, int]] = defaultdict(lambda: dict.fromkeys(SPLITS, 0))
+        for name, split, count in rows:
+            groups[name][SPLITS[split]] = count
+        return Division(groups, fractions)
+
+    def move(self, move: Move) -> None:
+        """Move one group of records to another split: the nearest one in the division.
+
+        Groups of records with several labels are the last choice.
+        """
+        where = ["label IS ?"] if move.label is not None else ["? IS NULL"]
+        values: list[Any] = [move.label]
+        if move.origin is not None:
+            where.append("split = ?")
+            values.append(SPLITS.index(move.origin))
+        order = "ASC" if move.target == "train" else "DESC"
+        self._db.execute(
+            "UPDATE records SET split = ? WHERE unit = (SELECT unit FROM records WHERE "  # noqa: S608 - no input
+            f"{' AND '.join(where)} ORDER BY unit IN (SELECT unit FROM records WHERE is_shared "
+            "GROUP BY unit HAVING COUNT(DISTINCT label) > 1), "
+            f"place {order}, unit LIMIT 1)",
+            (SPLITS.index(move.target), *values),
+        )
+
+    def without_train(self) -> tuple[str, str, Split] | None:
+        """Return label, key and split of a record whose label is missing in train, or None."""
+        row = self._db.execute(
+            "SELECT label, key, split FROM records WHERE label NOT IN "
+            "(SELECT DISTINCT label FROM records WHERE split = 0) ORDER BY split, key LIMIT 1"
+        ).fetchone()
+        return None if row is None else (str(row[0]), row[1], SPLITS[row[2]])
+
+    def records(self) -> Iterator[Stored]:
+        """Yield all records, split by split, in the order of the split."""
+        rows = self._db.execute(
+            "SELECT split, key, label, size, ref, modified FROM records ORDER BY split, rank, key"
+        )
+        for split, key, label, size, ref, modified in rows:
+            entry = Entry(key, label, size, json.loads(ref), modified=modified)
+            yield Stored(SPLITS[split], entry)
+
+    def digest_files(self, lines: Iterable[tuple[str, str]]) -> str:
+        """Return the digest of lines, in the order of their keys."""
+        with _one_line(self._path):
+            self._db.execute("BEGIN")
+            self._db.executemany("INSERT OR REPLACE INTO files VALUES (?, ?)", lines)
+            self._db.execute("COMMIT")
+        return digest_lines(
+            line for (line,) in self._db.execute("SELECT line FROM files ORDER BY key")
+        )
+
+    def _row(self, entry: Entry) -> tuple[Any, ...]:
+        unit = entry.group if entry.group is not None else f"key {entry.key}"
+        return (
+            entry.key,
+            entry.label,
+            entry.size,
+            json.dumps(entry.ref),
+            entry.modified,
+            None if entry.split is None else SPLITS.index(entry.split),
+            unit,
+            entry.group is not None,
+            position(entry.group or entry.key, self._seed),
+            rank(entry.key, self._seed),
+            None,
+            None,
+        )
+
+    def _one(self, query: str) -> Any:
+        return self._db.execute(query).fetchone()[0]
+
+
+@contextlib.contextmanager
+def _one_line(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise InputError(
+            f"cannot write {path}: {error}", hint="choose a writable folder with free space"
+        ) from error

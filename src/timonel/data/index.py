@@ -1,0 +1,95 @@
+"""Index of a dataset: the position of every record, so that readers open shards without scanning.
+
+The file ``records.index`` has, for each record in the order of the manifest's shards, the offset
+in bytes at which the record ends in its shard. In compressed shards, it has two numbers: the
+offset at which the record's gzip member starts in the shard, and the offset at which the record
+ends in the uncompressed member. Numbers are little-endian uint64.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from timonel.data.manifest import Manifest, Sidecar
+from timonel.data.records import FRAME_BYTES, HEADER_BYTES
+from timonel.errors import CorruptError
+from timonel.storage.digests import digest_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+INDEX_NAME = "records.index"
+_NUMBER_BYTES = 8
+
+
+def write_index(folder: Path, parts: Iterable[Path]) -> Sidecar:
+    """Join the indexes of shards, in order, to that of their dataset.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    sha, size = hashlib.sha256(), 0
+    with (folder / INDEX_NAME).open("wb") as file:
+        for part in parts:
+            content = part.read_bytes()
+            sha.update(content)
+            size += file.write(content)
+    return Sidecar(name=INDEX_NAME, bytes=size, digest=f"sha256:{sha.hexdigest()}")
+
+
+def read_positions(folder: Path, manifest: Manifest, split: str) -> list[npt.NDArray[np.int64]]:
+    """Return the positions of each record of a split, for each of its shards.
+
+    Returns:
+        For each shard [records, 4]: start and end of the bytes to read, in the shard; then offset
+        and length of the payload, in these bytes after decompression.
+
+    Raises:
+        CorruptError: The index is missing or differs from its digest.
+    """
+    import numpy as np  # noqa: PLC0415 - conversions of images do not need it
+
+    if manifest.index is None:
+        raise ValueError("a dataset without an index")
+    path = folder / manifest.index.name
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise _damaged(path, f"cannot be read: {error.strerror or error}") from error
+    records = [shard.records for shard in manifest.shards]
+    width = 2 if manifest.compression == "gzip" else 1
+    expected = _NUMBER_BYTES * width * sum(records)
+    if len(content) != expected or digest_bytes(content) != manifest.index.digest:
+        raise _damaged(path, "was changed or truncated")
+    numbers = np.frombuffer(content, "<i8").astype(np.int64).reshape(-1, width)
+    parts = zip(manifest.shards, np.split(numbers, np.cumsum(records)[:-1]), strict=True)
+    positions = _in_members if width == 2 else _in_files
+    return [positions(part, shard.bytes) for shard, part in parts if shard.split == split]
+
+
+def _in_files(numbers: npt.NDArray[np.int64], _size: int) -> npt.NDArray[np.int64]:
+    import numpy as np  # noqa: PLC0415 - as above
+
+    ends = numbers[:, 0]
+    starts = np.concatenate([[0], ends[:-1]])
+    header = np.full_like(ends, HEADER_BYTES)
+    return np.stack([starts, ends, header, ends - starts - FRAME_BYTES], axis=1)
+
+
+def _in_members(numbers: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
+    import numpy as np  # noqa: PLC0415 - as above
+
+    members, ends = numbers[:, 0], numbers[:, 1]
+    is_first = np.concatenate([[True], members[1:] != members[:-1]])
+    starts = np.where(is_first, 0, np.concatenate([[0], ends[:-1]]))
+    bounds = np.append(members[is_first], size)
+    stops = bounds[np.cumsum(is_first)]
+    return np.stack([members, stops, starts + HEADER_BYTES, ends - starts - FRAME_BYTES], axis=1)
+
+
+def _damaged(path: Path, problem: str) -> CorruptError:
+    return CorruptError(f"the index {path} {problem}", hint="convert the source again")

@@ -1,0 +1,223 @@
+"""Journal of a conversion: an unfinished dataset that survives the process.
+
+    .tmp-convert-of-dataset-<name>/     beside the dataset
+      lock                     held by the conversion
+      records.db               what the scan found
+      conversion.json          digest of the plan
+      rejected.jsonl           unusable records, if there were too many
+      plan/<shard>             records of a shard, one JSON array per line
+      finished/<shard>.json    outcome of a shard, written after the shard itself
+      finished/<shard>.ends    index of the shard
+      finished/<shard>.files   digest, size and key of each raw file
+      content/                 the dataset's files
+
+The outcomes belong to one plan: if the plan's digest changes, they are removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from timonel.data.manifest import Shard, Skipped
+from timonel.data.schema import Split, StoredValue
+from timonel.data.sources.base import Entry
+from timonel.data.statistics import Statistics
+from timonel.errors import TimonelError
+from timonel.storage.atomic import ASIDE_PREFIX, unwritable
+from timonel.storage.digests import digest_file
+from timonel.storage.documents import read_document, write_document
+
+CONTENT = "content"
+_KIND, _OUTCOME = "conversion", "shard-outcome"
+_NAME_BYTES = 200
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """One shard to write.
+
+    Args:
+        name: File name of the shard.
+        split: Its split.
+        records: Number of records to read for it.
+    """
+
+    name: str
+    split: Split
+    records: int
+
+
+class ShardOutcome(StoredValue):
+    """Result of writing one shard."""
+
+    shard: Shard
+    statistics: Statistics
+    rejected: tuple[Skipped, ...] = Field(default=(), description="Unusable records.")
+    raw_bytes: int = Field(default=0, description="Total size of the raw files.")
+
+
+class Journal:
+    """Folder of an unfinished conversion. Thread-safe for different shards.
+
+    Args:
+        root: The folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.content = root / CONTENT
+        self.lock = root / "lock"
+        self.database = root / "records.db"
+        self.rejected = root / "rejected.jsonl"
+        self._plan = root / "plan"
+        self._finished = root / "finished"
+
+    def begin(self, digest: str) -> None:
+        """Keep the finished shards of the plan with this digest, and remove all others."""
+        if not self._is_of(digest):
+            for folder in (self.content, self._finished):
+                shutil.rmtree(folder, ignore_errors=True)
+        self.content.mkdir(exist_ok=True)
+        self._finished.mkdir(exist_ok=True)
+        write_document(self.root / "conversion.json", _KIND, {"plan": digest})
+
+    def write_plan(self, shards: Iterable[tuple[ShardPlan, Iterable[Entry]]]) -> str:
+        """Write the records of each shard and return their digest.
+
+        Raises:
+            InputError: The folder cannot be written.
+        """
+        shutil.rmtree(self._plan, ignore_errors=True)
+        sha = hashlib.sha256()
+        try:
+            self._plan.mkdir()
+            for plan, entries in shards:
+                sha.update(f"{plan.name}\n".encode())
+                with (self._plan / plan.name).open("wb") as file:
+                    for entry in entries:
+                        line = _line(entry)
+                        sha.update(line)
+                        file.write(line)
+        except OSError as error:
+            raise unwritable(self._plan, error) from error
+        return sha.hexdigest()
+
+    def entries(self, plan: ShardPlan) -> Iterator[Entry]:
+        """Yield the records of a shard, in order."""
+        with (self._plan / plan.name).open("rb") as file:
+            for line in file:
+                key, label, size, ref, modified = json.loads(line)
+                yield Entry(key, label, size, ref, plan.split, modified=modified)
+
+    def is_finished(self, plan: ShardPlan) -> bool:
+        """Return whether a shard was written, and still has its digest."""
+        try:
+            shard = self.outcome(plan.name).shard
+        except (TimonelError, ValueError):
+            return False
+        path = self.content / plan.name
+        return path.is_file() and digest_file(path) == shard.digest
+
+    def save(self, outcome: ShardOutcome, ends: bytes, files: Iterable[tuple[str, str]]) -> None:
+        """Record that a shard was written.
+
+        Args:
+            outcome: The result.
+            ends: End offsets of the records, see `timonel.data.index`.
+            files: Key and digest line of each raw file.
+
+        Raises:
+            InputError: The folder cannot be written.
+        """
+        name = outcome.shard.name
+        try:
+            self._replace(f"{name}.ends", ends)
+            lines = (json.dumps(pair) + "\n" for pair in files)
+            self._replace(f"{name}.files", "".join(lines).encode())
+        except OSError as error:
+            raise unwritable(self._finished, error) from error
+        write_document(self._outcome(name), _OUTCOME, outcome.model_dump(mode="json"))
+
+    def outcome(self, name: str) -> ShardOutcome:
+        """Return the result of writing a shard.
+
+        Raises:
+            NotFoundError: The shard is not finished.
+            CorruptError: The journal is damaged.
+        """
+        return ShardOutcome.model_validate(read_document(self._outcome(name), _OUTCOME))
+
+    def ends(self, name: str) -> Path:
+        """Return the file with the index of a finished shard."""
+        return self._finished / f"{name}.ends"
+
+    def files(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """Yield key and digest line of each raw file of finished shards."""
+        for name in names:
+            with (self._finished / f"{name}.files").open("rb") as file:
+                for line in file:
+                    key, text = json.loads(line)
+                    yield key, text
+
+    def has_finished(self) -> bool:
+        """Return whether any shard is finished."""
+        return any(self._finished.glob("*.json"))
+
+    def clear(self) -> None:
+        """Remove everything but the dataset's files."""
+        for path in [path for path in self.root.iterdir() if path != self.content]:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def _is_of(self, digest: str) -> bool:
+        try:
+            return bool(read_document(self.root / "conversion.json", _KIND)["plan"] == digest)
+        except (TimonelError, KeyError):
+            return False
+
+    def _outcome(self, name: str) -> Path:
+        return self._finished / f"{name}.json"
+
+    def _replace(self, name: str, content: bytes) -> None:
+        # Two workers may write the same shard at the same time, with the same content.
+        aside = self._finished / f"{ASIDE_PREFIX}{os.getpid()}-{os.urandom(4).hex()}-{name}"
+        with aside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(self._finished / name)
+
+
+def journal_of(target: Path) -> Journal:
+    """Return the journal of conversions to a folder: always the same one."""
+    name = target.name
+    if len(os.fsencode(name)) > _NAME_BYTES:
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()
+    # `sweep` leaves it alone, because the name has no process id.
+    return Journal(target.with_name(f"{ASIDE_PREFIX}convert-of-dataset-{name}"))
+
+
+def plan_digest(records: str, settings: dict[str, Any]) -> str:
+    """Return the digest of a plan: of its records and of all that determines the shards' bytes."""
+    text = json.dumps(settings, sort_keys=True)
+    return hashlib.sha256(f"{records}\n{text}".encode()).hexdigest()
+
+
+def _line(entry: Entry) -> bytes:
+    fields = [entry.key, entry.label, entry.size, entry.ref, entry.modified]
+    return json.dumps(fields).encode() + b"\n"

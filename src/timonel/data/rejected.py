@@ -1,0 +1,69 @@
+"""Unusable records: their limit, and the file that lists them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from timonel.data.manifest import Sidecar
+from timonel.errors import DataError, SpecError
+
+REJECTED_NAME = "rejected.jsonl"
+DEFAULT_LIMIT = 0.01
+
+Rejected = tuple[str, str]
+"""Key of a record, and what is wrong with it."""
+
+
+def check_limit(limit: float) -> float:
+    """Validate the greatest fraction of unusable records.
+
+    Raises:
+        SpecError: It is not between 0 and 1.
+    """
+    if not 0 <= limit <= 1:
+        raise SpecError(
+            f"expected a fraction of rejected records from 0 to 1, got {limit:g}",
+            hint="for example 0.01",
+        )
+    return limit
+
+
+def check_rejected(count: int, total: int, limit: float, first: Rejected) -> None:
+    """Check the number of unusable records against the limit.
+
+    Args:
+        count: Unusable records so far.
+        total: All records of the source.
+        limit: Greatest fraction of unusable records.
+        first: One of them, for the message.
+
+    Raises:
+        DataError: There are too many.
+    """
+    if count <= limit * total:
+        return
+    key, reason = first
+    what = "1 record" if count == 1 else f"{count:,} records"
+    raise DataError(
+        f"{what} of {total:,} cannot be used, above the limit of {limit:.2%}: {key}: {reason}",
+        hint="repair or remove such records, or raise --max-rejected",
+    )
+
+
+def write_rejected(path: Path, rejected: Iterable[Rejected]) -> Sidecar:
+    """Write unusable records as JSON lines with ``key`` and ``reason``.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    sha, size = hashlib.sha256(), 0
+    with path.open("wb") as file:
+        for key, reason in rejected:
+            text = json.dumps({"key": key, "reason": reason}, ensure_ascii=False)
+            line = text.encode(errors="backslashreplace") + b"\n"
+            sha.update(line)
+            size += file.write(line)
+    return Sidecar(name=path.name, bytes=size, digest=f"sha256:{sha.hexdigest()}")

@@ -1,0 +1,85 @@
+"""Interface and registry of runners, which write the shards of a conversion.
+
+A runner calls `timonel.data.shards.write_one` for each shard: anywhere, in any order, and again
+after a failure. The bytes of a shard do not depend on the runner.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from typing import ClassVar
+
+from timonel.data.journal import ShardOutcome, ShardPlan
+from timonel.data.shards import Job
+from timonel.errors import SpecError
+
+GROUP = "timonel.runners"
+
+
+class Report(abc.ABC):
+    """Receiver of a runner's progress."""
+
+    @abc.abstractmethod
+    def tick(self, records: int = 1) -> None:
+        """Count records that were read. Thread-safe; may raise, to stop the runner."""
+
+    @abc.abstractmethod
+    def finished(self, outcome: ShardOutcome) -> None:
+        """Take a shard's outcome. Thread-safe; may raise, to stop the runner."""
+
+
+class Runner(abc.ABC):
+    """Runner of a conversion.
+
+    Args:
+        options: Options of the plug-in, as text of the form ``name=value,...``.
+
+    Raises:
+        SpecError: The options are wrong.
+    """
+
+    plugin: ClassVar[str]
+
+    def __init__(self, options: str = "") -> None:
+        if options:
+            raise SpecError(f"the runner {self.plugin} has no options, got {options!r}")
+
+    @abc.abstractmethod
+    def run(self, job: Job, plans: Sequence[ShardPlan], report: Report) -> None:
+        """Write all shards; return when the journal has the outcome of each.
+
+        If it raises, or is stopped by an exception such as `KeyboardInterrupt`, no writer is left
+        behind, and the outcomes of finished shards stay in the journal.
+
+        Args:
+            job: The conversion.
+            plans: The shards.
+            report: Receives progress and outcomes.
+
+        Raises:
+            SpecError: The runner cannot read the job's source.
+            InputError: A record cannot be read now, or a shard cannot be written.
+        """
+
+
+def installed_runners() -> dict[str, type[Runner]]:
+    """Return the classes of all installed runners by plug-in name, sorted."""
+    found = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    return {point.name: point.load() for point in found}
+
+
+def choose_runner(name: str, options: str = "") -> Runner:
+    """Return the runner with a name.
+
+    Raises:
+        SpecError: No installed runner has that name, or its options are wrong.
+        MissingExtraError: The runner needs a package that is not installed.
+    """
+    names = sorted(point.name for point in entry_points(group=GROUP))
+    if name not in names:
+        raise SpecError(f"expected one of the runners {', '.join(names)}, got {name!r}")
+    (point,) = entry_points(group=GROUP, name=name)
+    runner: type[Runner] = point.load()
+    return runner(options)

@@ -1,0 +1,233 @@
+"""Write shards with Apache Beam: each element is the plan of one shard.
+
+Workers read the records themselves and write into the conversion's folder, so no record goes
+through Beam, and the folder must be visible at the same path to all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import ClassVar, Self
+
+from timonel.data.journal import ShardPlan
+from timonel.data.runners import lease
+from timonel.data.runners.base import Report, Runner
+from timonel.data.shards import Job
+from timonel.errors import InputError, MissingExtraError, NotFoundError, SpecError
+
+_POLL_S = 0.2
+_SHOWN = 300
+
+
+class BeamRunner(Runner):
+    """Runner on any engine of Apache Beam: Direct, Prism, Flink, Spark, Dataflow.
+
+    Args:
+        options: Options of the pipeline, such as ``runner=FlinkRunner,flink_master=host:8081``;
+            the runner is Beam's default if it is not given.
+
+    Raises:
+        MissingExtraError: Apache Beam is not installed.
+        SpecError: An option is unknown.
+    """
+
+    plugin: ClassVar[str] = "beam"
+
+    def __init__(self, options: str = "") -> None:
+        self._flags = parse_options(options)
+        try:
+            with _without_warnings():
+                _check_flags(self._flags)
+        except ImportError as error:
+            raise MissingExtraError("the beam runner", "beam") from error
+
+    def run(self, job: Job, plans: Sequence[ShardPlan], report: Report) -> None:
+        """Run one pipeline for all shards.
+
+        Raises:
+            SpecError: The source is not made of files, which any worker can read.
+            InputError: A worker failed.
+        """
+        from timonel.data.runners.beam_worker import ERROR, LEASE  # noqa: PLC0415
+
+        if not job.source.portable:
+            raise SpecError(
+                f"the beam runner converts files, not the rows of {job.source.location}",
+                hint="use --runner local",
+            )
+        if not plans:
+            return
+        failure = job.journal.root / ERROR
+        failure.unlink(missing_ok=True)
+        error: Exception | None = None
+        with (
+            _terminable(),
+            lease.held(job.journal.root / LEASE) as release,
+            _Follower(job, plans, report, release) as follower,
+        ):
+            try:
+                _run(self._flags, job, plans)
+            except Exception as found:  # noqa: BLE001 - Beam raises all kinds of exceptions
+                error = found
+        if follower.error is not None:
+            raise follower.error
+        if error is not None:
+            raise _explained(error, failure) from error
+        if follower.waiting:
+            raise InputError(
+                f"the pipeline of Apache Beam wrote no shard {follower.waiting[0].name}",
+                hint="check that its workers see the same file system",
+            )
+
+
+def _run(flags: Sequence[str], job: Job, plans: Sequence[ShardPlan]) -> None:
+    """Run the pipeline until it ends; cancel it if this is interrupted.
+
+    In the main thread, because Beam sets signal handlers.
+    """
+    import apache_beam as beam  # noqa: PLC0415 - an extra
+    from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
+
+    from timonel.data.runners.beam_worker import PortableJob, WriteShard  # noqa: PLC0415
+
+    pipeline = beam.Pipeline(options=PipelineOptions(list(flags)))
+    _ = (
+        pipeline
+        | "plans" >> beam.Create([(plan.name, plan.split, plan.records) for plan in plans])
+        | "distribute" >> beam.Reshuffle()
+        | "write" >> beam.ParDo(WriteShard(PortableJob.of(job)))
+    )
+    result = pipeline.run()
+    try:
+        state = result.wait_until_finish()
+    except BaseException:
+        with contextlib.suppress(Exception):
+            result.cancel()
+        raise
+    if state not in {None, "DONE"}:
+        raise RuntimeError(f"it ended as {state}")
+
+
+def _explained(error: Exception, failure: Path) -> InputError:
+    """Return a worker's error, or else the last line of Beam's."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        found = json.loads(failure.read_text())
+        return InputError(found["message"], hint=found["hint"])
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return InputError(
+        f"the pipeline of Apache Beam failed: {lines[-1][:_SHOWN]}",
+        hint="see its log; the same command continues with the finished shards",
+    )
+
+
+class _Follower:
+    """Thread that reports shards as they are finished.
+
+    Args:
+        job: The conversion.
+        plans: The shards.
+        report: Receives them; if it raises, the workers are stopped.
+        stop: Stops the workers.
+    """
+
+    def __init__(
+        self, job: Job, plans: Sequence[ShardPlan], report: Report, stop: Callable[[], None]
+    ) -> None:
+        self.waiting = list(plans)
+        self.error: BaseException | None = None
+        self._job = job
+        self._report = report
+        self._stop = stop
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="follow", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        try:
+            while not self._ended.wait(_POLL_S):
+                self._look()
+            self._look()
+        except BaseException as error:  # noqa: BLE001 - raised by the main thread
+            self.error = error
+            self._stop()
+
+    def _look(self) -> None:
+        for plan in list(self.waiting):
+            try:
+                outcome = self._job.journal.outcome(plan.name)
+            except NotFoundError:
+                continue
+            self.waiting.remove(plan)
+            self._report.tick(plan.records)
+            self._report.finished(outcome)
+
+
+def parse_options(text: str) -> list[str]:
+    """Return options of the form ``name=value,...`` as flags; values may have commas.
+
+    Raises:
+        SpecError: The text does not start with a name.
+    """
+    flags: list[str] = []
+    for part in filter(None, text.split(",")):
+        name, equals, _ = part.partition("=")
+        if equals and name.strip().replace("_", "").isalnum():
+            flags.append(f"--{part.strip()}")
+        elif flags:
+            flags[-1] += f",{part}"
+        else:
+            raise SpecError(f"expected options of Beam such as runner=FlinkRunner, got {text!r}")
+    return flags
+
+
+def _check_flags(flags: Sequence[str]) -> None:
+    from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415 - an extra
+
+    try:
+        known = PipelineOptions(list(flags)).get_all_options()
+    except SystemExit:  # of its argument parser, after it wrote the reason
+        raise SpecError(f"Apache Beam rejects the options {' '.join(flags)}") from None
+    names = [flag.removeprefix("--").partition("=")[0] for flag in flags]
+    if wrong := [name for name in names if name not in known]:
+        raise SpecError(f"Apache Beam has no option {wrong[0]!r}", hint="check its name")
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Mute the log while Beam is imported: it warns about missing extras of its own."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Turn SIGTERM into an exception, so that the remote job is cancelled."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,75 @@
+"""Write shards in this process, with a pool of reader threads.
+
+The threads read and verify records, the calling thread frames and writes them. Decoders release
+the GIL, so threads use all cores; processes were not faster. Only a few megabytes of raw records
+are in memory at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ClassVar
+
+from timonel.data.journal import ShardPlan
+from timonel.data.runners.base import Report, Runner
+from timonel.data.shards import Job, ReadRecord, read_one, write_one
+from timonel.data.sources.base import Entry, Source
+from timonel.processes.cores import usable_cores
+
+_CHUNK_RECORDS = 32
+_CHUNK_BYTES = 1 << 20
+
+
+class LocalRunner(Runner):
+    """Runner in this process, on all usable cores."""
+
+    plugin: ClassVar[str] = "local"
+
+    def run(self, job: Job, plans: Sequence[ShardPlan], report: Report) -> None:
+        """Write the shards one after the other, reading ahead in threads."""
+        entries = (entry for plan in plans for entry in job.journal.entries(plan))
+        records = _read_ahead(job.source, entries)
+        try:
+            for plan in plans:
+                report.finished(write_one(plan, job, records, report.tick))
+        finally:
+            records.close()
+
+
+def _read_ahead(source: Source, entries: Iterable[Entry]) -> Generator[ReadRecord, None, None]:
+    """Yield each entry with its raw record or error, in order."""
+    if not source.parallel:
+        yield from (read_one(source, entry) for entry in entries)
+        return
+    threads = math.ceil(usable_cores())
+    pending: deque[Future[list[ReadRecord]]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="convert") as pool:
+        try:
+            for chunk in _chunks(entries):
+                pending.append(pool.submit(_read_all, source, chunk))
+                if len(pending) > 2 * threads:
+                    yield from pending.popleft().result()
+            while pending:
+                yield from pending.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _read_all(source: Source, entries: Sequence[Entry]) -> list[ReadRecord]:
+    return [read_one(source, entry) for entry in entries]
+
+
+def _chunks(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    chunk: list[Entry] = []
+    size = 0
+    for entry in entries:
+        chunk.append(entry)
+        size += entry.size
+        if len(chunk) == _CHUNK_RECORDS or size >= _CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

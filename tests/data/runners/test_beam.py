@@ -1,0 +1,119 @@
+"""The runner on Apache Beam; most tests need it, and run with ``make test-beam``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.data.conftest import MakeCsv, MakeImages
+from tests.waiting import until
+from timonel.data.conversion import convert
+from timonel.data.journal import journal_of
+from timonel.data.runners import Runner
+from timonel.data.runners.beam import BeamRunner
+from timonel.errors import InputError, SpecError
+from timonel.storage import Workspace, digest_tree
+from timonel.testing.runners import RunnerContract
+
+PRISM = os.environ.get("TIMONEL_PRISM") or shutil.which("prism")
+# DirectRunner tries to download Prism first, then runs this one.
+DIRECT = "runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+ENGINES = [
+    pytest.param(DIRECT, id="direct"),
+    pytest.param(
+        f"runner=PrismRunner,prism_location={PRISM},environment_type=LOOPBACK",
+        id="prism",
+        marks=pytest.mark.skipif(PRISM is None, reason="needs TIMONEL_PRISM=/path/to/prism"),
+    ),
+]
+pytestmark = [pytest.mark.beam, pytest.mark.filterwarnings("default")]
+
+PROGRAM = """
+import sys
+from timonel.data import convert
+convert(sys.argv[1], sys.argv[2], shards=40, workspace=sys.argv[3], runner="beam", beam=sys.argv[4])
+"""
+
+
+class TestBeamRunner(RunnerContract):
+    @pytest.fixture(params=ENGINES)
+    def runner(self, request: pytest.FixtureRequest) -> Runner:
+        return BeamRunner(request.param)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_bytes_are_those_of_the_local_runner(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace, engine: str
+) -> None:
+    root = make_images(count=100)
+    local = convert(root, tmp_path / "local", shards=5, workspace=workspace)
+    seen: list[tuple[int, int]] = []
+    made = convert(
+        root,
+        tmp_path / "beam",
+        shards=5,
+        workspace=workspace,
+        runner="beam",
+        beam=engine,
+        progress=lambda *counts: seen.append(counts),
+    )
+    assert made.digest == local.digest
+    assert made.manifest.statistics == local.manifest.statistics
+    assert made.manifest.index == local.manifest.index
+    assert seen[-1] == (200, 200)
+    assert sorted(path.name for path in made.path.iterdir()) == sorted(
+        path.name for path in local.path.iterdir()
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_conversion_continues(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace, engine: str, number: int
+) -> None:
+    root, out = make_images(count=800), tmp_path / "out" / "set"
+    arguments = [str(root), str(out), workspace.uri, engine]
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments])
+    finished = journal_of(out).root / "finished"
+    try:
+        until(lambda: process.poll() is not None or len(list(finished.glob("*.json"))) > 2)
+        assert process.poll() is None
+    finally:
+        process.send_signal(number)
+        process.wait(60)
+    if not out.exists():
+        if number == signal.SIGTERM:
+            assert not (journal_of(out).root / "client").exists()
+            shards = len(list(finished.glob("*.json")))
+            assert shards < 40
+        convert(root, out, shards=40, workspace=workspace)
+    whole = convert(root, tmp_path / "whole", shards=40, workspace=workspace)
+    left_out = ("manifest.json",)
+    assert digest_tree(out, exclude=left_out) == digest_tree(whole.path, exclude=left_out)
+
+
+def test_a_worker_that_cannot_read_is_one_line(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_one(*_: object) -> None:
+        raise InputError("cannot read dog/004.png", hint="check the disk")
+
+    monkeypatch.setattr("timonel.data.shards.read_one", read_one)
+    with pytest.raises(InputError, match=r"^cannot read dog/004.png: check the disk$"):
+        convert(make_images(), tmp_path / "set", workspace=workspace, runner="beam", beam=DIRECT)
+
+
+def test_rows_are_refused(make_csv: MakeCsv, tmp_path: Path, workspace: Workspace) -> None:
+    with pytest.raises(SpecError, match=r"not the rows of .*rows.csv: use --runner local"):
+        convert(make_csv(), tmp_path / "set", label="good", workspace=workspace, runner="beam")
+
+
+def test_an_unknown_option() -> None:
+    with pytest.raises(SpecError, match="Apache Beam has no option 'flink_mister'"):
+        BeamRunner("runner=FlinkRunner,flink_mister=localhost:8081")

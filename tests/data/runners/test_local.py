@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import pytest
+
+from timonel.data.runners import Runner, choose_runner, installed_runners
+from timonel.data.runners.local import LocalRunner
+from timonel.errors import SpecError
+from timonel.testing.runners import RunnerContract
+
+
+class TestLocalRunner(RunnerContract):
+    @pytest.fixture
+    def runner(self) -> Runner:
+        return LocalRunner()
+
+
+def test_runners_are_found_by_name() -> None:
+    assert installed_runners()["local"] is LocalRunner
+    assert isinstance(choose_runner("local"), LocalRunner)
+    with pytest.raises(SpecError, match=r"expected one of the runners .*local, got 'spark'"):
+        choose_runner("spark")
+    with pytest.raises(SpecError, match=r"the runner local has no options, got 'x=1'"):
+        choose_runner("local", "x=1")
