@@ -401,8 +401,25 @@ def test_a_port_that_was_taken_meanwhile_is_reported(endpoints: Endpoints) -> No
         try:
             with pytest.raises(ServingError, match=r"the gateway cannot listen for late: .*bind"):
                 late.wait(60)
+            assert late.state == "not listening"
         finally:
             late.delete()
+
+
+def test_another_address_and_its_keys_apply_together(endpoints: Endpoints, tmp_path: Path) -> None:
+    """The former listener, without keys, ends although both have the same port."""
+    keys = tmp_path / "keys"
+    keys.write_text("shop=0123456789abcdef\n")
+    moved = endpoints.deploy("digits/2", name="moved")
+    try:
+        assert predict(moved).status_code == 200
+        endpoints.deploy("digits/2", name="moved", host="0.0.0.0", api_keys=keys)
+        until(lambda: moved.state == "ready", seen=lambda: moved.status)
+        url = f"http://127.0.0.1:{moved.spec.port}/v1/models/digits"
+        assert httpx.get(url).status_code == 401
+        assert httpx.get(url, headers={"x-api-key": "0123456789abcdef"}).status_code == 200
+    finally:
+        moved.delete()
 
 
 def test_names_that_look_like_those_of_parts(endpoints: Endpoints) -> None:

@@ -102,13 +102,15 @@ class EndpointStatus(Observed):
         return now - self.at >= STALE_S
 
     def state(self, now: float) -> str:
-        """Return ready, starting, idle (at zero) or stale.
+        """Return ready, starting, idle (at zero), "not listening" or stale.
 
         Args:
             now: The time in seconds since the epoch.
         """
         if self.at and self.is_stale(now):
             return "stale"
+        if self.rejected:
+            return "not listening"
         versions = self.versions.values()
         if any(each.ready for each in versions):
             return "ready"

@@ -31,6 +31,8 @@ from timonel.storage import Workspace, exclusive
 _POLL_S = 0.1
 _DELETE_TIMEOUT_S = 60.0
 _LOCK_TIMEOUT_S = 120.0
+_RETRIED_S = 5.0
+"""Time in which the gateway tries again to listen, since a former listener may still end."""
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - to connect to, not to bind
 
 
@@ -89,8 +91,9 @@ class Endpoint:
     def state(self) -> str:
         """State in one word.
 
-        One of ready, starting, idle (at zero), deleting, down (no control plane runs), or stale
-        (one runs, but has not published a status recently).
+        One of ready, starting, idle (at zero), "not listening" (the gateway cannot use the
+        address), deleting, down (no control plane runs), or stale (one runs, but has not published
+        a status recently).
         """
         if self.folder.is_deleted:
             return "deleting"
@@ -290,14 +293,14 @@ class Endpoint:
             if status.message != shown and on_change is not None:
                 on_change(status)
                 shown = status.message
-            done = status.routed >= number and any(v.ready for v in status.versions.values())
-            if done and self._is_listening():
-                return
-            if status.rejected and status.at > begun:
+            if status.rejected and status.at > begun + _RETRIED_S:
                 raise ServingError(
                     f"the gateway cannot listen for {self.name}: {status.rejected}",
-                    hint="deploy it with other options, or delete it",
+                    hint="deploy it with another --host or --port, or delete it",
                 )
+            done = status.routed >= number and any(v.ready for v in status.versions.values())
+            if done and not status.rejected and self._is_listening():
+                return
             if time.monotonic() > deadline:
                 why = status.message or next(
                     (v.message for v in status.versions.values() if v.message), "it starts"

@@ -131,7 +131,8 @@ class Controller:
         await self._release()
         if now - self._published_at >= _STATUS_S or now < self._published_at:
             self._published_at = now
-            self._rejected = await asyncio.to_thread(self._gateway.rejected)
+            with self._faults.of("listeners"):
+                self._rejected = await asyncio.to_thread(self._gateway.rejected)
             for endpoint in self._endpoints.values():
                 self._publish(endpoint, now)
         return True

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from timonel.endpoints.control.samples import replica_key
 from timonel.endpoints.control.service import apply_current
 from timonel.endpoints.gateway.files import ConfigFiles
-from timonel.endpoints.gateway.parts import PROTOCOLS, Places, Route, cluster_name
+from timonel.endpoints.gateway.parts import PROTOCOLS, Places, Route, cluster_name, endpoint_of
 from timonel.endpoints.gateway.process import Admin, gateway_service
 from timonel.endpoints.gateway.xds import bootstrap, files
 from timonel.engines import ReplicaStatus, ServiceEngine, ServiceStatus
@@ -100,8 +100,21 @@ class Gateway:
         return False
 
     def rejected(self) -> dict[str, str]:
-        """Return why Envoy does not listen for endpoints, by name."""
-        return {k: v for admin in self.admins.values() for k, v in admin.rejected().items()}
+        """Return why Envoy does not listen for endpoints, by name, and let it try again.
+
+        An address may be in use, by another program or by a former listener that ends.
+
+        Raises:
+            InputError: The configuration cannot be written.
+        """
+        found = {
+            endpoint_of(listener): reason
+            for admin in self.admins.values()
+            for listener, reason in admin.rejected().items()
+        }
+        if found:
+            self._files.rewrite("listeners")
+        return found
 
     def _admin(self, replica: ReplicaStatus) -> Admin:
         port = replica.addresses["ready"].rpartition(":")[2]

@@ -44,6 +44,15 @@ class ConfigFiles:
             self._written.pop(name, None)
         return changed
 
+    def rewrite(self, name: str) -> None:
+        """Write a file again, so that Envoy tries again what failed.
+
+        Raises:
+            InputError: It cannot be written.
+        """
+        if (text := self._written.get(name)) is not None:
+            self._replace(name, text)
+
     def read(self, name: str) -> Json:
         """Return the content of a file, also of an earlier process; empty if it is unreadable."""
         try:

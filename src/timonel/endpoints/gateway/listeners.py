@@ -16,6 +16,7 @@ from timonel.endpoints.gateway.parts import (
     Json,
     Places,
     Route,
+    listener_name,
     seconds,
     table_name,
     watched_file,
@@ -45,7 +46,7 @@ def endpoint_listener(route: Route, places: Places) -> Json:
         chain["transport_socket"] = tls_context(route.secrets)
     return {
         "@type": f"{TYPE}config.listener.v3.Listener",
-        "name": spec.name,
+        "name": listener_name(spec),
         "address": {"socket_address": {"address": spec.host, "port_value": spec.port}},
         # Another Envoy, of another workspace, must not get a part of the connections.
         "enable_reuse_port": False,

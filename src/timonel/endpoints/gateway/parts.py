@@ -99,6 +99,20 @@ def cluster_name(service: str, protocol: Protocol, use: Use = "") -> str:
     return f"{service}-{protocol}" + (f"-{use}" if use else "")
 
 
+def listener_name(spec: EndpointSpec) -> str:
+    """Return the name of an endpoint's listener.
+
+    With another address it is another listener: Envoy could not bind ``0.0.0.0`` while it still
+    listens at ``127.0.0.1``.
+    """
+    return f"{spec.name}@{spec.host}:{spec.port}"
+
+
+def endpoint_of(listener: str) -> str:
+    """Return the endpoint of a listener."""
+    return listener.partition("@")[0]
+
+
 def table_name(endpoint: str) -> str:
     """Return the name of an endpoint's route table."""
     return f"routes-{endpoint}"
