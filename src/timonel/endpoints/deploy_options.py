@@ -70,8 +70,8 @@ class DeployOptions(TypedDict, total=False):
         float | None,
         Option(
             None,
-            "Target number of requests in flight per replica. Replicas are kept at 70 % of it, as by "
-            "Knative.",
+            "Target number of requests in flight per replica. Replicas are kept at 70 % of it, as "
+            "by Knative.",
             SCALING,
             computed="100",
         ),
