@@ -120,7 +120,7 @@ def test_a_rollout_without_requests_has_a_report_too(
         (("--to", "2", "--pause"), "give one of --to, --pause"),
         (("--to", "2", "--steps", "5;10"), "expected percentages, got '5;10'"),
         (("--number", "7"), "digits has no rollout 7: it has 1 to 1"),
-        (("--pause",), "no rollout of digits goes on"),
+        (("--pause",), "digits has no rollout in progress"),
         (("--report", "page.pdf"), "a report is an HTML page"),
         (("--to", "2", "--guard", "p99<fast"), "invalid guards of a rollout: not a guard"),
         (("--to", "2", "--alpha", "0.9"), "invalid alpha of a rollout"),

@@ -119,7 +119,7 @@ def test_requests_over_grpc_decide_too(endpoint: Endpoint, version: int, phase: 
 
 def test_a_change_by_hand_pauses(endpoint: Endpoint) -> None:
     documents = endpoint.rollout(GOOD, **STEPS)
-    with pytest.raises(EngineError, match=r"rollout \d+ of digits goes on"):
+    with pytest.raises(EngineError, match=r"rollout \d+ of digits is in progress"):
         endpoint.rollout(SLOW)
     until(lambda: endpoint.spec.traffic.percent == {1: 70, GOOD: 30})
     endpoint.scale(1, 2)
@@ -129,7 +129,7 @@ def test_a_change_by_hand_pauses(endpoint: Endpoint) -> None:
     state = ended(documents)
     assert state.phase is Phase.ABORTED
     assert endpoint.revision.cause == "scale 1 to 2"
-    with pytest.raises(NotFoundError, match="no rollout of digits goes on"):
+    with pytest.raises(NotFoundError, match="digits has no rollout in progress"):
         endpoint.command_rollout(Command.PAUSE)
 
 

@@ -41,12 +41,12 @@ def validated(fields: Mapping[str, object]) -> EndpointSpec:
 
 
 def check_spec(spec: EndpointSpec, workspace: Workspace) -> None:
-    """Check what a specification refers to.
+    """Check the versions, files and server arguments of a specification.
 
     Raises:
         NotFoundError: A version does not exist.
-        SpecError: An argument of the server belongs to the gateway, a memory target has no
-            reference, or a file of the access cannot be used.
+        SpecError: A server argument is reserved for the gateway, a memory target in percent has no
+            requested amount, or a file for TLS, keys or tokens cannot be used.
         InputError: A file of keys cannot be read.
         CorruptError: The public keys of tokens are damaged.
     """
@@ -69,7 +69,7 @@ def check_spec(spec: EndpointSpec, workspace: Workspace) -> None:
 
 
 def _check_requests(spec: EndpointSpec) -> None:
-    """Check that a target in percent has a requested amount; that of CPUs is one by default."""
+    """Check that a memory target in percent has a requested amount; CPUs default to one."""
     scaling = spec.scaling
     metrics = {each.metric for each in scaling.further_metrics}
     if scaling.metric == "memory" and scaling.target_unit == "percent":
@@ -82,7 +82,7 @@ def _check_requests(spec: EndpointSpec) -> None:
 
 
 def free_port(host: str, workspace: Workspace) -> int:
-    """Return the first port that nothing listens at and no endpoint has."""
+    """Return the first port that is free and not assigned to an endpoint."""
     taken = _ports(workspace).values()
     for port in range(FIRST_PORT, FIRST_PORT + _PORTS):
         if port not in taken and _is_free(host, port):
@@ -93,7 +93,7 @@ def free_port(host: str, workspace: Workspace) -> int:
 
 
 def check_port(host: str, port: int, workspace: Workspace) -> None:
-    """Check that an endpoint can listen.
+    """Check that an endpoint can listen at a port.
 
     Raises:
         ServingError: The port is in use.
@@ -108,7 +108,7 @@ def check_port(host: str, port: int, workspace: Workspace) -> None:
 
 
 def _ports(workspace: Workspace) -> dict[str, int]:
-    """Return the ports of endpoints by name, without those whose documents are unreadable."""
+    """Return ports by endpoint; endpoints with unreadable documents are left out."""
     found = {}
     for each in list_endpoints(workspace.endpoints):
         with contextlib.suppress(TimonelError):

@@ -1,6 +1,7 @@
 """Options of `timonel.deploy` and ``timonel deploy``.
 
-The defaults are those of a new endpoint. An existing endpoint keeps what is not given.
+The defaults are those of a new endpoint. An existing endpoint keeps its values of options
+that are not given.
 """
 
 from __future__ import annotations
@@ -69,15 +70,15 @@ class DeployOptions(TypedDict, total=False):
         float | None,
         Option(
             None,
-            "Requests in flight that a replica should have. It is kept at 70 % of this, as by "
-            "Knative.",
+            "Target number of requests in flight per replica. Replicas are kept at 70 % of it, as "
+            "by Knative.",
             SCALING,
             computed="100",
         ),
     ]
     target_rps: Annotated[
         float | None,
-        Option(None, "Requests per second of a replica, instead of a concurrency.", SCALING),
+        Option(None, "Target requests per second per replica, instead of a concurrency.", SCALING),
     ]
     policy: Annotated[
         Reference | None,
@@ -91,7 +92,7 @@ class DeployOptions(TypedDict, total=False):
         float | None,
         Option(
             None,
-            "CPUs that a replica requests. A CPU target is a percentage of them.",
+            "CPUs requested per replica. CPU targets are percentages of them.",
             SCALING,
             computed="1 as the reference of a target",
         ),
@@ -100,7 +101,7 @@ class DeployOptions(TypedDict, total=False):
         int | str | None,
         Option(
             None,
-            "Memory that a replica requests. A memory target is a percentage of it.",
+            "Memory requested per replica. Memory targets are percentages of it.",
             SCALING,
             computed="unstated",
             metavar="SIZE",
@@ -131,13 +132,15 @@ class DeployOptions(TypedDict, total=False):
     no_jwt: Annotated[bool, Option(False, "Stop requiring tokens of an existing endpoint.", ACCESS)]
     timeout_s: Annotated[
         float,
-        Option(300.0, "Seconds for a response, including the start of a replica.", LIMITS),
+        Option(
+            300.0, "Time limit of a response in seconds, including the start of a replica.", LIMITS
+        ),
     ]
     max_held: Annotated[
         int,
         Option(
             1000,
-            "Requests that may wait for a first replica at once; others get 503.",
+            "Largest number of requests waiting for a first replica; others get 503.",
             LIMITS,
             least=1,
         ),

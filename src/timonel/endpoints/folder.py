@@ -1,13 +1,15 @@
 """Layout and documents of endpoint folders.
 
 <endpoints>/                    mode 0700
+  .lock                         locked while a command changes an endpoint
   controller.lock               locked by the control plane
   page.json                     endpoints-page document: the port of the pages
   .gateway/                     configuration of Envoy, written by the control plane
   <name>/revisions/<number>.json   endpoint-revision documents, write-once
-  <name>/deleted                exists once the endpoint is to be deleted
+  <name>/deleted                exists while the endpoint is being deleted
   <name>/status.json            endpoint-status document, written by the control plane
   <name>/autoscalers/<version>.json   autoscaler documents, written by the control plane
+  <name>/rollouts/              documents of rollouts; see `timonel.endpoints.rollouts.documents`
   <name>/history.jsonl          load and replicas of the last hour, written by the control plane
 """
 
@@ -34,17 +36,18 @@ from timonel.errors import (
 from timonel.storage import document, read_document, write_document
 from timonel.storage.atomic import aside_name, create_bytes, unwritable
 
+LOCK_FILE: Final = ".lock"
 STALE_S: Final = 15.0
 """Age at which a status no longer describes an endpoint; the control plane writes one each 2 s."""
 
 
 class Revision(Observed):
-    """A numbered, immutable state of an endpoint.
+    """Numbered, immutable specification of an endpoint.
 
     Attributes:
         number: Number, from 1.
         created_at: Time in seconds since the epoch.
-        cause: What made it, such as ``deploy`` or ``rollback to 2``.
+        cause: Command that created it, such as ``deploy digits/2`` or ``rollback to 2``.
         spec: Specification of the endpoint.
     """
 
@@ -59,12 +62,12 @@ class VersionStatus(Observed):
 
     Attributes:
         ready: Replicas that accept requests.
-        running: All replicas, those that start or stop included.
+        running: All replicas, including those that are starting or stopping.
         desired: Replicas that the autoscaler requests.
         concurrency: Average requests in flight over the stable window.
         rate: Requests per second over the stable window.
         held: Requests that wait for a first replica.
-        reason: Why the autoscaler requests that many.
+        reason: Reason of the autoscaler for this number.
         message: Last failure of a replica.
     """
 
@@ -83,9 +86,9 @@ class EndpointStatus(Observed):
 
     Attributes:
         routed: Number of the revision whose traffic rules apply; 0 before the first.
-        proved: Versions that have had a ready replica.
+        proved: Versions that have had a ready replica at least once.
         versions: Status by version.
-        message: Why the latest revision does not apply yet.
+        message: Why the latest revision is not in effect yet.
         rejected: Why Envoy does not listen with the latest settings.
         at: Time of the status in seconds since the epoch.
     """
@@ -131,7 +134,7 @@ class EndpointFolder:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the endpoint is to be deleted."""
+        """Whether the endpoint is being deleted."""
         return (self.root / "deleted").exists()
 
     def numbers(self) -> list[int]:
@@ -163,7 +166,7 @@ class EndpointFolder:
             reason = " ".join(str(error).split())[:200]
             raise CorruptError(
                 f"the endpoint document {path} is damaged: {reason}",
-                hint="remove it to return to the revision before",
+                hint="remove it to return to the previous revision",
             ) from error
 
     def revisions(self) -> list[Revision]:
@@ -171,15 +174,15 @@ class EndpointFolder:
         return [self.revision(number) for number in self.numbers()]
 
     def add(self, spec: EndpointSpec, cause: str, *, after: int) -> Revision:
-        """Add a revision and return it; the latest one if that has the same contents.
+        """Add a revision and return it; return the latest one if nothing changed.
 
         Args:
             spec: The new specification.
             cause: What made it.
-            after: Number of the revision that it changes; 0 for a new endpoint.
+            after: Number of the revision to replace; 0 for a new endpoint.
 
         Raises:
-            EngineError: The endpoint is being deleted, or another change came in between.
+            EngineError: The endpoint is being deleted, or another command has added a revision.
         """
         if self.is_deleted:
             raise EngineError(f"{self.name} is being deleted", hint="wait until it is gone")
@@ -201,11 +204,11 @@ class EndpointFolder:
         return revision
 
     def delete(self) -> None:
-        """Request the end of the endpoint."""
+        """Mark the endpoint as deleted; the control plane removes it."""
         (self.root / "deleted").touch()
 
     def remove(self) -> None:
-        """Remove the folder; the endpoint disappears at once."""
+        """Remove the folder atomically."""
         aside = self.root.with_name(aside_name(self.name))
         self.root.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
@@ -215,7 +218,7 @@ class EndpointFolder:
         write_document(self.root / "status.json", "endpoint-status", status.model_dump(mode="json"))
 
     def status(self) -> EndpointStatus:
-        """Return the last published status; an empty one without a readable document."""
+        """Return the last published status; an empty one if it cannot be read."""
         try:
             body = read_document(self.root / "status.json", "endpoint-status")
             return EndpointStatus.model_validate(body)
@@ -260,7 +263,8 @@ class EndpointFolder:
 
     def _changed_meanwhile(self) -> EngineError:
         return EngineError(
-            f"{self.name} was changed by another command meanwhile", hint="look, and try again"
+            f"{self.name} was changed by another command meanwhile",
+            hint="check the endpoint and try again",
         )
 
 
@@ -286,5 +290,7 @@ def unknown_endpoint(name: str, known: tuple[str, ...] = ()) -> NotFoundError:
     """Return the error for an unknown endpoint."""
     return NotFoundError(
         f"no such endpoint: {name}",
-        hint=f"the endpoints are: {', '.join(known)}" if known else "'timonel deploy' makes one",
+        hint=f"the endpoints are: {', '.join(known)}"
+        if known
+        else "create one with 'timonel deploy'",
     )

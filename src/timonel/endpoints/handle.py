@@ -1,4 +1,4 @@
-"""Handle of an endpoint: look at it and change it."""
+"""Handle of an endpoint: inspect and change it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Endpoint:
 
     @property
     def status(self) -> EndpointStatus:
-        """Status that the control plane published last."""
+        """Latest status that the control plane published."""
         return self.folder.status()
 
     @property
@@ -83,7 +83,7 @@ class Endpoint:
 
     @property
     def routed(self) -> Revision | None:
-        """The revision whose traffic applies; None before the first."""
+        """Revision whose traffic rules are in effect; None before the first."""
         number = self.status.routed
         return self.folder.revision(number) if number else None
 
@@ -103,7 +103,7 @@ class Endpoint:
 
     @property
     def page_url(self) -> str | None:
-        """Address of the page that the control plane serves; None while it is away."""
+        """Address of the page that the control plane serves; None while it is down."""
         address = pages_url(self.workspace.endpoints) if self.is_controlled else None
         return None if address is None else f"{address}/endpoints/{self.name}"
 
@@ -113,11 +113,11 @@ class Endpoint:
         return services_by_version(self.name, engine_of(self.workspace).services())
 
     def change(self, cause: str, **changes: object) -> Revision:
-        """Add a revision with other fields, and return it.
+        """Add a revision with changed fields, and return it.
 
         Raises:
             SpecError: A value is invalid.
-            EngineError: Another command changed the endpoint meanwhile.
+            EngineError: Another command changed the endpoint at the same time.
         """
         before = self.folder.revision()
         spec = validated({**before.spec.model_dump(), **changes})
@@ -127,11 +127,11 @@ class Endpoint:
     def split(
         self, percent: Mapping[int, int] | None = None, *, plain: bool = False, **rules: Any
     ) -> Revision:
-        """Change which version gets a request; return the new revision.
+        """Change the traffic rules; return the new revision.
 
         Args:
-            percent: Percentages by version; None: as before.
-            plain: Whether to remove the rules that are not given.
+            percent: Percentages by version; None keeps them.
+            plain: Remove all rules that are not given.
             **rules: Other fields of `Traffic`.
 
         Raises:
@@ -162,9 +162,9 @@ class Endpoint:
         )
 
     def rollback(self, number: int | None = None) -> Revision:
-        """Return to an earlier revision, by default the one before the latest.
+        """Return to an earlier revision, by default the previous one.
 
-        It gets a new number; replicas of its versions that still run are kept.
+        This adds a revision with the same contents. Running replicas of its versions are kept.
         """
         numbers = self.folder.numbers()
         if number is None:
@@ -203,16 +203,16 @@ class Endpoint:
             **fields: Other fields of `Rollout`.
 
         Raises:
-            SpecError: A field is invalid, or the endpoint has no single version now.
+            SpecError: A field is invalid, or several versions get requests.
             NotFoundError: No such version.
-            EngineError: Another rollout goes on.
+            EngineError: Another rollout is in progress.
         """
         revision = self.folder.revision()
         with locked(self.workspace):
             current = latest_rollout(self.folder.root)
             if current is not None and not current.has_ended:
                 raise EngineError(
-                    f"rollout {current.number} of {self.name} goes on",
+                    f"rollout {current.number} of {self.name} is in progress",
                     hint=f"end it with 'timonel endpoints rollout {self.name} --abort'",
                 )
             made = new_rollout(revision, to, time.time(), fields)
@@ -228,16 +228,16 @@ class Endpoint:
         return documents
 
     def command_rollout(self, command: Command) -> RolloutFolder:
-        """Pause, resume or abort the rollout that goes on.
+        """Pause, resume or abort the current rollout.
 
         Raises:
-            NotFoundError: There is none.
+            NotFoundError: No rollout is in progress.
         """
         with locked(self.workspace):
             current = latest_rollout(self.folder.root)
             if current is None or current.has_ended:
                 raise NotFoundError(
-                    f"no rollout of {self.name} goes on", hint="start one with --to VERSION"
+                    f"{self.name} has no rollout in progress", hint="start one with --to VERSION"
                 )
             current.command(command, time.time())
             run_control(self.workspace, engine_of(self.workspace))
@@ -258,10 +258,10 @@ class Endpoint:
         return list(engine_of(self.workspace).logs(service, replica))
 
     def delete(self) -> None:
-        """Delete the endpoint and its replicas; return once it is gone.
+        """Delete the endpoint and its replicas; return once they are gone.
 
         Raises:
-            EngineError: It is not gone after a minute.
+            EngineError: They are not gone after a minute.
         """
         with locked(self.workspace):
             self.folder.delete()
@@ -277,14 +277,14 @@ class Endpoint:
     def wait(
         self, timeout_s: float = 600.0, on_change: Callable[[EndpointStatus], None] | None = None
     ) -> None:
-        """Wait until the latest revision gets the traffic and has a ready replica.
+        """Wait until the latest revision is in effect and has a ready replica.
 
         Args:
             timeout_s: Time limit in seconds.
             on_change: Called when the status has changed.
 
         Raises:
-            ServingError: It does not get ready in time, or the gateway cannot listen.
+            ServingError: It is not ready in time, or the gateway cannot listen.
         """
         deadline, begun = time.monotonic() + timeout_s, time.time()
         number, shown = self.revision.number, None
@@ -336,17 +336,17 @@ def open_endpoint(workspace: Workspace, name: str) -> Endpoint:
 
 
 def record(workspace: Workspace, spec: EndpointSpec, cause: str, after: int | None) -> Revision:
-    """Add a revision, and have the control plane run.
+    """Add a revision, and start the control plane if it does not run.
 
     Args:
         workspace: The workspace.
         spec: The new specification.
-        cause: What made it.
-        after: Number of the revision that it changes; None for a new endpoint.
+        cause: Command that created it.
+        after: Number of the revision to replace; None for a new endpoint.
 
     Raises:
-        EngineError: Another command changed the endpoint meanwhile, or the revision is recorded but
-            the control plane, which carries it out, cannot be started.
+        EngineError: Another command changed the endpoint at the same time, or the revision is
+            recorded but the control plane cannot be started.
     """
     with locked(workspace):
         folder = EndpointFolder(workspace.endpoints / spec.name)
@@ -363,7 +363,7 @@ def record(workspace: Workspace, spec: EndpointSpec, cause: str, after: int | No
 
 
 def start_control(workspace: Workspace) -> None:
-    """Start the control plane if there are endpoints, for example after a reboot."""
+    """Start the control plane of existing endpoints, for example after a reboot."""
     with locked(workspace):
         if list_endpoints(workspace):
             run_control(workspace, engine_of(workspace))
@@ -375,6 +375,6 @@ def engine_of(workspace: Workspace) -> ServiceEngine:
 
 
 def locked(workspace: Workspace) -> contextlib.AbstractContextManager[None]:
-    """Lock out the end of the control plane, which follows that of the last endpoint."""
+    """Prevent the control plane from shutting down while an endpoint changes."""
     workspace.endpoints.mkdir(mode=0o700, exist_ok=True)
-    return exclusive(workspace.endpoints / ".lock", timeout_s=_LOCK_TIMEOUT_S)
+    return exclusive(workspace.endpoints / folders.LOCK_FILE, timeout_s=_LOCK_TIMEOUT_S)

@@ -35,25 +35,25 @@ def deploy(
     on_change: Callable[[EndpointStatus], None] | None = None,
     **options: Unpack[DeployOptions],
 ) -> Endpoint:
-    """Deploy a model version as an endpoint, or as the next revision of an existing one.
+    """Deploy a model version as a new endpoint, or change an existing one.
 
     All requests go to the version once it is ready. Until then, an existing endpoint keeps its
     current traffic.
 
     Args:
-        model: A model of the workspace, or one of its versions (``digits/3``); by default the
-            newest version.
+        model: A model of the workspace (``digits``, its newest version), or one of its versions
+            (``digits/3``).
         workspace: The workspace, or its path.
         server_args: Further arguments of ``timonel serve``; an existing endpoint keeps its own if
             none are given.
-        wait: Return once requests are answered.
+        wait: Wait until the endpoint answers requests.
         on_change: Called when the status changes during the wait.
         **options: See `DeployOptions`.
 
     Raises:
         NotFoundError: The model or version does not exist.
         SpecError: A value is invalid, options contradict each other, or Envoy is not installed.
-        ServingError: The port is in use, or the version does not get ready.
+        ServingError: The port is in use, or the version is not ready in time.
     """
     envoy_binary()
     place = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
@@ -89,7 +89,7 @@ def deploy(
 
 
 def _fields(options: DeployOptions, before: EndpointSpec | None) -> dict[str, Any]:
-    """Return the fields of a specification: those of ``before``, changed by options."""
+    """Return the fields of the previous specification, changed by options."""
     fields: dict[str, Any] = {"host": "127.0.0.1"} if before is None else before.model_dump()
     given = {key: value for key, value in options.items() if value is not None}
     fields |= {key: given[key] for key in ("host", "port") if key in given}
@@ -106,7 +106,7 @@ def _access(given: dict[str, Any]) -> dict[str, Any]:
                         ("an issuer and its keys", ("jwt_issuer", "jwt_jwks"))):  # fmt: skip
         if len([name for name in names if name in given]) == 1:
             flags = " and ".join(f"--{name.replace('_', '-')}" for name in names)
-            raise SpecError(f"{both} are given together", hint=f"give {flags}")
+            raise SpecError(f"{both} belong together", hint=f"give {flags}")
 
     def path(name: str) -> str:
         return str(local_path(given[name]).absolute())
@@ -130,7 +130,7 @@ def _access(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _removed(given: dict[str, Any]) -> dict[str, None]:
-    """Return the fields of the access that options remove."""
+    """Return the fields of access control that options remove."""
     found: dict[str, None] = {}
     for flag, field, options in (
         ("no_tls", "tls", ("tls_cert", "tls_key")),
@@ -177,7 +177,7 @@ def _scaling(given: dict[str, Any], before: ScalingPolicy | None) -> dict[str, A
 
 
 def _version_of(model: str, workspace: Workspace) -> tuple[str, int]:
-    """Return the model without its version, and the version; the newest if none is named."""
+    """Split a reference into model and version, by default the newest version."""
     found = resolve(model, workspace)
     if isinstance(found.policy, Specific):
         return split_reference(model)[0], found.policy.versions[0]

@@ -13,7 +13,7 @@ from timonel.engines.resources import Requested, Resources
 from timonel.units import Seconds
 
 EndpointName = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")]
-"""Name of an endpoint; with a version it is the name of a service."""
+"""Name of an endpoint. With a version appended, it names a service."""
 Version = Annotated[int, Field(ge=1)]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9-]{1,64}$")]
 Label = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$")]
@@ -31,9 +31,9 @@ class HeaderMatch(Requested):
 
 
 class Sticky(Requested):
-    """Requests of one client go to one version, as long as the traffic does not change.
+    """Each client keeps its version as long as the traffic rules do not change.
 
-    With a cookie, the gateway sets it; with a header, its value identifies the client.
+    Clients are identified by a cookie that the gateway sets, or by the value of a header.
     """
 
     cookie: HeaderName | None = Field(default=None, description="Name of the cookie.")
@@ -47,7 +47,7 @@ class Sticky(Requested):
 
 
 class Shadow(Requested):
-    """Copies of requests go to a version whose responses are discarded."""
+    """Copy requests to a version and discard its responses."""
 
     version: Version = Field(description="Version that gets the copies.")
     percent: int = Field(default=100, ge=1, le=100, description="Percentage of requests copied.")
@@ -56,8 +56,8 @@ class Shadow(Requested):
 class Traffic(Requested):
     """Distribution of requests over versions.
 
-    The first that applies: the version of a label in the header ``x-timonel-label``, that of a
-    matching header, one by percentage.
+    The first rule that applies decides: the label in the header ``x-timonel-label``, a matching
+    header, the percentages.
     """
 
     percent: Mapping[Version, Annotated[int, Field(ge=0, le=100)]] = Field(
@@ -95,7 +95,7 @@ class Tls(Requested):
 
 
 class Jwt(Requested):
-    """Tokens that an endpoint requires."""
+    """JSON Web Tokens that an endpoint requires."""
 
     issuer: str = Field(description="Issuer of the tokens.")
     audience: str | None = Field(default=None, description="Required audience.")
@@ -123,19 +123,21 @@ class Limits(Requested):
         default=300.0, gt=0, description="Time for a response, including a cold start."
     )
     max_connections: int = Field(
-        default=10_000, ge=1, description="Connections of clients; others are closed."
+        default=10_000, ge=1, description="Largest number of client connections; others are closed."
     )
     max_held: int = Field(
-        default=1_000, ge=1, description="Requests that wait for a first replica at once."
+        default=1_000, ge=1, description="Largest number of requests waiting for a first replica."
     )
-    max_header_kib: int = Field(default=60, ge=1, le=8192, description="Size of request headers.")
+    max_header_kib: int = Field(
+        default=60, ge=1, le=8192, description="Largest size of request headers."
+    )
     header_timeout_s: Seconds = Field(
         default=10.0, gt=0, description="Time for a client to send the headers of a request."
     )
 
 
 class EndpointSpec(Requested):
-    """Everything that defines an endpoint. A revision is one of these."""
+    """Complete specification of an endpoint, recorded as a revision."""
 
     name: EndpointName = Field(description="Unique name of the endpoint.")
     model: str = Field(description="Model of the workspace, or folder or URI of its versions.")
@@ -170,12 +172,12 @@ def service_name(endpoint: str, version: int) -> str:
 
 
 def version_of(endpoint: str, service: str) -> int | None:
-    """Return the version whose service has a name; None if it is not one of the endpoint."""
+    """Parse the version from a service name; None if it belongs to another endpoint."""
     found = re.fullmatch(rf"{re.escape(endpoint)}-v([1-9][0-9]*)", service, re.ASCII)
     return None if found is None else int(found[1])
 
 
 def endpoint_name(model: str) -> str:
-    """Return the usual name of a model's endpoint: a DNS label made of the model's name."""
+    """Return the default name of a model's endpoint, as a DNS label."""
     last = model.rstrip("/").rpartition("/")[2].lower()
     return re.sub(r"[^a-z0-9-]+", "-", last).strip("-")[:30].strip("-")

@@ -28,7 +28,7 @@ from timonel.endpoints.control.scrape import Load, LoadReader
 from timonel.endpoints.control.service import SERVICE, apply_current
 from timonel.endpoints.control.warm import SERVICE as WARM
 from timonel.endpoints.control.warm import warm_environment, warm_service
-from timonel.endpoints.folder import list_endpoints
+from timonel.endpoints.folder import LOCK_FILE, list_endpoints
 from timonel.endpoints.gateway.process import SERVICE as GATEWAY
 from timonel.endpoints.spec import service_name
 from timonel.engines import ServiceEngine, ServiceSpec, ServiceState, ServiceStatus
@@ -316,7 +316,7 @@ class Controller:
 
     def _end(self) -> bool:
         """Stop the gateway and this process, unless there is a new endpoint; return whether."""
-        with exclusive(self._workspace.endpoints / ".lock"):
+        with exclusive(self._workspace.endpoints / LOCK_FILE):
             if list_endpoints(self._workspace.endpoints):
                 return False
             for name in (GATEWAY, WARM, SERVICE):

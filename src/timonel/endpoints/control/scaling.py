@@ -19,7 +19,7 @@ from timonel.endpoints.autoscaling.windows import Window
 from timonel.endpoints.control.scrape import Load
 
 _SAVE_S = 10.0
-"""Longest time between two copies of the state on disk; decisions are saved at once."""
+"""Longest time between two saves of the state; decisions are saved at once."""
 
 
 class Scaler:
@@ -28,9 +28,9 @@ class Scaler:
     Args:
         policy: The policy.
         now: The time in seconds.
-        ready: Ready replicas at the start; more than one begin in panic, as none may stop before
-            the averages mean something.
-        saved: State of an earlier process; None to begin without history.
+        ready: Ready replicas at the start. With more than one, the autoscaler begins in panic mode,
+            so that none stops before enough load was measured.
+        saved: State of an earlier process; None without history.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class Scaler:
 
     @property
     def pattern(self) -> Pattern | None:
-        """The learned load of a period."""
+        """Learned load over a period."""
         return self._state.pattern
 
     def expect(self, pattern: Pattern, share: float) -> None:
-        """Forecast a share of a load that another version has learned."""
+        """Start from a share of another version's learned pattern."""
         if self._state.pattern is None:
             self._state = replace(self._state, pattern=replace(pattern, ratio=share))
 
@@ -92,7 +92,7 @@ class Scaler:
         self._concurrency = self._concurrency.record(now, load.concurrency + held)
 
     def hasten(self, now: float) -> None:
-        """Decide at the next call of `step`: a request waits for a first replica."""
+        """Decide at the next call of `step`, as a request waits for a first replica."""
         self._due_at = now
 
     def load(self, now: float) -> Load:
@@ -114,7 +114,7 @@ class Scaler:
         reachable: bool,
         samples: Callable[[], Mapping[str, Sequence[ReplicaSample]]] | None = None,
     ) -> Decision:
-        """Return the current decision, which is made anew each tick.
+        """Return the current decision, updated once per tick.
 
         Args:
             now: The time in seconds.

@@ -18,15 +18,15 @@ WARM_ZYGOTE = "TIMONEL_WARM_ZYGOTE"
 
 
 def imports() -> dict[str, str]:
-    """Return what two processes must have in common for one to import for the other."""
+    """Return the environment and versions that server and zygote must share."""
     libraries = {name: importlib.metadata.version(name) for name in ("tensorflow", "keras")}
     return {**import_environment(os.environ), **libraries, "timonel": __version__}
 
 
 def connect_warm(settings: Mapping[str, Any]) -> socket.socket | None:
-    """Ask the warm zygote for a zygote of this server, which answers like a spawned one.
+    """Ask the warm zygote to fork a zygote for this server, used like a spawned one.
 
-    Its output goes where that of this process goes. Its answer is ``ready``, or ``refused`` if it
+    It writes to the output of this process. Its answer is ``ready``, or ``refused`` if it
     was started with other settings.
 
     Args:
