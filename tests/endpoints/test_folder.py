@@ -105,7 +105,7 @@ def test_a_damaged_revision_is_named(folder: EndpointFolder) -> None:
 
 def test_an_unreadable_status_is_empty(folder: EndpointFolder) -> None:
     folder.add(spec(1), "deploy", after=0)
-    status = EndpointStatus(routed=1, proved=(1,), at=5.0)
+    status = EndpointStatus(routed=1, proved={1: "digest"}, at=5.0)
     folder.write_status(status)
     assert folder.status() == status
     path = folder.root / "status.json"

@@ -86,7 +86,7 @@ class EndpointStatus(Observed):
 
     Attributes:
         routed: Number of the revision whose traffic rules apply; 0 before the first.
-        proved: Versions that have had a ready replica at least once.
+        proved: Versions that have had a ready replica, with the digests of their services.
         versions: Status by version.
         message: Why the latest revision is not in effect yet.
         rejected: Why Envoy does not listen with the latest settings.
@@ -94,7 +94,7 @@ class EndpointStatus(Observed):
     """
 
     routed: int = 0
-    proved: tuple[int, ...] = ()
+    proved: Mapping[int, str] = {}
     versions: Mapping[int, VersionStatus] = {}
     message: str | None = None
     rejected: str | None = None

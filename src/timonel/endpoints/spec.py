@@ -16,8 +16,15 @@ EndpointName = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,28}
 """Name of an endpoint. With a version appended, it names a service."""
 Version = Annotated[int, Field(ge=1)]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9-]{1,64}$")]
+HostName = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^(\*\.)?[a-zA-Z0-9]([a-zA-Z0-9.-]{0,250}[a-zA-Z0-9])?$", to_lower=True
+    ),
+]
 Label = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$")]
 
+_LONGEST_S = 7 * 86_400.0
 LABEL_HEADER = "x-timonel-label"
 """Request header that names the label of a version."""
 
@@ -110,7 +117,7 @@ class Access(Requested):
         default=None, description="File of API keys, one 'client=key' per line."
     )
     jwt: Jwt | None = Field(default=None, description="Required tokens.")
-    hosts: tuple[str, ...] = Field(
+    hosts: tuple[HostName, ...] = Field(
         default=(),
         description="Accepted Host headers besides loopback names, on a loopback address.",
     )
@@ -120,7 +127,10 @@ class Limits(Requested):
     """Limits of the gateway."""
 
     timeout_s: Seconds = Field(
-        default=300.0, gt=0, description="Time for a response, including a cold start."
+        default=300.0,
+        gt=0,
+        le=_LONGEST_S,
+        description="Time for a response, including a cold start.",
     )
     max_connections: int = Field(
         default=10_000, ge=1, description="Largest number of client connections; others are closed."
@@ -132,7 +142,10 @@ class Limits(Requested):
         default=60, ge=1, le=8192, description="Largest size of request headers."
     )
     header_timeout_s: Seconds = Field(
-        default=10.0, gt=0, description="Time for a client to send the headers of a request."
+        default=10.0,
+        gt=0,
+        le=_LONGEST_S,
+        description="Time for a client to send the headers of a request.",
     )
 
 

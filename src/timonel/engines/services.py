@@ -88,6 +88,12 @@ class ServiceSpec(Requested):
         description="A replica whose `alive_path` does not answer for this long is killed and "
         "restarted.",
     )
+    restart_delay_s: Seconds = Field(
+        default=60.0,
+        gt=0,
+        description="Longest time between the end of a replica and its next start; the time "
+        "doubles with each failure in a row.",
+    )
     stop_delay_s: Seconds = Field(
         default=0.0,
         description="Time from the state `stopping` to SIGTERM, in which clients notice that the "

@@ -39,9 +39,11 @@ def service(
     ]
     if message is not None:
         replicas.append(ReplicaStatus(name="bad", revision=1, state="restarting", message=message))
+    digest = service_spec(spec({version: 100}), version, "/w", {}).digest
     return ServiceStatus(
         name=f"{endpoint}-v{version}",
         revision=1,
+        digest=digest,
         state=ServiceState.ACTIVE,
         requested=ready,
         replicas=tuple(replicas),
@@ -50,6 +52,10 @@ def service(
 
 def services(*each: ServiceStatus) -> dict[int, ServiceStatus]:
     return services_by_version("digits", each)
+
+
+def digests(*versions: int) -> dict[int, str]:
+    return {each: service_spec(spec({each: 100}), each, "/w", {}).digest for each in versions}
 
 
 def planned(
@@ -64,7 +70,7 @@ def planned(
 
 def test_the_first_revision_gets_the_traffic_at_once() -> None:
     found = planned(revisions(spec({1: 100})), EndpointStatus(), {})
-    assert (found.routed, found.proved, list(found.services)) == (1, (), [1])
+    assert (found.routed, found.proved, list(found.services)) == (1, {}, [1])
     made = found.services[1]
     assert made.name == "digits-v1"
     assert made.args[:3] == ("--workspace", "/w", "serve")
@@ -72,7 +78,7 @@ def test_the_first_revision_gets_the_traffic_at_once() -> None:
 
 def test_a_new_version_gets_traffic_once_it_was_ready() -> None:
     changes = revisions(spec({1: 100}), spec({2: 100}))
-    status = EndpointStatus(routed=1, proved=(1,))
+    status = EndpointStatus(routed=1, proved=digests(1))
     waiting = planned(changes, status, services(service(1), service(2, 0, "exit 3: boom")))
     assert (waiting.routed, list(waiting.services)) == (1, [1, 2])
     assert waiting.message == "version 2 does not start: exit 3: boom"
@@ -82,13 +88,25 @@ def test_a_new_version_gets_traffic_once_it_was_ready() -> None:
 
 def test_a_version_at_zero_replicas_stays_proved() -> None:
     changes = revisions(spec({1: 100}), spec({1: 50, 2: 50}))
-    status = EndpointStatus(routed=2, proved=(1, 2))
+    status = EndpointStatus(routed=2, proved=digests(1, 2))
     found = planned(changes, status, services(service(1, 0), service(2, 0)))
-    assert (found.routed, found.proved) == (2, (1, 2))
+    assert (found.routed, found.proved) == (2, digests(1, 2))
 
 
-def digests(*specs: EndpointSpec) -> list[str]:
-    return [service_spec(each, 1, "/w", {}).digest for each in specs]
+def test_other_settings_of_a_version_must_be_shown_to_start() -> None:
+    """Not those with which it was ready before."""
+    changes = revisions(spec({1: 100}), spec({1: 100}, server_args=("--no-such-flag",)))
+    status = EndpointStatus(routed=1, proved=digests(1))
+    running = service(1)
+    waiting = planned(changes, status, services(running))
+    assert (waiting.routed, waiting.message) == (1, "version 1 starts")
+    digest = waiting.services[1].digest
+    changed = running.model_copy(update={"revision": 2, "digest": digest})
+    assert planned(changes, status, services(changed)).routed == 1  # old replicas only
+    new = changed.replicas[0].model_copy(update={"revision": 2})
+    replaced = changed.model_copy(update={"replicas": (*changed.replicas, new)})
+    done = planned(changes, status, services(replaced))
+    assert (done.routed, done.proved) == (2, {1: digest})
 
 
 def test_a_rollback_keeps_the_service() -> None:
@@ -102,9 +120,8 @@ def test_a_rollback_keeps_the_service() -> None:
 
 
 def test_traffic_and_scaling_do_not_replace_replicas() -> None:
-    first, *others = digests(
-        spec({1: 100}), spec({1: 90, 2: 10}), spec({1: 10, 2: 90}, limits={"max_held": 5})
-    )
+    changes = (spec({1: 100}), spec({1: 90, 2: 10}), spec({1: 10, 2: 90}, limits={"max_held": 5}))
+    first, *others = (service_spec(each, 1, "/w", {}).digest for each in changes)
     assert others == [first, first]
 
 

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from timonel.engines import ServiceSpec
 from timonel.engines.coordination.rollout import (
-    BACKOFF_MAX_S,
     FAILURES,
     RESET_AFTER_S,
     SURGE,
@@ -98,16 +97,16 @@ def test_delays_between_restarts_grow_and_start_over() -> None:
     delays = []
     for _ in range(10):
         assert found is not None
-        found = ended(found, "why", 100.0)
+        found = ended(found, SPEC, "why", 100.0)
         assert found is not None
         assert (found.state, found.message) == ("restarting", "why")
         delays.append((found.due_at or 0.0) - 100.0)
         found = launched(found, {"http": "127.0.0.1:1"}, SPEC, 100.0)
         assert (found.due_at, found.status().restarts) == (105.0, len(delays))
     assert delays[:4] == [0.0, 1.0, 2.0, 4.0]
-    assert delays[-1] == BACKOFF_MAX_S
+    assert delays[-1] == SPEC.restart_delay_s
     assert found is not None
-    again = ended(checked(found, 0, 101.0), "why", 101.0 + RESET_AFTER_S)
+    again = ended(checked(found, 0, 101.0), SPEC, "why", 101.0 + RESET_AFTER_S)
     assert again is not None
     assert again.due_at == again.since
 
@@ -126,7 +125,7 @@ def test_readiness_follows_the_checks() -> None:
     assert delayed is not None
     assert delayed.due_at == 7.0
     assert checked(leaving, 0, 3.0) == leaving
-    assert ended(leaving, "why", 3.0) is None
+    assert ended(leaving, SPEC, "why", 3.0) is None
 
 
 def test_a_replica_without_a_process_stops_at_once() -> None:

@@ -33,6 +33,7 @@ from timonel.endpoints.gateway.process import SERVICE as GATEWAY
 from timonel.endpoints.spec import service_name
 from timonel.engines import ServiceEngine, ServiceSpec, ServiceState, ServiceStatus
 from timonel.errors import NotFoundError
+from timonel.processes.clock import SteadyClock
 from timonel.storage import Workspace, exclusive
 
 _PERIOD_S = 0.1
@@ -64,6 +65,8 @@ class Controller:
         self._reader = LoadReader()
         self._rollouts = Rollouts()
         self._answers = AnswerReader()
+        # Decisions do not depend on changes of the clock.
+        self._clock = SteadyClock()
         self._wake = asyncio.Event()
         self._rejected: dict[str, str] = {}
         self._faults = Faults("gateway")
@@ -87,8 +90,9 @@ class Controller:
             except TimeoutError:
                 continue
 
-    def recent_loads(self, now: float) -> dict[str, dict[int, Load | None]]:
+    def recent_loads(self) -> dict[str, dict[int, Load | None]]:
         """Return the load of the last seconds by endpoint and version."""
+        now = self._clock()
         return {
             name: {v: scaler.recent_load(now, _RECENT_S) for v, scaler in each.scalers.items()}
             for name, each in self._endpoints.items()
@@ -98,12 +102,12 @@ class Controller:
         for endpoint in self._endpoints.values():
             for version, scaler in endpoint.scalers.items():
                 if service_name(endpoint.name, version) == service:
-                    scaler.hasten(time.time())
+                    scaler.hasten(self._clock())
                     self._wake.set()
 
     async def _turn(self) -> bool:
         """Look once, and change what is not as it should be; return whether endpoints are left."""
-        now = time.time()
+        now = self._clock()
         found = await asyncio.to_thread(self._engine.services)
         self._services = {each.name: each for each in found}
         self._gateway.observe(self._services.get(GATEWAY))
@@ -113,23 +117,23 @@ class Controller:
                 await self._apply(endpoint, services_by_version(endpoint.name, found), now)
         # With a full disk, say, Envoy goes on with what it has.
         with self._faults.of("files"):
-            self._configure_gateway(now)
+            self._configure_gateway()
         if not self._endpoints and await asyncio.to_thread(self._end):
             return False
         with self._faults.of("gateway"):
             await self._gateway.run()
             await self._run_warm()
-        if now - self._scraped_at >= _SCRAPE_S or now < self._scraped_at:
+        if now - self._scraped_at >= _SCRAPE_S:
             self._scraped_at = now
             await self._scrape(now)
             with self._faults.of("rollouts"):
-                await self._roll(now)
+                await self._roll(time.time())
         for endpoint in self._endpoints.values():
             with endpoint.faults.of("scale"):
                 await self._scale(endpoint, now)
             await self._save(endpoint, now)
         await self._release()
-        if now - self._published_at >= _STATUS_S or now < self._published_at:
+        if now - self._published_at >= _STATUS_S:
             self._published_at = now
             with self._faults.of("listeners"):
                 self._rejected = await asyncio.to_thread(self._gateway.rejected)
@@ -174,16 +178,21 @@ class Controller:
             await asyncio.to_thread(self._engine.apply, sized)
         elif before.state is ServiceState.DELETING:
             return  # created anew once it is gone
-        elif before.state is not ServiceState.ACTIVE or before.digest != spec.digest:
+        elif before.state is not ServiceState.ACTIVE:
             await asyncio.to_thread(apply_current, self._engine, spec, before)
+        elif before.digest != spec.digest:
+            # At zero, one replica shows whether it starts.
+            update = {} if before.requested else {"replicas": 1}
+            sized = spec.model_copy(update=update)
+            await asyncio.to_thread(apply_current, self._engine, sized, before)
 
     async def _delete(self, services: Iterable[ServiceStatus]) -> None:
         for service in services:
             if service.state is not ServiceState.DELETING:
                 await asyncio.to_thread(self._engine.delete, service.name)
 
-    def _configure_gateway(self, now: float) -> None:
-        found = (endpoint.route(now) for endpoint in self._endpoints.values())
+    def _configure_gateway(self) -> None:
+        found = (endpoint.route(time.time()) for endpoint in self._endpoints.values())
         compared = self._rollouts.compared
         routes = [
             replace(route, compared=compared.get(route.spec.name))

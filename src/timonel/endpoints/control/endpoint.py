@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -171,7 +172,7 @@ class Endpoint:
         """Write the status.
 
         Args:
-            now: The time in seconds since the epoch.
+            now: The time of the autoscalers in seconds.
             held: Requests that wait for a first replica, by service.
             rejected: Why the gateway does not listen.
 
@@ -185,7 +186,7 @@ class Endpoint:
             for version, scaler in self.scalers.items()
         }
         message = self.faults.message or (self.plan.message if self.plan else None)
-        update = {"versions": versions, "message": message, "rejected": rejected, "at": now}
+        update = {"versions": versions, "message": message, "rejected": rejected, "at": time.time()}
         self.folder.write_status(self.status.model_copy(update=update))
 
     def _version_status(

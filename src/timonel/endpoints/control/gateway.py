@@ -78,6 +78,8 @@ class Gateway:
             InputError: Its configuration cannot be written.
         """
         if self._service is None or not self._service.is_running:
+            for socket in self._sockets.glob("admin-*.sock"):
+                socket.unlink(missing_ok=True)  # of earlier processes
             path = self._files.write_bootstrap(bootstrap(self._places, _MAX_CONNECTIONS))
             spec = gateway_service(path, self._sockets)
             await asyncio.to_thread(apply_current, self._engine, spec)

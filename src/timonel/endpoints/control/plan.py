@@ -7,7 +7,7 @@ a ready replica, so a version that cannot be loaded interrupts nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from timonel.endpoints.folder import Revision
@@ -26,20 +26,20 @@ class Plan:
     Attributes:
         services: Service by version.
         routed: Number of the revision whose traffic applies; 0 for none.
-        proved: Versions that have had a ready replica.
+        proved: Versions that have had a ready replica, with the digests of their services.
         message: Why the latest revision does not apply yet.
     """
 
     services: Mapping[int, ServiceSpec]
     routed: int
-    proved: tuple[int, ...]
+    proved: Mapping[int, str]
     message: str | None
 
 
 def plan(
     latest: Revision,
     routed: Revision | None,
-    proved: Collection[int],
+    proved: Mapping[int, str],
     services: Mapping[int, ServiceStatus],
     spec_of: Callable[[Revision, int], ServiceSpec],
 ) -> Plan:
@@ -48,7 +48,7 @@ def plan(
     Args:
         latest: The latest revision.
         routed: The revision whose traffic applies; None before the first.
-        proved: Versions that have had a ready replica.
+        proved: Versions that have had a ready replica, with the digests of their services.
         services: Services by version.
         spec_of: Returns the service of a version in a revision; see `service_spec`.
     """
@@ -56,11 +56,12 @@ def plan(
     if routed is not None:
         # Versions that still get requests; with the latest settings where both have them.
         needed = dict.fromkeys(routed.spec.traffic.versions, routed) | needed
-    found = tuple(
-        version
-        for version in sorted(needed)
-        if version in proved or has_ready(services.get(version))
-    )
+    specs = {version: spec_of(revision, version) for version, revision in sorted(needed.items())}
+    found = {
+        version: spec.digest
+        for version, spec in specs.items()
+        if proved.get(version) == spec.digest or _has_ready(services.get(version), spec)
+    }
     wanted = latest.spec.traffic.versions
     missing = [version for version in wanted if version not in found]
     if routed is None or not missing:
@@ -69,9 +70,9 @@ def plan(
     else:
         message = "; ".join(_progress(version, services.get(version)) for version in missing)
     if not missing and routed.number == latest.number:
-        needed = dict.fromkeys(wanted, latest)
-    planned = {version: spec_of(revision, version) for version, revision in sorted(needed.items())}
-    return Plan(planned, routed.number, tuple(v for v in found if v in needed), message)
+        specs = {version: specs[version] for version in wanted}
+    kept = {version: digest for version, digest in found.items() if version in specs}
+    return Plan(specs, routed.number, kept, message)
 
 
 def services_by_version(
@@ -82,9 +83,11 @@ def services_by_version(
     return {version: found[version] for version in sorted(v for v in found if v is not None)}
 
 
-def has_ready(service: ServiceStatus | None) -> bool:
-    """Return whether a service has a replica that accepts requests."""
-    return service is not None and bool(service.ready)
+def _has_ready(service: ServiceStatus | None, spec: ServiceSpec) -> bool:
+    """Return whether a replica with this specification accepts requests."""
+    if service is None or service.digest != spec.digest:
+        return False
+    return any(replica.revision == service.revision for replica in service.ready)
 
 
 def _progress(version: int, service: ServiceStatus | None) -> str:
@@ -129,7 +132,7 @@ def service_spec(
         args=(
             "--workspace", workspace,
             "serve", spec.model, "--version", str(version),
-            "--foreground", *listen,
+            "--foreground", "--no-page", *listen,
             "--drain-s", f"{DRAIN_S:g}",
             *(text.replace("$", "$$") for text in spec.server_args),
         ),

@@ -50,6 +50,7 @@ def run_control(workspace: Workspace, engine: ServiceEngine) -> None:
         replicas=1,
         hang_timeout_s=30,
         stop_grace_s=10,
+        restart_delay_s=1,
         workspace=workspace.uri,
     )
     deadline = time.monotonic() + _TIMEOUT_S

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from timonel.endpoints.access_files import read_api_keys, read_certificate, read_jwks
 from timonel.endpoints.gateway.parts import Secrets
 from timonel.endpoints.spec import Access
-from timonel.errors import SpecError, TimonelError
+from timonel.errors import InputError, SpecError, TimonelError
 from timonel.serving.auth.reloaded_file import Stamp, stamp
 
 _SETTLE_S = 0.5
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 class WatchedFiles(Generic[_T]):
-    """What files contain. While they cannot be used, it stays as it was.
+    """Contents of files, read again when they change; the last valid ones if that fails.
 
     Args:
         what: What they contain, for errors.
@@ -49,6 +49,9 @@ class WatchedFiles(Generic[_T]):
         if self.current is not None and 0 <= now - changed_at < _SETTLE_S:
             return
         try:
+            for path in paths:
+                if path.exists() and not path.is_file():
+                    raise InputError(f"{path} is not a regular file")  # could block
             self.current = self._read(*paths)
         except TimonelError as error:
             effect = "no request is accepted" if self.current is None else "they stay as they were"

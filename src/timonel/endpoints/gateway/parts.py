@@ -68,6 +68,11 @@ class Route:
     compared: tuple[int, int] | None = None
 
     @property
+    def versions(self) -> list[int]:
+        """Versions that have clusters, ascending."""
+        return sorted({*self.traffic.versions, *self.ready, *self.copied})
+
+    @property
     def copied(self) -> set[int]:
         """Versions that get copies of requests."""
         shadow = self.traffic.shadow

@@ -120,6 +120,7 @@ def gateway_service(bootstrap: Path, sockets: Path) -> ServiceSpec:
         check=HealthCheck(ready_path="/", alive_path="/"),
         start_timeout_s=30,
         stop_grace_s=30,
+        restart_delay_s=1,
     )
 
 

@@ -18,6 +18,7 @@ from timonel.endpoints.gateway.parts import (
     table_name,
 )
 from timonel.endpoints.spec import LABEL_HEADER, EndpointSpec, Traffic, service_name
+from timonel.serving.auth.origin_check import is_loopback
 from timonel.serving.settings.server import COMPARISON_HEADER
 
 _Shares = list[tuple[int, str, int]]
@@ -26,6 +27,8 @@ COMPARED_PERCENT = 10
 """Percentage of requests that two versions compute while their answers are compared."""
 _COOKIE_S = 30 * 86_400
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_OWN_PATHS = ("/monitoring/", "/v1/config")
+"""Paths of single replicas, for the control plane: metrics, answers to compare, configuration."""
 
 
 def endpoint_routes(route: Route) -> Json:
@@ -57,10 +60,16 @@ def endpoint_routes(route: Route) -> Json:
                 "domains": _hosts(route.spec),
                 "include_request_attempt_count": True,
                 "routes": [
-                    made
-                    for protocol in reversed(PROTOCOLS)
-                    for headers, shares in chosen
-                    for made in _routes(route, headers, shares, protocol)
+                    *(
+                        {"match": {"prefix": path}, "direct_response": {"status": 404}}
+                        for path in _OWN_PATHS
+                    ),
+                    *(
+                        made
+                        for protocol in reversed(PROTOCOLS)
+                        for headers, shares in chosen
+                        for made in _routes(route, headers, shares, protocol)
+                    ),
                 ],
             }
         ],
@@ -70,9 +79,7 @@ def endpoint_routes(route: Route) -> Json:
 def hold_routes(routes: Sequence[Route]) -> Json:
     """Return the routes of released requests to the replicas of their service."""
     services = [
-        service_name(route.spec.name, version)
-        for route in routes
-        for version in sorted({*route.traffic.versions, *route.ready})
+        service_name(route.spec.name, version) for route in routes for version in route.versions
     ]
     return {
         "@type": f"{TYPE}config.route.v3.RouteConfiguration",
@@ -104,9 +111,9 @@ def hold_routes(routes: Sequence[Route]) -> Json:
 
 def _hosts(spec: EndpointSpec) -> list[str]:
     """Return the accepted Host headers: on a loopback address, not those of other sites' pages."""
-    if spec.host not in _LOOPBACK:
+    if spec.host != "localhost" and not is_loopback(spec.host):
         return ["*"]
-    return sorted({*_LOOPBACK, "[::1]", *spec.access.hosts})
+    return sorted({spec.host, *_LOOPBACK, "[::1]", *spec.access.hosts})
 
 
 def _protocol(protocol: str) -> list[Json]:

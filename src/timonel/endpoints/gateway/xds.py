@@ -73,7 +73,7 @@ def files(routes: Sequence[Route], places: Places) -> dict[str, Json]:
     services = [
         (service_name(route.spec.name, version), route, version)
         for route in routes
-        for version in sorted({*route.traffic.versions, *route.ready})
+        for version in route.versions
     ]
     clusters = [activator_cluster(places)]
     content: dict[str, Json] = {}

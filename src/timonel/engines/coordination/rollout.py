@@ -18,7 +18,6 @@ from timonel.processes.backoff import backoff_s
 SURGE = 1
 """Processes beyond the requested number of replicas during a replacement."""
 BACKOFF_S = 1.0
-BACKOFF_MAX_S = 60.0
 RESET_AFTER_S = 60.0
 """Time in the state ready after which earlier failures do not count for the backoff."""
 FAILURES = 3
@@ -127,7 +126,7 @@ def launched(
     )
 
 
-def ended(replica: Replica, reason: str, now: float) -> Replica | None:
+def ended(replica: Replica, spec: ServiceSpec, reason: str, now: float) -> Replica | None:
     """Return a replica whose process has ended; None if it was stopped on request."""
     if replica.state == "stopping":
         return None
@@ -140,7 +139,7 @@ def ended(replica: Replica, reason: str, now: float) -> Replica | None:
             "in_a_row": in_a_row,
             "message": reason,
             "since": now,
-            "due_at": now + backoff_s(in_a_row, BACKOFF_S, BACKOFF_MAX_S),
+            "due_at": now + backoff_s(in_a_row, BACKOFF_S, spec.restart_delay_s),
         }
     )
 
@@ -171,7 +170,9 @@ def stopping(replica: Replica, spec: ServiceSpec, now: float) -> Replica | None:
 
 def adopted(replica: Replica, spec: ServiceSpec, now: float) -> Replica:
     """Return a replica of an earlier supervisor, whose clock may have been ahead."""
-    latest = now + max(BACKOFF_MAX_S, spec.start_timeout_s, spec.stop_delay_s + spec.stop_grace_s)
+    latest = now + max(
+        spec.restart_delay_s, spec.start_timeout_s, spec.stop_delay_s + spec.stop_grace_s
+    )
     if replica.due_at is None or replica.due_at <= latest:
         return replica
     return replica.model_copy(update={"due_at": latest})

@@ -104,7 +104,7 @@ def is_host_allowed(host: bytes, hosts: frozenset[str] | None) -> bool:
     if hosts is None or not host:
         return True
     name = _name(host.decode("latin-1").lower()).removesuffix(".")
-    return name in hosts or name == "localhost" or name.endswith(".localhost") or _is_loopback(name)
+    return name in hosts or name == "localhost" or name.endswith(".localhost") or is_loopback(name)
 
 
 def _name(authority: str) -> str:
@@ -114,7 +114,8 @@ def _name(authority: str) -> str:
     return authority.partition(":")[0]
 
 
-def _is_loopback(name: str) -> bool:
+def is_loopback(name: str) -> bool:
+    """Return whether a text is an address of this machine alone, such as ``127.0.0.2``."""
     try:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:

@@ -122,7 +122,7 @@ def test_an_endpoint_is_shown() -> None:
         ({"at": NOW - 20}, False, "bad", "Stale"),
         ({"at": NOW - 20}, False, "bad", "The control plane has not published a status since"),
         ({"at": 0.0, "routed": 0, "versions": {}}, False, "warn", "has not published a status yet"),
-        ({"rejected": "in use"}, False, "good", "The gateway does not listen"),
+        ({"rejected": "in use"}, False, "bad", "The gateway does not listen"),
     ],
 )
 def test_states(status: dict[str, Any], is_deleted: bool, kind: str, words: str) -> None:

@@ -46,7 +46,7 @@ from timonel.serving.auth.origin_check import is_host_allowed
 from timonel.serving.console.page.responses import HTML, Response, fresh, static_files
 from timonel.tracking.redaction import redact_text
 
-Loads = Callable[[float], Mapping[str, Mapping[int, Load | None]]]
+Loads = Callable[[], Mapping[str, Mapping[int, Load | None]]]
 
 _T = TypeVar("_T")
 _SHARED: Final = ("page.css", "charts.js", "dom.js", "icon.svg")
@@ -69,7 +69,7 @@ class Console:
 
     Args:
         endpoints: Folder of the endpoints.
-        loads: Return the recent load by endpoint and version at a time.
+        loads: Return the recent load by endpoint and version.
         clock: Seconds since the epoch.
     """
 
@@ -93,7 +93,7 @@ class Console:
         while True:
             now = self._clock()
             try:
-                await self._run(self.take, now, self._loads(now))
+                await self._run(self.take, now, self._loads())
             except Exception:
                 # Traffic must not depend on pages.
                 logger.exception("cannot record the history of endpoints")

@@ -296,7 +296,7 @@ class Supervisor:
 
     def _end(self, name: str, reason: str) -> None:
         """Record the end of a replica's process; remove the replica if it was to stop."""
-        replica = rollout.ended(self._replica(name), reason, self._now())
+        replica = rollout.ended(self._replica(name), self._spec_of(name), reason, self._now())
         self._set(name, replica)
         if replica is None:
             self._folder.remove_replica(name)
