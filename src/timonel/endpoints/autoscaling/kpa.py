@@ -1,6 +1,6 @@
 """The algorithm of Knative's Pod Autoscaler: by concurrency or requests per second.
 
-`step` computes a number of replicas from two averages of the load, then `_to_zero` guards the way
+`step` computes a number of replicas from two averages of the load, then `_to_zero` delays scaling
 to zero. Both follow knative/serving: pkg/autoscaler/scaling and pkg/reconciler/autoscaling/kpa.
 """
 
@@ -19,7 +19,7 @@ _DEADLINE_BUFFER_S = 10.0
 
 @dataclass(frozen=True)
 class Load:
-    """What one step sees.
+    """Input of one step.
 
     Args:
         stable: Load of all replicas, averaged over the window; None without any data.
@@ -27,7 +27,7 @@ class Load:
         ready: Ready replicas.
         replicas: Replicas requested at present.
         reachable: Whether the endpoint has traffic at all; an old revision has none.
-        activator_in_path: The activator was seen to receive the requests.
+        activator_in_path: Whether the activator receives the requests.
     """
 
     stable: float | None
@@ -44,12 +44,12 @@ class KpaState:
 
     Args:
         panic_at: When the load last exceeded the panic threshold; None outside of panic.
-        panic_replicas: Largest number of replicas of this panic.
+        panic_replicas: Largest number of replicas during this panic.
         delayed: Times and numbers of replicas within the scale-down delay, numbers decreasing.
         activity: Whether the endpoint serves, waits for its first replica, or goes to zero.
-        activity_since: When this activity began.
-        in_path_since: Since when the activator receives the requests.
-        initialized: The initial number of replicas was ready once.
+        activity_since: Start of this activity.
+        in_path_since: Time from which the activator receives the requests.
+        initialized: Whether the initial number of replicas has been ready.
     """
 
     panic_at: float | None = None
@@ -64,8 +64,8 @@ class KpaState:
     def begin(cls, now: float, policy: ScalingPolicy, ready: int = 0) -> KpaState:
         """Return the state of an autoscaler without history.
 
-        With more than one replica it begins in panic, so that none stops before the averages
-        mean something.
+        With more than one replica it begins in panic mode, so that none stops before enough load
+        was measured.
         """
         panic_at = now if ready > 1 else None
         activity: Activity = "activating" if policy.initial_replicas or ready else "inactive"
@@ -81,8 +81,8 @@ def step(
         now: Unix time, in seconds.
         load: Averages of the load and counts of replicas.
         state: State of the previous step.
-        policy: Its algorithm is ``kpa``.
-        forecast: Number of replicas that the forecast needs; it only ever adds to the others.
+        policy: Policy with the algorithm ``kpa``.
+        forecast: Smallest number of replicas by the forecast.
     """
     state = _not_after(now, state)
     want, reason = None, "no measurements yet"
@@ -131,7 +131,7 @@ def _not_after(now: float, state: KpaState) -> KpaState:
 def _by_load(
     now: float, stable: float, panic: float, load: Load, state: KpaState, policy: ScalingPolicy
 ) -> tuple[int, str, KpaState]:
-    """Return the replicas that the load needs, why, and the state."""
+    """Return the number of replicas for the load, its reason, and the new state."""
     ready, target = max(1, load.ready), policy.load_per_replica
     most = math.ceil(policy.max_scale_up_rate * ready)
     least = math.floor(ready / policy.max_scale_down_rate) if load.reachable else 0
@@ -171,14 +171,14 @@ def _with_panic(now: float, pressure: float, state: KpaState, policy: ScalingPol
 def _delayed(
     now: float, want: int, kept: tuple[tuple[float, int], ...], delay_s: float
 ) -> tuple[tuple[float, int], ...]:
-    """Return candidates for the largest number within the delay, decreasing."""
+    """Return candidates for the maximum within the delay, in decreasing order."""
     oldest = math.floor(now / KPA_TICK_S) - math.ceil(delay_s / KPA_TICK_S)
     valid = ((at, n) for at, n in kept if n > want and math.floor(at / KPA_TICK_S) > oldest)
     return (*valid, (now, want))
 
 
 def _excess_burst(load: Load, policy: ScalingPolicy) -> int:
-    """Return the spare capacity beyond the burst to absorb."""
+    """Return the spare capacity beyond the target burst capacity."""
     if policy.target_burst_capacity <= 0:
         return -1 if policy.target_burst_capacity < 0 else 0
     free = load.ready * policy.capacity - (load.panic or 0.0)
@@ -188,7 +188,7 @@ def _excess_burst(load: Load, policy: ScalingPolicy) -> int:
 def _to_zero(
     now: float, want: int, load: Load, state: KpaState, policy: ScalingPolicy
 ) -> tuple[int | None, int, str]:
-    """Guard the way to zero, if no replica is needed.
+    """Delay scaling to zero if no replica is needed.
 
     Returns:
         The number of replicas needed, None if unknown; the number to set; a reason.
@@ -212,7 +212,7 @@ def _to_zero(
 def _wait_for_zero(
     now: float, inactive_s: float, load: Load, state: KpaState, policy: ScalingPolicy
 ) -> str:
-    """Return why an inactive endpoint's last replica must not stop yet."""
+    """Return why the last replica of an inactive endpoint must keep running."""
     if not load.activator_in_path and policy.target_burst_capacity != -1:
         return "waits for the activator"
     if inactive_s < policy.retention_s:
