@@ -47,9 +47,10 @@ def divided(
     identical = catalogue.find_identical(cast("Source", Exact()))
     assignment = assign(catalogue, fractions, by_label=True)
     splits: dict[Split, list[Entry]] = {split: [] for split in SPLITS}
-    for stored in catalogue.records():
-        splits[stored.split].append(stored.entry)
-    assert {split: len(found) for split, found in splits.items()} == catalogue.counts()
+    for found in catalogue.records():
+        assert found.split is not None
+        splits[found.split].append(found)
+    assert {split: len(each) for split, each in splits.items()} == catalogue.counts()
     catalogue.close()
     return splits, assignment, identical
 
@@ -197,8 +198,6 @@ def test_labels_are_numbers_for_a_regression(database: Path) -> None:
     catalogue.find_identical(cast("Source", Exact()))
     assign(catalogue, None, by_label=False)
     assert all(catalogue.counts().values())
-    assert sorted(stored.entry.label for stored in catalogue.records()) == [
-        i / 7 for i in range(20)
-    ]
+    assert sorted(found.label for found in catalogue.records()) == [i / 7 for i in range(20)]
     assert sum(catalogue.sizes().values()) == 200
     catalogue.close()

@@ -44,14 +44,6 @@ WHERE r.assigned IS NOT h.assigned GROUP BY r.key ORDER BY r.key
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """Record of a split: what a runner needs to read it."""
-
-    split: Split
-    entry: Entry
-
-
 @dataclass(frozen=True)
 class Identical:
     """Groups of identical records.
@@ -126,13 +118,11 @@ class Catalogue:
 
     def counts(self) -> dict[Split, int]:
         """Return the number of records of each split."""
-        rows = dict(self._db.execute("SELECT split, COUNT(*) FROM records GROUP BY split"))
-        return {split: rows.get(index, 0) for index, split in enumerate(SPLITS)}
+        return self._of_splits("COUNT(*)")
 
     def sizes(self) -> dict[Split, int]:
         """Return the bytes of each split."""
-        rows = dict(self._db.execute("SELECT split, SUM(size) FROM records GROUP BY split"))
-        return {split: rows.get(index, 0) for index, split in enumerate(SPLITS)}
+        return self._of_splits("SUM(size)")
 
     def find_identical(self, source: Source) -> Identical:
         """Find identical records; only records of the same group are read."""
@@ -252,14 +242,13 @@ class Catalogue:
         ).fetchone()
         return None if row is None else (str(row[0]), row[1], SPLITS[row[2]])
 
-    def records(self) -> Iterator[Stored]:
-        """Yield all records, split by split, in the order of the split."""
+    def records(self) -> Iterator[Entry]:
+        """Yield all records with their splits, split by split, in the order of the split."""
         rows = self._db.execute(
             "SELECT split, key, label, size, ref, modified FROM records ORDER BY split, rank, key"
         )
         for split, key, label, size, ref, modified in rows:
-            entry = Entry(key, label, size, json.loads(ref), modified=modified)
-            yield Stored(SPLITS[split], entry)
+            yield Entry(key, label, size, json.loads(ref), SPLITS[split], modified=modified)
 
     def digest_files(self, lines: Iterable[tuple[str, str]]) -> str:
         """Return the digest of lines, in the order of their keys."""
@@ -287,6 +276,11 @@ class Catalogue:
             None,
             None,
         )
+
+    def _of_splits(self, value: str) -> dict[Split, int]:
+        query = f"SELECT split, {value} FROM records GROUP BY split"  # noqa: S608 - no input
+        rows = dict(self._db.execute(query))
+        return {split: rows.get(index, 0) for index, split in enumerate(SPLITS)}
 
     def _one(self, query: str) -> Any:
         return self._db.execute(query).fetchone()[0]

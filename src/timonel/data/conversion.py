@@ -29,7 +29,7 @@ from timonel.data.manifest import Manifest
 from timonel.data.rejected import DEFAULT_LIMIT, check_limit, check_rejected, write_rejected
 from timonel.data.runners import Report, Runner, choose_runner
 from timonel.data.schema import Compression, Task, check_compression, parse_column_type
-from timonel.data.shards import Job, fill, plan_shards
+from timonel.data.shards import Job, plan_shards
 from timonel.data.sources import Description, Scan, Source, SourceOptions, choose_source
 from timonel.data.splits import Fractions, check_fractions
 from timonel.data.summary import warnings_of
@@ -211,7 +211,6 @@ def _plan(request: _Request, scan: Scan, catalogue: Catalogue, journal: Journal)
         shards=request.shards,
         compression=request.compression,
     )
-    entries = (stored.entry for stored in catalogue.records())
     settings = {
         "labels": labels,
         "source": str(request.source.location.resolve()),
@@ -219,7 +218,8 @@ def _plan(request: _Request, scan: Scan, catalogue: Catalogue, journal: Journal)
         "options": request.source.options.model_dump(mode="json"),
         "timonel": __version__,
     }
-    journal.begin(plan_digest(journal.write_plan(fill(shards, entries)), settings))
+    records = journal.write_plan(shards, catalogue.records())
+    journal.begin(plan_digest(records, settings))
     return Planned(
         request.source,
         scan,

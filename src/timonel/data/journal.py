@@ -17,6 +17,7 @@ The outcomes belong to one plan: if the plan's digest changes, they are removed.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -90,8 +91,8 @@ class Journal:
         self._finished.mkdir(exist_ok=True)
         write_document(self.root / "conversion.json", _KIND, {"plan": digest})
 
-    def write_plan(self, shards: Iterable[tuple[ShardPlan, Iterable[Entry]]]) -> str:
-        """Write the records of each shard and return their digest.
+    def write_plan(self, plans: Iterable[ShardPlan], entries: Iterator[Entry]) -> str:
+        """Write the records of each shard, taken from all entries; return their digest.
 
         Raises:
             InputError: The folder cannot be written.
@@ -100,10 +101,10 @@ class Journal:
         sha = hashlib.sha256()
         try:
             self._plan.mkdir()
-            for plan, entries in shards:
+            for plan in plans:
                 sha.update(f"{plan.name}\n".encode())
                 with (self._plan / plan.name).open("wb") as file:
-                    for entry in entries:
+                    for entry in itertools.islice(entries, plan.records):
                         line = _line(entry)
                         sha.update(line)
                         file.write(line)

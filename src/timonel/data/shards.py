@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from timonel.data.examples import encode_example
@@ -91,14 +91,6 @@ def plan_shards(
             for index, (start, end) in enumerate(itertools.pairwise(cuts))
         )
     return result
-
-
-def fill(
-    plans: Sequence[ShardPlan], entries: Iterator[Entry]
-) -> Iterator[tuple[ShardPlan, Iterable[Entry]]]:
-    """Yield each plan with its entries, from all entries in order."""
-    for plan in plans:
-        yield plan, itertools.islice(entries, plan.records)
 
 
 def read_one(source: Source, entry: Entry) -> ReadRecord:
