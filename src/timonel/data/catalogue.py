@@ -250,12 +250,19 @@ class Catalogue:
         for split, key, label, size, ref, modified in rows:
             yield Entry(key, label, size, json.loads(ref), SPLITS[split], modified=modified)
 
-    def digest_files(self, lines: Iterable[tuple[str, str]]) -> str:
-        """Return the digest of lines, in the order of their keys."""
+    def add_files(self, files: Iterable[tuple[str, str]]) -> None:
+        """Store key and line of raw files, for their digest.
+
+        Raises:
+            InputError: The database cannot be written.
+        """
         with _one_line(self._path):
             self._db.execute("BEGIN")
-            self._db.executemany("INSERT OR REPLACE INTO files VALUES (?, ?)", lines)
+            self._db.executemany("INSERT OR REPLACE INTO files VALUES (?, ?)", files)
             self._db.execute("COMMIT")
+
+    def digest_files(self) -> str:
+        """Return the digest of the lines of all files, in the order of their keys."""
         return digest_lines(
             line for (line,) in self._db.execute("SELECT line FROM files ORDER BY key")
         )

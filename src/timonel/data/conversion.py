@@ -22,7 +22,7 @@ from timonel._version import __version__
 from timonel.data.assignment import assign
 from timonel.data.catalogue import Catalogue
 from timonel.data.dataset import Dataset
-from timonel.data.description import Planned, all_rejected, finish
+from timonel.data.description import Planned, finish
 from timonel.data.destination import check_destination, check_overlap, check_paths, unfinished
 from timonel.data.journal import Journal, ShardOutcome, plan_digest
 from timonel.data.manifest import Manifest
@@ -273,14 +273,12 @@ class _Progress(Report):
 
     def __init__(self, request: _Request, scan: Scan, found: int, journal: Journal) -> None:
         self._request = request
-        self._scan = scan
         self._journal = journal
         self._found = found
         self._done = 0
         self._next = 0.0
-        self._rejected = len(scan.rejected)
-        self._first = scan.rejected[0] if scan.rejected else None
-        self._outcomes: list[str] = []
+        self._total = found + len(scan.rejected)
+        self._rejected = list(scan.rejected)
         self._lock = threading.Lock()
 
     def tick(self, records: int = 1) -> None:
@@ -293,22 +291,15 @@ class _Progress(Report):
 
     def finished(self, outcome: ShardOutcome) -> None:
         with self._lock:
-            self._outcomes.append(outcome.shard.name)
-            self._rejected += len(outcome.rejected)
-            if outcome.rejected and self._first is None:
-                self._first = (outcome.rejected[0].key, outcome.rejected[0].reason)
+            self._rejected += [(each.key, each.reason) for each in outcome.rejected]
             self.check()
 
     def check(self) -> None:
         """Fail if too many records were rejected, and list them in the journal."""
-        if self._first is None:
-            return
-        total = self._found + len(self._scan.rejected)
         try:
-            check_rejected(self._rejected, total, self._request.max_rejected, self._first)
+            check_rejected(self._rejected, self._total, self._request.max_rejected)
         except DataError:
-            rejected = all_rejected(self._scan, self._outcomes, self._journal)
-            write_rejected(self._journal.rejected, rejected)
+            write_rejected(self._journal.rejected, self._rejected)
             raise
 
     def end(self) -> None:

@@ -9,7 +9,8 @@ ends in the uncompressed member. Numbers are little-endian uint64.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,8 @@ INDEX_NAME = "records.index"
 _NUMBER_BYTES = 8
 
 
-def write_index(folder: Path, parts: Iterable[Path]) -> Sidecar:
-    """Join the indexes of shards, in order, to that of their dataset.
+def write_index(folder: Path, parts: Iterable[Sequence[int]]) -> Sidecar:
+    """Write the index of a dataset from those of its shards, in order.
 
     Raises:
         OSError: The file cannot be written.
@@ -35,7 +36,7 @@ def write_index(folder: Path, parts: Iterable[Path]) -> Sidecar:
     sha, size = hashlib.sha256(), 0
     with (folder / INDEX_NAME).open("wb") as file:
         for part in parts:
-            content = part.read_bytes()
+            content = struct.pack(f"<{len(part)}Q", *part)
             sha.update(content)
             size += file.write(content)
     return Sidecar(name=INDEX_NAME, bytes=size, digest=f"sha256:{sha.hexdigest()}")
