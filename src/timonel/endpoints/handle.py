@@ -137,7 +137,7 @@ class Endpoint:
         Raises:
             SpecError: A value is invalid.
             NotFoundError: A version does not exist.
-            EngineError: Another command changed the endpoint meanwhile.
+            EngineError: Another command changed the endpoint at the same time.
         """
         before = self.spec.traffic.model_dump()
         if plain:

@@ -73,8 +73,8 @@ def step(
     """
     least = max(1, policy.min_replicas)
     if not replicas:
-        wanted = policy.clamp(max(least, policy.initial_replicas))
-        return _decided(now, 0, wanted, "starts", state, policy)
+        desired = policy.clamp(max(least, policy.initial_replicas))
+        return _decided(now, 0, desired, "starts", state, policy)
     bounded = policy.clamp(replicas, least)
     if bounded != replicas:
         return _decided(now, replicas, bounded, "the policy's bounds have changed", state, policy)
@@ -136,27 +136,27 @@ def proposal(
     again = _ratio(assumed, target, is_percent)
     if again is None or abs(1 - again) <= tolerance or (ratio < 1) != (again < 1):
         return replicas
-    wanted = math.ceil(again * sum(s.count for _, s in assumed))
+    desired = math.ceil(again * sum(s.count for _, s in assumed))
     # Assumed measurements must not reverse the direction.
-    return replicas if (wanted > replicas) == (again < 1) else wanted
+    return replicas if (desired > replicas) == (again < 1) else desired
 
 
 def stabilize(
-    now: float, replicas: int, wanted: int, state: HpaState, policy: ScalingPolicy
+    now: float, replicas: int, desired: int, state: HpaState, policy: ScalingPolicy
 ) -> tuple[int, HpaState]:
     """Return the most conservative proposal in the stabilization windows, and the new state."""
     up_s = policy.behavior.scale_up.stabilization_window_seconds
     down_s = policy.behavior.scale_down.stabilization_window_seconds
-    lowest = min([wanted, *(n for _, n in _recent(state.proposals, now, up_s))])
-    highest = max([wanted, *(n for _, n in _recent(state.proposals, now, down_s))])
+    lowest = min([desired, *(n for _, n in _recent(state.proposals, now, up_s))])
+    highest = max([desired, *(n for _, n in _recent(state.proposals, now, down_s))])
     kept = _recent(state.proposals, now, max(up_s, down_s))
     stable = min(max(replicas, lowest), highest)
-    return stable, replace(state, proposals=(*kept, (now, wanted)))
+    return stable, replace(state, proposals=(*kept, (now, desired)))
 
 
-def limit(now: float, replicas: int, wanted: int, state: HpaState, policy: ScalingPolicy) -> int:
+def limit(now: float, replicas: int, desired: int, state: HpaState, policy: ScalingPolicy) -> int:
     """Return the number within the policy's bounds and speed limits."""
-    bounded = policy.clamp(wanted, max(1, policy.min_replicas))
+    bounded = policy.clamp(desired, max(1, policy.min_replicas))
     if bounded > replicas:
         most = _speed_limit(now, replicas, state, policy.behavior.scale_up, 1)
         return min(bounded, max(most, replicas))
@@ -194,15 +194,15 @@ def _by_metrics(
     found: dict[str, int] = {}
     failed = []
     for metric, target, is_percent in targets:
-        wanted = proposal(
+        desired = proposal(
             now, replicas, samples.get(metric, ()), target,
             tolerance=policy.tolerance, is_percent=is_percent and metric in RESOURCES,
             is_cpu=metric == "cpu",
         )  # fmt: skip
-        if wanted is None:
+        if desired is None:
             failed.append(metric)
         else:
-            found[metric] = max(wanted, found.get(metric, 0))
+            found[metric] = max(desired, found.get(metric, 0))
     if not found:
         return None, f"no measurements of {', '.join(failed)}"
     metric = max(found, key=lambda name: found[name])

@@ -85,25 +85,25 @@ def step(
         forecast: Smallest number of replicas by the forecast.
     """
     state = _not_after(now, state)
-    want, reason = None, "no measurements yet"
+    desired, reason = None, "no measurements yet"
     if load.stable is not None and load.panic is not None:
-        want, reason, state = _by_load(now, load.stable, load.panic, load, state, policy)
+        desired, reason, state = _by_load(now, load.stable, load.panic, load, state, policy)
     least = policy.min_replicas if load.reachable else 0
     if not state.initialized and not _is_overdue(now, state, policy):
         least = max(least, policy.initial_replicas)
-    if want is None:
+    if desired is None:
         applied = policy.clamp(load.replicas, least) if not state.initialized else load.replicas
     else:
-        if forecast > want:
-            want, reason = forecast, f"forecast needs {forecast}; {reason}"
-        bounded = policy.clamp(want, least)
-        if bounded != want:
+        if forecast > desired:
+            desired, reason = forecast, f"forecast needs {forecast}; {reason}"
+        bounded = policy.clamp(desired, least)
+        if bounded != desired:
             reason = f"{reason}; the policy's bound is {bounded}"
-        want, applied, why = _to_zero(now, bounded, load, state, policy)
+        desired, applied, why = _to_zero(now, bounded, load, state, policy)
         reason = f"{reason}; {why}" if why else reason
-    state = _with_activity(now, want, load, state, policy)
+    state = _with_activity(now, desired, load, state, policy)
     excess = _excess_burst(load, policy)
-    via = want == 0 or excess < 0 or (want is None and state.activity == "inactive")
+    via = desired == 0 or excess < 0 or (desired is None and state.activity == "inactive")
     in_path = via and (load.activator_in_path or policy.target_burst_capacity == -1)
     since = (now if state.in_path_since is None else state.in_path_since) if in_path else None
     if since != state.in_path_since:
@@ -142,20 +142,22 @@ def _by_load(
         return max(bounded, policy.activation_replicas) if replicas else bounded
 
     state = _with_panic(now, by_panic / ready, state, policy)
-    want = limited(by_stable)
-    reason = f"{policy.metric} {stable:.4g} needs {want} at {target:.4g} each"
-    if by_stable != want:
-        reason = f"{policy.metric} {stable:.4g} needs {by_stable}, limited to {want} in one step"
+    desired = limited(by_stable)
+    reason = f"{policy.metric} {stable:.4g} needs {desired} at {target:.4g} each"
+    if by_stable != desired:
+        reason = f"{policy.metric} {stable:.4g} needs {by_stable}, limited to {desired} in one step"
     if state.panic_at is not None:
-        highest = max(want, limited(by_panic), state.panic_replicas)
+        highest = max(desired, limited(by_panic), state.panic_replicas)
         state = replace(state, panic_replicas=highest)
-        want = highest
-        reason = f"panic: {policy.metric} {panic:.4g} in {policy.panic_window_s:.4g}s, holds {want}"
+        desired = highest
+        reason = (
+            f"panic: {policy.metric} {panic:.4g} in {policy.panic_window_s:.4g}s, holds {desired}"
+        )
     if not policy.scale_down_delay_s or not load.reachable:
-        return want, reason, replace(state, delayed=()) if state.delayed else state
-    state = replace(state, delayed=_delayed(now, want, state.delayed, policy.scale_down_delay_s))
+        return desired, reason, replace(state, delayed=()) if state.delayed else state
+    state = replace(state, delayed=_delayed(now, desired, state.delayed, policy.scale_down_delay_s))
     held = state.delayed[0][1]
-    if held > want:
+    if held > desired:
         reason = f"{reason}; {held} are held for the scale-down delay"
     return held, reason, state
 
@@ -169,12 +171,12 @@ def _with_panic(now: float, pressure: float, state: KpaState, policy: ScalingPol
 
 
 def _delayed(
-    now: float, want: int, kept: tuple[tuple[float, int], ...], delay_s: float
+    now: float, desired: int, kept: tuple[tuple[float, int], ...], delay_s: float
 ) -> tuple[tuple[float, int], ...]:
     """Return candidates for the maximum within the delay, in decreasing order."""
     oldest = math.floor(now / KPA_TICK_S) - math.ceil(delay_s / KPA_TICK_S)
-    valid = ((at, n) for at, n in kept if n > want and math.floor(at / KPA_TICK_S) > oldest)
-    return (*valid, (now, want))
+    valid = ((at, n) for at, n in kept if n > desired and math.floor(at / KPA_TICK_S) > oldest)
+    return (*valid, (now, desired))
 
 
 def _excess_burst(load: Load, policy: ScalingPolicy) -> int:
@@ -186,16 +188,16 @@ def _excess_burst(load: Load, policy: ScalingPolicy) -> int:
 
 
 def _to_zero(
-    now: float, want: int, load: Load, state: KpaState, policy: ScalingPolicy
+    now: float, desired: int, load: Load, state: KpaState, policy: ScalingPolicy
 ) -> tuple[int | None, int, str]:
     """Delay scaling to zero if no replica is needed.
 
     Returns:
         The number of replicas needed, None if unknown; the number to set; a reason.
     """
-    if want or not policy.scale_to_zero:
-        kept = max(want, 1)
-        return kept, kept, "" if want else "one remains, as scaling to zero is off"
+    if desired or not policy.scale_to_zero:
+        kept = max(desired, 1)
+        return kept, kept, "" if desired else "one remains, as scaling to zero is off"
     since_s = now - state.activity_since
     if state.activity == "inactive":
         blocked = _wait_for_zero(now, since_s, load, state, policy)
@@ -229,16 +231,16 @@ def _is_overdue(now: float, state: KpaState, policy: ScalingPolicy) -> bool:
 
 
 def _with_activity(
-    now: float, want: int | None, load: Load, state: KpaState, policy: ScalingPolicy
+    now: float, desired: int | None, load: Load, state: KpaState, policy: ScalingPolicy
 ) -> KpaState:
     needed = max(1, policy.min_replicas if load.reachable else 0)
     if not state.initialized:
         needed = max(needed, policy.initial_replicas)
-    initialized = state.initialized or (load.ready >= needed and want != 0)
+    initialized = state.initialized or (load.ready >= needed and desired != 0)
     activity: Activity = state.activity
-    if want == 0:
+    if desired == 0:
         activity, initialized = "inactive", True
-    elif want or state.activity != "inactive":
+    elif desired or state.activity != "inactive":
         activity = "active" if load.ready >= needed else "activating"
     if (activity, initialized) == (state.activity, state.initialized):
         return state
