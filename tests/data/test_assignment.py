@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -114,6 +115,16 @@ def test_a_moved_record_is_reported(database: Path) -> None:
 def many_with(index: int) -> list[Entry]:
     """Return 100 cats and one dog."""
     return [*(entry(i) for i in range(0, 200, 2)), entry(index)]
+
+
+def test_many_labels_of_one_record(database: Path) -> None:
+    entries = [Entry(f"lone {i}", f"label {i}", 1) for i in range(1000)]
+    with pytest.raises(DataError, match="1000 records are too few for a validation split"):
+        divided(database, entries)
+    splits, assignment, _ = divided(database, [*entries, *map(entry, range(300))])
+    assert len({each.label for each in splits["train"]}) == 1002
+    (warning,) = assignment.warnings
+    assert re.match(r"\d+ labels, the first 'label \d+', would have no training", warning)
 
 
 def test_one_record_whose_copies_have_all_labels(database: Path) -> None:

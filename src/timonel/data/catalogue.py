@@ -35,12 +35,15 @@ CREATE TABLE files (key TEXT PRIMARY KEY, line TEXT) WITHOUT ROWID;
 """
 # Copies of a record that the source assigns to a later split; `best` is the first of that split.
 _HELD = """
-SELECT r.key AS key, MIN(h.key) AS best, h.assigned AS held FROM records r
-JOIN records h ON h.digest = r.digest
-JOIN (SELECT digest, MAX(assigned) AS top FROM records WHERE digest IS NOT NULL
-    GROUP BY digest HAVING top NOT NULL) t
-    ON t.digest = h.digest AND h.assigned = t.top
-WHERE r.assigned IS NOT h.assigned GROUP BY r.key ORDER BY r.key
+WITH top AS (
+    SELECT digest, MAX(assigned) AS held FROM records WHERE digest NOT NULL
+    GROUP BY digest HAVING held NOT NULL
+), best AS (
+    SELECT top.digest, held, MIN(key) AS first FROM top
+    JOIN records ON records.digest = top.digest AND assigned = held GROUP BY top.digest
+)
+SELECT key, first, held FROM best JOIN records ON records.digest = best.digest
+WHERE assigned IS NOT held ORDER BY key
 """
 
 
@@ -100,7 +103,12 @@ class Catalogue:
             except sqlite3.IntegrityError as error:
                 raise DataError("the source gives two records the same key") from error
             self._db.execute("COMMIT")
-            self._db.execute("CREATE INDEX units ON records (unit) WHERE is_shared")
+            self._db.execute("CREATE INDEX units ON records (unit)")
+            self._db.execute("CREATE INDEX places ON records (label, place)")
+            self._db.execute(
+                "CREATE TEMP TABLE mixed AS SELECT unit FROM records WHERE is_shared "
+                "GROUP BY unit HAVING COUNT(DISTINCT label) > 1"
+            )
 
     def count(self) -> int:
         """Return the number of records."""
@@ -228,8 +236,7 @@ class Catalogue:
         order = "ASC" if move.target == "train" else "DESC"
         self._db.execute(
             "UPDATE records SET split = ? WHERE unit = (SELECT unit FROM records WHERE "  # noqa: S608 - no input
-            f"{' AND '.join(where)} ORDER BY unit IN (SELECT unit FROM records WHERE is_shared "
-            "GROUP BY unit HAVING COUNT(DISTINCT label) > 1), "
+            f"{' AND '.join(where)} ORDER BY unit IN (SELECT unit FROM mixed), "
             f"place {order}, unit LIMIT 1)",
             (SPLITS.index(move.target), *values),
         )
