@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -47,9 +48,10 @@ def divided(
     identical = catalogue.find_identical(cast("Source", Exact()))
     assignment = assign(catalogue, fractions, by_label=True)
     splits: dict[Split, list[Entry]] = {split: [] for split in SPLITS}
-    for stored in catalogue.records():
-        splits[stored.split].append(stored.entry)
-    assert {split: len(found) for split, found in splits.items()} == catalogue.counts()
+    for found in catalogue.records():
+        assert found.split is not None
+        splits[found.split].append(found)
+    assert {split: len(each) for split, each in splits.items()} == catalogue.counts()
     catalogue.close()
     return splits, assignment, identical
 
@@ -113,6 +115,16 @@ def test_a_moved_record_is_reported(database: Path) -> None:
 def many_with(index: int) -> list[Entry]:
     """Return 100 cats and one dog."""
     return [*(entry(i) for i in range(0, 200, 2)), entry(index)]
+
+
+def test_many_labels_of_one_record(database: Path) -> None:
+    entries = [Entry(f"lone {i}", f"label {i}", 1) for i in range(1000)]
+    with pytest.raises(DataError, match="1000 records are too few for a validation split"):
+        divided(database, entries)
+    splits, assignment, _ = divided(database, [*entries, *map(entry, range(300))])
+    assert len({each.label for each in splits["train"]}) == 1002
+    (warning,) = assignment.warnings
+    assert re.match(r"\d+ labels, the first 'label \d+', would have no training", warning)
 
 
 def test_one_record_whose_copies_have_all_labels(database: Path) -> None:
@@ -197,8 +209,6 @@ def test_labels_are_numbers_for_a_regression(database: Path) -> None:
     catalogue.find_identical(cast("Source", Exact()))
     assign(catalogue, None, by_label=False)
     assert all(catalogue.counts().values())
-    assert sorted(stored.entry.label for stored in catalogue.records()) == [
-        i / 7 for i in range(20)
-    ]
+    assert sorted(found.label for found in catalogue.records()) == [i / 7 for i in range(20)]
     assert sum(catalogue.sizes().values()) == 200
     catalogue.close()

@@ -69,16 +69,16 @@ def division(fractions: Fractions = DEFAULT_FRACTIONS, **labels: tuple[int, int,
 
 
 def test_a_complete_division_needs_no_move() -> None:
-    assert division(cat=(1, 1, 0), dog=(1, 0, 1)).move() is None
-    assert division((0.9, 0.1, 0.0), cat=(1, 1, 0)).move() is None
+    assert division(cat=(1, 1, 0), dog=(1, 0, 1)).moves() == []
+    assert division((0.9, 0.1, 0.0), cat=(1, 1, 0)).moves() == []
 
 
 def test_a_label_without_training_records_gets_some() -> None:
-    assert division(cat=(9, 0, 1), dog=(0, 1, 0)).move() == Move("dog", None, "train")
+    assert division(cat=(9, 0, 1), dog=(0, 1, 0)).moves() == [Move("dog", None, "train")]
 
 
 def test_an_empty_split_gets_records_of_the_label_with_most() -> None:
-    assert division(cat=(3, 1, 0), dog=(5, 1, 0)).move() == Move("dog", "train", "test")
+    assert division(cat=(3, 1, 0), dog=(5, 1, 0)).moves() == [Move("dog", "train", "test")]
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 5)] * 3).filter(any), min_size=1, max_size=9), FRACTIONS)
@@ -89,14 +89,13 @@ def test_moves_end_with_a_complete_division(
         str(i): dict(zip(SPLITS, each, strict=True)) for i, each in enumerate(counts)
     }
     try:
-        for _ in range(len(counts) + 3):
-            move = Division(groups, fractions).move()
-            if move is None:
-                break
-            label = groups[move.label]
-            label[move.origin or ("validation" if label["validation"] else "test")] -= 1
-            label[move.target] += 1
-        assert move is None
+        for _ in range(4):
+            moves = Division(groups, fractions).moves()
+            for move in moves:
+                label = groups[move.label]
+                label[move.origin or ("validation" if label["validation"] else "test")] -= 1
+                label[move.target] += 1
+        assert not moves
     except DataError:
         needed = len(counts) + sum(fraction > 0 for fraction in fractions) - 1
         assert sum(map(sum, counts)) < needed
@@ -108,6 +107,6 @@ def test_moves_end_with_a_complete_division(
 
 def test_fewer_records_than_splits() -> None:
     with pytest.raises(DataError, match="too few records for 3 splits: 2"):
-        division(cat=(1, 0, 0), dog=(1, 0, 0)).move()
+        division(cat=(1, 0, 0), dog=(1, 0, 0)).moves()
     with pytest.raises(DataError, match="4 records are too few for a validation split"):
-        division(a=(1, 0, 0), b=(1, 0, 0), c=(1, 0, 0), d=(1, 0, 0)).move()
+        division(a=(1, 0, 0), b=(1, 0, 0), c=(1, 0, 0), d=(1, 0, 0)).moves()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -23,8 +24,10 @@ from tests.endpoints.harness import (
     write_version,
 )
 from tests.waiting import until
+from timonel.cli.render.endpoints import endpoint_entry
 from timonel.endpoints import Endpoint, list_endpoints
 from timonel.endpoints.control.service import SERVICE
+from timonel.endpoints.folder import EndpointFolder
 from timonel.endpoints.gateway.process import runtime_dir
 from timonel.endpoints.spec import service_name
 from timonel.processes.ports import PortReservation
@@ -157,6 +160,37 @@ def test_requests_are_answered_without_the_gateways_admin_socket(
     assert endpoint.state == "ready"
     endpoints.kill_gateway()  # a new one has a new socket
     until(lambda: list(sockets.glob("admin-*.sock")))
+
+
+def test_a_stopped_control_plane_is_reported(
+    endpoints: Endpoints, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timonel.endpoints.folder.STALE_S", 5.0)
+    until(lambda: endpoint.state == "ready")
+    with stopped(endpoints.supervisor(SERVICE)):  # it would restart the control plane
+        pids = endpoints.kill(SERVICE, signal.SIGSTOP)
+        try:
+            assert pids
+            until(lambda: endpoint.state == "stale")
+            assert versions_of([predict(endpoint)]) == {"1": 1}
+        finally:
+            endpoints.kill(SERVICE, signal.SIGCONT)
+    until(lambda: endpoint.state == "ready")
+
+
+def test_an_unreadable_endpoint_affects_no_other(endpoints: Endpoints, endpoint: Endpoint) -> None:
+    broken = EndpointFolder(endpoints.workspace.endpoints / "broken")
+    (broken.root / "revisions").mkdir(parents=True)
+    (broken.root / "revisions" / "000001.json").write_text("{")
+    try:
+        made = endpoints.deploy("digits/2", name="other")
+        assert versions_of([predict(made)]) == {"2": 1}
+        made.delete()
+        entries = [endpoint_entry(each) for each in list_endpoints(endpoints.workspace)]
+        states = {entry["name"]: entry["state"] for entry in entries}
+        assert states == {"broken": "unreadable", "digits": "ready"}
+    finally:
+        Endpoint(endpoints.workspace, "broken").delete()
 
 
 def test_deleting_an_endpoint_answers_its_held_requests(endpoints: Endpoints) -> None:

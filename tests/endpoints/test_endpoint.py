@@ -78,7 +78,7 @@ def test_another_version_takes_over_without_a_failed_request(
         changed = endpoints.deploy("digits/2")
         until(lambda: "2" in load.versions)
         load.more()
-        assert changed.revision.cause == "deploy digits/2"
+        assert changed.revision.cause == "deploy digits/2: replaces 1=100"
         rolled = changed.rollback()
         changed.wait()
         until(lambda: changed.status.routed == rolled.number)
@@ -432,3 +432,24 @@ def test_names_that_look_like_those_of_parts(endpoints: Endpoints) -> None:
     finally:
         for each in made:
             each.delete()
+
+
+def test_replicas_find_a_model_by_a_relative_path(
+    endpoints: Endpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wine/1").mkdir(parents=True)
+    (tmp_path / "wine/1/saved_model.pb").write_text("1")
+    monkeypatch.chdir(tmp_path)
+    made = endpoints.deploy("./wine", name="wine", min_replicas=1, max_replicas=1)
+    assert made.spec.model == str(tmp_path / "wine")
+    answer = httpx.post(f"{made.url}/v1/models/wine:predict", json={"instances": [2.0]}, timeout=60)
+    assert answer.json() == {"predictions": [2.0]}
+    made.delete()
+
+
+def test_rejected_server_arguments_end_the_wait(endpoints: Endpoints) -> None:
+    wrong = (*SERVER_ARGS, "--max-body", "lots")
+    with pytest.raises(ServingError, match=r"version 1 of wrong does not start: .*lots") as caught:
+        endpoints.deploy("digits/1", name="wrong", server_args=wrong)
+    assert "endpoints delete wrong" in str(caught.value)
+    open_endpoint(endpoints.workspace, "wrong").delete()

@@ -10,8 +10,9 @@ import pytest
 from tests.endpoints.harness import write_version
 from tests.serving.auth.certificates import Authority
 from tests.serving.auth.tokens import elliptic, jwks
-from timonel.endpoints import Endpoint, deploy
-from timonel.errors import SpecError
+from timonel.endpoints import Endpoint, deploy, list_endpoints
+from timonel.endpoints.spec import Traffic
+from timonel.errors import InputError, Interrupted, SpecError
 from timonel.storage import Workspace, find_workspace
 
 
@@ -86,3 +87,71 @@ def test_contradictions_change_nothing(
     with pytest.raises(SpecError, match=message):
         deploy("digits/1", workspace=workspace, wait=False, **options)
     assert Endpoint(workspace, "digits").revision.number == 1
+
+
+def test_without_a_version_an_endpoint_keeps_its_traffic(workspace: Workspace) -> None:
+    write_version(workspace, 2)
+    write_version(workspace, 3)
+    made = deploy("digits/1", workspace=workspace, wait=False)
+    made.split({1: 90, 2: 10}, labels={"canary": 2}, shadow={"version": 3})
+    traffic = made.spec.traffic
+    deploy("digits", workspace=workspace, wait=False, max_replicas=7, timeout_s=10.0)
+    assert made.spec.traffic == traffic
+    assert made.spec.scaling.max_replicas == 7
+    assert made.revision.cause == "deploy digits: with --max, --timeout-s"
+
+
+def test_with_a_version_an_endpoint_gives_it_all_requests(workspace: Workspace) -> None:
+    write_version(workspace, 2)
+    made = deploy("digits/1", workspace=workspace, wait=False)
+    assert made.revision.cause == "deploy digits/1"
+    made.split({1: 90, 2: 10}, labels={"canary": 2}, shadow={"version": 2})
+    deploy("digits/2", workspace=workspace, wait=False, server_args=("--max-body", "1KiB"))
+    assert made.spec.traffic.percent == {2: 100}
+    assert made.spec.traffic.labels == {"canary": 2}
+    assert made.spec.traffic.shadow is None
+    assert made.revision.cause == "deploy digits/2: replaces 1=90 2=10, with server arguments"
+
+
+def test_another_model_starts_with_its_newest_version_and_without_rules(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = deploy("digits/1", workspace=workspace, wait=False)
+    made.split(labels={"canary": 1})
+    (tmp_path / "wine/5").mkdir(parents=True)
+    (tmp_path / "wine/5/saved_model.pb").touch()
+    monkeypatch.chdir(tmp_path)
+    deploy("wine", workspace=workspace, name="digits", wait=False)
+    assert made.spec.model == str(tmp_path / "wine")
+    assert made.spec.traffic == Traffic(percent={5: 100})
+    assert made.revision.cause == "deploy wine: replaces 1=100"
+
+
+def test_an_interrupted_wait_tells_how_to_go_on(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_self: Endpoint, **_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Endpoint, "wait", interrupt)
+    with pytest.raises(Interrupted, match="endpoints delete digits"):
+        deploy("digits/1", workspace=workspace)
+    assert Endpoint(workspace, "digits").revision.number == 1
+
+
+def test_a_full_disk_leaves_no_endpoint(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_path: Path, _content: bytes) -> None:
+        raise InputError("cannot write: No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("timonel.endpoints.folder.create_bytes", fail)
+        with pytest.raises(InputError, match="No space left"):
+            deploy("digits/1", workspace=workspace, wait=False)
+    assert list_endpoints(workspace) == []
+    assert not (workspace.endpoints / "digits").exists()
+    (workspace.endpoints / "killed/revisions").mkdir(parents=True)
+    assert list_endpoints(workspace) == []
+    made = deploy("digits/1", workspace=workspace, wait=False)
+    assert list_endpoints(workspace) == [made]

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 
 from timonel.data.catalogue import Catalogue
 from timonel.data.schema import SPLITS, Split
-from timonel.data.splits import DEFAULT_FRACTIONS, FEW, VALIDATION_FRACTIONS, Fractions
+from timonel.data.splits import DEFAULT_FRACTIONS, FEW, VALIDATION_FRACTIONS, Fractions, Move
 from timonel.errors import DataError
+
+_ROUNDS = 10
+"""Rounds of moves: one for labels, one per split, more for identical records of several labels."""
 
 
 @dataclass(frozen=True)
@@ -64,19 +67,30 @@ def assign(catalogue: Catalogue, fractions: Fractions | None, *, by_label: bool)
 
 def _complete(catalogue: Catalogue, fractions: Fractions, *, by_label: bool) -> list[str]:
     """Move records until no split is empty and train has every label."""
-    warnings: dict[str, None] = {}
-    division = catalogue.division(fractions, by_label=by_label)
-    for _ in range(2 * len(division.groups) + len(SPLITS)):
-        move = division.move()
-        if move is None:
-            return list(warnings)
-        catalogue.move(move)
-        warnings[str(move)] = None
-        division = catalogue.division(fractions, by_label=by_label)
+    made: list[Move] = []
+    for _ in range(_ROUNDS):
+        moves = catalogue.division(fractions, by_label=by_label).moves()
+        if not moves:
+            return _warnings(made)
+        for move in moves:
+            catalogue.move(move)
+        made += moves
     raise DataError(
         "too few records for the splits: identical ones have several labels",
         hint="correct the labels, or use fewer splits with --splits",
     )
+
+
+def _warnings(moves: Sequence[Move]) -> list[str]:
+    labels = sorted({str(move.label) for move in moves if move.origin is None})
+    splits = sorted({move.target for move in moves if move.origin is not None})
+    lines = [f"the {split} split would be empty: records were moved to it" for split in splits]
+    if labels:
+        what = f"label {labels[0]!r}"
+        if len(labels) > 1:
+            what = f"{len(labels):,} labels, the first {labels[0]!r},"
+        lines.append(f"{what} would have no training records: some were moved to train")
+    return lines
 
 
 def _check(catalogue: Catalogue, *, by_label: bool) -> None:

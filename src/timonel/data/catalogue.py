@@ -35,21 +35,16 @@ CREATE TABLE files (key TEXT PRIMARY KEY, line TEXT) WITHOUT ROWID;
 """
 # Copies of a record that the source assigns to a later split; `best` is the first of that split.
 _HELD = """
-SELECT r.key AS key, MIN(h.key) AS best, h.assigned AS held FROM records r
-JOIN records h ON h.digest = r.digest
-JOIN (SELECT digest, MAX(assigned) AS top FROM records WHERE digest IS NOT NULL
-    GROUP BY digest HAVING top NOT NULL) t
-    ON t.digest = h.digest AND h.assigned = t.top
-WHERE r.assigned IS NOT h.assigned GROUP BY r.key ORDER BY r.key
+WITH top AS (
+    SELECT digest, MAX(assigned) AS held FROM records WHERE digest NOT NULL
+    GROUP BY digest HAVING held NOT NULL
+), best AS (
+    SELECT top.digest, held, MIN(key) AS first FROM top
+    JOIN records ON records.digest = top.digest AND assigned = held GROUP BY top.digest
+)
+SELECT key, first, held FROM best JOIN records ON records.digest = best.digest
+WHERE assigned IS NOT held ORDER BY key
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """Record of a split: what a runner needs to read it."""
-
-    split: Split
-    entry: Entry
 
 
 @dataclass(frozen=True)
@@ -108,7 +103,12 @@ class Catalogue:
             except sqlite3.IntegrityError as error:
                 raise DataError("the source gives two records the same key") from error
             self._db.execute("COMMIT")
-            self._db.execute("CREATE INDEX units ON records (unit) WHERE is_shared")
+            self._db.execute("CREATE INDEX units ON records (unit)")
+            self._db.execute("CREATE INDEX places ON records (label, place)")
+            self._db.execute(
+                "CREATE TEMP TABLE mixed AS SELECT unit FROM records WHERE is_shared "
+                "GROUP BY unit HAVING COUNT(DISTINCT label) > 1"
+            )
 
     def count(self) -> int:
         """Return the number of records."""
@@ -126,13 +126,11 @@ class Catalogue:
 
     def counts(self) -> dict[Split, int]:
         """Return the number of records of each split."""
-        rows = dict(self._db.execute("SELECT split, COUNT(*) FROM records GROUP BY split"))
-        return {split: rows.get(index, 0) for index, split in enumerate(SPLITS)}
+        return self._of_splits("COUNT(*)")
 
     def sizes(self) -> dict[Split, int]:
         """Return the bytes of each split."""
-        rows = dict(self._db.execute("SELECT split, SUM(size) FROM records GROUP BY split"))
-        return {split: rows.get(index, 0) for index, split in enumerate(SPLITS)}
+        return self._of_splits("SUM(size)")
 
     def find_identical(self, source: Source) -> Identical:
         """Find identical records; only records of the same group are read."""
@@ -238,8 +236,7 @@ class Catalogue:
         order = "ASC" if move.target == "train" else "DESC"
         self._db.execute(
             "UPDATE records SET split = ? WHERE unit = (SELECT unit FROM records WHERE "  # noqa: S608 - no input
-            f"{' AND '.join(where)} ORDER BY unit IN (SELECT unit FROM records WHERE is_shared "
-            "GROUP BY unit HAVING COUNT(DISTINCT label) > 1), "
+            f"{' AND '.join(where)} ORDER BY unit IN (SELECT unit FROM mixed), "
             f"place {order}, unit LIMIT 1)",
             (SPLITS.index(move.target), *values),
         )
@@ -252,21 +249,27 @@ class Catalogue:
         ).fetchone()
         return None if row is None else (str(row[0]), row[1], SPLITS[row[2]])
 
-    def records(self) -> Iterator[Stored]:
-        """Yield all records, split by split, in the order of the split."""
+    def records(self) -> Iterator[Entry]:
+        """Yield all records with their splits, split by split, in the order of the split."""
         rows = self._db.execute(
             "SELECT split, key, label, size, ref, modified FROM records ORDER BY split, rank, key"
         )
         for split, key, label, size, ref, modified in rows:
-            entry = Entry(key, label, size, json.loads(ref), modified=modified)
-            yield Stored(SPLITS[split], entry)
+            yield Entry(key, label, size, json.loads(ref), SPLITS[split], modified=modified)
 
-    def digest_files(self, lines: Iterable[tuple[str, str]]) -> str:
-        """Return the digest of lines, in the order of their keys."""
+    def add_files(self, files: Iterable[tuple[str, str]]) -> None:
+        """Store key and line of raw files, for their digest.
+
+        Raises:
+            InputError: The database cannot be written.
+        """
         with _one_line(self._path):
             self._db.execute("BEGIN")
-            self._db.executemany("INSERT OR REPLACE INTO files VALUES (?, ?)", lines)
+            self._db.executemany("INSERT OR REPLACE INTO files VALUES (?, ?)", files)
             self._db.execute("COMMIT")
+
+    def digest_files(self) -> str:
+        """Return the digest of the lines of all files, in the order of their keys."""
         return digest_lines(
             line for (line,) in self._db.execute("SELECT line FROM files ORDER BY key")
         )
@@ -287,6 +290,11 @@ class Catalogue:
             None,
             None,
         )
+
+    def _of_splits(self, value: str) -> dict[Split, int]:
+        query = f"SELECT split, {value} FROM records GROUP BY split"  # noqa: S608 - no input
+        rows = dict(self._db.execute(query))
+        return {split: rows.get(index, 0) for index, split in enumerate(SPLITS)}
 
     def _one(self, query: str) -> Any:
         return self._db.execute(query).fetchone()[0]

@@ -22,14 +22,14 @@ from timonel._version import __version__
 from timonel.data.assignment import assign
 from timonel.data.catalogue import Catalogue
 from timonel.data.dataset import Dataset
-from timonel.data.description import Planned, all_rejected, finish
+from timonel.data.description import Planned, finish
 from timonel.data.destination import check_destination, check_overlap, check_paths, unfinished
 from timonel.data.journal import Journal, ShardOutcome, plan_digest
 from timonel.data.manifest import Manifest
 from timonel.data.rejected import DEFAULT_LIMIT, check_limit, check_rejected, write_rejected
 from timonel.data.runners import Report, Runner, choose_runner
 from timonel.data.schema import Compression, Task, check_compression, parse_column_type
-from timonel.data.shards import Job, fill, plan_shards
+from timonel.data.shards import Job, plan_shards
 from timonel.data.sources import Description, Scan, Source, SourceOptions, choose_source
 from timonel.data.splits import Fractions, check_fractions
 from timonel.data.summary import warnings_of
@@ -100,8 +100,8 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
         destination: The folder to create, or its URI in a bucket.
         kind: ``images``, ``table``, or ``auto`` to detect it.
         label: The label column of a CSV file.
-        splits: Fractions of train, validation and test, stratified by label; by default the
-            splits of the source, else 0.8, 0.1, 0.1.
+        splits: Approximate fractions of train, validation and test, for each label; by default
+            the splits of the source, else 0.8, 0.1, 0.1.
         seed: Seed of division and order.
         shards: Number of shards of the training split; by default computed from the size.
         shard_bytes: Approximate maximum size of a shard, before compression.
@@ -211,7 +211,6 @@ def _plan(request: _Request, scan: Scan, catalogue: Catalogue, journal: Journal)
         shards=request.shards,
         compression=request.compression,
     )
-    entries = (stored.entry for stored in catalogue.records())
     settings = {
         "labels": labels,
         "source": str(request.source.location.resolve()),
@@ -219,7 +218,8 @@ def _plan(request: _Request, scan: Scan, catalogue: Catalogue, journal: Journal)
         "options": request.source.options.model_dump(mode="json"),
         "timonel": __version__,
     }
-    journal.begin(plan_digest(journal.write_plan(fill(shards, entries)), settings))
+    records = journal.write_plan(shards, catalogue.records())
+    journal.begin(plan_digest(records, settings))
     return Planned(
         request.source,
         scan,
@@ -273,14 +273,12 @@ class _Progress(Report):
 
     def __init__(self, request: _Request, scan: Scan, found: int, journal: Journal) -> None:
         self._request = request
-        self._scan = scan
         self._journal = journal
         self._found = found
         self._done = 0
         self._next = 0.0
-        self._rejected = len(scan.rejected)
-        self._first = scan.rejected[0] if scan.rejected else None
-        self._outcomes: list[str] = []
+        self._total = found + len(scan.rejected)
+        self._rejected = list(scan.rejected)
         self._lock = threading.Lock()
 
     def tick(self, records: int = 1) -> None:
@@ -293,22 +291,15 @@ class _Progress(Report):
 
     def finished(self, outcome: ShardOutcome) -> None:
         with self._lock:
-            self._outcomes.append(outcome.shard.name)
-            self._rejected += len(outcome.rejected)
-            if outcome.rejected and self._first is None:
-                self._first = (outcome.rejected[0].key, outcome.rejected[0].reason)
+            self._rejected += [(each.key, each.reason) for each in outcome.rejected]
             self.check()
 
     def check(self) -> None:
         """Fail if too many records were rejected, and list them in the journal."""
-        if self._first is None:
-            return
-        total = self._found + len(self._scan.rejected)
         try:
-            check_rejected(self._rejected, total, self._request.max_rejected, self._first)
+            check_rejected(self._rejected, self._total, self._request.max_rejected)
         except DataError:
-            rejected = all_rejected(self._scan, self._outcomes, self._journal)
-            write_rejected(self._journal.rejected, rejected)
+            write_rejected(self._journal.rejected, self._rejected)
             raise
 
     def end(self) -> None:

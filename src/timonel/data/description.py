@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from timonel._version import __version__
@@ -43,12 +42,16 @@ class Planned:
     compression: Compression
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Results:
-    shards: list[Shard]
-    statistics: dict[Split, Statistics]
-    rejected: int
-    raw_bytes: int
+    """What the shards have together."""
+
+    shards: list[Shard] = field(default_factory=list)
+    statistics: dict[Split, Statistics] = field(
+        default_factory=lambda: {split: Statistics() for split in SPLITS}
+    )
+    rejected: list[Rejected] = field(default_factory=list)
+    raw_bytes: int = 0
 
 
 def finish(
@@ -60,18 +63,17 @@ def finish(
         DataError: The training split lacks usable records of a label.
         InputError: The folder cannot be written.
     """
-    results = _merge(planned.shards, journal)
+    results = _merge(planned, journal, catalogue)
     _check(planned, results)
-    names = [plan.name for plan in planned.shards]
     records = sum(found.records for found in results.statistics.values())
-    files = RawFiles(catalogue.digest_files(journal.files(names)), records, results.raw_bytes)
+    files = RawFiles(catalogue.digest_files(), records, results.raw_bytes)
     facts = planned.source.describe(results.statistics, files)
+    rejected = None
     try:
-        index = write_index(journal.content, (journal.ends(name) for name in names))
-        rejected = None
-        if planned.scan.rejected or results.rejected:
-            path = journal.content / REJECTED_NAME
-            rejected = write_rejected(path, all_rejected(planned.scan, names, journal))
+        parts = (journal.outcome(plan.name).index for plan in planned.shards)
+        index = write_index(journal.content, parts)
+        if results.rejected:
+            rejected = write_rejected(journal.content / REJECTED_NAME, results.rejected)
     except OSError as error:
         raise unwritable(journal.content, error) from error
     content: dict[str, Any] = {
@@ -96,7 +98,7 @@ def finish(
         rejected=rejected,
         statistics={split: found.summary() for split, found in results.statistics.items()},
         columns=tuple(planned.scan.columns),
-        source=_source(planned, results, journal, facts),
+        source=_source(planned, results, facts),
         seed=planned.seed,
         fractions=planned.assignment.fractions,
         given_splits=planned.assignment.given,
@@ -108,24 +110,16 @@ def finish(
     return manifest, facts
 
 
-def all_rejected(scan: Scan, names: Iterable[str], journal: Journal) -> Iterator[Rejected]:
-    """Yield the unusable records of a scan and of finished shards."""
-    yield from scan.rejected
-    for name in names:
-        for each in journal.outcome(name).rejected:
-            yield each.key, each.reason
-
-
-def _merge(plans: Sequence[ShardPlan], journal: Journal) -> _Results:
-    shards, rejected, raw_bytes = [], 0, 0
-    statistics: dict[Split, Statistics] = {split: Statistics() for split in SPLITS}
-    for plan in plans:
+def _merge(planned: Planned, journal: Journal, catalogue: Catalogue) -> _Results:
+    results = _Results(rejected=list(planned.scan.rejected))
+    for plan in planned.shards:
         outcome = journal.outcome(plan.name)
-        shards.append(outcome.shard)
-        statistics[plan.split].merge(outcome.statistics)
-        rejected += len(outcome.rejected)
-        raw_bytes += outcome.raw_bytes
-    return _Results(shards, statistics, rejected, raw_bytes)
+        results.shards.append(outcome.shard)
+        results.statistics[plan.split].merge(outcome.statistics)
+        results.rejected += [(each.key, each.reason) for each in outcome.rejected]
+        results.raw_bytes += outcome.raw_bytes
+        catalogue.add_files(outcome.files)
+    return results
 
 
 def _check(planned: Planned, results: _Results) -> None:
@@ -134,19 +128,14 @@ def _check(planned: Planned, results: _Results) -> None:
     if lost or not train.records:
         what = f"no usable record of {lost[0]!r}" if lost else "no usable record"
         raise DataError(
-            f"{what} in the training split: {results.rejected} records were rejected",
+            f"{what} in the training split: {len(results.rejected)} records were rejected",
             hint="repair the rejected records or add others",
         )
 
 
-def _source(
-    planned: Planned, results: _Results, journal: Journal, facts: Description
-) -> SourceInfo:
-    scan, left_out = planned.scan, planned.assignment.left_out
-    rejected = len(scan.rejected) + results.rejected
-    skipped = itertools.chain(
-        left_out, all_rejected(scan, (plan.name for plan in planned.shards), journal)
-    )
+def _source(planned: Planned, results: _Results, facts: Description) -> SourceInfo:
+    scan = planned.scan
+    skipped = [*planned.assignment.left_out, *results.rejected]
     return SourceInfo(
         plugin=planned.source.plugin,
         uri=str(planned.source.location),
@@ -155,11 +144,9 @@ def _source(
         bytes=facts.bytes,
         ignored=tuple(scan.ignored[:NAMED]),
         ignored_count=len(scan.ignored),
-        skipped=tuple(
-            Skipped(key=key, reason=reason) for key, reason in itertools.islice(skipped, NAMED)
-        ),
-        skipped_count=len(left_out) + rejected,
-        rejected_count=rejected,
+        skipped=tuple(Skipped(key=key, reason=reason) for key, reason in skipped[:NAMED]),
+        skipped_count=len(skipped),
+        rejected_count=len(results.rejected),
         duplicates=planned.identical.first,
         duplicate_count=planned.identical.count,
         contradiction_count=planned.identical.contradictions,

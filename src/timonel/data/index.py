@@ -9,7 +9,8 @@ ends in the uncompressed member. Numbers are little-endian uint64.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,8 @@ INDEX_NAME = "records.index"
 _NUMBER_BYTES = 8
 
 
-def write_index(folder: Path, parts: Iterable[Path]) -> Sidecar:
-    """Join the indexes of shards, in order, to that of their dataset.
+def write_index(folder: Path, parts: Iterable[Sequence[int]]) -> Sidecar:
+    """Write the index of a dataset from those of its shards, in order.
 
     Raises:
         OSError: The file cannot be written.
@@ -35,7 +36,7 @@ def write_index(folder: Path, parts: Iterable[Path]) -> Sidecar:
     sha, size = hashlib.sha256(), 0
     with (folder / INDEX_NAME).open("wb") as file:
         for part in parts:
-            content = part.read_bytes()
+            content = struct.pack(f"<{len(part)}Q", *part)
             sha.update(content)
             size += file.write(content)
     return Sidecar(name=INDEX_NAME, bytes=size, digest=f"sha256:{sha.hexdigest()}")
@@ -54,7 +55,7 @@ def read_positions(folder: Path, manifest: Manifest, split: str) -> list[npt.NDA
     import numpy as np  # noqa: PLC0415 - conversions of images do not need it
 
     if manifest.index is None:
-        raise ValueError("a dataset without an index")
+        raise _damaged(folder / INDEX_NAME, "is missing")
     path = folder / manifest.index.name
     try:
         content = path.read_bytes()
@@ -67,28 +68,23 @@ def read_positions(folder: Path, manifest: Manifest, split: str) -> list[npt.NDA
         raise _damaged(path, "was changed or truncated")
     numbers = np.frombuffer(content, "<i8").astype(np.int64).reshape(-1, width)
     parts = zip(manifest.shards, np.split(numbers, np.cumsum(records)[:-1]), strict=True)
-    positions = _in_members if width == 2 else _in_files
-    return [positions(part, shard.bytes) for shard, part in parts if shard.split == split]
+    return [_positions(part, shard.bytes) for shard, part in parts if shard.split == split]
 
 
-def _in_files(numbers: npt.NDArray[np.int64], _size: int) -> npt.NDArray[np.int64]:
+def _positions(numbers: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
+    """Return the positions of a shard's records from its part of the index."""
     import numpy as np  # noqa: PLC0415 - as above
 
-    ends = numbers[:, 0]
-    starts = np.concatenate([[0], ends[:-1]])
-    header = np.full_like(ends, HEADER_BYTES)
-    return np.stack([starts, ends, header, ends - starts - FRAME_BYTES], axis=1)
-
-
-def _in_members(numbers: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
-    import numpy as np  # noqa: PLC0415 - as above
-
-    members, ends = numbers[:, 0], numbers[:, 1]
+    ends = numbers[:, -1]
+    # Without compression, each record is a member that starts where the last one ends.
+    is_compressed = numbers.shape[1] == 2
+    before = np.concatenate([[0], ends[:-1]])
+    members = numbers[:, 0] if is_compressed else before
     is_first = np.concatenate([[True], members[1:] != members[:-1]])
-    starts = np.where(is_first, 0, np.concatenate([[0], ends[:-1]]))
-    bounds = np.append(members[is_first], size)
-    stops = bounds[np.cumsum(is_first)]
-    return np.stack([members, stops, starts + HEADER_BYTES, ends - starts - FRAME_BYTES], axis=1)
+    stops = np.append(members[is_first], size)[np.cumsum(is_first)]
+    starts = np.where(is_first, 0, before)
+    lengths = ends - (starts if is_compressed else before) - FRAME_BYTES
+    return np.stack([members, stops, starts + HEADER_BYTES, lengths], axis=1)
 
 
 def _damaged(path: Path, problem: str) -> CorruptError:

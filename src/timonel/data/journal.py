@@ -7,8 +7,6 @@
       rejected.jsonl           unusable records, if there were too many
       plan/<shard>             records of a shard, one JSON array per line
       finished/<shard>.json    outcome of a shard, written after the shard itself
-      finished/<shard>.ends    index of the shard
-      finished/<shard>.files   digest, size and key of each raw file
       content/                 the dataset's files
 
 The outcomes belong to one plan: if the plan's digest changes, they are removed.
@@ -17,6 +15,7 @@ The outcomes belong to one plan: if the plan's digest changes, they are removed.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -62,7 +61,11 @@ class ShardOutcome(StoredValue):
     shard: Shard
     statistics: Statistics
     rejected: tuple[Skipped, ...] = Field(default=(), description="Unusable records.")
+    files: tuple[tuple[str, str], ...] = Field(
+        default=(), description="Key of each raw file, and its line in the digest of all files."
+    )
     raw_bytes: int = Field(default=0, description="Total size of the raw files.")
+    index: tuple[int, ...] = Field(description="Part of the index, see `timonel.data.index`.")
 
 
 class Journal:
@@ -90,8 +93,8 @@ class Journal:
         self._finished.mkdir(exist_ok=True)
         write_document(self.root / "conversion.json", _KIND, {"plan": digest})
 
-    def write_plan(self, shards: Iterable[tuple[ShardPlan, Iterable[Entry]]]) -> str:
-        """Write the records of each shard and return their digest.
+    def write_plan(self, plans: Iterable[ShardPlan], entries: Iterator[Entry]) -> str:
+        """Write the records of each shard, taken from all entries; return their digest.
 
         Raises:
             InputError: The folder cannot be written.
@@ -100,10 +103,10 @@ class Journal:
         sha = hashlib.sha256()
         try:
             self._plan.mkdir()
-            for plan, entries in shards:
+            for plan in plans:
                 sha.update(f"{plan.name}\n".encode())
                 with (self._plan / plan.name).open("wb") as file:
-                    for entry in entries:
+                    for entry in itertools.islice(entries, plan.records):
                         line = _line(entry)
                         sha.update(line)
                         file.write(line)
@@ -127,25 +130,14 @@ class Journal:
         path = self.content / plan.name
         return path.is_file() and digest_file(path) == shard.digest
 
-    def save(self, outcome: ShardOutcome, ends: bytes, files: Iterable[tuple[str, str]]) -> None:
+    def save(self, outcome: ShardOutcome) -> None:
         """Record that a shard was written.
-
-        Args:
-            outcome: The result.
-            ends: End offsets of the records, see `timonel.data.index`.
-            files: Key and digest line of each raw file.
 
         Raises:
             InputError: The folder cannot be written.
         """
-        name = outcome.shard.name
-        try:
-            self._replace(f"{name}.ends", ends)
-            lines = (json.dumps(pair) + "\n" for pair in files)
-            self._replace(f"{name}.files", "".join(lines).encode())
-        except OSError as error:
-            raise unwritable(self._finished, error) from error
-        write_document(self._outcome(name), _OUTCOME, outcome.model_dump(mode="json"))
+        path = self._outcome(outcome.shard.name)
+        write_document(path, _OUTCOME, outcome.model_dump(mode="json"))
 
     def outcome(self, name: str) -> ShardOutcome:
         """Return the result of writing a shard.
@@ -155,18 +147,6 @@ class Journal:
             CorruptError: The journal is damaged.
         """
         return ShardOutcome.model_validate(read_document(self._outcome(name), _OUTCOME))
-
-    def ends(self, name: str) -> Path:
-        """Return the file with the index of a finished shard."""
-        return self._finished / f"{name}.ends"
-
-    def files(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Yield key and digest line of each raw file of finished shards."""
-        for name in names:
-            with (self._finished / f"{name}.files").open("rb") as file:
-                for line in file:
-                    key, text = json.loads(line)
-                    yield key, text
 
     def has_finished(self) -> bool:
         """Return whether any shard is finished."""
@@ -192,15 +172,6 @@ class Journal:
 
     def _outcome(self, name: str) -> Path:
         return self._finished / f"{name}.json"
-
-    def _replace(self, name: str, content: bytes) -> None:
-        # Two workers may write the same shard at the same time, with the same content.
-        aside = self._finished / f"{ASIDE_PREFIX}{os.getpid()}-{os.urandom(4).hex()}-{name}"
-        with aside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(self._finished / name)
 
 
 def journal_of(target: Path) -> Journal:

@@ -26,7 +26,6 @@ from timonel.data.records import (
     Span,
     check_payload,
     decompress,
-    read_index,
 )
 from timonel.data.schema import IMAGE_FEATURE, LABEL_FEATURE, ImageSchema
 from timonel.errors import CorruptError
@@ -52,7 +51,8 @@ def _size(dataset: Dataset, split: str) -> int:
     """Return the size of a split's records in memory, in bytes."""
     if dataset.manifest.compression == "none":
         return sum(shard.bytes for shard in dataset.manifest.of_split(check_split(split)))
-    return sum(int(part[:, 3].sum()) for part in _positions(dataset, split))
+    positions = read_positions(dataset.path, dataset.manifest, split)
+    return sum(int(part[:, 3].sum()) for part in positions)
 
 
 def feature_spec(dataset: Dataset) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class _Reader:
     def __init__(self, dataset: Dataset, split: str) -> None:
         self._paths = dataset.shards(split)
         self._is_compressed = dataset.manifest.compression == "gzip"
-        positions = _positions(dataset, split)
+        positions = read_positions(dataset.path, dataset.manifest, split)
         self._files = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in self._paths]
         weakref.finalize(self, _close, self._files)
         self._shard = np.repeat(np.arange(len(self._paths)), [len(part) for part in positions])
@@ -115,19 +115,6 @@ class _Reader:
         except CorruptError as error:
             load_registry.faults.append(error)
             raise
-
-
-def _positions(dataset: Dataset, split: str) -> list[npt.NDArray[np.int64]]:
-    """Return the positions of records, see `timonel.data.index.read_positions`."""
-    if dataset.manifest.index is not None:
-        return read_positions(dataset.path, dataset.manifest, split)
-    # Written by a release without indexes.
-    return [
-        np.array(
-            [(s.offset, s.offset + s.length + 4, 0, s.length) for s in read_index(path)], np.int64
-        ).reshape(-1, 4)
-        for path in dataset.shards(split)
-    ]
 
 
 def _close(files: list[int]) -> None:

@@ -112,16 +112,6 @@ def read_appended(path: Path, offset: int) -> Iterator[tuple[bytes, int]]:
             yield check_payload(framed, span, path), offset
 
 
-def read_index(path: Path) -> list[Span]:
-    """Return the payload positions of a shard, reading its headers only.
-
-    Raises:
-        CorruptError: A header's checksum is wrong, or the file is truncated or missing.
-    """
-    with _mapped(path) as content:
-        return list(_spans(content, path))
-
-
 def check_payload(framed: bytes, span: Span, path: Path) -> bytes:
     """Return the payload of ``framed``, a payload followed by its checksum.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from timonel.data.manifest import Sidecar
@@ -31,21 +31,16 @@ def check_limit(limit: float) -> float:
     return limit
 
 
-def check_rejected(count: int, total: int, limit: float, first: Rejected) -> None:
-    """Check the number of unusable records against the limit.
-
-    Args:
-        count: Unusable records so far.
-        total: All records of the source.
-        limit: Greatest fraction of unusable records.
-        first: One of them, for the message.
+def check_rejected(rejected: Sequence[Rejected], total: int, limit: float) -> None:
+    """Check the number of unusable records so far against a fraction of all records.
 
     Raises:
         DataError: There are too many.
     """
+    count = len(rejected)
     if count <= limit * total:
         return
-    key, reason = first
+    key, reason = rejected[0]
     what = "1 record" if count == 1 else f"{count:,} records"
     raise DataError(
         f"{what} of {total:,} cannot be used, above the limit of {limit:.2%}: {key}: {reason}",

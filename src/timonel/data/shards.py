@@ -10,8 +10,7 @@ import contextlib
 import hashlib
 import itertools
 import os
-import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from timonel.data.examples import encode_example
@@ -26,7 +25,6 @@ from timonel.errors import SpecError
 from timonel.storage.atomic import aside_name, sync, unwritable
 
 _BUFFER_BYTES = 1 << 20
-_NUMBER = struct.Struct("<Q")
 _MEMBER_BYTES = 1 << 16
 """A reader of one record decompresses a whole gzip member of this size."""
 
@@ -93,14 +91,6 @@ def plan_shards(
     return result
 
 
-def fill(
-    plans: Sequence[ShardPlan], entries: Iterator[Entry]
-) -> Iterator[tuple[ShardPlan, Iterable[Entry]]]:
-    """Yield each plan with its entries, from all entries in order."""
-    for plan in plans:
-        yield plan, itertools.islice(entries, plan.records)
-
-
 def read_one(source: Source, entry: Entry) -> ReadRecord:
     """Read one record, again after transient errors.
 
@@ -164,7 +154,7 @@ class _OpenShard:
         self._sha = hashlib.sha256()
         self._bytes = 0
         self._raw_bytes = 0
-        self._ends = bytearray()
+        self._index: list[int] = []
         self._member = bytearray()
         self._files: list[tuple[str, str]] = []
         self._collector = Collector()
@@ -187,10 +177,10 @@ class _OpenShard:
             line = f"{raw.image.digest} {raw.image.bytes} {entry.key}"
             self._files.append((entry.key, line))
         if self._job.compression == "none":
-            self._ends += _NUMBER.pack(self._bytes + len(framed))
+            self._index.append(self._bytes + len(framed))
             return self._count(framed)
         self._member += framed
-        self._ends += _NUMBER.pack(self._bytes) + _NUMBER.pack(len(self._member))
+        self._index += [self._bytes, len(self._member)]
         return self.rest() if len(self._member) >= _MEMBER_BYTES else b""
 
     def rest(self) -> bytes:
@@ -218,7 +208,9 @@ class _OpenShard:
             ),
             statistics=statistics,
             rejected=tuple(self._rejected),
+            files=tuple(self._files),
             raw_bytes=self._raw_bytes,
+            index=tuple(self._index),
         )
-        self._job.journal.save(outcome, bytes(self._ends), self._files)
+        self._job.journal.save(outcome)
         return outcome

@@ -85,11 +85,6 @@ class Move:
     origin: Split | None
     target: Split
 
-    def __str__(self) -> str:
-        if self.origin is None:
-            return f"label {self.label!r} would have no training records: some were moved to train"
-        return f"the {self.target} split would be empty: records were moved to it"
-
 
 @dataclass(frozen=True)
 class Division:
@@ -103,8 +98,8 @@ class Division:
     groups: Mapping[str | None, Mapping[Split, int]]
     fractions: Fractions
 
-    def move(self) -> Move | None:
-        """Return the next move that is needed, or None.
+    def moves(self) -> list[Move]:
+        """Return the next moves that are needed; none for a complete division.
 
         Training needs records of each label, and a split that was asked for must not be empty.
 
@@ -118,13 +113,10 @@ class Division:
                 f"too few records for {len(asked)} splits: {total}",
                 hint="add records, or use one split with --splits 1",
             )
-        for label, counts in self.groups.items():
-            if not counts.get("train"):
-                return Move(label, None, "train")
-        for split in asked:
-            if not self._in(split):
-                return self._fill(split)
-        return None
+        lost = [label for label, counts in self.groups.items() if not counts.get("train")]
+        if lost:
+            return [Move(label, None, "train") for label in lost]
+        return [self._fill(split) for split in asked if not self._in(split)][:1]
 
     def _fill(self, split: Split) -> Move:
         """Return the move that fills an empty split, from train if possible."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from timonel.data.examples import Feature
 from timonel.data.schema import (
@@ -27,10 +27,6 @@ from timonel.data.schema import (
 )
 
 _COMMON_WORDS = 100
-
-
-class _Mergeable(BaseModel):
-    model_config = ConfigDict(extra="ignore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +50,7 @@ class ImageFacts:
     digest: str
 
 
-class NumberStatistics(_Mergeable):
+class NumberStatistics(BaseModel):
     """Moments of a number; NaN counts as missing.
 
     Args:
@@ -122,7 +118,7 @@ class NumberStatistics(_Mergeable):
         )
 
 
-class WordStatistics(_Mergeable):
+class WordStatistics(BaseModel):
     """Occurrences of each word; an empty word is missing."""
 
     counts: Counter[str] = Counter()
@@ -147,7 +143,7 @@ class WordStatistics(_Mergeable):
         )
 
 
-class ImageStatistics(_Mergeable):
+class ImageStatistics(BaseModel):
     """Sizes and formats of images."""
 
     heights: Counter[int] = Counter()
@@ -189,7 +185,7 @@ class ImageStatistics(_Mergeable):
         self.size = size
 
 
-class Statistics(_Mergeable):
+class Statistics(BaseModel):
     """Statistics of the records of a shard or a split.
 
     Args:

@@ -196,11 +196,15 @@ class EndpointFolder:
                 return latest
         revision = Revision(number=number, created_at=time.time(), cause=cause, spec=spec)
         body = document("endpoint-revision", revision.model_dump(mode="json"))
-        self._path(number).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
+            self._path(number).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             create_bytes(self._path(number), json.dumps(body, indent=2).encode() + b"\n")
         except AlreadyExistsError:
             raise self._changed_meanwhile() from None
+        except (TimonelError, OSError):
+            if not numbers:
+                shutil.rmtree(self.root, ignore_errors=True)
+            raise
         return revision
 
     def delete(self) -> None:
@@ -269,9 +273,9 @@ class EndpointFolder:
 
 
 def list_endpoints(folder: Path) -> list[EndpointFolder]:
-    """Return the endpoints of a workspace by name."""
-    found = (path.parent for path in folder.glob("[a-z]*/revisions"))
-    return [EndpointFolder(path) for path in sorted(found)]
+    """Return the endpoints of a workspace by name; a killed deployment leaves an empty folder."""
+    found = (EndpointFolder(path.parent) for path in sorted(folder.glob("[a-z]*/revisions")))
+    return [each for each in found if each.numbers()]
 
 
 def open_endpoint(folder: Path, name: str) -> EndpointFolder:

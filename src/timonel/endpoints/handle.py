@@ -23,9 +23,10 @@ from timonel.endpoints.rollouts.documents import (
     new_rollout,
     rollouts,
 )
-from timonel.endpoints.spec import EndpointSpec, Traffic
+from timonel.endpoints.spec import EndpointSpec, Traffic, format_shares
 from timonel.engines import ServiceEngine, ServiceStatus, get_service_engine
-from timonel.errors import EngineError, NotFoundError, ServingError, SpecError
+from timonel.errors import EngineError, InputError, NotFoundError, ServingError, SpecError
+from timonel.processes.spawn import describe_exit
 from timonel.storage import Workspace, exclusive
 
 _POLL_S = 0.1
@@ -33,6 +34,8 @@ _DELETE_TIMEOUT_S = 60.0
 _LOCK_TIMEOUT_S = 120.0
 _RETRIED_S = 5.0
 """Time in which the gateway tries again to listen, since a former listener may still end."""
+_REJECTIONS = 3
+"""Failures after which a replica's arguments are the cause, not a file that comes late."""
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - to connect to, not to bind
 
 
@@ -137,14 +140,14 @@ class Endpoint:
         Raises:
             SpecError: A value is invalid.
             NotFoundError: A version does not exist.
-            EngineError: Another command changed the endpoint meanwhile.
+            EngineError: Another command changed the endpoint at the same time.
         """
         before = self.spec.traffic.model_dump()
         if plain:
             before = {"percent": before["percent"]}
         shares = {} if percent is None else {"percent": dict(percent)}
-        words = [f"{v}={share}" for v, share in sorted((percent or {}).items())]
-        cause = " ".join(["split", *words, *(["plain"] if plain else []), *sorted(rules)])
+        words = ["split", format_shares(percent or {}), "plain" if plain else "", *sorted(rules)]
+        cause = " ".join(word for word in words if word)
         return self.change(cause, traffic={**before, **shares, **rules})
 
     def scale(self, least: int | None = None, most: int | None = None) -> Revision:
@@ -301,6 +304,7 @@ class Endpoint:
             done = status.routed >= number and any(v.ready for v in status.versions.values())
             if done and not status.rejected and self._is_listening():
                 return
+            self._check_arguments(status)
             if time.monotonic() > deadline:
                 why = status.message or next(
                     (v.message for v in status.versions.values() if v.message), "it starts"
@@ -311,6 +315,24 @@ class Endpoint:
                 )
             time.sleep(_POLL_S)
 
+    def _check_arguments(self, status: EndpointStatus) -> None:
+        """Raise the message of a replica that keeps rejecting its arguments."""
+        if not any(_is_rejection(each.message) for each in status.versions.values()):
+            return
+        versions = self.spec.traffic.versions
+        for version, service in self.services.items():
+            for replica in service.replicas if version in versions else ():
+                failures = replica.restarts + 1 if replica.state == "restarting" else 0
+                if failures >= _REJECTIONS and _is_rejection(replica.message):
+                    raise ServingError(
+                        f"version {version} of {self.name} does not start: {replica.message}",
+                        hint="deploy it with other arguments, or go back with 'timonel endpoints "
+                        f"rollback {self.name}'"
+                        if self.revision.number > 1
+                        else "deploy it with other arguments, or delete it with 'timonel "
+                        f"endpoints delete {self.name}'",
+                    )
+
     def _is_listening(self) -> bool:
         spec = self.spec
         host = _ANY.get(spec.host, spec.host)
@@ -319,6 +341,10 @@ class Endpoint:
         except OSError:
             return False
         return True
+
+
+def _is_rejection(message: str | None) -> bool:
+    return (message or "").startswith(describe_exit(InputError.exit_code))
 
 
 def list_endpoints(workspace: Workspace) -> list[Endpoint]:

@@ -13,14 +13,14 @@ from timonel.endpoints.deploy_options import DeployOptions
 from timonel.endpoints.folder import EndpointStatus, open_endpoint
 from timonel.endpoints.gateway.process import envoy_binary
 from timonel.endpoints.handle import Endpoint, record
-from timonel.endpoints.spec import EndpointSpec, endpoint_name
-from timonel.errors import NotFoundError, SpecError
-from timonel.options import documented
+from timonel.endpoints.spec import EndpointSpec, endpoint_name, format_shares
+from timonel.errors import Interrupted, NotFoundError, SpecError
+from timonel.options import documented, options_of
 from timonel.processes.cores import usable_cores
 from timonel.serving.manager.sources import version_folders
-from timonel.serving.references import resolve, split_reference
-from timonel.serving.settings import Specific
-from timonel.storage import Workspace, find_workspace, is_local, local_path
+from timonel.serving.references import resolve
+from timonel.serving.settings import ModelSettings, Specific
+from timonel.storage import Workspace, find_workspace, is_local, local_path, normalise
 from timonel.storage.workspace import bucket_error
 from timonel.units import parse_bytes
 
@@ -59,7 +59,8 @@ def deploy(
     place = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
     if place.is_remote:
         raise bucket_error("deploy", place.uri)
-    reference, version = _version_of(model, place)
+    found = resolve(model, place)
+    reference, version = _stored_reference(found, place), _named_version(found)
     name = options.get("name") or endpoint_name(reference)
     try:
         before = open_endpoint(place.endpoints, name).revision()
@@ -71,8 +72,11 @@ def deploy(
         raise SpecError("--no-server-args contradicts server arguments", hint="give one of them")
     if server_args or options.get("no_server_args"):
         fields["server_args"] = tuple(server_args)
-    traffic = {} if before is None else before.spec.traffic.model_dump()
-    fields["traffic"] = {**traffic, "percent": {version: 100}, "shadow": None}
+    if before is None or before.spec.model != reference:
+        # Rules of another model name its versions.
+        fields["traffic"] = {"percent": {version or _newest(found, model): 100}}
+    elif version is not None:
+        fields["traffic"] |= {"percent": {version: 100}, "shadow": None}
     is_moved = before is None or (options.get("port") or before.spec.port) != before.spec.port
     if before is None and not options.get("port"):
         fields["port"] = free_port(fields["host"], place)
@@ -80,12 +84,23 @@ def deploy(
     if is_moved:
         check_port(spec.host, spec.port, place)
     check_spec(spec, place)
-    cause = f"deploy {reference}/{version}"
+    cause = _cause(spec, version, None if before is None else before.spec, options)
     record(place, spec, cause, None if before is None else before.number)
     endpoint = Endpoint(place, name)
     if wait:
-        endpoint.wait(on_change=on_change)
+        _wait(endpoint, on_change)
     return endpoint
+
+
+def _wait(endpoint: Endpoint, on_change: Callable[[EndpointStatus], None] | None) -> None:
+    try:
+        endpoint.wait(on_change=on_change)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"interrupted; {endpoint.name} goes on starting",
+            hint=f"look with 'timonel endpoints show {endpoint.name}', or stop it with 'timonel "
+            f"endpoints delete {endpoint.name}'",
+        ) from None
 
 
 def _fields(options: DeployOptions, before: EndpointSpec | None) -> dict[str, Any]:
@@ -176,11 +191,41 @@ def _scaling(given: dict[str, Any], before: ScalingPolicy | None) -> dict[str, A
     return scaling
 
 
-def _version_of(model: str, workspace: Workspace) -> tuple[str, int]:
-    """Split a reference into model and version, by default the newest version."""
-    found = resolve(model, workspace)
-    if isinstance(found.policy, Specific):
-        return split_reference(model)[0], found.policy.versions[0]
+def _cause(
+    spec: EndpointSpec, version: int | None, before: EndpointSpec | None, options: DeployOptions
+) -> str:
+    """Return what a deployment changes, for the history of the endpoint."""
+    target = spec.model_name if version is None else f"{spec.model_name}/{version}"
+    if before is None:
+        return f"deploy {spec.model_name}/{next(iter(spec.traffic.percent))}"
+    words = []
+    if spec.traffic.percent != before.traffic.percent:
+        words.append(f"replaces {format_shares(before.traffic.percent)}")
+    known = options_of(DeployOptions)
+    flags = [
+        known[key][1].flag or f"--{key.replace('_', '-')}"
+        for key, value in options.items()
+        if key != "name" and value not in (None, False, ())
+    ]
+    if spec.server_args != before.server_args and not options.get("no_server_args"):
+        flags.append("server arguments")
+    if flags:
+        words.append(f"with {', '.join(flags)}")
+    return f"deploy {target}: {', '.join(words)}" if words else f"deploy {target}"
+
+
+def _stored_reference(model: ModelSettings, workspace: Workspace) -> str:
+    """Return a reference that is valid in the folder of any process."""
+    if model.base_path == str(workspace.models / model.name):
+        return model.name
+    return normalise(model.base_path)
+
+
+def _named_version(model: ModelSettings) -> int | None:
+    return model.policy.versions[0] if isinstance(model.policy, Specific) else None
+
+
+def _newest(found: ModelSettings, model: str) -> int:
     if not is_local(found.base_path):
         raise SpecError(f"{model} is in a bucket", hint=f"name its version: {model}/1, say")
-    return model, max(version_folders(local_path(found.base_path)))
+    return max(version_folders(local_path(found.base_path)))

@@ -190,6 +190,11 @@ def version_of(endpoint: str, service: str) -> int | None:
     return None if found is None else int(found[1])
 
 
+def format_shares(percent: Mapping[int, int]) -> str:
+    """Return percentages by version as the command line takes them, such as ``3=90 4=10``."""
+    return " ".join(f"{version}={share}" for version, share in sorted(percent.items()))
+
+
 def endpoint_name(model: str) -> str:
     """Return the default name of a model's endpoint, as a DNS label."""
     last = model.rstrip("/").rpartition("/")[2].lower()

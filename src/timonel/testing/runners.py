@@ -19,7 +19,7 @@ from PIL import Image
 
 from timonel.data.journal import Journal, ShardOutcome, ShardPlan
 from timonel.data.runners import Report, Runner
-from timonel.data.shards import Job, fill, write_one
+from timonel.data.shards import Job, write_one
 from timonel.data.sources.images import ImageFolderSource
 from timonel.errors import TimonelError
 from timonel.storage import digest_tree
@@ -121,5 +121,5 @@ def planned(source: ImageFolderSource, folder: Path) -> tuple[Job, list[ShardPla
         ShardPlan("train-00001-of-00002.tfrecord", "train", 9),
         ShardPlan("test-00000-of-00001.tfrecord", "test", len(entries) - 19),
     ]
-    journal.begin(journal.write_plan(fill(plans, iter(entries))))
+    journal.begin(journal.write_plan(plans, iter(entries)))
     return Job(source, journal, _LABELS), plans

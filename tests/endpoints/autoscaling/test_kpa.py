@@ -158,14 +158,14 @@ def test_start_in_panic(ready: int) -> None:
 
 def test_scale_down_delay() -> None:
     policy = policy_of(10, 0, scale_down_delay_s=300, panic_threshold_percent=1000)
-    state, wanted = active(since=-1e6), []
+    state, found = active(since=-1e6), []
     for now, load in (
         (2, 40), (300, 0), (302, 0),
         (540, 40), (600, 30), (660, 0), (840, 0), (900, 0),
     ):  # fmt: skip
         decision, state = scaled(policy, load, load, 0, state, now)
-        wanted.append(0 if decision.through_activator else decision.replicas)
-    assert wanted == [4, 4, 0, 4, 4, 4, 3, 0]
+        found.append(0 if decision.through_activator else decision.replicas)
+    assert found == [4, 4, 0, 4, 4, 4, 3, 0]
 
 
 def test_an_unreachable_revision_has_no_scale_down_delay() -> None:

@@ -49,7 +49,7 @@ def test_made_up_traces(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("time,rps\n1,1e30\n2,2\n", "line 2: expected rps from 0 to 1e+12, got 1e+30"),
         ("time,rps\n1,nan\n2,2\n", "line 2: 'nan' is no finite number"),
         ("time,rps\n1\n2,2\n", "line 2: None is no finite number"),
-        ("time,rps\nsoon,1\n2,2\n", "line 2: 'soon' is no time: use seconds or ISO 8601"),
+        ("time,rps\nsoon,1\n2,2\n", "line 2: 'soon' is not a time: use seconds or ISO 8601"),
         ("time,rps\n0,1\n9999999,2\n", "days long, more than 31"),
     ],
 )

@@ -45,7 +45,7 @@ def test_texts_can_be_parsed_again() -> None:
         ("p99<0.5x", "invalid limit of p99: 0.5x"),
         ("p99<5parsecs", "expected a duration"),
         ("p99<1.2.3x", "not a guard"),
-        ("p99<2x,p99<200ms", "two guards for p99"),
+        ("p99<2x,p99<200ms", "several guards for p99"),
     ],
 )
 def test_bad_guards(text: str, words: str) -> None:

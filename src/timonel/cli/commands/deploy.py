@@ -28,15 +28,18 @@ def deploy(
     ] = None,
     *,
     wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Wait until requests are answered.")
+        bool, typer.Option("--wait/--no-wait", help="Wait until the endpoint can answer.")
     ] = True,
     json: Json = False,
     **options: Any,
 ) -> None:
     """Deploy a model as an endpoint: one address, replicas that follow load.
 
-    Deploying another version changes the endpoint once that version is ready.
+    MODEL/VERSION gives all requests to a version once it is ready. Without a version, an existing
+    endpoint keeps its traffic.
     """
+    from rich.markup import escape
+
     import timonel
     from timonel.cli.render import endpoints as render
     from timonel.cli.render.output import console, print_json
@@ -60,7 +63,11 @@ def deploy(
         print_json(render.endpoint_json(endpoint))
         return
     spec, out = endpoint.spec, console()
-    out.print(f"[bold]{endpoint.name}[/bold] is revision {endpoint.revision.number}")
+    revision = endpoint.revision
+    out.print(
+        f"[bold]{endpoint.name}[/bold] is revision {revision.number}: {escape(revision.cause)}",
+        soft_wrap=True,
+    )
     out.print(f"  REST  {spec.url}/v1/models/{spec.model_name}", soft_wrap=True)
     out.print(f"  gRPC  {spec.host}:{spec.port}", soft_wrap=True)
     if (page_url := endpoint.page_url) is not None:

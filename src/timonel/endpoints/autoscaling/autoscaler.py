@@ -1,8 +1,7 @@
 """Autoscaler of one endpoint: measurements in, decisions out, state as JSON.
 
 Call `record` with each measurement, about once per second, and `decide` every ``policy.tick_s``
-seconds. An activator that reports requests for an endpoint without replicas is a reason to do both
-at once.
+seconds. Call both at once when the activator reports requests for an endpoint without replicas.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ class Replicas:
     """Replicas of an endpoint at one moment.
 
     Args:
-        requested: Number that the last decision set.
-        ready: Number that accept requests.
+        requested: Requested number, set by the last decision.
+        ready: Number of replicas that accept requests.
         reachable: Whether the endpoint has traffic at all; an old revision has none.
-        activator_in_path: The activator was seen to receive the requests.
+        activator_in_path: Whether the activator receives the requests.
         samples: Measurements for the HPA algorithm.
     """
 
@@ -44,7 +43,7 @@ class Replicas:
 
 @dataclass(frozen=True)
 class AutoscalerState:
-    """State between two calls."""
+    """State of an autoscaler between two calls."""
 
     stable: Window
     panic: Window
@@ -59,7 +58,7 @@ class AutoscalerState:
         Args:
             now: Unix time, in seconds.
             policy: Policy of the endpoint.
-            ready: Number of replicas that are ready already.
+            ready: Replicas that are ready already.
         """
         return cls(
             Window.of(policy.window_s, BUCKET_S),
@@ -68,10 +67,10 @@ class AutoscalerState:
         )
 
     def resume(self, now: float, policy: ScalingPolicy, ready: int) -> AutoscalerState:
-        """Return the state with which to continue after a restart.
+        """Return the state to continue with after a restart.
 
-        After a gap, the missing measurements would count as no load. The averages begin anew, in
-        panic, and the rest is kept.
+        After a gap, missing measurements would count as zero load. So the averages are reset, in
+        panic mode; everything else is kept.
         """
         if self.stable.age_s(now) <= _LONGEST_GAP_S:
             return self
@@ -88,17 +87,17 @@ class AutoscalerState:
 
     @classmethod
     def from_json(cls, text: str) -> AutoscalerState:
-        """Read what `to_json` wrote.
+        """Parse the output of `to_json`.
 
         Raises:
-            FormatError: The text is no state of an autoscaler.
+            FormatError: The text is not the state of an autoscaler.
         """
         try:
             return _ADAPTER.validate_json(text)
         except ValidationError as error:
             raise FormatError(
                 "the state of the autoscaler cannot be read",
-                hint="delete it; the autoscaler then begins anew",
+                hint="delete it; the autoscaler then starts without history",
             ) from error
 
 
@@ -113,8 +112,8 @@ def record(
     Args:
         now: Unix time, in seconds.
         load: Requests in flight, or requests per second, of all replicas and the activator
-            together, averaged since the last measurement. A value that is negative or not finite
-            is no measurement and is ignored.
+            together, averaged since the last measurement. Negative and non-finite values are
+            ignored.
         state: Present state.
         policy: Policy of the endpoint.
     """

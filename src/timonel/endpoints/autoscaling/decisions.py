@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Decision:
-    """Number of replicas, and the way of requests to them.
+    """Number of replicas, and whether requests go through the activator.
 
     Args:
         replicas: Number of replicas to set.
         through_activator: Whether requests go through the activator.
-        panicking: Whether sudden load has stopped any decrease.
-        reason: The reason in one line, for a status page.
-        excess_burst: Load that ready replicas could take beyond the burst to absorb; None for HPA.
+        panicking: Whether sudden load prevents any decrease.
+        reason: Reason in one line, for a status page.
+        excess_burst: Spare capacity of ready replicas beyond the target burst capacity; None for
+            HPA.
     """
 
     replicas: int

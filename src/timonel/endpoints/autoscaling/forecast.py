@@ -1,7 +1,7 @@
-"""Predictive mode: the load of the same time in earlier periods.
+"""Predictive mode: forecast the load from the same time in earlier periods.
 
-The pattern is learned by exponential smoothing over periods. It only ever adds replicas to those
-that the load needs, so a wrong forecast costs replicas but no requests.
+The pattern is learned by exponential smoothing over periods. A forecast can only add replicas, so a
+wrong one costs resources but never requests.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ SLOTS = 1440
 """Slots per period: minutes of a day."""
 _SMOOTHING = 0.5
 _LEAST = 0.01
-"""Load, in replicas, that is worth the start of the first one."""
+"""Smallest forecast load, in replicas, for which a first replica is started."""
 _NEIGHBOURS = 2
 _COMPARED = 15
-"""Number of past slots with which today's level is compared."""
+"""Number of past slots that today's level is estimated from."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class Pattern:
 
     Args:
         loads: Smoothed average load of each slot; None before the first observation.
-        slot: Number of the present slot since the epoch.
-        total: Sum of the loads in the present slot.
-        count: Number of loads in the present slot.
-        ratio: Today's level against the pattern, smoothed over slots.
+        slot: Number of the current slot since the epoch.
+        total: Sum of the loads in the current slot.
+        count: Number of loads in the current slot.
+        ratio: Today's load relative to the pattern, smoothed over slots.
     """
 
     loads: tuple[float | None, ...] = field(default=(None,) * SLOTS)
@@ -57,7 +57,7 @@ class Pattern:
         return (before + (after - before) * (place - slot)) * self.ratio
 
     def replicas(self, now: float, forecast: Forecast, load_per_replica: float) -> int:
-        """Return the number of replicas to have ready after the lead time."""
+        """Return the number of replicas needed after the lead time."""
         needed = (self.expected(now, forecast) or 0.0) / load_per_replica
         # Rounded down: rounding up would add a part of a replica all day, as the load varies.
         return math.floor(needed) if needed >= 1 else int(needed >= _LEAST)
@@ -72,7 +72,7 @@ class Pattern:
         return known[len(known) // 2] if known else None
 
     def _closed(self) -> Pattern:
-        """Return the pattern with the present slot's average."""
+        """Return the pattern updated with the average of the current slot."""
         if not self.count:
             return self
         average, index = self.total / self.count, self.slot % SLOTS

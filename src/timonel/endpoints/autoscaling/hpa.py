@@ -1,6 +1,6 @@
 """The algorithm of Kubernetes' Horizontal Pod Autoscaler.
 
-It follows pkg/controller/podautoscaler: `proposal` is its replica calculator, `step` adds several
+It follows pkg/controller/podautoscaler: `proposal` is its replica calculator; `step` adds multiple
 metrics, stabilization and the speed limits of autoscaling/v2.
 """
 
@@ -23,7 +23,7 @@ class ReplicaSample:
 
     Args:
         usage: Amount in use; None if it was not measured.
-        request: Requested amount, in the unit of ``usage``; 0 if the target is no percentage.
+        request: Requested amount, in the unit of ``usage``; 0 unless the target is a percentage.
         ready: Whether the replica is ready.
         pending: Whether its process has not started.
         started_at: Unix time at which it started.
@@ -69,12 +69,12 @@ def step(
         replicas: Replicas requested at present.
         samples: Measurements of all replicas.
         state: State of the previous step.
-        policy: Its algorithm is ``hpa``. It has at least one replica.
+        policy: Policy with the algorithm ``hpa`` and at least one replica.
     """
     least = max(1, policy.min_replicas)
     if not replicas:
-        wanted = policy.clamp(max(least, policy.initial_replicas))
-        return _decided(now, 0, wanted, "starts", state, policy)
+        desired = policy.clamp(max(least, policy.initial_replicas))
+        return _decided(now, 0, desired, "starts", state, policy)
     bounded = policy.clamp(replicas, least)
     if bounded != replicas:
         return _decided(now, replicas, bounded, "the policy's bounds have changed", state, policy)
@@ -136,27 +136,27 @@ def proposal(
     again = _ratio(assumed, target, is_percent)
     if again is None or abs(1 - again) <= tolerance or (ratio < 1) != (again < 1):
         return replicas
-    wanted = math.ceil(again * sum(s.count for _, s in assumed))
-    # The assumed measurements must not turn the direction.
-    return replicas if (wanted > replicas) == (again < 1) else wanted
+    desired = math.ceil(again * sum(s.count for _, s in assumed))
+    # Assumed measurements must not reverse the direction.
+    return replicas if (desired > replicas) == (again < 1) else desired
 
 
 def stabilize(
-    now: float, replicas: int, wanted: int, state: HpaState, policy: ScalingPolicy
+    now: float, replicas: int, desired: int, state: HpaState, policy: ScalingPolicy
 ) -> tuple[int, HpaState]:
-    """Return the most cautious proposal within the stabilization windows, and the state."""
+    """Return the most conservative proposal in the stabilization windows, and the new state."""
     up_s = policy.behavior.scale_up.stabilization_window_seconds
     down_s = policy.behavior.scale_down.stabilization_window_seconds
-    lowest = min([wanted, *(n for _, n in _recent(state.proposals, now, up_s))])
-    highest = max([wanted, *(n for _, n in _recent(state.proposals, now, down_s))])
+    lowest = min([desired, *(n for _, n in _recent(state.proposals, now, up_s))])
+    highest = max([desired, *(n for _, n in _recent(state.proposals, now, down_s))])
     kept = _recent(state.proposals, now, max(up_s, down_s))
     stable = min(max(replicas, lowest), highest)
-    return stable, replace(state, proposals=(*kept, (now, wanted)))
+    return stable, replace(state, proposals=(*kept, (now, desired)))
 
 
-def limit(now: float, replicas: int, wanted: int, state: HpaState, policy: ScalingPolicy) -> int:
+def limit(now: float, replicas: int, desired: int, state: HpaState, policy: ScalingPolicy) -> int:
     """Return the number within the policy's bounds and speed limits."""
-    bounded = policy.clamp(wanted, max(1, policy.min_replicas))
+    bounded = policy.clamp(desired, max(1, policy.min_replicas))
     if bounded > replicas:
         most = _speed_limit(now, replicas, state, policy.behavior.scale_up, 1)
         return min(bounded, max(most, replicas))
@@ -167,7 +167,7 @@ def limit(now: float, replicas: int, wanted: int, state: HpaState, policy: Scali
 
 
 def _speed_limit(now: float, replicas: int, state: HpaState, rules: ScalingRules, sign: int) -> int:
-    """Return the furthest number of replicas, upwards for the sign 1."""
+    """Return the largest number of replicas for the sign 1, the smallest for -1."""
     if rules.select_policy == "Disabled":
         return replicas
     limits = []
@@ -194,15 +194,15 @@ def _by_metrics(
     found: dict[str, int] = {}
     failed = []
     for metric, target, is_percent in targets:
-        wanted = proposal(
+        desired = proposal(
             now, replicas, samples.get(metric, ()), target,
             tolerance=policy.tolerance, is_percent=is_percent and metric in RESOURCES,
             is_cpu=metric == "cpu",
         )  # fmt: skip
-        if wanted is None:
+        if desired is None:
             failed.append(metric)
         else:
-            found[metric] = max(wanted, found.get(metric, 0))
+            found[metric] = max(desired, found.get(metric, 0))
     if not found:
         return None, f"no measurements of {', '.join(failed)}"
     metric = max(found, key=lambda name: found[name])
@@ -245,7 +245,7 @@ def _ratio(
 
 
 def _is_unready(now: float, sample: ReplicaSample) -> bool:
-    """Whether a sample is of a replica that is still starting."""
+    """Return whether a replica is still starting."""
     if sample.started_at + CPU_INITIALIZATION_S > now:
         return not sample.ready or sample.measured_since < sample.ready_since
     return not sample.ready and sample.started_at + READINESS_DELAY_S > sample.ready_since

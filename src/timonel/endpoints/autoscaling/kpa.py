@@ -1,6 +1,6 @@
 """The algorithm of Knative's Pod Autoscaler: by concurrency or requests per second.
 
-`step` computes a number of replicas from two averages of the load, then `_to_zero` guards the way
+`step` computes a number of replicas from two averages of the load, then `_to_zero` delays scaling
 to zero. Both follow knative/serving: pkg/autoscaler/scaling and pkg/reconciler/autoscaling/kpa.
 """
 
@@ -19,7 +19,7 @@ _DEADLINE_BUFFER_S = 10.0
 
 @dataclass(frozen=True)
 class Load:
-    """What one step sees.
+    """Input of one step.
 
     Args:
         stable: Load of all replicas, averaged over the window; None without any data.
@@ -27,7 +27,7 @@ class Load:
         ready: Ready replicas.
         replicas: Replicas requested at present.
         reachable: Whether the endpoint has traffic at all; an old revision has none.
-        activator_in_path: The activator was seen to receive the requests.
+        activator_in_path: Whether the activator receives the requests.
     """
 
     stable: float | None
@@ -44,12 +44,12 @@ class KpaState:
 
     Args:
         panic_at: When the load last exceeded the panic threshold; None outside of panic.
-        panic_replicas: Largest number of replicas of this panic.
+        panic_replicas: Largest number of replicas during this panic.
         delayed: Times and numbers of replicas within the scale-down delay, numbers decreasing.
         activity: Whether the endpoint serves, waits for its first replica, or goes to zero.
-        activity_since: When this activity began.
-        in_path_since: Since when the activator receives the requests.
-        initialized: The initial number of replicas was ready once.
+        activity_since: Start of this activity.
+        in_path_since: Time from which the activator receives the requests.
+        initialized: Whether the initial number of replicas has been ready.
     """
 
     panic_at: float | None = None
@@ -64,8 +64,8 @@ class KpaState:
     def begin(cls, now: float, policy: ScalingPolicy, ready: int = 0) -> KpaState:
         """Return the state of an autoscaler without history.
 
-        With more than one replica it begins in panic, so that none stops before the averages
-        mean something.
+        With more than one replica it begins in panic mode, so that none stops before enough load
+        was measured.
         """
         panic_at = now if ready > 1 else None
         activity: Activity = "activating" if policy.initial_replicas or ready else "inactive"
@@ -81,29 +81,29 @@ def step(
         now: Unix time, in seconds.
         load: Averages of the load and counts of replicas.
         state: State of the previous step.
-        policy: Its algorithm is ``kpa``.
-        forecast: Number of replicas that the forecast needs; it only ever adds to the others.
+        policy: Policy with the algorithm ``kpa``.
+        forecast: Smallest number of replicas by the forecast.
     """
     state = _not_after(now, state)
-    want, reason = None, "no measurements yet"
+    desired, reason = None, "no measurements yet"
     if load.stable is not None and load.panic is not None:
-        want, reason, state = _by_load(now, load.stable, load.panic, load, state, policy)
+        desired, reason, state = _by_load(now, load.stable, load.panic, load, state, policy)
     least = policy.min_replicas if load.reachable else 0
     if not state.initialized and not _is_overdue(now, state, policy):
         least = max(least, policy.initial_replicas)
-    if want is None:
+    if desired is None:
         applied = policy.clamp(load.replicas, least) if not state.initialized else load.replicas
     else:
-        if forecast > want:
-            want, reason = forecast, f"forecast needs {forecast}; {reason}"
-        bounded = policy.clamp(want, least)
-        if bounded != want:
+        if forecast > desired:
+            desired, reason = forecast, f"forecast needs {forecast}; {reason}"
+        bounded = policy.clamp(desired, least)
+        if bounded != desired:
             reason = f"{reason}; the policy's bound is {bounded}"
-        want, applied, why = _to_zero(now, bounded, load, state, policy)
+        desired, applied, why = _to_zero(now, bounded, load, state, policy)
         reason = f"{reason}; {why}" if why else reason
-    state = _with_activity(now, want, load, state, policy)
+    state = _with_activity(now, desired, load, state, policy)
     excess = _excess_burst(load, policy)
-    via = want == 0 or excess < 0 or (want is None and state.activity == "inactive")
+    via = desired == 0 or excess < 0 or (desired is None and state.activity == "inactive")
     in_path = via and (load.activator_in_path or policy.target_burst_capacity == -1)
     since = (now if state.in_path_since is None else state.in_path_since) if in_path else None
     if since != state.in_path_since:
@@ -131,7 +131,7 @@ def _not_after(now: float, state: KpaState) -> KpaState:
 def _by_load(
     now: float, stable: float, panic: float, load: Load, state: KpaState, policy: ScalingPolicy
 ) -> tuple[int, str, KpaState]:
-    """Return the replicas that the load needs, why, and the state."""
+    """Return the number of replicas for the load, its reason, and the new state."""
     ready, target = max(1, load.ready), policy.load_per_replica
     most = math.ceil(policy.max_scale_up_rate * ready)
     least = math.floor(ready / policy.max_scale_down_rate) if load.reachable else 0
@@ -142,20 +142,22 @@ def _by_load(
         return max(bounded, policy.activation_replicas) if replicas else bounded
 
     state = _with_panic(now, by_panic / ready, state, policy)
-    want = limited(by_stable)
-    reason = f"{policy.metric} {stable:.4g} needs {want} at {target:.4g} each"
-    if by_stable != want:
-        reason = f"{policy.metric} {stable:.4g} needs {by_stable}, limited to {want} in one step"
+    desired = limited(by_stable)
+    reason = f"{policy.metric} {stable:.4g} needs {desired} at {target:.4g} each"
+    if by_stable != desired:
+        reason = f"{policy.metric} {stable:.4g} needs {by_stable}, limited to {desired} in one step"
     if state.panic_at is not None:
-        highest = max(want, limited(by_panic), state.panic_replicas)
+        highest = max(desired, limited(by_panic), state.panic_replicas)
         state = replace(state, panic_replicas=highest)
-        want = highest
-        reason = f"panic: {policy.metric} {panic:.4g} in {policy.panic_window_s:.4g}s, holds {want}"
+        desired = highest
+        reason = (
+            f"panic: {policy.metric} {panic:.4g} in {policy.panic_window_s:.4g}s, holds {desired}"
+        )
     if not policy.scale_down_delay_s or not load.reachable:
-        return want, reason, replace(state, delayed=()) if state.delayed else state
-    state = replace(state, delayed=_delayed(now, want, state.delayed, policy.scale_down_delay_s))
+        return desired, reason, replace(state, delayed=()) if state.delayed else state
+    state = replace(state, delayed=_delayed(now, desired, state.delayed, policy.scale_down_delay_s))
     held = state.delayed[0][1]
-    if held > want:
+    if held > desired:
         reason = f"{reason}; {held} are held for the scale-down delay"
     return held, reason, state
 
@@ -169,16 +171,16 @@ def _with_panic(now: float, pressure: float, state: KpaState, policy: ScalingPol
 
 
 def _delayed(
-    now: float, want: int, kept: tuple[tuple[float, int], ...], delay_s: float
+    now: float, desired: int, kept: tuple[tuple[float, int], ...], delay_s: float
 ) -> tuple[tuple[float, int], ...]:
-    """Return candidates for the largest number within the delay, decreasing."""
+    """Return candidates for the maximum within the delay, in decreasing order."""
     oldest = math.floor(now / KPA_TICK_S) - math.ceil(delay_s / KPA_TICK_S)
-    valid = ((at, n) for at, n in kept if n > want and math.floor(at / KPA_TICK_S) > oldest)
-    return (*valid, (now, want))
+    valid = ((at, n) for at, n in kept if n > desired and math.floor(at / KPA_TICK_S) > oldest)
+    return (*valid, (now, desired))
 
 
 def _excess_burst(load: Load, policy: ScalingPolicy) -> int:
-    """Return the spare capacity beyond the burst to absorb."""
+    """Return the spare capacity beyond the target burst capacity."""
     if policy.target_burst_capacity <= 0:
         return -1 if policy.target_burst_capacity < 0 else 0
     free = load.ready * policy.capacity - (load.panic or 0.0)
@@ -186,16 +188,16 @@ def _excess_burst(load: Load, policy: ScalingPolicy) -> int:
 
 
 def _to_zero(
-    now: float, want: int, load: Load, state: KpaState, policy: ScalingPolicy
+    now: float, desired: int, load: Load, state: KpaState, policy: ScalingPolicy
 ) -> tuple[int | None, int, str]:
-    """Guard the way to zero, if no replica is needed.
+    """Delay scaling to zero if no replica is needed.
 
     Returns:
         The number of replicas needed, None if unknown; the number to set; a reason.
     """
-    if want or not policy.scale_to_zero:
-        kept = max(want, 1)
-        return kept, kept, "" if want else "one remains, as scaling to zero is off"
+    if desired or not policy.scale_to_zero:
+        kept = max(desired, 1)
+        return kept, kept, "" if desired else "one remains, as scaling to zero is off"
     since_s = now - state.activity_since
     if state.activity == "inactive":
         blocked = _wait_for_zero(now, since_s, load, state, policy)
@@ -212,7 +214,7 @@ def _to_zero(
 def _wait_for_zero(
     now: float, inactive_s: float, load: Load, state: KpaState, policy: ScalingPolicy
 ) -> str:
-    """Return why an inactive endpoint's last replica must not stop yet."""
+    """Return why the last replica of an inactive endpoint must keep running."""
     if not load.activator_in_path and policy.target_burst_capacity != -1:
         return "waits for the activator"
     if inactive_s < policy.retention_s:
@@ -229,16 +231,16 @@ def _is_overdue(now: float, state: KpaState, policy: ScalingPolicy) -> bool:
 
 
 def _with_activity(
-    now: float, want: int | None, load: Load, state: KpaState, policy: ScalingPolicy
+    now: float, desired: int | None, load: Load, state: KpaState, policy: ScalingPolicy
 ) -> KpaState:
     needed = max(1, policy.min_replicas if load.reachable else 0)
     if not state.initialized:
         needed = max(needed, policy.initial_replicas)
-    initialized = state.initialized or (load.ready >= needed and want != 0)
+    initialized = state.initialized or (load.ready >= needed and desired != 0)
     activity: Activity = state.activity
-    if want == 0:
+    if desired == 0:
         activity, initialized = "inactive", True
-    elif want or state.activity != "inactive":
+    elif desired or state.activity != "inactive":
         activity = "active" if load.ready >= needed else "activating"
     if (activity, initialized) == (state.activity, state.initialized):
         return state

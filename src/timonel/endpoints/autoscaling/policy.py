@@ -31,7 +31,7 @@ class _Document(BaseModel):
 
 
 class ScalingLimit(_Document):
-    """Largest change of the number of replicas within a period."""
+    """Largest change in the number of replicas within a period."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
@@ -46,10 +46,14 @@ class ScalingRules(_Document):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
     stabilization_window_seconds: int = Field(
-        default=0, ge=0, le=3600, description="Time over which the most cautious proposal counts."
+        default=0,
+        ge=0,
+        le=3600,
+        description="Time over which the most conservative proposal is used.",
     )
     select_policy: Literal["Max", "Min", "Disabled"] = Field(
-        default="Max", description="Whether the largest or the smallest limit counts, or no change."
+        default="Max",
+        description="Whether the largest or the smallest limit applies; Disabled: no change.",
     )
     policies: tuple[ScalingLimit, ...] = Field(min_length=1, description="Limits.")
 
@@ -83,14 +87,14 @@ class Behavior(_Document):
 
 
 class ResourceTarget(_Document):
-    """Further metric of the HPA algorithm; the largest number of replicas counts."""
+    """Further metric of the HPA algorithm; the largest number of replicas is used."""
 
     metric: Literal["cpu", "memory"] = Field(description="Metric.")
     target: float = Field(ge=MIN_TARGET, description="Percent of the requested amount.")
 
 
 class Forecast(_Document):
-    """Predictive mode: start replicas before the load that recurs each period."""
+    """Predictive mode: start replicas ahead of a load that recurs each period."""
 
     period_s: Seconds = Field(default=86400.0, ge=3600, description="Length of the pattern.")
     lead_s: Seconds = Field(
@@ -99,7 +103,7 @@ class Forecast(_Document):
 
 
 class ScalingPolicy(_Document):
-    """How many replicas an endpoint has."""
+    """Rules for the number of replicas of an endpoint."""
 
     metric: Metric = Field(default="concurrency", description="Measure of the load.")
     algorithm: Algorithm = Field(
@@ -118,7 +122,7 @@ class ScalingPolicy(_Document):
         default=(), description="More metrics of the HPA algorithm."
     )
     utilization_percent: float = Field(
-        default=70.0, ge=1, le=100, description="Part of the target that KPA aims at."
+        default=70.0, ge=1, le=100, description="Share of the target at which KPA keeps replicas."
     )
     container_concurrency: int = Field(
         default=0, ge=0, description="Requests that a replica takes at once; 0 for no limit."
@@ -129,15 +133,23 @@ class ScalingPolicy(_Document):
     activation_replicas: Replicas = Field(
         default=1, description="Smallest number of replicas while there is load."
     )
-    scale_to_zero: bool = Field(default=True, description="Whether an idle endpoint has none.")
+    scale_to_zero: bool = Field(
+        default=True, description="Stop the last replica of an idle endpoint."
+    )
     window_s: Seconds = Field(
         default=60.0, ge=6, le=3600, description="Time over which the load is averaged."
     )
     panic_window_percent: float = Field(
-        default=10.0, ge=1, le=100, description="Part of the window that detects sudden load."
+        default=10.0,
+        ge=1,
+        le=100,
+        description="Length of the panic window, in percent of the window.",
     )
     panic_threshold_percent: float = Field(
-        default=200.0, ge=110, le=1000, description="Load, in percent of capacity, that is sudden."
+        default=200.0,
+        ge=110,
+        le=1000,
+        description="Load that starts panic mode, in percent of capacity.",
     )
     aggregation: Literal["linear", "weighted-exponential"] = Field(
         default="linear", description="Weights of the averages."
@@ -148,10 +160,11 @@ class ScalingPolicy(_Document):
         default=0.0, description="Time for which load must be low before replicas are stopped."
     )
     scale_to_zero_grace_s: UpToAnHour = Field(
-        default=30.0, description="Time for which the activator precedes the last replica's stop."
+        default=30.0,
+        description="Time from routing requests to the activator to the last replica's stop.",
     )
     retention_s: Seconds = Field(
-        default=0.0, ge=0, description="Least time from inactivity to the last replica's stop."
+        default=0.0, ge=0, description="Shortest time from inactivity to the last replica's stop."
     )
     target_burst_capacity: float = Field(
         default=211.0,
@@ -216,7 +229,7 @@ class ScalingPolicy(_Document):
 
     @property
     def load_per_replica(self) -> float:
-        """Load that KPA gives each replica."""
+        """Load per replica that KPA aims at."""
         return max(MIN_TARGET, self.capacity * self.utilization_percent / 100)
 
     @property

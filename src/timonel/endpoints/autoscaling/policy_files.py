@@ -1,4 +1,4 @@
-"""Scaling policies from YAML: own fields, Knative's, KServe's and Kubernetes' manifests."""
+"""Parse scaling policies in YAML, and manifests of Knative, KServe and Kubernetes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def parse_policy(text: str) -> ScalingPolicy:
     Manifests may be a Knative Service, a KServe InferenceService or a HorizontalPodAutoscaler.
 
     Raises:
-        SpecError: The text is no YAML, or has unknown keys or wrong values.
+        SpecError: The text is not YAML, or has unknown keys or wrong values.
     """
     try:
         document = yaml.safe_load(text)
@@ -64,7 +64,7 @@ def parse_policy(text: str) -> ScalingPolicy:
 def from_annotations(
     annotations: Mapping[str, object], container_concurrency: int = 0
 ) -> ScalingPolicy:
-    """Return the policy of the annotations ``autoscaling.knative.dev/...``; others do not matter.
+    """Return the policy in the annotations ``autoscaling.knative.dev/...``; ignore others.
 
     Raises:
         SpecError: An annotation is unknown, or has a wrong value.

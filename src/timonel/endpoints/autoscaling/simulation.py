@@ -1,8 +1,8 @@
 """Replay traces of load against the autoscaler.
 
-Requests are a fluid: their number is real, and those of one second are alike. Each second, arrivals
-join the requests in flight, of which ready replicas serve as many at once as they can, in order of
-arrival. The cost of a step does not depend on the number of replicas.
+This is a fluid model: numbers of requests are real, and the requests of one second are equal. Each
+second, arrivals join the requests in flight. Ready replicas serve as many of these as they can, in
+order of arrival. The cost of a step does not depend on the number of replicas.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Decider = Callable[
 ]
 _MAX_REPLICAS = 1_000_000
 _NOTHING = 1e-3
-"""Part of a request that counts as answered; a fluid never drains completely."""
+"""Remainder of a request that counts as answered, as a fluid never drains completely."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ServiceModel:
     Args:
         startup_s: Seconds from its start until it is ready.
         service_s: Seconds that a request takes, apart from waiting.
-        concurrency: Requests that it serves at once; 0 for the policy's target.
+        concurrency: Requests that it serves at once; 0: the policy's target.
 
     Raises:
         SpecError: A value is not positive, or the concurrency is unknown.
@@ -74,15 +74,15 @@ class ServiceModel:
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """What happened; arrays have one value for each second.
+    """Result of a simulation; arrays have one value per second.
 
     Args:
         arrivals: Requests that arrived.
-        in_flight: Average number of requests in flight, those that wait included.
-        waiting: Requests that wait at the end of the second.
-        requested: Replicas requested, those that start included.
+        in_flight: Average number of requests in flight, including waiting ones.
+        waiting: Requests waiting at the end of the second.
+        requested: Requested replicas, including those that are starting.
         ready: Ready replicas.
-        decisions: Times and decisions that changed something.
+        decisions: Decisions that changed something, with their times.
         model: Behaviour of a replica.
         slots: Requests that a replica serves at once.
     """
@@ -114,14 +114,14 @@ class Simulation:
 
     @property
     def unserved(self) -> float:
-        """Requests that still wait at the end."""
+        """Requests still waiting at the end."""
         return float(self.waiting[-1])
 
     @cached_property
     def latencies_s(self) -> Levels:
         """Latency of the requests of each second.
 
-        Requests that still wait at the end count until then.
+        Requests still waiting at the end count with their time until then.
         """
         arrived = np.cumsum(self.arrivals)
         started = np.concatenate([[0.0], np.maximum.accumulate(arrived - self.waiting)])
@@ -165,7 +165,7 @@ class Simulation:
 
 @dataclass
 class _Fleet:
-    """Replicas, as numbers that start together."""
+    """Ready replicas, and groups of replicas that start together."""
 
     ready: int
     starting: deque[tuple[float, int]] = field(default_factory=deque)
@@ -208,7 +208,7 @@ def simulate(
         policy: Policy to follow.
         model: Behaviour of a replica.
         seed: Seed of the arrivals.
-        decider: Decides the number of replicas; another one can be compared with ours.
+        decider: Decides the number of replicas; by default this package's autoscaler.
 
     Raises:
         SpecError: The policy cannot be simulated.
@@ -285,7 +285,7 @@ def _served(
 def _seen(
     now: float, fleet: _Fleet, decision: Decision, load: float, slots: float, policy: ScalingPolicy
 ) -> Replicas:
-    """Return what the autoscaler sees.
+    """Return the input of the autoscaler.
 
     Args:
         load: Load of all replicas since the last decision.

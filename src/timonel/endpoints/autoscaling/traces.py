@@ -1,4 +1,4 @@
-"""Traces of load, from CSV files or made up."""
+"""Traces of load: CSV files and built-in patterns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Trace:
         levels: Average load of each second, float64 [seconds].
         unit: ``rps`` are requests that arrive per second, whether or not earlier ones have been
             answered. ``concurrency`` is a number of clients, each of which waits for an answer
-            before it sends its next request.
+            before sending its next request.
     """
 
     levels: Levels
@@ -38,7 +38,7 @@ class Trace:
 
 
 def load_trace(trace: str) -> Trace:
-    """Read a trace from a CSV file, or make one up.
+    """Read a trace from a CSV file, or return a built-in one.
 
     Args:
         trace: A file, or one of `TRACES`.
@@ -63,8 +63,8 @@ def load_trace(trace: str) -> Trace:
 def parse_trace(text: str) -> Trace:
     """Parse CSV with the columns ``time`` and ``rps`` or ``concurrency``.
 
-    Times are seconds, or ISO 8601. Each row holds until the next one; the last one as long as the
-    one before it.
+    Times are seconds, or ISO 8601. Each row applies until the next one, the last row as long as the
+    previous one.
 
     Raises:
         DataError: A column is missing, or a value is wrong.
@@ -116,7 +116,7 @@ def _time(text: str | None, line: int) -> float:
         return datetime.fromisoformat(text or "").timestamp()
     except ValueError:
         raise DataError(
-            f"line {line}: {text!r} is no time", hint="use seconds or ISO 8601"
+            f"line {line}: {text!r} is not a time", hint="use seconds or ISO 8601"
         ) from None
 
 
@@ -131,24 +131,24 @@ def _number(text: str | None, line: int) -> float:
 
 
 def step(low: float = 1.0, high: float = 50.0, at_s: int = 300, seconds: int = 1800) -> Trace:
-    """Return a number of clients that rises once."""
+    """Return a trace whose number of clients rises once."""
     return Trace(np.where(np.arange(seconds) < at_s, low, high), "concurrency")
 
 
 def spike(low: float = 1.0, high: float = 50.0, at_s: int = 300, for_s: int = 120) -> Trace:
-    """Return half an hour with a short spike of clients."""
+    """Return a trace of half an hour with a short spike of clients."""
     second = np.arange(1800)
     is_high = (second >= at_s) & (second < at_s + for_s)
     return Trace(np.where(is_high, high, low), "concurrency")
 
 
 def diurnal(high: float = 500.0, days: int = 3, base: float = 0.02) -> Trace:
-    """Return days with quiet nights and steep office hours.
+    """Return a trace of days with quiet nights and steep office hours.
 
     Args:
         high: Largest number of requests per second.
         days: Number of days.
-        base: Load of the night, as a part of ``high``.
+        base: Load at night, as a fraction of ``high``.
     """
     level = np.interp(
         np.arange(DAY_S) / 3600,
@@ -159,7 +159,7 @@ def diurnal(high: float = 500.0, days: int = 3, base: float = 0.02) -> Trace:
 
 
 def on_off(high: float = 50.0, on_s: int = 600, off_s: int = 1200, repeats: int = 24) -> Trace:
-    """Return requests per second that come and go, with none in between."""
+    """Return a trace that alternates between requests and none."""
     return Trace(np.tile(np.concatenate([np.full(on_s, high), np.zeros(off_s)]), repeats), "rps")
 
 
@@ -169,4 +169,4 @@ TRACES: Mapping[str, Callable[[], Trace]] = {
     "diurnal": diurnal,
     "on-off": on_off,
 }
-"""Made-up traces."""
+"""Built-in traces."""

@@ -1,7 +1,7 @@
 """Averages of a metric over a sliding window of time buckets.
 
-They behave as those of Knative: missing buckets inside the window count as zero, but a window that
-has just begun, or whose newest buckets are missing, is averaged over the buckets that it has.
+As in Knative, missing buckets inside the window count as zero. A window that has just begun, or
+whose newest buckets are missing, is averaged over its existing buckets.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Window:
         return cls(max(1, math.ceil(window_s / bucket_s)), bucket_s)
 
     def record(self, now: float, value: float) -> Window:
-        """Add a value; one that is older than the window is ignored."""
+        """Add a value; values older than the window are ignored."""
         bucket, sums = math.floor(now / self.bucket_s), self.sums
         ahead = bucket - self.newest
         if not sums or ahead >= self.size:

@@ -110,7 +110,7 @@ class _Runner:
         """Versions whose answers are compared, old and new."""
 
     def versions(self) -> tuple[int, ...]:
-        """Return the versions to measure; none without a rollout that goes on."""
+        """Return the versions to measure; none without a rollout in progress."""
         self.compared = None
         found = latest_rollout(self._folder.root)
         if found != self._documents:

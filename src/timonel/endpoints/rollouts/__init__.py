@@ -1,1 +1,1 @@
-"""Rollouts: give a version more and more requests, or take them all back. Pure but for I/O."""
+"""Rollouts: shift requests to a version step by step, or back if it fails."""

@@ -15,12 +15,12 @@ class Counts(Observed):
 
     Attributes:
         requests: Completed requests.
-        errors: Those that the version failed: 5xx and their equals of gRPC.
-        rejections: Those that it refused: 4xx and their equals of gRPC.
-        latencies: Requests by the lower bound of their latency in milliseconds. A bucket is as
-            wide as the second significant digit, and at least 1 ms.
-        pairs: Answers that were compared with those of another version.
-        agreements: Those that agreed.
+        errors: Requests that failed: 5xx and the corresponding gRPC codes.
+        rejections: Requests that were rejected: 4xx and the corresponding gRPC codes.
+        latencies: Histogram: requests by the lower bound of their bucket in milliseconds. A bucket
+            has a width of one unit of the second significant digit, and at least 1 ms.
+        pairs: Answers compared with those of another version.
+        agreements: Compared answers that agreed.
     """
 
     requests: int = 0
@@ -55,11 +55,11 @@ class Counts(Observed):
         return sum(self.latencies.values())
 
     def slower(self, limit_ms: float) -> int:
-        """Return how many requests were certainly slower than a limit."""
+        """Return the number of requests whose whole bucket is above a limit."""
         return sum(count for lower, count in self.latencies.items() if lower >= limit_ms)
 
     def quantile_ms(self, share: float) -> float:
-        """Return the latency that a share of the requests did not exceed; NaN without requests."""
+        """Return a quantile of the latency; NaN without requests."""
         rest = share * self.timed
         for lower, count in sorted(self.latencies.items()):
             if rest <= count:
@@ -68,7 +68,7 @@ class Counts(Observed):
         return math.nan
 
     def quantile_bounds_ms(self, share: float, alpha: float) -> tuple[float, float]:
-        """Return the confidence interval of a quantile, valid at all times at once."""
+        """Return the confidence sequence of a quantile: valid at all times simultaneously."""
         low, high = 0.0, math.inf
         left = total = self.timed
         for lower, count in sorted(self.latencies.items()):

@@ -1,6 +1,6 @@
 """Documents of rollouts, below the endpoint's folder.
 
-rollouts/<number>.json         rollout document: what was asked for, with the last command
+rollouts/<number>.json         rollout document: the request, with the last command
 rollouts/<number>.state.json   rollout-state document, written by the control plane
 rollouts/<number>.jsonl        counts over time, for the report; only appended to
 """
@@ -49,19 +49,19 @@ _Model = TypeVar("_Model", bound=Observed)
 
 
 class Rollout(Observed):
-    """What was asked for.
+    """Requested rollout.
 
     Attributes:
         to: Version that gets more requests.
         base: Version that it replaces.
-        revision: Number of the endpoint's revision at the request.
+        revision: Number of the endpoint's latest revision at the time of the request.
         steps: Percentages, ascending; the last is 100.
         interval_s: Shortest time of a step in seconds.
         guards: Conditions, as text.
-        min_requests: Smallest number of requests of the new version in a step.
+        min_requests: Smallest number of requests to the new version in each step.
         alpha: Probability to roll back a version that meets all conditions.
-        beta: Probability to promote one that misses a condition by twice the odds.
-        start_timeout_s: Time for a first ready replica in seconds.
+        beta: Probability to promote a version with twice the odds of bad requests.
+        start_timeout_s: Time limit for a first ready replica in seconds.
         created_at: Time of the request in seconds since the epoch.
         command: Last command of the user.
         commanded_at: Its time in seconds since the epoch.
@@ -103,20 +103,20 @@ class RolloutState(Observed):
 
     Attributes:
         phase: Phase.
-        message: What it waits for, or why it ended.
+        message: Condition that it waits for, or reason of its end.
         step: Index of the step.
-        percent: Percentage of requests of the new version.
-        revision: Number of the revision that the rollout made last, or is about to make.
+        percent: Percentage of requests to the new version.
+        revision: Number of the latest revision that the rollout made, or is about to make.
         cause: Cause of that revision.
         ending: Phase that follows once that revision exists.
-        is_foreign: Whether somebody else changed the endpoint during the rollout.
-        shifted_at: Since when that revision waits for replicas.
-        since: Since when its traffic applies.
+        is_foreign: Whether another command changed the endpoint during the rollout.
+        shifted_at: Time from which that revision waits for replicas.
+        since: Time from which its traffic rules are in effect.
         counts: Counts by version since then.
         checks: State of the guards.
-        accepted: Guards that were met in this step.
-        commanded_at: Time of the last command that was carried out.
-        ended_at: Time of the end; None before.
+        accepted: Guards accepted in this step.
+        commanded_at: Time of the last command carried out.
+        ended_at: Time of the end; None while in progress.
     """
 
     phase: Phase = Phase.RUNNING
@@ -136,11 +136,11 @@ class RolloutState(Observed):
     ended_at: float | None = None
 
     def but(self, **changes: Any) -> Self:
-        """Return the state with other fields."""
+        """Return a copy with changed fields."""
         return self.model_copy(update=changes)
 
     def verdict(self, check: Check) -> Verdict:
-        """Return the verdict of a guard in this step; once accepted, only a rejection counts."""
+        """Return the verdict of a guard in this step; only a rejection overrides an acceptance."""
         is_accepted = check.guard in self.accepted and check.verdict is not Verdict.REJECTED
         return Verdict.ACCEPTED if is_accepted else check.verdict
 
@@ -150,7 +150,7 @@ class Point(Observed):
 
     Attributes:
         at: End of the part in seconds since the epoch.
-        percent: Percentage of requests of the new version.
+        percent: Percentage of requests to the new version.
         counts: Counts by version.
     """
 
@@ -172,7 +172,7 @@ class RolloutFolder:
     number: int
 
     def rollout(self) -> Rollout:
-        """Return what was asked for.
+        """Return the requested rollout.
 
         Raises:
             NotFoundError: No such rollout.
@@ -184,7 +184,7 @@ class RolloutFolder:
         """Create the rollout.
 
         Raises:
-            AlreadyExistsError: Another command made one with this number.
+            AlreadyExistsError: Another command created one with this number.
         """
         self.root.mkdir(mode=0o700, exist_ok=True)
         body = document("rollout", rollout.model_dump(mode="json"))
@@ -223,7 +223,7 @@ class RolloutFolder:
         append_line(self._path(".jsonl"), point.model_dump_json())
 
     def points(self) -> list[Point]:
-        """Return the history; lines that a crash truncated are left out.
+        """Return the history without lines truncated by a crash.
 
         Raises:
             InputError: The file cannot be read.

@@ -20,9 +20,9 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 AGREEMENT = "agreement"
 METRICS = (*RATES, *QUANTILES, AGREEMENT)
 LEAST_RATE = 0.005
-"""Smallest limit of a relative guard of a rate: to tell smaller ones apart takes too long."""
+"""Smallest limit of a relative guard of a rate; testing a smaller one takes too many requests."""
 CONFIDENCE = 0.05
-"""Probability that a value is ever outside of its confidence interval."""
+"""Probability that a value ever leaves its confidence interval."""
 
 _GUARD = re.compile(r"\s*([a-z_0-9]+)\s*([<>])\s*([0-9.]+)\s*(%|x|[a-z]*)\s*\Z")
 _HINT = "write error_rate<1%, error_rate<1.5x, p99<1.2x, p99<200ms or agreement>98%"
@@ -34,8 +34,8 @@ class Guard:
 
     Attributes:
         metric: One of `METRICS`.
-        limit: The upper limit; of ``agreement`` the lower one.
-        unit: ``rate`` between 0 and 1, ``factor`` of the other version's value, or ``ms``.
+        limit: Upper limit; lower limit for ``agreement``.
+        unit: ``rate`` between 0 and 1, ``factor`` relative to the other version, or ``ms``.
     """
 
     metric: str
@@ -51,10 +51,10 @@ class Check(Observed):
 
     Attributes:
         guard: The guard as text.
-        verdict: Result up to now.
+        verdict: Current result.
         value: Observed value, as text with its unit.
-        limit: The limit it is compared with, as text with its unit.
-        requests: Number of requests behind it, or of compared answers.
+        limit: Absolute limit, as text with its unit.
+        requests: Number of requests or compared answers that the value is based on.
     """
 
     guard: str
@@ -81,7 +81,7 @@ def parse_guards(text: str) -> tuple[Guard, ...]:
     metrics = [guard.metric for guard in guards]
     for metric in metrics:
         if metrics.count(metric) > 1:
-            raise SpecError(f"two guards for {metric}", hint="give one of them")
+            raise SpecError(f"several guards for {metric}", hint="give one of them")
     return guards
 
 
@@ -112,17 +112,17 @@ def _parse(text: str) -> Guard:
 
 
 def check(guard: Guard, version: Counts, other: Counts, alpha: float, beta: float) -> Check:
-    """Check a guard with what was counted so far.
+    """Check a guard against the counts so far.
 
-    The limit of a relative guard is estimated from the other version: half of alpha is spent on its
-    confidence interval, whose upper bound counts for a rejection and lower bound for acceptance.
+    The limit of a relative guard is estimated from the other version, with half of alpha for its
+    confidence interval. Rejection uses the upper bound of the interval, acceptance the lower one.
 
     Args:
         guard: The guard.
-        version: Counts of the version that gets more requests.
-        other: Counts of the one that it replaces, over the same time.
+        version: Counts of the new version.
+        other: Counts of the version that it replaces, over the same time.
         alpha: Probability to ever reject a version that meets the condition.
-        beta: Probability to ever accept one that misses it by twice the odds.
+        beta: Probability to ever accept a version with twice the odds of bad requests.
     """
     if guard.metric == AGREEMENT:
         return _check_agreement(guard, version, alpha, beta)
@@ -167,7 +167,7 @@ def _check_agreement(guard: Guard, version: Counts, alpha: float, beta: float) -
 
 
 def _limits(guard: Guard, other: Counts, alpha: float) -> tuple[float, float]:
-    """Return the smallest and the largest value that the limit may have."""
+    """Return bounds of the absolute limit; equal unless it is estimated."""
     if guard.unit != "factor":
         return guard.limit, guard.limit
     if guard.metric in QUANTILES:
@@ -179,7 +179,7 @@ def _limits(guard: Guard, other: Counts, alpha: float) -> tuple[float, float]:
 
 def _bad(metric: str, counts: Counts) -> tuple[int, int]:
     bad = counts.errors if metric == "error_rate" else counts.rejections
-    # Envoy's counters are not read at the same instant.
+    # Envoy's counters are read at slightly different times.
     return min(bad, counts.requests), counts.requests
 
 

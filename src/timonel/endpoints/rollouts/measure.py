@@ -16,7 +16,7 @@ _NAMES = r"upstream_rq_(completed|4xx|5xx)|grpc\.\d+|upstream_rq_time"
 
 
 class CountReader:
-    """Turns the totals of Envoy processes into counts since the previous reading."""
+    """Converts the totals of Envoy processes into counts since the previous reading."""
 
     def __init__(self) -> None:
         self._before: dict[str, dict[str, Counts]] | None = None
@@ -25,26 +25,26 @@ class CountReader:
         """Return the counts of services since the previous reading; none at the first.
 
         Args:
-            admins: Admin interfaces by process; a restarted process is another one.
+            admins: Admin interfaces by process; a restarted process has another key.
             services: Names of services.
         """
-        wanted = sorted(services)
+        names = sorted(services)
         totals: dict[str, dict[str, Counts]] = {}
         for process, admin in admins.items():
-            found = _totals(admin, wanted)
+            found = _totals(admin, names)
             if found is not None:
                 totals[process] = found
         before, self._before = self._before, {**(self._before or {}), **totals}
-        changes = {service: Counts() for service in wanted}
+        changes = {service: Counts() for service in names}
         for process, now in totals.items():
-            # What a process counted before the first reading belongs to no measurement.
+            # Counts of a process before the first reading are ignored.
             then = now if before is None else before.get(process, {})
-            for service in wanted:
+            for service in names:
                 changes[service] += now[service] - then.get(service, Counts())
         return changes
 
     def forget(self) -> None:
-        """Begin anew at the next reading."""
+        """Make the next reading the first."""
         self._before = None
 
 

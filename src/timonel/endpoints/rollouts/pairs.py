@@ -1,4 +1,4 @@
-"""Pairs of answers of two versions to the same requests. Pure: the time is an argument."""
+"""Match answers of two versions to the same requests. Pure: the time is an argument."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _MAX_WAITING = 20_000
 
 
 class Pairs:
-    """Joins the answers of two versions by request."""
+    """Matches answers of two versions by request."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, tuple[float, int, Answer]] = {}
         """Time, version and answer by name, in the order of arrival."""
 
     def add(self, now: float, version: int, answers: Iterable[Answer]) -> Counts:
-        """Return how many pairs the answers of a version complete, and how many of them agree.
+        """Add answers of a version; return the completed pairs, and how many of them agree.
 
         Args:
             now: The time in seconds.
@@ -32,7 +32,8 @@ class Pairs:
             if before is None:
                 self._waiting[answer.name] = now, version, answer
             elif before[1] != version:
-                # An answer that was computed twice, as a replica was killed, waits in vain.
+                # The second copy of an answer that was computed twice, as a replica was killed,
+                # finds no partner and expires.
                 del self._waiting[answer.name]
                 found = agree(before[2], answer)
                 pairs += found is not None

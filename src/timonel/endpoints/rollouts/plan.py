@@ -1,7 +1,7 @@
 """Decide the steps of a rollout. Pure: the time and the measurements are arguments.
 
-The state names the revision that the rollout made last, and is written before that revision. So a
-killed control plane makes it later, and a revision that somebody else made is noticed.
+The state contains the number of the latest revision by the rollout and is written before it. So a
+restarted control plane makes a missing revision, and revisions by other commands are noticed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from timonel.endpoints.rollouts.guards import AGREEMENT, Check, check, parse_gua
 from timonel.endpoints.rollouts.sequential import Verdict
 
 _PAIRS_S = 15.0
-"""Time after which a step without any pair of answers is suspicious."""
+"""Time after which the message of a step mentions that no answers were compared."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Seen:
 
     Attributes:
         revision: Number of the latest revision.
-        cause: Cause of the revision that the state names; empty if there is none yet.
-        routed: Number of the revision whose traffic applies.
-        message: Why the latest revision does not apply yet.
+        cause: Cause of the revision in the state; empty if it does not exist yet.
+        routed: Number of the revision whose traffic rules are in effect.
+        message: Why the latest revision is not in effect yet.
         counts: Counts by version since the last decision.
     """
 
@@ -39,10 +39,10 @@ class Seen:
 
 @dataclass(frozen=True)
 class Shift:
-    """Make a revision in which the new version has another share.
+    """Request to make a revision with another share of the new version.
 
     Attributes:
-        percent: Percentage of requests of the new version.
+        percent: Percentage of requests to the new version.
         cause: Cause of the revision.
     """
 
@@ -51,19 +51,19 @@ class Shift:
 
 
 def begin(rollout: Rollout) -> RolloutState:
-    """Return the first state: the first step is to be made."""
+    """Return the initial state, at the beginning of the first step."""
     return _shifted(rollout, RolloutState(), rollout.revision, step=0)
 
 
 def decide(
     now: float, rollout: Rollout, state: RolloutState, seen: Seen
 ) -> tuple[Shift | None, RolloutState]:
-    """Return what to do, if anything, and the new state, which is to be stored before it is done.
+    """Return the change to make, if any, and the new state. Store the state first.
 
     Args:
         now: The time in seconds.
         rollout: The rollout.
-        state: State before.
+        state: Previous state.
         seen: Observed state of the endpoint.
     """
     if state.ended_at is not None:
@@ -79,7 +79,7 @@ def decide(
 
 
 def _changed_by_others(rollout: Rollout, state: RolloutState, seen: Seen) -> RolloutState:
-    """Pause if the latest revision is not that of the rollout."""
+    """Pause if another command has made the latest revision."""
     own = seen.revision < state.revision or seen.cause == state.cause
     is_last = seen.revision <= state.revision or state.ending is not None
     if state.is_foreign or (own and is_last):
@@ -111,7 +111,7 @@ def _commanded(now: float, rollout: Rollout, state: RolloutState, seen: Seen) ->
 
 
 def _resumed(rollout: Rollout, state: RolloutState, seen: Seen) -> RolloutState:
-    """Return the state at a new beginning of the step."""
+    """Return the state after starting the step again."""
     was_foreign = state.is_foreign
     state = state.but(phase=Phase.RUNNING, is_foreign=False, since=None)
     if not was_foreign:
@@ -132,7 +132,7 @@ def _measured(now: float, rollout: Rollout, state: RolloutState, seen: Seen) -> 
         message = state.message if state.phase is Phase.PAUSED else message
         return state.but(shifted_at=shifted_at, message=message)
     if state.since is None:
-        # What was counted until now belongs to the step before.
+        # Counts until now belong to the previous step.
         return state.but(since=now, counts={}, checks=(), accepted=())
     found = seen.counts or {}
     counts = {
@@ -140,7 +140,7 @@ def _measured(now: float, rollout: Rollout, state: RolloutState, seen: Seen) -> 
         for version in (rollout.base, rollout.to)
     }
     guards = parse_guards(",".join(rollout.guards))
-    # The probabilities are those of the whole rollout: each test has its share.
+    # The probability is that of the whole rollout, so it is divided among all tests.
     share = len(guards) * max(1, sum(1 for step in rollout.steps if step < 100))
     checks = tuple(
         check(guard, counts[rollout.to], counts[rollout.base], rollout.alpha / share, rollout.beta)
@@ -156,7 +156,7 @@ def _measured(now: float, rollout: Rollout, state: RolloutState, seen: Seen) -> 
 
 
 def _advanced(now: float, rollout: Rollout, state: RolloutState, seen: Seen) -> RolloutState:
-    """Take the next step if this one is passed; otherwise say what it waits for."""
+    """Take the next step if this one has passed; otherwise set the reason for waiting."""
     if state.since is None or state.phase is not Phase.RUNNING or state.ending is not None:
         return state
     requests = state.counts.get(rollout.to, Counts()).requests
@@ -207,7 +207,7 @@ def _shifted(rollout: Rollout, state: RolloutState, after: int, step: int) -> Ro
 def _returned(
     rollout: Rollout, state: RolloutState, seen: Seen, ending: Phase, why: str
 ) -> RolloutState:
-    """Return the state that gives all requests to the earlier version."""
+    """Return the state that gives all requests back to the earlier version."""
     verb = "was rolled back: " if ending is Phase.ROLLED_BACK else ""
     return state.but(
         percent=0,

@@ -104,7 +104,7 @@ def _latency(axes: Any, x: list[float], counts: list[Counts], version: int, colo
         found = [max(0.5, c.quantile_ms(share)) if c.timed else math.nan for c in counts]
         limits = [c.quantile_bounds_ms(share, _ALPHA) for c in counts]
         low = [max(0.5, limit[0]) for limit in limits]
-        # Without an upper bound yet: nothing is drawn.
+        # Until there is an upper bound, no band is drawn.
         high = [limit[1] if math.isfinite(limit[1]) else math.nan for limit in limits]
         axes.plot(x, found, style, color=colour, lw=1.3,
                   label=f"version {version}, p{share * 100:g}")  # fmt: skip

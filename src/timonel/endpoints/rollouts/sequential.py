@@ -1,19 +1,19 @@
-"""Sequential tests of a rate, valid however often one looks. Pure.
+"""Sequential tests of a rate, valid however often they are evaluated. Pure.
 
 `sprt` is Wald's sequential probability ratio test (Wald 1945, "Sequential Tests of Statistical
-Hypotheses") of events that each are good or bad: is the rate of bad ones at most a limit, or does
-it have at least twice the odds? By Ville's inequality the likelihood ratio of a true hypothesis
-ever reaches 1/a with a probability of at most a, whatever the number of looks. So
+Hypotheses") of good and bad events. It decides whether the rate of bad events is at most a limit,
+or has at least twice its odds. By Ville's inequality, the likelihood ratio against a true
+hypothesis ever reaches 1/a with a probability of at most a, however often it is evaluated. So
 
 - a version whose rate is at most the limit is ever rejected with a probability of at most alpha,
 - one with twice the odds (about twice the rate, if it is small) is ever accepted with at most beta.
 
-In between, the test ends too, with either result.
+For rates in between, the test ends with either result.
 
 `excludes` tests one rate by a mixture of likelihood ratios over all rates, with Jeffreys' prior
 (Robbins 1970, "Statistical Methods Related to the Law of the Iterated Logarithm"). The rates that
-it does not exclude are a confidence sequence: it contains the true rate at all times at once with a
-probability of 1 - alpha.
+it does not exclude are a confidence sequence: with a probability of 1 - alpha, it contains the true
+rate at all times simultaneously.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STEPS = 50
 
 
 class Verdict(enum.StrEnum):
-    """Result of a test up to now."""
+    """Current result of a test."""
 
     OPEN = "open"
     ACCEPTED = "accepted"
@@ -40,8 +40,8 @@ def sprt(bad: int, total: int, low: float, high: float, alpha: float, beta: floa
     Args:
         bad: Bad events.
         total: All events.
-        low: Smallest value that the limit may have, if it was itself estimated.
-        high: Largest value that it may have.
+        low: Lower bound of the limit, if it is estimated.
+        high: Upper bound of the limit.
         alpha: Probability to ever reject a rate of at most ``high``.
         beta: Probability to ever accept a rate with at least twice the odds of ``low``.
     """
@@ -53,7 +53,7 @@ def sprt(bad: int, total: int, low: float, high: float, alpha: float, beta: floa
 
 
 def likelihood_ratio(bad: int, total: int, limit: float) -> float:
-    """Return the logarithm of the likelihood ratio of twice the odds against those of a limit."""
+    """Return the log likelihood ratio of twice the odds of a limit against the limit."""
     if limit <= 0.0:
         return math.inf if bad else 0.0
     if limit >= 1.0:
@@ -68,7 +68,7 @@ def doubled(rate: float) -> float:
 
 
 def excludes(rate: float, bad: int, total: int, alpha: float) -> bool:
-    """Return whether the counts exclude a rate, with a probability of error of alpha over time."""
+    """Return whether the counts exclude a rate; alpha is the probability of ever being wrong."""
     if not total:
         return False
     if rate <= 0.0 or rate >= 1.0:
@@ -79,7 +79,7 @@ def excludes(rate: float, bad: int, total: int, alpha: float) -> bool:
 
 
 def bounds(bad: int, total: int, alpha: float) -> tuple[float, float]:
-    """Return the confidence interval of a rate, valid at all times at once."""
+    """Return the confidence sequence of a rate: valid at all times simultaneously."""
     if not total:
         return 0.0, 1.0
     found = bad / total
