@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 from dataclasses import replace
@@ -104,7 +105,7 @@ def test_some_requests_of_a_compared_version_are_copied(sticky: dict[str, str] |
     made = files([replace(route(traffic), compared=(2, 1))], PLACES)
     (host,) = made["routes-digits"]["resources"][0]["virtual_hosts"]
     routes = [each for each in host["routes"] if "route" in each]
-    for copied, plain in zip(routes, routes[1:], strict=False):
+    for copied, plain in itertools.pairwise(routes):
         if "request_mirror_policies" not in copied["route"]:
             continue
         fraction = copied["match"].pop("runtime_fraction")["default_value"]

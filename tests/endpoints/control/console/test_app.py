@@ -29,7 +29,7 @@ class Rig:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.now = NOW
-        self.console = Console(root, lambda _: {}, clock=lambda: self.now)
+        self.console = Console(root, dict, clock=lambda: self.now)
 
     def add(self, name: str) -> EndpointFolder:
         folder = EndpointFolder(self.root / name)
