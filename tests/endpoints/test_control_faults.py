@@ -29,6 +29,7 @@ from timonel.endpoints import Endpoint, list_endpoints
 from timonel.endpoints.control.service import SERVICE
 from timonel.endpoints.folder import EndpointFolder
 from timonel.endpoints.gateway.process import runtime_dir
+from timonel.endpoints.rollouts.documents import Command
 from timonel.endpoints.spec import service_name
 from timonel.processes.ports import PortReservation
 from timonel.storage import find_workspace
@@ -158,8 +159,47 @@ def test_requests_are_answered_without_the_gateways_admin_socket(
                 path.unlink()
         assert versions_of([each.result() for each in held]) == {"1": 20}
     assert endpoint.state == "ready"
+    rollout = endpoint.rollout(2, interval_s=600)
+    until(lambda: "statistics cannot be read" in (endpoint.status.message or ""))
+    endpoint.command_rollout(Command.ABORT)
+    until(lambda: rollout.has_ended)
     endpoints.kill_gateway()  # a new one has a new socket
     until(lambda: list(sockets.glob("admin-*.sock")))
+
+
+def test_held_requests_wait_for_a_killed_control_plane(
+    endpoints: Endpoints, endpoint: Endpoint
+) -> None:
+    endpoints.to_zero(endpoint)
+    with ThreadPoolExecutor(20) as pool:
+        with stopped(endpoints.supervisor(service_name("digits", 1))):
+            held = [pool.submit(predict, endpoint) for _ in range(10)]
+            until(lambda: endpoint.status.versions[1].held == 10)
+            assert endpoints.kill_control()
+            held += [pool.submit(predict, endpoint) for _ in range(10)]
+        assert versions_of([each.result() for each in held]) == {"1": 20}
+
+
+@pytest.mark.parametrize("content", [b"", b"{"])
+def test_a_damaged_revision_does_not_stop_requests(
+    endpoints: Endpoints, endpoint: Endpoint, content: bytes
+) -> None:
+    number, url = endpoint.revision.number, f"{endpoint.url}/v1/models/digits:predict"
+    path = endpoint.folder.root / "revisions" / f"{number:06d}.json"
+    text = path.read_bytes()
+    path.write_bytes(content)
+    try:
+        before = endpoint.status.at
+        assert endpoints.kill_control()
+        until(lambda: endpoint.status.at > before + 2)
+        assert str(path) in (endpoint.status.message or "")
+        assert endpoints.kill("digits-v1")  # with others, the addresses change
+        until(lambda: len(endpoints.service(endpoint).ready) == 2)
+        answers = [httpx.post(url, json={"instances": [1.0]}, timeout=60) for _ in range(10)]
+        assert versions_of(answers) == {"1": 10}
+    finally:
+        path.write_bytes(text)
+    until(lambda: endpoint.status.message is None, seen=lambda: endpoint.status.message)
 
 
 def test_a_stopped_control_plane_is_reported(

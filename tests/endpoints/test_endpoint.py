@@ -414,9 +414,16 @@ def test_another_address_and_its_keys_apply_together(endpoints: Endpoints, tmp_p
     try:
         assert predict(moved).status_code == 200
         endpoints.deploy("digits/2", name="moved", host="0.0.0.0", api_keys=keys)
-        until(lambda: moved.state == "ready", seen=lambda: moved.status)
         url = f"http://127.0.0.1:{moved.spec.port}/v1/models/digits"
-        assert httpx.get(url).status_code == 401
+
+        def status() -> int | None:
+            try:
+                return httpx.get(url).status_code
+            except httpx.HTTPError:
+                return None  # the former listener ends
+
+        until(lambda: status() == 401, seen=status)
+        until(lambda: moved.state == "ready", seen=lambda: moved.status)
         assert httpx.get(url, headers={"x-api-key": "0123456789abcdef"}).status_code == 200
     finally:
         moved.delete()

@@ -81,8 +81,10 @@ def test_an_envoy_that_does_not_answer_loses_no_request() -> None:
     read(reader, one=admin)
     admin.set(None)
     assert read(reader, one=admin) == 0
+    assert reader.is_blind
     admin.set(1005)
     assert read(reader, one=admin) == 5
+    assert not reader.is_blind
 
 
 def test_two_processes_are_added() -> None:

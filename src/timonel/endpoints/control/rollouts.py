@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from timonel.endpoints.control.endpoint import Endpoint
-from timonel.endpoints.control.faults import Faults
 from timonel.endpoints.folder import EndpointFolder, Revision
 from timonel.endpoints.gateway.process import Admin
 from timonel.endpoints.rollouts.counts import Counts
@@ -22,6 +21,7 @@ from timonel.endpoints.rollouts.measure import CountReader
 from timonel.endpoints.rollouts.pairs import Pairs
 from timonel.endpoints.rollouts.plan import Seen, Shift, begin, decide
 from timonel.endpoints.spec import EndpointSpec, service_name
+from timonel.errors import ServingError
 from timonel.serving.telemetry.answers import Answer
 
 _POINTS = 20
@@ -64,13 +64,20 @@ class Rollouts:
         }
         active: dict[str, tuple[int, ...]] = {}
         for name, runner in self._runners.items():
-            with runner.faults.of("read"):
+            with known[name].faults.of("rollout documents"):
                 active[name] = runner.versions()
         counts = self._counts(active, admins)
-        for name, found in counts.items():
-            runner = self._runners[name]
-            with runner.faults.of("step"):
-                runner.step(now, known[name], found, answers)
+        for name, runner in self._runners.items():
+            faults = known[name].faults
+            with faults.of("rollout"):
+                if name in counts:
+                    runner.step(now, known[name], counts[name], answers)
+            with faults.of("rollout statistics"):
+                if name in counts and self._reader.is_blind:
+                    raise ServingError(
+                        "the gateway's statistics cannot be read, so the rollout waits",
+                        hint="stop the gateway's process, which restarts it",
+                    )
 
     def _counts(
         self, versions: Mapping[str, tuple[int, ...]], admins: Mapping[str, Admin]
@@ -99,7 +106,6 @@ class _Runner:
     """
 
     def __init__(self, folder: EndpointFolder) -> None:
-        self.faults = Faults(f"{folder.name}: rollout")
         self._folder = folder
         self._documents: RolloutFolder | None = None
         self._state: RolloutState | None = None

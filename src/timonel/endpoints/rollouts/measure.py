@@ -20,6 +20,8 @@ class CountReader:
 
     def __init__(self) -> None:
         self._before: dict[str, dict[str, Counts]] | None = None
+        self.is_blind = False
+        """Whether no process has answered the last reading."""
 
     def read(self, admins: Mapping[str, Admin], services: Iterable[str]) -> dict[str, Counts]:
         """Return the counts of services since the previous reading; none at the first.
@@ -34,6 +36,7 @@ class CountReader:
             found = _totals(admin, names)
             if found is not None:
                 totals[process] = found
+        self.is_blind = bool(admins) and not totals
         before, self._before = self._before, {**(self._before or {}), **totals}
         changes = {service: Counts() for service in names}
         for process, now in totals.items():
