@@ -20,11 +20,11 @@ from timonel.lazy import lazy_names
 
 if TYPE_CHECKING:
     from timonel.data import Dataset, convert
-    from timonel.endpoints import Endpoint, deploy
+    from timonel.endpoints import Endpoint, deploy, predict
     from timonel.engines.base import JobState, JobStatus
     from timonel.errors import TimonelError
     from timonel.models import ModelRepository, ModelVersion, export
-    from timonel.serving import Prediction, Server, predict, serve
+    from timonel.serving import Prediction, Server, serve
     from timonel.storage import Workspace, find_workspace
     from timonel.tracking import Artifact, RunRecord, lineage, list_runs, read_run
     from timonel.training import Job, Run, train
@@ -64,11 +64,11 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "data": ("Dataset", "convert"),
-        "endpoints": ("Endpoint", "deploy"),
+        "endpoints": ("Endpoint", "deploy", "predict"),
         "engines.base": ("JobState", "JobStatus"),
         "errors": ("TimonelError",),
         "models": ("ModelRepository", "ModelVersion", "export"),
-        "serving": ("Prediction", "Server", "predict", "serve"),
+        "serving": ("Prediction", "Server", "serve"),
         "storage": ("Workspace", "find_workspace"),
         "tracking": ("Artifact", "RunRecord", "lineage", "list_runs", "read_run"),
         "training": ("Job", "Run", "train"),

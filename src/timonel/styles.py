@@ -22,6 +22,7 @@ STATUS_STYLES = {
     "interrupted": "yellow",
     "unfinished": "yellow",
     "unreachable": "red",
+    "not listening": "red",
     "stale": "red",
     "unreadable": "red",
 }

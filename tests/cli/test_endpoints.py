@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.cli.conftest import Timonel
 from timonel.endpoints.folder import EndpointFolder
 from timonel.endpoints.spec import EndpointSpec
+from timonel.serving.server_records import ServerRecord, write_record
 from timonel.storage import find_workspace
 
 
@@ -104,3 +107,21 @@ def test_an_unreadable_endpoint_is_listed_with_its_error(
     _, first, second = outcome.out.splitlines()
     assert first.split()[:2] == ["digits", "unreadable"]
     assert second.split()[:2] == ["iris", "down"]
+
+
+def test_servers_stop_refuses_replicas(timonel: Timonel, here: Path) -> None:
+    workspace = find_workspace(here / ".timonel", create=True)
+    started = psutil.Process().create_time()
+    record = ServerRecord(
+        os.getpid(), started, ("digits",), "http://127.0.0.1:1", None, started,
+        replica="digits-v1-2-1",
+    )  # fmt: skip
+    write_record(workspace.servers, record)
+    for server in ("digits", os.getpid()):
+        outcome = timonel("servers", "stop", server)
+        assert outcome.exit_code == 2
+        assert "replicas of the endpoint digits" in outcome.error_line
+        assert "timonel endpoints scale digits" in outcome.error_line
+    (listed,) = json.loads(timonel("servers", "--json").out)["servers"]
+    assert listed["replica"] == "digits-v1-2-1"
+    assert "digits-v1-2-1" in timonel("servers").out

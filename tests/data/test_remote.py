@@ -15,6 +15,8 @@ from PIL import Image
 from tests.storage.faulty import FaultyServer
 from timonel.data import Dataset, convert
 from timonel.data import remote as data_remote
+from timonel.data.sources import Entry, Raw
+from timonel.data.sources.images import ImageFolderSource
 from timonel.errors import AlreadyExistsError, CorruptError, InputError, NotFoundError, TimonelError
 from timonel.storage import Workspace, remote
 from timonel.storage.object_store import ObjectStore
@@ -188,3 +190,30 @@ def test_a_full_disk_of_the_cache_is_named(
 def test_no_dataset_there_is_said_so(faulty: Server, uri: str) -> None:
     with pytest.raises(NotFoundError, match=r"no dataset at .*/none: it has no manifest.json"):
         Dataset.open(f"{faulty[0]}/none")
+
+
+def test_a_stopped_conversion_to_a_bucket_continues(
+    uri: str, tmp_path: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, read, limit = uri.replace("pets", "made"), [], 12
+    real = ImageFolderSource.read
+
+    def counted(self: ImageFolderSource, entry: Entry) -> Raw:
+        read.append(entry.key)
+        if len(read) > limit:
+            raise ZeroDivisionError
+        return real(self, entry)
+
+    monkeypatch.setattr(ImageFolderSource, "read", counted)
+    monkeypatch.setattr("timonel.data.runners.local._CHUNK_RECORDS", 1)
+    monkeypatch.setattr("timonel.data.runners.local.usable_cores", lambda: 1)
+    with pytest.raises(ZeroDivisionError):
+        convert(tmp_path / "raw", place, workspace=workspace, shards=16)
+    stopped, limit = len(read), 100
+    made = convert(tmp_path / "raw", place, workspace=workspace, shards=16)
+    assert 7 <= len(read) - stopped < 20
+    made.verify()
+    assert set(ObjectStore(place).find()) == {
+        "manifest.json",
+        *(file.name for file in made.manifest.files),
+    }

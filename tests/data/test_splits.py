@@ -15,11 +15,16 @@ from timonel.data.splits import (
     check_fractions,
     position,
     rank,
-    split_at,
+    thresholds,
 )
 from timonel.errors import DataError, SpecError
 
 FRACTIONS = st.sampled_from([(0.8, 0.1, 0.1), (0.5, 0.25, 0.25), (0.9, 0.1, 0.0), (1.0, 0.0, 0.0)])
+
+
+def split_at(place: float, fractions: Fractions) -> Split:
+    validation, test = thresholds(fractions)
+    return "train" if place < validation else "validation" if place < test else "test"
 
 
 @given(FRACTIONS, st.integers(0, 5))

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+import timonel
 from tests.endpoints.harness import (
     IDLE,
     SERVER_ARGS,
@@ -284,6 +285,31 @@ def test_keys_are_required(endpoints: Endpoints, tmp_path: Path) -> None:
         guarded.delete()
     with pytest.raises(NotFoundError, match="no such endpoint: guarded"):
         open_endpoint(endpoints.workspace, "guarded")
+
+
+def test_predict_asks_the_endpoint_of_a_name(
+    endpoints: Endpoints, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    (answer,) = timonel.predict("digits", [{"x": 1.0}], workspace=endpoints.workspace)
+    assert (answer.version, answer.outputs) == (1, {"y": 1.0})
+    endpoints.to_zero(endpoint)
+    notices: list[str] = []
+    (answer,) = timonel.predict(
+        "digits", [{"x": 2.0}], workspace=endpoints.workspace, notify=notices.append
+    )
+    assert (answer.version, answer.outputs, notices) == (1, {"y": 2.0}, [])
+    keys = tmp_path / "keys"
+    keys.write_text("shop=0123456789abcdef\n")
+    endpoints.deploy("digits/1", api_keys=keys)
+    until(lambda: predict(endpoint).status_code == 401)
+    with pytest.raises(ServingError, match=r"HTTP 401.*--api-key-file"):
+        timonel.predict("digits", [{"x": 1.0}], workspace=endpoints.workspace)
+    (answer,) = timonel.predict(
+        "digits", [{"x": 1.0}], workspace=endpoints.workspace, api_key="0123456789abcdef"
+    )
+    assert answer.outputs == {"y": 1.0}
+    endpoints.deploy("digits/1", no_api_keys=True, min_replicas=1)
+    until(lambda: predict(endpoint).status_code == 200)
 
 
 def test_keys_change_with_their_file(endpoints: Endpoints, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -44,6 +45,13 @@ def test_running_servers_are_found_newest_first(tmp_path, other):
     remove_record(tmp_path, mine.pid)
     remove_record(tmp_path, mine.pid)
     assert running_servers(tmp_path) == [theirs]
+
+
+def test_replicas_of_endpoints_are_listed_but_not_found(tmp_path):
+    replica = dataclasses.replace(record(), replica="digits-v1-1-1")
+    write_record(tmp_path, replica)
+    assert running_servers(tmp_path) == [replica]
+    assert find_server(tmp_path, "m") is None
 
 
 def test_a_document_of_a_gone_process_or_of_a_number_used_again_is_removed(tmp_path):

@@ -65,12 +65,6 @@ def thresholds(fractions: Fractions) -> tuple[float, float]:
     return train, train + validation
 
 
-def split_at(place: float, fractions: Fractions) -> Split:
-    """Return the split at a position."""
-    validation, test = thresholds(fractions)
-    return "train" if place < validation else "validation" if place < test else "test"
-
-
 @dataclass(frozen=True)
 class Move:
     """Change of a division: move one group of records.

@@ -186,16 +186,7 @@ class ImageStatistics(BaseModel):
 
 
 class Statistics(BaseModel):
-    """Statistics of the records of a shard or a split.
-
-    Args:
-        records: Number of records.
-        labels: Records of each class; empty for a regression.
-        target: Labels of a regression.
-        images: Images, if records have one.
-        numbers: Numeric columns, by name.
-        words: Columns of words, by name.
-    """
+    """Statistics of the records of a shard or a split; columns are by name."""
 
     records: int = 0
     labels: Counter[str] = Counter()

@@ -77,6 +77,12 @@ class Endpoint:
         return self.spec.url
 
     @property
+    def local_url(self) -> str:
+        """Address of REST for clients on this machine."""
+        host = _ANY.get(self.spec.host, self.spec.host)
+        return self.spec.model_copy(update={"host": host}).url
+
+    @property
     def is_controlled(self) -> bool:
         """Whether the control plane runs."""
         try:
@@ -302,7 +308,7 @@ class Endpoint:
                     hint="deploy it with another --host or --port, or delete it",
                 )
             done = status.routed >= number and any(v.ready for v in status.versions.values())
-            if done and not status.rejected and self._is_listening():
+            if done and not status.rejected and self.is_listening():
                 return
             self._check_arguments(status)
             if time.monotonic() > deadline:
@@ -333,7 +339,8 @@ class Endpoint:
                         f"endpoints delete {self.name}'",
                     )
 
-    def _is_listening(self) -> bool:
+    def is_listening(self) -> bool:
+        """Return whether the gateway accepts connections of the endpoint."""
         spec = self.spec
         host = _ANY.get(spec.host, spec.host)
         try:

@@ -190,6 +190,11 @@ def version_of(endpoint: str, service: str) -> int | None:
     return None if found is None else int(found[1])
 
 
+def endpoint_of(replica: str) -> str:
+    """Return the name of the endpoint that has a replica, such as ``digits-v1-2-1``."""
+    return re.sub(r"-v[1-9][0-9]*-[0-9]+-[0-9]+\Z", "", replica, flags=re.ASCII)
+
+
 def format_shares(percent: Mapping[int, int]) -> str:
     """Return percentages by version as the command line takes them, such as ``3=90 4=10``."""
     return " ".join(f"{version}={share}" for version, share in sorted(percent.items()))

@@ -18,6 +18,9 @@ from typing import Any
 MARKER = "TIMONEL_SUPERVISOR"
 """Environment variable with the supervisor's identity, in every process of a job."""
 
+REPLICA = "TIMONEL_REPLICA"
+"""Environment variable with the name of a service's replica, in its processes."""
+
 RESERVED = "TIMONEL_RESERVED"
 RESERVED_BYTES = 8192
 """Name and length of the variable that `mark_process` overwrites."""

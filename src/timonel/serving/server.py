@@ -24,6 +24,7 @@ import psutil
 import uvloop
 
 from timonel.errors import ServingError
+from timonel.processes.tree import REPLICA
 from timonel.serving.auth.access import Access
 from timonel.serving.frontends import Frontends
 from timonel.serving.inference import DataPlane
@@ -174,6 +175,7 @@ def _record(
         grpc_address=None if grpc_port is None else authority(settings.host, grpc_port),
         started=time.time(),
         log=log,
+        replica=os.environ.get(REPLICA),
     )
 
 

@@ -34,6 +34,7 @@ class ServerRecord:
         grpc_address: Address of the gRPC API; None if gRPC is off.
         started: Time when the ports were opened, in seconds since the epoch.
         log: The log file, if the output goes to a file.
+        replica: Name of the replica of an endpoint that the server is, if any.
     """
 
     pid: int
@@ -43,6 +44,7 @@ class ServerRecord:
     grpc_address: str | None
     started: float
     log: str | None = None
+    replica: str | None = None
 
     @property
     def is_alive(self) -> bool:
@@ -88,8 +90,9 @@ def running_servers(folder: Path) -> list[ServerRecord]:
 
 
 def find_server(folder: Path, model: str) -> ServerRecord | None:
-    """Return the newest running server that serves ``model``."""
-    return next((record for record in running_servers(folder) if model in record.models), None)
+    """Return the newest running server that serves ``model`` and is no replica of an endpoint."""
+    found = (each for each in running_servers(folder) if each.replica is None)
+    return next((record for record in found if model in record.models), None)
 
 
 def as_body(record: ServerRecord) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def test_a_server_that_swaps_for_ever_is_given_up(scripted):
     }
     with pytest.raises(HttpError, match="Servable not found"):
         predict(f"{scripted.url}/v1/models/m", {"x": 1})
-    assert scripted.asked.count("/v1/models/m/versions/1:predict") == 3
+    assert scripted.asked.count("/v1/models/m/versions/1:predict") == 20
 
 
 def test_answers_that_do_not_fit_the_inputs_are_not_handed_out(scripted):
@@ -117,3 +117,11 @@ def test_what_is_no_model_server_is_told(scripted):
         predict(f"{scripted.url}/elsewhere", {"x": 1})
     with pytest.raises(SpecError, match="expected an address such as"):
         predict("http:///v1/models/m", {"x": 1})
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_an_answer_in_plain_text_tells_that_a_key_is_needed(scripted, status):
+    scripted.answers["/v1/models/m/metadata"] = [(status, b"Client authentication failed.")]
+    with pytest.raises(HttpError, match=f"HTTP {status}: Client auth.*--api-key-file") as caught:
+        predict(f"{scripted.url}/v1/models/m", [[1.0]])
+    assert caught.value.status == status

@@ -18,7 +18,7 @@ app = single()
 def predict(
     ctx: typer.Context,
     model: Annotated[
-        str, typer.Argument(help="Model, model/version, or server as http://HOST:PORT.")
+        str, typer.Argument(help="Endpoint, model, model/version, or server as http://HOST:PORT.")
     ],
     inputs: Annotated[
         list[str],
@@ -41,8 +41,8 @@ def predict(
 ) -> None:
     """Get predictions from a model for files or rows.
 
-    A running server of the workspace answers. Without one, the model is loaded for this call, which
-    takes seconds.
+    An endpoint or a running server of the workspace answers. Without one, the model is loaded for
+    this call, which takes seconds.
     """
     import timonel
     from timonel.cli.render import predictions as render

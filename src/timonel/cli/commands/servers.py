@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from timonel.cli.groups import Json, StyledCommand, noun
 from timonel.cli.settings import GlobalOptions
-from timonel.errors import NotFoundError, ServingError
+from timonel.errors import NotFoundError, ServingError, SpecError
+
+if TYPE_CHECKING:
+    from timonel.serving import ServerRecord
 
 app = noun("List and stop running servers.")
 
@@ -40,6 +43,7 @@ def list_(
                         "grpc_address": server.grpc_address,
                         "started_at": iso(server.started),
                         "log": server.log,
+                        "replica": server.replica,
                     }
                     for server in found
                 ]
@@ -49,10 +53,12 @@ def list_(
     if not found:
         typer.echo("No servers are running. Start one with 'timonel serve MODEL'.")
         return
+    heads = ("PID", "MODELS", "REST", "GRPC", "SINCE", "REPLICA")
     rows = [
-        (s.pid, ", ".join(s.models), s.rest_url, s.grpc_address, clock(s.started)) for s in found
+        (s.pid, ", ".join(s.models), s.rest_url, s.grpc_address, clock(s.started), s.replica)
+        for s in found
     ]
-    console().print(table(("PID", "MODELS", "REST", "GRPC", "SINCE"), rows, wide=1))
+    console().print(table(heads, rows, wide=1))
 
 
 @app.command(cls=StyledCommand)
@@ -74,6 +80,7 @@ def stop(
         raise NotFoundError(
             f"no running server matches {server!r}", hint="'timonel servers' lists them"
         )
+    chosen = _without_replicas(chosen, server)
     for each in chosen:
         os.kill(each.pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout
@@ -89,3 +96,18 @@ def stop(
             typer.echo(f"stopped server {each.pid} of {', '.join(each.models)}")
     if json:
         print_json({"stopped": [{"pid": s.pid, "models": list(s.models)} for s in chosen]})
+
+
+def _without_replicas(chosen: list[ServerRecord], text: str) -> list[ServerRecord]:
+    """Return the servers that are no replicas; endpoints would start those again."""
+    from timonel.endpoints.spec import endpoint_of
+
+    found = [each for each in chosen if each.replica is None]
+    if not found:
+        names = sorted({endpoint_of(each.replica) for each in chosen if each.replica})
+        raise SpecError(
+            f"{text} runs as replicas of the endpoint {', '.join(names)}, which starts them again",
+            hint=f"use 'timonel endpoints scale {names[0]}' or 'timonel endpoints delete "
+            f"{names[0]}'",
+        )
+    return found

@@ -1,5 +1,5 @@
 """Runners: where the shards of a conversion are written."""
 
-from timonel.data.runners.base import Report, Runner, choose_runner, installed_runners
+from timonel.data.runners.base import Report, Runner, choose_runner
 
-__all__ = ["Report", "Runner", "choose_runner", "installed_runners"]
+__all__ = ["Report", "Runner", "choose_runner"]

@@ -64,12 +64,6 @@ class Runner(abc.ABC):
         """
 
 
-def installed_runners() -> dict[str, type[Runner]]:
-    """Return the classes of all installed runners by plug-in name, sorted."""
-    found = sorted(entry_points(group=GROUP), key=lambda point: point.name)
-    return {point.name: point.load() for point in found}
-
-
 def choose_runner(name: str, options: str = "") -> Runner:
     """Return the runner with a name.
 

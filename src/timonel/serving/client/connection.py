@@ -17,6 +17,12 @@ from timonel.serving.signature import DEFAULT_SIGNATURE, STRING, display_name
 _TIMEOUT_S = 120.0
 
 
+_CREDENTIALS = (
+    "give a key or token that has the right: --api-key-file FILE, in Python api_key, or the "
+    "variable TIMONEL_API_KEY"
+)
+
+
 class HttpError(ServingError):
     """A server answered with an error.
 
@@ -26,7 +32,8 @@ class HttpError(ServingError):
     """
 
     def __init__(self, status: int, message: str) -> None:
-        super().__init__(f"the server answered with an error: {message}")
+        hint = _CREDENTIALS if status in {401, 403} else None
+        super().__init__(f"the server answered with an error: {message}", hint=hint)
         self.status = status
 
 
@@ -96,6 +103,10 @@ class HttpConnection:
             content = json.loads(answer)
         except ValueError:
             content = None
+        if not isinstance(content, dict) and status in {401, 403}:
+            # Gateways answer so in plain text.
+            text = " ".join(answer[:200].decode(errors="replace").split())
+            raise HttpError(status, f"HTTP {status}: {text}" if text else f"HTTP {status}")
         if not isinstance(content, dict):
             raise ServingError(
                 f"{self._url} did not answer with JSON: HTTP {status} with {answer[:60]!r}",

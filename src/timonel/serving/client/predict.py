@@ -33,7 +33,8 @@ from timonel.storage import Workspace
 
 _LOG = logging.getLogger(__name__)
 _BATCH = 32
-_SWAPS = 3
+_SWAPS = 20
+"""Attempts to get all answers of a call from one version, while an endpoint splits its traffic."""
 _URL_PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/(\d+))?(?::predict)?/?\Z")
 
 Notify = Callable[[str], None]

@@ -19,6 +19,7 @@ from timonel.processes.ports import PortReservation
 from timonel.processes.spawn import ProcessCommand, execute, spawn
 from timonel.processes.tree import (
     MARKER,
+    REPLICA,
     Identity,
     identify,
     kill_all,
@@ -26,7 +27,6 @@ from timonel.processes.tree import (
     outlive_parent,
 )
 
-REPLICA = "TIMONEL_REPLICA"
 _HOST = "127.0.0.1"
 _TAIL_BYTES = 4096
 _LINE_CHARACTERS = 300

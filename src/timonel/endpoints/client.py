@@ -1,0 +1,80 @@
+"""Predict with endpoints by name, and else with servers and models."""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import quote
+
+from timonel.endpoints.folder import list_endpoints
+from timonel.endpoints.handle import Endpoint
+from timonel.errors import NotFoundError, ServingError
+from timonel.serving.client.predict import Notify, Prediction
+from timonel.serving.client.predict import predict as predict_with_server
+from timonel.storage import Workspace, find_workspace
+
+
+def predict(
+    model_or_url: str | os.PathLike[str],
+    inputs: object,
+    *,
+    workspace: Workspace | str | os.PathLike[str] | None = None,
+    version: int | None = None,
+    notify: Notify | None = None,
+    api_key: str | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
+) -> list[Prediction]:
+    """Predict with an endpoint or model of the workspace, or a running server.
+
+    An endpoint of that name answers, or else a running server, or else the model is loaded for this
+    call. Without replicas, the endpoint starts one, and the call waits for it.
+
+    Args:
+        model_or_url: An endpoint or a model of the workspace (``digits``), a version of a model
+            (``digits/3``), a folder of versions, or a server (``http://127.0.0.1:8501``, with
+            ``/v1/models/<name>`` if it has several).
+        inputs: One or many: image files (or their bytes) for a model of images; a CSV, JSON, dicts
+            or a DataFrame for a model of rows; an array or nested lists for one of tensors.
+        workspace: The workspace or its path.
+        version: The version to use; by default the server's choice.
+        notify: Called with a line when a step is slow, and with the number of missing values in a
+            CSV.
+        api_key: An API key or a token for the server; by default the variable TIMONEL_API_KEY.
+        tls_ca: File with the certificate authorities of the server; by default the variable
+            TIMONEL_TLS_CA, or else the system's.
+
+    Returns:
+        One prediction per image or row, in order.
+
+    Raises:
+        NotFoundError: The model, version or file does not exist.
+        InputError: The model takes another kind of input, or other columns.
+        DataError: A file is not an image, or cannot be read as CSV or JSON.
+        ServingError: The endpoint or server cannot be reached, or rejected the request.
+    """
+    return predict_with_server(
+        _url_of(os.fspath(model_or_url), workspace) or model_or_url,
+        inputs,
+        workspace=workspace,
+        version=version,
+        notify=notify,
+        api_key=api_key,
+        tls_ca=tls_ca,
+    )
+
+
+def _url_of(name: str, workspace: Workspace | str | os.PathLike[str] | None) -> str | None:
+    """Return the address of the model of an endpoint; None if no endpoint has the name."""
+    if "/" in name:
+        return None
+    try:
+        place = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
+    except NotFoundError:
+        return None  # a folder, say, which needs none
+    if place.is_remote or name not in {each.name for each in list_endpoints(place.endpoints)}:
+        return None
+    endpoint = Endpoint(place, name)
+    if not (endpoint.is_controlled or endpoint.is_listening()):
+        raise ServingError(
+            f"the endpoint {name} does not run", hint="start it with 'timonel endpoints start'"
+        )
+    return f"{endpoint.local_url}/v1/models/{quote(endpoint.spec.model_name, safe='')}"
