@@ -94,7 +94,7 @@ def test_a_job_whose_tasks_always_end_has_an_end(data: st.DataObject, spec: JobS
 def _events(job: Job, *, current: bool = False) -> st.SearchStrategy[Event]:
     tasks = job.state.status.tasks
     names = st.sampled_from([*(task.task_id for task in tasks), job.spec.task_ids[-1]])
-    now, latest = job.generation, max(task.attempt for task in tasks)
+    now, latest = job.generation, max((task.attempt for task in tasks), default=1)
     generations = st.just(now) if current else st.integers(max(1, now - 1), now)
     attempts = st.integers(1, latest)
     return st.one_of(
