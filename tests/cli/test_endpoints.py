@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from pathlib import Path
@@ -125,3 +126,36 @@ def test_servers_stop_refuses_replicas(timonel: Timonel, here: Path) -> None:
     (listed,) = json.loads(timonel("servers", "--json").out)["servers"]
     assert listed["replica"] == "digits-v1-2-1"
     assert "digits-v1-2-1" in timonel("servers").out
+
+
+def test_delete_asks_first(timonel: Timonel, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = find_workspace(here / ".timonel", create=True)
+    spec = EndpointSpec(name="digits", model="digits", port=8501, traffic={"percent": {1: 100}})
+    folder = EndpointFolder(workspace.endpoints / "digits")
+    folder.add(spec, "deploy", after=0)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    outcome = timonel("endpoints", "delete", "digits")
+    assert outcome.exit_code == 2
+    assert "use --yes" in outcome.error_line
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("typer.confirm", lambda _question: False)
+    outcome = timonel("endpoints", "delete", "digits")
+    assert (outcome.exit_code, outcome.out) == (1, "kept digits\n")
+    assert not folder.is_deleted
+
+
+def test_simulate_with_the_policy_of_an_endpoint(timonel: Timonel, here: Path) -> None:
+    workspace = find_workspace(here / ".timonel", create=True)
+    spec = EndpointSpec(
+        name="digits", model="digits", port=8501, traffic={"percent": {1: 100}},
+        scaling={"target": 2, "max_replicas": 4},
+    )  # fmt: skip
+    EndpointFolder(workspace.endpoints / "digits").add(spec, "deploy", after=0)
+    found = json.loads(
+        timonel("endpoints", "simulate", "spike", "--endpoint", "digits", "--json").out
+    )
+    assert found["max_replicas"] == 4
+    outcome = timonel("endpoints", "simulate", "spike", "--endpoint", "nope")
+    assert "no such endpoint: nope" in outcome.error_line
+    outcome = timonel("endpoints", "simulate", "spike", "--endpoint", "a", "--policy", "b")
+    assert "give either --policy or --endpoint" in outcome.error_line

@@ -10,9 +10,10 @@ import pytest
 
 from tests.cli.conftest import Timonel
 from tests.endpoints.test_folder import spec
-from timonel.endpoints.folder import EndpointFolder
+from timonel.endpoints.folder import EndpointFolder, EndpointStatus
 from timonel.endpoints.rollouts.counts import Counts
 from timonel.endpoints.rollouts.documents import (
+    Command,
     Phase,
     Point,
     RolloutFolder,
@@ -79,8 +80,8 @@ def test_show(timonel: Timonel, rollout: RolloutFolder) -> None:
 def test_json(timonel: Timonel, rollout: RolloutFolder) -> None:
     found = json.loads(timonel("endpoints", "rollout", "digits", "--json").out)
     assert set(found) == {
-        "rollout", "to", "base", "state", "message", "percent", "steps", "interval_s", "guards",
-        "versions", "started_at", "ended_at",
+        "rollout", "to", "base", "state", "message", "command", "percent", "traffic", "steps",
+        "interval_s", "guards", "versions", "started_at", "ended_at",
     }  # fmt: skip
     assert found["state"] == "rolled_back"
     assert found["versions"]["2"] == {
@@ -148,3 +149,20 @@ def test_a_truncated_history_is_readable(rollout: RolloutFolder) -> None:
     path = rollout.root / "0001.jsonl"
     path.write_bytes(path.read_bytes()[:-10])
     assert len(rollout.points()) == 2
+
+
+def test_a_command_and_the_routed_traffic_are_shown(
+    timonel: Timonel, endpoint: EndpointFolder
+) -> None:
+    documents = RolloutFolder(endpoint.root / "rollouts", 1)
+    documents.create(new_rollout(endpoint.revision(), 2, 1000.0, {}))
+    documents.write_state(RolloutState(phase=Phase.PAUSED, percent=50, commanded_at=1001.0))
+    documents.command(Command.RESUME, 1002.0)
+    endpoint.write_status(EndpointStatus(routed=1))
+    lines = timonel("endpoints", "rollout", "digits").out.splitlines()
+    facts = dict(line.split(maxsplit=1) for line in lines if " " in line)
+    assert facts["state"].strip() == "paused"
+    assert facts["command"].strip() == "resume, not carried out yet"
+    assert facts["traffic"].strip() == "1=100"
+    found = json.loads(timonel("endpoints", "rollout", "digits", "--json").out)
+    assert (found["state"], found["command"], found["traffic"]) == ("paused", "resume", {"1": 100})

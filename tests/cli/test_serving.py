@@ -120,7 +120,9 @@ def test_serve_announces_follows_versions_and_ends_in_order(
     lines = read_until(server, "Ctrl-C stops it")
     assert lines[0] == "serving m"
     (listed,) = json.loads(timonel("servers", "--json").out)["servers"]
-    assert set(listed) == {"pid", "models", "rest_url", "grpc_address", "started_at", "log"}
+    assert set(listed) == {
+        "pid", "models", "rest_url", "grpc_address", "started_at", "log", "replica",
+    }  # fmt: skip
     assert any(f"REST  {listed['rest_url']}/v1/models/m" in line for line in lines)
     (curl,) = [line.removeprefix("try: ") for line in lines if line.startswith("try: ")]
     if shutil.which("curl"):  # a bare machine has none

@@ -28,7 +28,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]
     place = {"folder": tmp_path_factory.mktemp("tutorials")}
     yield place
     # A page that failed half-way may have left its server or endpoint.
-    for command in (("servers", "stop"), ("endpoints", "delete")):
+    for command in (("servers", "stop"), ("endpoints", "delete", "--yes")):
         subprocess.run(
             [sys.executable, "-m", "timonel", *command, "digits"],
             cwd=place["folder"],

@@ -12,7 +12,7 @@ from tests.serving.auth.certificates import Authority
 from tests.serving.auth.tokens import elliptic, jwks
 from timonel.endpoints import Endpoint, deploy, list_endpoints
 from timonel.endpoints.spec import Traffic
-from timonel.errors import InputError, Interrupted, SpecError
+from timonel.errors import InputError, Interrupted, NotFoundError, SpecError
 from timonel.storage import Workspace, find_workspace
 
 
@@ -155,3 +155,31 @@ def test_a_full_disk_leaves_no_endpoint(
     assert list_endpoints(workspace) == []
     made = deploy("digits/1", workspace=workspace, wait=False)
     assert list_endpoints(workspace) == [made]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "my endpoint"}, "--name: expected lowercase letters.*, got 'my endpoint'"),
+        ({"port": 99999}, "--port: expected a number from 1 to 65535, got 99999"),
+        ({"memory": "lots"}, "--memory: expected a size.*'lots'"),
+        ({"policy": "/nope.yaml"}, "cannot read the policy /nope.yaml: No such file"),
+    ],
+)
+def test_errors_name_the_option(
+    workspace: Workspace, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpecError, match=message) as caught:
+        deploy("digits/1", workspace=workspace, wait=False, **options)
+    assert "[Errno" not in str(caught.value)
+    assert list_endpoints(workspace) == []
+
+
+def test_an_unknown_model_creates_no_workspace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TIMONEL_WORKSPACE", raising=False)
+    with pytest.raises(NotFoundError, match="no workspace"):
+        deploy("nope")
+    assert not list(tmp_path.iterdir())

@@ -24,6 +24,15 @@ _RESERVED_ARGS = (
     "--api-keys", "--jwt-issuer", "--tls-cert", "--tls-key", "--tls-client-ca", "--drain-s",
 )  # fmt: skip
 
+_RULES: Mapping[tuple[int | str, ...], tuple[str, str]] = {
+    ("name",): (
+        "--name",
+        "lowercase letters, digits and hyphens, at most 30, with a letter first",
+    ),
+    ("port",): ("--port", "a number from 1 to 65535"),
+}
+"""Options and rules of fields whose pattern would say less."""
+
 
 def validated(fields: Mapping[str, object]) -> EndpointSpec:
     """Return a specification.
@@ -35,6 +44,9 @@ def validated(fields: Mapping[str, object]) -> EndpointSpec:
         return EndpointSpec.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
+        if first["loc"] in _RULES:
+            flag, rule = _RULES[first["loc"]]
+            raise SpecError(f"{flag}: expected {rule}, got {first['input']!r}") from error
         where = ".".join(str(part) for part in first["loc"])
         reason = str(first["msg"]).removeprefix("Value error, ")
         raise SpecError(f"invalid endpoint: {where + ': ' if where else ''}{reason}") from error

@@ -67,7 +67,11 @@ def _url_of(name: str, workspace: Workspace | str | os.PathLike[str] | None) -> 
     if "/" in name:
         return None
     try:
-        place = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
+        place = (
+            workspace
+            if isinstance(workspace, Workspace)
+            else find_workspace(workspace, create=False)
+        )
     except NotFoundError:
         return None  # a folder, say, which needs none
     if place.is_remote or name not in {each.name for each in list_endpoints(place.endpoints)}:

@@ -94,7 +94,7 @@ class DeployOptions(TypedDict, total=False):
             None,
             "CPUs requested per replica. CPU targets are percentages of them.",
             SCALING,
-            computed="1 as the reference of a target",
+            computed="1 for CPU targets",
         ),
     ]
     memory: Annotated[

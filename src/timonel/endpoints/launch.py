@@ -18,9 +18,9 @@ from timonel.errors import Interrupted, NotFoundError, SpecError
 from timonel.options import documented, options_of
 from timonel.processes.cores import usable_cores
 from timonel.serving.manager.sources import version_folders
-from timonel.serving.references import resolve
+from timonel.serving.references import resolve, workspace_for
 from timonel.serving.settings import ModelSettings, Specific
-from timonel.storage import Workspace, find_workspace, is_local, local_path, normalise
+from timonel.storage import Workspace, is_local, local_path, normalise
 from timonel.storage.workspace import bucket_error
 from timonel.units import parse_bytes
 
@@ -56,7 +56,7 @@ def deploy(
         ServingError: The port is in use, or the version is not ready in time.
     """
     envoy_binary()
-    place = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
+    place = workspace_for(workspace, [model])
     if place.is_remote:
         raise bucket_error("deploy", place.uri)
     found = resolve(model, place)
@@ -165,7 +165,10 @@ def _removed(given: dict[str, Any]) -> dict[str, None]:
 def _resources(given: dict[str, Any]) -> dict[str, Any]:
     found = {"cpus": given["cpus"]} if "cpus" in given else {}
     if "memory" in given:
-        found["memory_bytes"] = parse_bytes(given["memory"])
+        try:
+            found["memory_bytes"] = parse_bytes(given["memory"])
+        except SpecError as error:
+            raise SpecError(f"--memory: {error.message}", hint=error.hint) from error
     return found
 
 

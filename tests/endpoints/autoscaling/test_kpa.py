@@ -351,13 +351,26 @@ def test_a_new_panic_does_not_know_the_last_one() -> None:
         (Load(None, None, 2, 2), "no measurements yet"),
         (Load(35, 35, 4, 4), "concurrency 35 needs 5 at 7 each"),
         (Load(35, 350, 4, 4), "panic: concurrency 350 in 6s, holds 50"),
-        (Load(3500, 3500, 4, 4), "the policy's bound is 60"),
+        (Load(3500, 3500, 4, 4), "holds 500; limited to the maximum of 60 replicas"),
         (Load(1, 1, 20, 20), "needs 1, limited to 10 in one step"),
     ],
 )
 def test_reasons(load: Load, words: str) -> None:
     policy = ScalingPolicy(target=10, max_replicas=60)
     assert words in step(NOW, load, active(), policy)[0].reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "state", "reason"),
+    [
+        ({}, KpaState.begin(NOW, ScalingPolicy()), "no load; keeping 1 replica until ready"),
+        ({}, active(NOW), "no load; keeping 1 replica for the first 60 s"),
+        ({"min_replicas": 2}, active(), "no load; keeping the minimum of 2 replicas"),
+    ],
+)
+def test_reasons_without_load(fields: dict[str, Any], state: KpaState, reason: str) -> None:
+    policy = ScalingPolicy(target=10, **fields)
+    assert step(NOW, Load(0, 0, 1, 1), state, policy)[0].reason == reason
 
 
 loads = st.floats(0, 1e5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +11,7 @@ from timonel.cli.groups import Json, StyledCommand, single
 from timonel.cli.options import is_given, takes
 from timonel.cli.settings import GlobalOptions
 from timonel.endpoints.deploy_options import DeployOptions
+from timonel.errors import TimonelError
 
 if TYPE_CHECKING:
     from timonel.endpoints.folder import EndpointStatus
@@ -72,6 +74,17 @@ def deploy(
     out.print(f"  gRPC  {spec.host}:{spec.port}", soft_wrap=True)
     if (page_url := endpoint.page_url) is not None:
         out.print(f"  page  {page_url}", soft_wrap=True)
+    if wait:
+        from timonel.cli.examples import example_request
+
+        with contextlib.suppress(TimonelError):  # it requires a key, say
+            line = example_request(
+                endpoint.local_url,
+                spec.model_name,
+                endpoint.workspace,
+                max(spec.traffic.percent, key=spec.traffic.percent.__getitem__),
+            )
+            remarks.print(f"try: {line}", soft_wrap=True, markup=False)
     remarks.print(
         f"'timonel endpoints show {endpoint.name}' shows replicas and traffic; "
         f"'timonel endpoints delete {endpoint.name}' stops it",

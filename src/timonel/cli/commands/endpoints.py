@@ -212,22 +212,37 @@ def rollout(
         documents = found.command_rollout(given[0])
     else:
         documents = found.find_rollout(number)
+    routed = found.routed
+    percent = {} if routed is None else routed.spec.traffic.percent
     if report is not None:
         write_report(report, documents, found.name)
     if json:
-        print_json(render.rollout_json(documents))
+        print_json(render.rollout_json(documents, percent))
         return
-    console().print(render.rollout_page(documents))
+    console().print(render.rollout_page(documents, percent))
     if report is not None:
         typer.echo(f"{report} shows it")
 
 
 @app.command(cls=StyledCommand)
-def delete(ctx: typer.Context, endpoint: EndpointRef, json: Json = False) -> None:
-    """Delete an endpoint after its replicas have answered their requests."""
+def delete(
+    ctx: typer.Context,
+    endpoint: EndpointRef,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    json: Json = False,
+) -> None:
+    """Delete an endpoint and its replicas.
+
+    They first answer the requests that they have. Asks first on a terminal.
+    """
+    from timonel.cli.confirmation import is_confirmed
     from timonel.cli.render.output import print_json
 
     found = _open(ctx, endpoint)
+    name = f"the endpoint {found.name}"
+    if not yes and not is_confirmed(name, f"Delete {name} and its history?"):
+        typer.echo(f"kept {found.name}")
+        raise typer.Exit(1)
     found.delete()
     if json:
         print_json({"deleted": found.name})
@@ -260,7 +275,7 @@ def logs(
     lines: Annotated[int, typer.Option(min=1, help="Last lines of each.")] = 20,
     json: Json = False,
 ) -> None:
-    """Print the output of an endpoint's replicas, its gateway and its control plane."""
+    """Print what replicas, gateway and control plane logged."""
     from timonel.cli.render.output import print_json
 
     found = _open(ctx, endpoint)
@@ -283,6 +298,7 @@ def logs(
 
 @app.command(cls=StyledCommand)
 def simulate(
+    ctx: typer.Context,
     trace: Annotated[
         str, typer.Argument(help="CSV file, or one of step, spike, diurnal and on-off.")
     ],
@@ -293,6 +309,10 @@ def simulate(
             help="YAML file with a scaling policy, or a manifest of Knative, KServe or an HPA.",
             metavar="FILE",
         ),
+    ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(help="Use the scaling policy of this endpoint.", metavar="ENDPOINT"),
     ] = None,
     startup: Annotated[
         str, typer.Option(help="Time from a replica's start until it is ready.", metavar="TIME")
@@ -324,12 +344,20 @@ def simulate(
 
     if out is not None:
         check_ending(out, "a figure", ENDINGS)
-    found = read_policy(policy) if policy else ScalingPolicy()
+    if policy and endpoint:
+        raise SpecError("give either --policy or --endpoint")
+    if endpoint:
+        found, source = _open(ctx, endpoint).spec.scaling, f"the policy of {endpoint}"
+    elif policy:
+        found, source = read_policy(policy), policy.name
+    else:
+        found, source = ScalingPolicy(), "the default policy"
     model = ServiceModel(parse_seconds(startup), parse_seconds(service_time), concurrency)
     result = replay(load_trace(trace), found, model, seed=seed)
     if out is not None:
-        title = f"{Path(trace).name} with {policy.name if policy else 'the default policy'}"
-        write_figure(out, result, title, render.simulation_facts(result))
+        write_figure(
+            out, result, f"{Path(trace).name} with {source}", render.simulation_facts(result)
+        )
     if json:
         print_json(render.simulation_json(result))
         return

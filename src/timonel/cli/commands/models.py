@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -218,6 +217,7 @@ def delete(
 
     This cannot be undone, and the number is not used again. Asks first on a terminal.
     """
+    from timonel.cli.confirmation import is_confirmed
     from timonel.cli.render.output import print_json
 
     name, _, number = model.rpartition("/")
@@ -228,7 +228,7 @@ def delete(
         )
     repository = _repository(ctx)
     version = repository.get(name, int(number))
-    if not yes and not _is_confirmed(version):
+    if not yes and not is_confirmed(str(version), f"Delete {version} at {version.uri}?"):
         typer.echo(f"kept {model}")
         raise typer.Exit(1)
     repository.delete(name, int(number))
@@ -237,20 +237,6 @@ def delete(
         print_json({"deleted": model, "left": left})
         return
     typer.echo(f"deleted {model}; versions left: {', '.join(map(str, left)) or 'none'}")
-
-
-def _is_confirmed(version: ModelVersion) -> bool:
-    """Ask the user to confirm the deletion of a version.
-
-    Raises:
-        SpecError: Standard input is not a terminal.
-    """
-    if not sys.stdin.isatty():
-        raise SpecError(
-            f"deleting {version} cannot be undone, and standard input is no terminal to confirm it",
-            hint="use --yes to delete it",
-        )
-    return typer.confirm(f"Delete {version} at {version.uri}? This cannot be undone.")
 
 
 def _version(ctx: typer.Context, model: str) -> ModelVersion:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,14 +11,11 @@ import typer
 from timonel.cli.groups import StyledCommand, single
 from timonel.cli.options import given, takes
 from timonel.cli.settings import GlobalOptions
-from timonel.errors import ServingError, SpecError, TimonelError
+from timonel.errors import ServingError, SpecError
 from timonel.serving.serve_options import ADDRESSES, ServeOptions
-from timonel.styles import from_here
 
 if TYPE_CHECKING:
-    from timonel.models import ModelVersion
     from timonel.serving import Server
-    from timonel.storage import Workspace
 
 app = single()
 
@@ -87,6 +83,7 @@ def _announce(
     server: Server, settings: GlobalOptions, *, detach: bool, can_ask: bool, page: bool
 ) -> None:
     """Print the server's addresses and an example request."""
+    from timonel.cli.examples import example_request
     from timonel.cli.render.output import console
 
     out, remarks = console(), settings.remarks()
@@ -98,7 +95,7 @@ def _announce(
     out.print(f"  log   {server.log_path}", soft_wrap=True, style="dim")
     for name in server.models if can_ask else ():
         with contextlib.suppress(ServingError):  # it has ended: serve() reports the error
-            line = _example_request(server, settings, name)
+            line = example_request(server, name, settings.find(create=True))
             remarks.print(f"try: {line}", soft_wrap=True, markup=False)
     if not detach:
         remarks.print("Ctrl-C stops it", style="dim")
@@ -108,32 +105,3 @@ def _announce(
 
 def _print_change(line: str) -> None:
     typer.echo(f"{time.strftime('%H:%M:%S')}  {line}")
-
-
-def _example_request(server: Server, settings: GlobalOptions, name: str) -> str:
-    from timonel.models.repository import workspace_models
-    from timonel.serving import curl_example
-
-    workspace = settings.find(create=True)
-    image = None
-    with contextlib.suppress(TimonelError):  # the model is served from another folder
-        image = _held_out_image(workspace_models(workspace).get(name), workspace)
-    return curl_example(server, name, image=image or "some_image.png")
-
-
-def _held_out_image(version: ModelVersion, workspace: Workspace) -> str | None:
-    """Return an image file not used to train the version, or None."""
-    from timonel.data import Dataset
-    from timonel.tracking import read_run
-
-    if version.run_id is None:
-        return None
-    with contextlib.suppress(TimonelError, OSError):
-        inputs = read_run(workspace, version.run_id).inputs
-        for place in (item.uri for item in inputs if item.type == "dataset"):
-            dataset = Dataset.open(place)
-            if dataset.manifest.record_schema.type == "images" and dataset.count("test"):
-                key = next(dataset.examples("test"))["key"]
-                path = Path(dataset.manifest.source.uri, key)
-                return from_here(path) if path.is_file() else None
-    return None

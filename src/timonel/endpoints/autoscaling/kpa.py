@@ -98,7 +98,7 @@ def step(
             desired, reason = forecast, f"forecast needs {forecast}; {reason}"
         bounded = policy.clamp(desired, least)
         if bounded != desired:
-            reason = f"{reason}; the policy's bound is {bounded}"
+            reason = f"{reason}; {_bound(bounded, desired, state)}"
         desired, applied, why = _to_zero(now, bounded, load, state, policy)
         reason = f"{reason}; {why}" if why else reason
     state = _with_activity(now, desired, load, state, policy)
@@ -109,6 +109,16 @@ def step(
     if since != state.in_path_since:
         state = replace(state, in_path_since=since)
     return Decision(applied, via, state.panic_at is not None, reason, excess), state
+
+
+def _bound(bounded: int, desired: int, state: KpaState) -> str:
+    """Return why another number than the load needs is set."""
+    replicas = "1 replica" if bounded == 1 else f"{bounded} replicas"
+    if bounded < desired:
+        return f"limited to the maximum of {replicas}"
+    return f"keeping {'the minimum of ' if state.initialized else ''}{replicas}" + (
+        "" if state.initialized else " until ready"
+    )
 
 
 def _not_after(now: float, state: KpaState) -> KpaState:
@@ -144,6 +154,8 @@ def _by_load(
     state = _with_panic(now, by_panic / ready, state, policy)
     desired = limited(by_stable)
     reason = f"{policy.metric} {stable:.4g} needs {desired} at {target:.4g} each"
+    if not stable and not desired:
+        reason = "no load"
     if by_stable != desired:
         reason = f"{policy.metric} {stable:.4g} needs {by_stable}, limited to {desired} in one step"
     if state.panic_at is not None:
@@ -203,7 +215,7 @@ def _to_zero(
         blocked = _wait_for_zero(now, since_s, load, state, policy)
         return 0, load.replicas if blocked else 0, blocked or "no load"
     if state.activity == "active" and since_s < policy.window_s:
-        return 1, 1, f"one remains until {policy.window_s:.4g}s of activity have passed"
+        return 1, 1, f"keeping 1 replica for the first {policy.window_s:.4g} s"
     if state.activity == "active":
         return 0, load.replicas, "becomes inactive; the activator takes the requests"
     if _is_overdue(now, state, policy):

@@ -29,8 +29,10 @@ def read_policy(path: Path) -> ScalingPolicy:
     """
     try:
         return parse_policy(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"cannot read the policy {path}: {error}") from error
+    except OSError as error:
+        raise SpecError(f"cannot read the policy {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SpecError(f"the policy {path} is no text", hint="write it as YAML") from error
 
 
 def parse_policy(text: str) -> ScalingPolicy:
