@@ -122,6 +122,12 @@ def test_labels_headers_and_sticky_clients_choose_a_version(endpoint: Endpoint) 
     assert made.cause == "split 1=50 2=50 labels matches sticky"
     assert endpoint.split(**chosen) == made
     endpoint.wait()
+    for version in (1, 2):
+        url = f"{endpoint.url}/v1/models/digits/versions/{version}:predict"
+        answers = [httpx.post(url, json={"instances": [1.0]}) for _ in range(8)]
+        assert versions_of(answers) == {str(version): 8}
+    assert httpx.get(f"{endpoint.url}/monitoring/prometheus/metrics").status_code == 404
+    endpoint.wait()
     canary = [predict(endpoint, headers={"x-timonel-label": "canary"}) for _ in range(5)]
     assert versions_of(canary) == {"2": 5}
     vision = [predict(endpoint, headers={"x-team": "vision"}) for _ in range(5)]

@@ -32,7 +32,10 @@ _OWN_PATHS = ("/monitoring/", "/v1/config")
 
 
 def endpoint_routes(route: Route) -> Json:
-    """Return the route table of an endpoint: gRPC first, by label, header and percentage."""
+    """Return the route table of an endpoint.
+
+    A version in the path comes first; then gRPC and REST by label, header and percentage.
+    """
     name, traffic = route.spec.name, route.traffic
     chosen: list[tuple[list[Json], _Shares]] = [
         ([_header(LABEL_HEADER, label)], _weighted(name, {version: 100}))
@@ -64,6 +67,7 @@ def endpoint_routes(route: Route) -> Json:
                         {"match": {"prefix": path}, "direct_response": {"status": 404}}
                         for path in _OWN_PATHS
                     ),
+                    *(_version_route(route, version) for version in traffic.versions),
                     *(
                         made
                         for protocol in reversed(PROTOCOLS)
@@ -158,6 +162,18 @@ def _routes(route: Route, headers: list[Json], shares: _Shares, protocol: Protoc
         "request_headers_to_add": [_set_header(COMPARISON_HEADER, "%UNIQUE_ID%")],
     }
     return [compared, plain]
+
+
+def _version_route(route: Route, version: int) -> Json:
+    """Return the route of REST requests that name a version."""
+    shares = _weighted(route.spec.name, {version: 100})
+    action = _action(route, shares, "http")
+    action.pop("request_mirror_policies", None)  # another version has no such path
+    return {
+        "match": {"safe_regex": {"regex": f"/v[12]/models/[^/]+/versions/{version}([:/].*)?"}},
+        "route": action,
+        "request_headers_to_remove": [COMPARISON_HEADER],
+    }
 
 
 def _action(
