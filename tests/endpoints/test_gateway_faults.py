@@ -355,3 +355,18 @@ def test_a_full_disk_stops_no_traffic(small_disk: Workspace) -> None:
             until(lambda: endpoint.status.at > before)
             load.more()
         assert load.failures == []
+
+
+def test_a_configuration_that_envoy_refuses_is_reported(
+    endpoints: Endpoints, endpoint: Endpoint
+) -> None:
+    folder = endpoints.workspace.endpoints / ".gateway" / "routes-digits"
+    aside = folder / ".broken"
+    aside.write_text("{")
+    aside.replace(folder / "current.json")
+    until(lambda: "Envoy refuses" in (endpoint.status.message or ""), 20)
+    assert "rds.routes-digits" in (endpoint.status.message or "")
+    assert predict(endpoint).status_code == 200  # as before
+    endpoint.split(labels={"stable": 1})
+    until(lambda: endpoint.status.message is None, 20, seen=lambda: endpoint.status.message)
+    endpoint.split(plain=True)

@@ -32,7 +32,7 @@ from timonel.endpoints.folder import LOCK_FILE, list_endpoints
 from timonel.endpoints.gateway.process import SERVICE as GATEWAY
 from timonel.endpoints.spec import service_name
 from timonel.engines import ServiceEngine, ServiceSpec, ServiceState, ServiceStatus
-from timonel.errors import NotFoundError
+from timonel.errors import NotFoundError, ServingError
 from timonel.processes.clock import SteadyClock
 from timonel.storage import Workspace, exclusive
 
@@ -137,6 +137,9 @@ class Controller:
             self._published_at = now
             with self._faults.of("listeners"):
                 self._rejected = await asyncio.to_thread(self._gateway.rejected)
+            with self._faults.of("refused"):
+                if refused := await asyncio.to_thread(self._gateway.refused):
+                    raise ServingError(f"Envoy refuses {', '.join(sorted(refused))}")
             for endpoint in self._endpoints.values():
                 self._publish(endpoint, now)
         return True
@@ -321,7 +324,8 @@ class Controller:
 
     def _publish(self, endpoint: Endpoint, now: float) -> None:
         with endpoint.faults.of("status"):
-            endpoint.publish(now, self.activator.held, self._rejected.get(endpoint.name))
+            rejected = self._rejected.get(endpoint.name)
+            endpoint.publish(now, self.activator.held, rejected, self._faults.message)
 
     def _end(self) -> bool:
         """Stop the gateway and this process, unless there is a new endpoint; return whether."""

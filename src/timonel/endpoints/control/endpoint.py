@@ -68,9 +68,14 @@ class Endpoint:
         """The revision whose traffic applies."""
         return self._revisions.get(self.status.routed)
 
-    def revision(self, number: int) -> Revision | None:
-        """Return a revision; None if there is none, or it cannot be read."""
-        with self.faults.of(f"revision {number}"):
+    def revision(self, number: int, use: str = "a revision") -> Revision | None:
+        """Return a revision; None if there is none, or it cannot be read.
+
+        Args:
+            number: Its number.
+            use: What it is read for; a fault lasts until the next call with the same use.
+        """
+        with self.faults.of(use):
             if number in self._numbers and number not in self._revisions:
                 self._revisions[number] = self.folder.revision(number)
         return self._revisions.get(number)
@@ -90,8 +95,8 @@ class Endpoint:
         self.services = dict(services)
         self._numbers = self.folder.numbers()
         self._revisions = {n: r for n, r in self._revisions.items() if n in self._numbers}
-        latest = self.revision(self._numbers[-1]) if self._numbers else None
-        routed = self.revision(self.status.routed)
+        latest = self.revision(max(self._numbers, default=0), "the latest revision")
+        routed = self.revision(self.status.routed, "the routed revision")
         latest = latest or routed
         if latest is None:
             raise CorruptError(f"no revision of {self.name} can be read")
@@ -168,13 +173,16 @@ class Endpoint:
         found = Route(spec, self.routed.spec.traffic, secrets=self._files.secrets)
         return replace(found, ready=ready_addresses(found, self.services))
 
-    def publish(self, now: float, held: Mapping[str, int], rejected: str | None) -> None:
+    def publish(
+        self, now: float, held: Mapping[str, int], rejected: str | None, fault: str | None
+    ) -> None:
         """Write the status.
 
         Args:
             now: The time of the autoscalers in seconds.
             held: Requests that wait for a first replica, by service.
             rejected: Why the gateway does not listen.
+            fault: Fault that concerns all endpoints.
 
         Raises:
             InputError: It cannot be written.
@@ -185,7 +193,7 @@ class Endpoint:
             )
             for version, scaler in self.scalers.items()
         }
-        message = self.faults.message or (self.plan.message if self.plan else None)
+        message = self.faults.message or fault or (self.plan.message if self.plan else None)
         update = {"versions": versions, "message": message, "rejected": rejected, "at": time.time()}
         self.folder.write_status(self.status.model_copy(update=update))
 

@@ -22,6 +22,8 @@ _MAX_CONNECTIONS = 50_000
 _STORED = "_routes"
 """File with all routes, for the next control plane."""
 _ROUTES = TypeAdapter(list[Route])
+_REFUSALS = r"^(cluster_manager\.cds|http\..+\.rds\..+|cluster\..+)\.update_(rejected|failure)$"
+_NEW_S = 10.0
 _SETTLE_S = 2.0
 """Time in which Envoy reads a changed file, where it cannot be asked."""
 
@@ -48,6 +50,8 @@ class Gateway:
             stored = self._files.read(_STORED).get("routes", [])
             self._known = {each.spec.name: each for each in _ROUTES.validate_python(stored)}
         self._service: ServiceStatus | None = None
+        self._refusals: dict[str, dict[str, int]] = {}
+        self._refused: set[str] = set()
 
     def observe(self, service: ServiceStatus | None) -> None:
         """Take note of the status of Envoy's service; None without one."""
@@ -69,6 +73,7 @@ class Gateway:
             self._files.write(files(routes, self._places) | stored)
             self._routes = list(routes)
             self._known = {each.spec.name: each for each in routes}
+            self._refused.clear()
 
     async def run(self) -> None:
         """Start Envoy unless it runs.
@@ -117,6 +122,22 @@ class Gateway:
         if found:
             self._files.rewrite("listeners")
         return found
+
+    def refused(self) -> set[str]:
+        """Return the parts of the latest configuration that Envoy does not accept.
+
+        It keeps the former ones, so the endpoints do not behave as they are specified.
+        """
+        for replica in () if self._service is None else self._service.ready:
+            key, found = replica_key(replica), self._admin(replica).stats(_REFUSALS)
+            if found is None:
+                continue
+            # What an older process refused before belongs to another configuration.
+            is_new = time.time() - replica.since < _NEW_S
+            before = self._refusals.get(key, {} if is_new else found)
+            self._refused |= {name for name in found if found[name] > before.get(name, 0)}
+            self._refusals[key] = found
+        return self._refused
 
     def _admin(self, replica: ReplicaStatus) -> Admin:
         port = replica.addresses["ready"].rpartition(":")[2]

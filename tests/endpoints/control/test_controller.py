@@ -1,0 +1,200 @@
+"""Turns of the control plane with an engine in memory: what concerns one endpoint stays there."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from tests.endpoints.harness import write_version
+from timonel.endpoints.control.controller import Controller
+from timonel.endpoints.folder import EndpointFolder
+from timonel.endpoints.gateway.process import SERVICE as GATEWAY
+from timonel.endpoints.spec import EndpointSpec, Traffic
+from timonel.engines import (
+    ReplicaStatus,
+    ServiceEngine,
+    ServiceSpec,
+    ServiceState,
+    ServiceStatus,
+)
+from timonel.errors import EngineError, NotFoundError
+from timonel.storage import Workspace, find_workspace
+
+
+@dataclasses.dataclass
+class MemoryEngine(ServiceEngine):
+    """Services whose replicas start at once; ``broken`` ones raise when they are applied."""
+
+    name = "memory"
+    specs: dict[str, ServiceSpec] = dataclasses.field(default_factory=dict)
+    broken: dict[str, Exception] = dataclasses.field(default_factory=dict)
+    ready: bool = True
+
+    @classmethod
+    def of(cls, workspace: Workspace) -> Self:
+        raise NotImplementedError
+
+    def apply(self, spec: ServiceSpec) -> None:
+        if spec.name in self.broken:
+            raise self.broken[spec.name]
+        before = self.specs.get(spec.name)
+        size = spec.replicas if before is None or spec.replicas is not None else before.replicas
+        self.specs[spec.name] = spec.model_copy(update={"replicas": size})
+
+    def scale(self, name: str, replicas: int) -> None:
+        self.specs[name] = self.specs[name].model_copy(update={"replicas": replicas})
+
+    def service(self, name: str) -> ServiceStatus:
+        if name not in self.specs:
+            raise NotFoundError(name)
+        spec = self.specs[name]
+        replicas = tuple(
+            ReplicaStatus(
+                name=f"{name}-{number}",
+                revision=spec.revision,
+                state="ready" if self.ready else "starting",
+                addresses=dict.fromkeys(spec.ports, "127.0.0.1:9"),
+            )
+            for number in range(spec.replicas or 0)
+        )
+        return ServiceStatus(
+            name=name,
+            revision=spec.revision,
+            digest=spec.digest,
+            state=ServiceState.ACTIVE,
+            requested=spec.replicas or 0,
+            replicas=replicas,
+        )
+
+    def services(self) -> list[ServiceStatus]:
+        return [self.service(name) for name in self.specs]
+
+    def logs(self, name: str, replica: str, *, follow: bool = False) -> Iterator[str]:
+        raise NotImplementedError
+
+    def delete(self, name: str) -> None:
+        self.service(name)
+        del self.specs[name]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    made = find_workspace(tmp_path / ".timonel")
+    for version in (1, 2):
+        write_version(made, version)
+    return made
+
+
+@pytest.fixture
+def engine() -> MemoryEngine:
+    return MemoryEngine()
+
+
+def endpoint(workspace: Workspace, name: str, version: int = 1, after: int = 0) -> EndpointFolder:
+    folder = EndpointFolder(workspace.endpoints / name)
+    spec = EndpointSpec(
+        name=name,
+        model="digits",
+        traffic=Traffic(percent={version: 100}),
+        port=1,
+        server_args=("--isolation", "none"),
+    )
+    folder.add(spec, "deploy", after=after)
+    return folder
+
+
+def turns(controller: Controller, count: int = 3) -> None:
+    async def run() -> None:
+        for _ in range(count):
+            controller._published_at = 0.0  # each turn publishes
+            assert await controller._turn()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("error", [EngineError("no room"), RuntimeError("a bug")])
+def test_a_version_that_cannot_be_applied_stops_no_other(
+    workspace: Workspace, engine: MemoryEngine, error: Exception
+) -> None:
+    good, bad = endpoint(workspace, "good"), endpoint(workspace, "bad")
+    controller = Controller(workspace, engine, workspace.root)
+    turns(controller)
+    assert [folder.status().routed for folder in (good, bad)] == [1, 1]
+    engine.broken["bad-v2"] = error
+    endpoint(workspace, "bad", 2, after=1)
+    endpoint(workspace, "good", 2, after=1)
+    turns(controller)
+    assert [folder.status().routed for folder in (good, bad)] == [2, 1]
+    assert str(error) in (bad.status().message or "")
+    assert good.status().message is None
+    engine.broken.clear()
+    turns(controller)
+    assert (bad.status().routed, bad.status().message) == (2, None)
+
+
+def test_a_new_control_plane_keeps_what_applies_without_readable_revisions(
+    workspace: Workspace, engine: MemoryEngine
+) -> None:
+    folder = endpoint(workspace, "digits")
+    turns(Controller(workspace, engine, workspace.root))
+    config = workspace.endpoints / ".gateway"
+    before = (config / "listeners" / "current.json").read_text()
+    (folder.root / "revisions" / "000001.json").write_text("{")
+    turns(Controller(workspace, engine, workspace.root))
+    assert (config / "listeners" / "current.json").read_text() == before
+    assert "127.0.0.1" in (config / "digits-v1-http" / "current.json").read_text()
+    assert "000001.json" in (folder.status().message or "")
+
+
+def test_a_revision_may_be_replaced_by_hand(workspace: Workspace, engine: MemoryEngine) -> None:
+    folder = endpoint(workspace, "digits")
+    controller = Controller(workspace, engine, workspace.root)
+    turns(controller)
+    endpoint(workspace, "digits", 2, after=1)
+    path = folder.root / "revisions" / "000002.json"
+    text = path.read_text()
+    path.write_text("{")
+    turns(controller)
+    assert folder.status().routed == 1
+    path.unlink()
+    turns(controller)
+    assert folder.status().message is None
+    path.write_text(text)
+    turns(controller)
+    assert (folder.status().routed, "digits-v2" in engine.specs) == (2, True)
+
+
+def test_changed_settings_of_an_idle_version_start_one_replica(
+    workspace: Workspace, engine: MemoryEngine
+) -> None:
+    folder = endpoint(workspace, "digits")
+    controller = Controller(workspace, engine, workspace.root)
+    turns(controller)
+    engine.scale("digits-v1", 0)
+    engine.ready = False
+    spec = folder.revision().spec
+    changed = spec.model_copy(update={"server_args": (*spec.server_args, "--max-body", "1KiB")})
+    folder.add(changed, "deploy", after=1)
+    turns(controller)
+    assert (engine.specs["digits-v1"].replicas, folder.status().routed) == (1, 1)
+    engine.ready = True
+    turns(controller)
+    assert folder.status().routed == 2
+
+
+def test_the_gateway_ends_with_the_last_endpoint(
+    workspace: Workspace, engine: MemoryEngine
+) -> None:
+    folder = endpoint(workspace, "digits")
+    controller = Controller(workspace, engine, workspace.root)
+    turns(controller)
+    assert GATEWAY in engine.specs
+    folder.delete()
+    asyncio.run(controller.run())
+    assert engine.specs == {}
+    assert not folder.root.exists()
