@@ -29,14 +29,15 @@ class BareEngine(LocalEngine):
 
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """120 grey images of 8 x 8 pixels; the label is the brighter half."""
+    """120 grey images of 8 x 8 pixels, 96 of them for training; the label is the brighter half."""
     root = tmp_path_factory.mktemp("images")
     random = np.random.default_rng(0)
     for number in range(120):
         label = number % 2
         pixels = random.integers(0, 120, (8, 8), dtype=np.uint8)
         pixels[:, label * 4 : label * 4 + 4] += 100
-        folder = root / "raw" / ("left", "right")[label]
+        split = "train" if number < 96 else "validation" if number < 108 else "test"
+        folder = root / "raw" / split / ("left", "right")[label]
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(folder / f"{number}.png")
     return convert(root / "raw", root / "data")

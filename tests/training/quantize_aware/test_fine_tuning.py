@@ -91,7 +91,7 @@ def test_the_fine_tuned_model_is_better_in_int8(
     for version in (plain, aware):
         made = convert_version(version, quantize="int8", output=str(tmp_path / str(version.number)))
         found[version.number] = made.report.comparison
-    assert found[1].original_accuracy > 0.9
+    assert found[1].original_accuracy > 0.8
     assert found[1].accuracy < found[1].original_accuracy - 0.02
     assert found[2].accuracy > found[1].accuracy
     # The integers are those that the training simulated.
