@@ -167,19 +167,6 @@ def test_requests_are_answered_without_the_gateways_admin_socket(
     until(lambda: list(sockets.glob("admin-*.sock")))
 
 
-def test_held_requests_wait_for_a_killed_control_plane(
-    endpoints: Endpoints, endpoint: Endpoint
-) -> None:
-    endpoints.to_zero(endpoint)
-    with ThreadPoolExecutor(20) as pool:
-        with stopped(endpoints.supervisor(service_name("digits", 1))):
-            held = [pool.submit(predict, endpoint) for _ in range(10)]
-            until(lambda: endpoint.status.versions[1].held == 10)
-            assert endpoints.kill_control()
-            held += [pool.submit(predict, endpoint) for _ in range(10)]
-        assert versions_of([each.result() for each in held]) == {"1": 20}
-
-
 @pytest.mark.parametrize("content", [b"", b"{"])
 def test_a_damaged_revision_does_not_stop_requests(
     endpoints: Endpoints, endpoint: Endpoint, content: bytes

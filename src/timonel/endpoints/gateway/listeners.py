@@ -69,12 +69,6 @@ def hold_listener(places: Places) -> Json:
                     "timeout": "86400s",
                 },
                 "path_prefix": "/hold",
-                # The control plane may be restarting: requests wait for it, too.
-                "retry_policy": {
-                    "retry_on": "connect-failure,reset,refused-stream",
-                    "num_retries": 1000,
-                    "retry_back_off": {"base_interval": "0.1s", "max_interval": "1s"},
-                },
             },
             "allowed_headers": {"patterns": [{"exact": SERVICE_HEADER}]},
             "status_on_error": {"code": "ServiceUnavailable"},
