@@ -93,6 +93,18 @@ class Traffic(Requested):
         found |= {self.shadow.version} if self.shadow else set()
         return tuple(sorted(found))
 
+    @property
+    def rules(self) -> list[str]:
+        """Rules besides percentages, each as a text for people."""
+        found = [f"label {label}: version {version}" for label, version in self.labels.items()]
+        found += [f"header {m.header}: {m.value}: version {m.version}" for m in self.matches]
+        if self.sticky is not None:
+            kind = "cookie" if self.sticky.cookie else "header"
+            found.append(f"sticky by {kind} {self.sticky.cookie or self.sticky.header}")
+        if self.shadow is not None:
+            found.append(f"copies of {self.shadow.percent} % to version {self.shadow.version}")
+        return found
+
 
 class Tls(Requested):
     """Certificate of an endpoint."""

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from timonel.endpoints import Endpoint
     from timonel.endpoints.folder import Revision
-    from timonel.endpoints.spec import Traffic
 
 _SHOWN_REVISIONS = 10
 _UNREADABLE = "unreadable"
@@ -72,8 +71,8 @@ def endpoint_page(endpoint: Endpoint) -> RenderableType:
         facts["reason"] = now.message
     if now.routed and now.routed != endpoint.revision.number:
         facts["traffic"] = f"that of revision {now.routed}"
-    if rules := _rules(spec.traffic):
-        facts["rules"] = rules
+    if spec.traffic.rules:
+        facts["rules"] = ", ".join(spec.traffic.rules)
     percent = endpoint.routed.spec.traffic.percent if endpoint.routed else {}
     versions: list[tuple[Any, ...]] = [
         (
@@ -151,18 +150,6 @@ def _shares(endpoint: Endpoint) -> str:
     routed = endpoint.routed or endpoint.revision
     percent = routed.spec.traffic.percent
     return ", ".join(f"{version}: {share} %" for version, share in sorted(percent.items()))
-
-
-def _rules(traffic: Traffic) -> str:
-    """Return the traffic rules besides percentages in one line."""
-    found = [f"label {label}: {version}" for label, version in traffic.labels.items()]
-    found += [f"{each.header}={each.value}: {each.version}" for each in traffic.matches]
-    if traffic.sticky is not None:
-        kind = "cookie" if traffic.sticky.cookie else "header"
-        found.append(f"sticky by {kind} {traffic.sticky.cookie or traffic.sticky.header}")
-    if traffic.shadow is not None:
-        found.append(f"{traffic.shadow.percent} % copied to {traffic.shadow.version}")
-    return ", ".join(found)
 
 
 def _replicas(endpoint: Endpoint) -> str:

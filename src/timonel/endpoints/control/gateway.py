@@ -43,12 +43,13 @@ class Gateway:
         self._sockets = sockets
         self._places = Places(config, self.activator_socket)
         self._files = ConfigFiles(config)
-        self._routes: list[Route] | None = None
-        self._known: dict[str, Route] = {}
+        self._routes: dict[str, Route] = {}
         # What another release wrote may be unreadable.
         with contextlib.suppress(ValidationError):
             stored = self._files.read(_STORED).get("routes", [])
-            self._known = {each.spec.name: each for each in _ROUTES.validate_python(stored)}
+            self._routes = {each.spec.name: each for each in _ROUTES.validate_python(stored)}
+        self._is_written = False
+        """Whether this release has written these routes."""
         self._service: ServiceStatus | None = None
         self._refusals: dict[str, dict[str, int]] = {}
         self._refused: set[str] = set()
@@ -59,7 +60,7 @@ class Gateway:
 
     def route(self, endpoint: str) -> Route | None:
         """Return what was written of an endpoint last, also by an earlier process."""
-        return self._known.get(endpoint)
+        return self._routes.get(endpoint)
 
     def write(self, routes: Sequence[Route]) -> None:
         """Write the configuration.
@@ -67,13 +68,14 @@ class Gateway:
         Raises:
             InputError: It cannot be written; Envoy goes on with what it has.
         """
-        if routes != self._routes:
-            self._routes = None
-            stored = {_STORED: {"routes": _ROUTES.dump_python(list(routes), mode="json")}}
-            self._files.write(files(routes, self._places) | stored)
-            self._routes = list(routes)
-            self._known = {each.spec.name: each for each in routes}
-            self._refused.clear()
+        named = {each.spec.name: each for each in routes}
+        if self._is_written and named == self._routes:
+            return
+        self._is_written = False
+        stored = {_STORED: {"routes": _ROUTES.dump_python(list(routes), mode="json")}}
+        self._files.write(files(routes, self._places) | stored)
+        self._routes, self._is_written = named, True
+        self._refused.clear()
 
     async def run(self) -> None:
         """Start Envoy unless it runs.

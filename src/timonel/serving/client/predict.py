@@ -84,27 +84,7 @@ def predict(
 ) -> list[Prediction]:
     """Predict with a model of the workspace or a running server.
 
-    Args:
-        model_or_url: A model of the workspace (``digits``, ``digits/3``), a folder of versions, or
-            a server (``http://127.0.0.1:8501``, with ``/v1/models/<name>`` if it has several).
-        inputs: One or many: image files (or their bytes) for a model of images; a CSV, JSON, dicts
-            or a DataFrame for a model of rows; an array or nested lists for one of tensors.
-        workspace: The workspace or its path.
-        version: The version to use; by default the server's choice.
-        notify: Called with a line when a step is slow, and with the number of missing values in a
-            CSV.
-        api_key: An API key or a token for the server; by default the variable TIMONEL_API_KEY.
-        tls_ca: File with the certificate authorities of the server; by default the variable
-            TIMONEL_TLS_CA, or else the system's.
-
-    Returns:
-        One prediction per image or row, in order.
-
-    Raises:
-        NotFoundError: The model, version or file does not exist.
-        InputError: The model takes another kind of input, or other columns.
-        DataError: A file is not an image, or cannot be read as CSV or JSON.
-        ServingError: The server cannot be reached, or rejected the request.
+    Arguments, results and errors are those of `timonel.predict`, which finds endpoints, too.
     """
     inform = notify or (lambda line: _LOG.info("%s", line))
 

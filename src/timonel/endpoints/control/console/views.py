@@ -219,17 +219,11 @@ def _shares(traffic: Traffic) -> str:
         for version, share in shares
     )
     told = ", ".join(f"version {version} {share} %" for version, share in shares)
-    rules = [f"label {label}: version {version}" for label, version in traffic.labels.items()]
-    rules += [f"header {m.header}: {m.value}: version {m.version}" for m in traffic.matches]
-    if traffic.sticky:
-        kind = "cookie" if traffic.sticky.cookie else "header"
-        rules.append(f"sticky by {kind} {traffic.sticky.cookie or traffic.sticky.header}")
-    if traffic.shadow:
-        rules.append(f"copies of {traffic.shadow.percent} % to version {traffic.shadow.version}")
+    rules = "".join(f"<li>{_text(rule)}</li>" for rule in traffic.rules)
     return (
         f'<svg class="split" viewBox="0 0 100 1" preserveAspectRatio="none" role="img" '
         f'aria-label="{told}">{bars}</svg>'
-        f'<ul class="rules">{legend}{"".join(f"<li>{_text(rule)}</li>" for rule in rules)}</ul>'
+        f'<ul class="rules">{legend}{rules}</ul>'
     )
 
 
