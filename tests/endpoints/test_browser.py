@@ -7,25 +7,17 @@ import signal
 
 import pytest
 
-from tests.endpoints.harness import Load, endpoints_in, write_version
+from tests.endpoints.harness import Load
 from tests.waiting import until
-from timonel.storage import find_workspace
 
 pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("fake_runtime")]
+
+MODELS = {1: 1, 2: 2, 3: 3}
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed; see make test-browser"
 )
 expect = playwright.expect
 SOON_MS = 60_000
-
-
-@pytest.fixture(scope="module")
-def endpoints(tmp_path_factory, fake_runtime):
-    workspace = find_workspace(tmp_path_factory.mktemp("browsed") / ".timonel")
-    for version in (1, 2, 3):
-        write_version(workspace, version)
-    with endpoints_in(workspace) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import httpx
@@ -17,11 +16,9 @@ import pytest
 from tests.endpoints.harness import (
     Endpoints,
     Load,
-    endpoints_in,
     predict,
     stopped,
     versions_of,
-    write_version,
 )
 from tests.waiting import until
 from timonel.cli.render.endpoints import endpoint_entry
@@ -32,20 +29,12 @@ from timonel.endpoints.gateway.process import runtime_dir
 from timonel.endpoints.rollouts.documents import Command
 from timonel.endpoints.spec import service_name
 from timonel.processes.ports import PortReservation
-from timonel.storage import find_workspace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("fake_runtime")]
 
+MODELS = {1: 1, 2: 2}
+
 SEED = 20261124
-
-
-@pytest.fixture(scope="module")
-def endpoints(tmp_path_factory: pytest.TempPathFactory, fake_runtime: None) -> Iterator[Endpoints]:
-    workspace = find_workspace(tmp_path_factory.mktemp("control") / ".timonel")
-    for version in (1, 2):
-        write_version(workspace, version)
-    with endpoints_in(workspace) as made:
-        yield made
 
 
 @pytest.fixture

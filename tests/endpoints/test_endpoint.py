@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import ssl
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from tests.endpoints.harness import (
     Endpoints,
     Load,
     ask_by_grpc,
-    endpoints_in,
     predict,
     stopped,
     versions_of,
@@ -38,23 +36,10 @@ from timonel.endpoints.spec import EndpointSpec, Traffic, service_name
 from timonel.engines import ServiceState
 from timonel.engines.local.services.folder import ServiceFolder
 from timonel.errors import EngineError, NotFoundError, ServingError, SpecError
-from timonel.storage import Workspace, find_workspace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("fake_runtime")]
 
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    made = find_workspace(tmp_path_factory.mktemp("endpoints") / ".timonel")
-    for version in (1, 2, 3):
-        write_version(made, version)
-    return made
-
-
-@pytest.fixture(scope="module")
-def endpoints(workspace: Workspace, fake_runtime: None) -> Iterator[Endpoints]:
-    with endpoints_in(workspace) as made:
-        yield made
+MODELS = {1: 1, 2: 2, 3: 3}
 
 
 @pytest.fixture
@@ -90,9 +75,9 @@ def test_another_version_takes_over_without_a_failed_request(
 
 
 def test_a_version_that_cannot_be_loaded_gets_no_traffic(
-    endpoints: Endpoints, endpoint: Endpoint, workspace: Workspace
+    endpoints: Endpoints, endpoint: Endpoint
 ) -> None:
-    folder = write_version(workspace, 9, "damaged")
+    folder = write_version(endpoints.workspace, 9, "damaged")
     try:
         with Load(endpoint) as load:
             endpoints.deploy("digits/9", wait=False)

@@ -38,16 +38,10 @@ from timonel.storage import Workspace, find_workspace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("fake_runtime")]
 
+MODELS = {1: 1}
+
 HEAD = b"POST /v1/models/digits:predict HTTP/1.1\r\nHost: localhost\r\n"
 FLOOD_S = 3.0
-
-
-@pytest.fixture(scope="module")
-def endpoints(tmp_path_factory: pytest.TempPathFactory, fake_runtime: None) -> Iterator[Endpoints]:
-    workspace = find_workspace(tmp_path_factory.mktemp("faults") / ".timonel")
-    write_version(workspace, 1)
-    with endpoints_in(workspace) as made:
-        yield made
 
 
 @pytest.fixture

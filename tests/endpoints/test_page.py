@@ -4,34 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.endpoints.harness import Endpoints, endpoints_in, predict, write_version
+from tests.endpoints.harness import Endpoints, predict
 from tests.waiting import until
 from timonel.cli.main import run
 from timonel.endpoints import Endpoint
-from timonel.storage import Workspace, find_workspace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("fake_runtime")]
 
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    made = find_workspace(tmp_path_factory.mktemp("pages") / ".timonel")
-    for version in (1, 2):
-        write_version(made, version)
-    return made
-
-
-@pytest.fixture(scope="module")
-def endpoints(workspace: Workspace, fake_runtime: None) -> Iterator[Endpoints]:
-    with endpoints_in(workspace) as made:
-        yield made
+MODELS = {1: 1, 2: 2}
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +88,9 @@ def test_other_host_names_and_methods_are_refused(endpoint: Endpoint) -> None:
 
 
 def test_the_command_line_prints_the_address(
-    endpoint: Endpoint, workspace: Workspace, capsys: pytest.CaptureFixture[str]
+    endpoint: Endpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["--workspace", str(workspace.root), "endpoints", "show", "digits"]
+    command = ["--workspace", str(endpoint.workspace.root), "endpoints", "show", "digits"]
     address = endpoint.page_url
     assert address is not None
     assert run(command) == 0

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from tests.endpoints.harness import SERVER_ARGS, Endpoints, Load, endpoints_in, write_version
+from tests.endpoints.harness import SERVER_ARGS, Endpoints, Load
 from tests.waiting import until
 from timonel.endpoints import Endpoint
 from timonel.endpoints.control.scrape import parse_totals
 from timonel.endpoints.spec import service_name
 from timonel.serving.settings.server import METRICS_PATH
-from timonel.storage import find_workspace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("fake_runtime")]
 
+MODELS = {1: 1}
+
 SERVICE = service_name("digits", 1)
-
-
-@pytest.fixture(scope="module")
-def endpoints(tmp_path_factory: pytest.TempPathFactory, fake_runtime: None) -> Iterator[Endpoints]:
-    workspace = find_workspace(tmp_path_factory.mktemp("replicas") / ".timonel")
-    write_version(workspace, 1)
-    with endpoints_in(workspace) as made:
-        yield made
 
 
 @pytest.fixture

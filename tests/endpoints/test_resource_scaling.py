@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.endpoints.harness import Endpoints, Load, endpoints_in, predict, write_version
+from tests.endpoints.harness import Endpoints, Load, predict
 from tests.waiting import until
 from timonel.endpoints.spec import service_name
 from timonel.errors import SpecError, TimonelError
-from timonel.storage import find_workspace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("fake_runtime")]
 
-
-@pytest.fixture(scope="module")
-def endpoints(tmp_path_factory: pytest.TempPathFactory, fake_runtime: None) -> Iterator[Endpoints]:
-    workspace = find_workspace(tmp_path_factory.mktemp("resources") / ".timonel")
-    for version in (1, 2):
-        write_version(workspace, version)
-    with endpoints_in(workspace) as made:
-        yield made
+MODELS = {1: 1, 2: 2}
 
 
 def test_cpu_time_adds_a_replica(endpoints: Endpoints, tmp_path: Path) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.endpoints.harness import Endpoints, Load, endpoints_in, write_version
+from tests.endpoints.harness import Endpoints, Load
 from tests.waiting import until
 from timonel.endpoints import Endpoint
 from timonel.endpoints.rollouts.documents import Command, Phase, RolloutFolder, RolloutState
 from timonel.endpoints.rollouts.report import write_report
 from timonel.errors import EngineError, NotFoundError, SpecError
-from timonel.storage import Workspace, find_workspace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("fake_runtime")]
 
@@ -27,20 +24,6 @@ MODELS = {
     FAILING: {"factor": FAILING, "fail_every": 4},
 }
 STEPS = {"steps": (30, 60, 100), "interval_s": 1, "min_requests": 20}
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    made = find_workspace(tmp_path_factory.mktemp("rollouts") / ".timonel")
-    for version, model in MODELS.items():
-        write_version(made, version, json.dumps(model))
-    return made
-
-
-@pytest.fixture(scope="module")
-def endpoints(workspace: Workspace, fake_runtime: None) -> Iterator[Endpoints]:
-    with endpoints_in(workspace) as made:
-        yield made
 
 
 @pytest.fixture
