@@ -72,9 +72,9 @@ def test_a_table_to_predict_numbers(
 ) -> None:
     path = make_csv("a,b,y", *(f"{i * 2},w{i % 2},{i}.5" for i in range(50)))
     report = summarise(convert(path, tmp_path / "set", label="y", workspace=workspace))
-    assert report.rows == (("all", "41", "4", "5", "50"),)
+    assert report.rows == (("all", "44", "4", "2", "50"),)
     facts = dict(report.facts)
     assert facts["columns"] == "1 numeric, 1 categorical"
     assert (facts["task"], facts["label"]) == ("regression", "y")
-    assert facts["target"] == "1.5 to 49.5, mean 24.2805"
+    assert facts["target"] == "0.5 to 49.5, mean 25.1591"
     assert report.warnings == ()

@@ -1,8 +1,8 @@
 """Infer the role of table columns, and parse them with Arrow and NumPy.
 
-A column is numeric if at most a tenth of its values are not numbers: these count as missing, with a
-note. Dates, and words that hardly ever repeat, would become one category per row: such columns are
-dropped unless the user sets their type.
+A column is numeric if most of its values are numbers; rows with other values are rejected. Dates,
+and words that hardly ever repeat, would become one category per row: such columns are dropped
+unless the user sets their type.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ from timonel.data.schema import (
     NumericColumn,
     split_named,
 )
+from timonel.data.sources.kinds.base import FLOAT32_MAX
 from timonel.data.statistics import NumberStatistics, WordStatistics
+from timonel.errors import DataError
 
 MISSING = ("", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "?")
 """Lower-case words that stand for a missing value."""
 
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
-FLOAT32_MAX = 3.4028235e38
-"""Larger numbers count as infinite, and so as missing."""
-
 FEW_ROWS = 20
 """With fewer values than this, a lack of repetition proves nothing."""
 
@@ -53,6 +52,7 @@ _DATE = (
     r"|\d{1,2}[- ][A-Za-z]{3,9}[- ,]+\d{4}|[A-Za-z]{3,9} \d{1,2},? \d{4})"
     r"([T ,]+\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?[AaPp][Mm])?( ?(Z|UTC|[+-]\d{2}:?\d{2}))?)?$"
 )
+_IMAGE = r"\.(jpe?g|png|gif|bmp|webp)$"
 _TEXT_WORDS = 3
 _NUMBER = re.compile(NUMBER, re.ASCII)
 
@@ -65,15 +65,13 @@ class Inference:
         role: How to use the column.
         note: The reason, or a problem to check; empty if obvious.
         is_doubtful: Values are lost, so that the user should check.
-        bad: Number of values that are neither missing nor numbers.
-        first_bad: Row of the first bad value.
-        cure: How to turn bad values into numbers; empty if they are words.
+        first_bad: Row of the first value that is not a number, in a column that is mostly numbers.
+        cure: How to turn such values into numbers; empty if they are words.
     """
 
     role: ColumnType
     note: str = ""
     is_doubtful: bool = False
-    bad: int = 0
     first_bad: int | None = None
     cure: str = ""
 
@@ -102,6 +100,12 @@ class Kinds:
             pc.or_(too_large, pc.match_substring_regex(trimmed, _INFINITE)),
         )
 
+    def unusable(self) -> list[int]:
+        """Return the rows that are neither missing nor finite numbers."""
+        return np.flatnonzero(
+            pc.or_(self.bad, self.infinite).to_numpy(zero_copy_only=False)
+        ).tolist()
+
     @property
     def bad(self) -> Any:
         """Mask of values that are neither missing nor numbers nor infinite."""
@@ -116,7 +120,7 @@ class NumberColumn:
 
     @classmethod
     def of(cls, kinds: Kinds) -> Self:
-        """Convert texts to numbers; values that are not finite numbers are missing."""
+        """Convert texts to numbers; other values are missing."""
         numbers = pc.cast(pc.if_else(kinds.number, kinds.texts, None), pa.float64())
         return cls(numbers.to_numpy(zero_copy_only=False).astype(np.float64))
 
@@ -179,8 +183,10 @@ def infer(kinds: Kinds, name: str = "") -> Inference:
     if name.strip().lower() == "split" and not unassigned(kinds.texts):
         return Inference("split", "the split of each row")
     codes = count(pc.match_substring_regex(kinds.texts, _CODE))
-    if bad * 10 <= known and not codes and numbers:
-        return as_numeric(kinds)
+    if numbers > bad + infinite and not codes and not _are_identifiers(kinds, bad, known):
+        return Inference("numeric")
+    if count(pc.match_substring_regex(pc.utf8_lower(kinds.texts), _IMAGE)) == known:
+        return Inference("image", "paths of images")
     return _words(kinds, known, numbers, codes)
 
 
@@ -212,21 +218,19 @@ def _words(kinds: Kinds, known: int, numbers: int, codes: int) -> Inference:
         value = shorten(kinds.texts[first].as_py())
         note = f"{count(kinds.bad):,} of {known:,} values are not numbers, such as {value}"
         role: ColumnType = "drop" if is_unrepeated else "categorical"
-        return Inference(role, note, True, count(kinds.bad), first, cure)
+        return Inference(role, note, True, first, cure)
     if is_unrepeated:
         return Inference("drop", _unrepeated(kinds, known, different), True)
     return Inference("categorical", "a leading zero: codes, not numbers" if codes else "")
 
 
-def as_numeric(kinds: Kinds) -> Inference:
-    """Return the numeric inference of a column, counting its bad values."""
-    bad, infinite = count(kinds.bad), count(kinds.infinite)
-    first = _first(kinds.bad)
-    notes = [f"{infinite:,} infinite or too large, counted as missing"] if infinite else []
-    if first is not None:
-        value = shorten(kinds.texts[first].as_py())
-        notes.append(f"{bad:,} not a number, counted as missing, such as {value}")
-    return Inference("numeric", "; ".join(notes), bool(notes), bad, first, _cure(kinds))
+def _are_identifiers(kinds: Kinds, bad: int, known: int) -> bool:
+    """Tell whether a column has numbers and many different other values, such as ticket codes."""
+    if bad * 10 <= known or known < FEW_ROWS or _cure(kinds):
+        return False
+    others = len(pc.unique(pc.filter(kinds.texts, kinds.bad)))
+    different = len(pc.unique(pc.filter(kinds.texts, pc.invert(kinds.missing))))
+    return others * 2 > bad and different * 2 > known
 
 
 def unassigned(texts: Any) -> list[str]:
@@ -237,6 +241,28 @@ def unassigned(texts: Any) -> list[str]:
     different = pc.unique(trim(texts)).to_pylist()
     known = {"unassigned", "discard", *MISSING}
     return [word for word in different if split_named(word) is None and word.lower() not in known]
+
+
+def any_bar(values: Any) -> bool:
+    """Tell whether a value has a bar, which separates several labels."""
+    return count(pc.match_substring(values, "|")) > 0
+
+
+def multiple_labels(value: Any) -> str:
+    """Return labels sorted and joined by bars; '' if the value is missing, '|' if it is empty.
+
+    Args:
+        value: Text with bars, or a list; None if it is missing.
+
+    Raises:
+        DataError: A label contains a bar.
+    """
+    if value is None or (isinstance(value, str) and is_missing(value)):
+        return ""
+    labels = value.split("|") if isinstance(value, str) else [str(each) for each in value]
+    if not isinstance(value, str) and any("|" in label for label in labels):
+        raise DataError(f"a label contains a bar: {labels}", hint="use another character")
+    return "|".join(sorted({label.strip() for label in labels} - {""})) or "|"
 
 
 def is_missing(text: str) -> bool:

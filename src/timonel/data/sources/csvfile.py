@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from timonel.data.manifest import Skipped
 from timonel.data.sources.base import UnusableError
 from timonel.data.sources.columns import Kinds, is_row_id
 from timonel.errors import DataError
@@ -33,7 +34,7 @@ class CsvFile:
     Args:
         path: Path of the file.
         table: The rows.
-        rejected: Rows with too many or too few values: key and reason.
+        rejected: Rows with too many or too few values.
         width: Number of columns in the file; the table has one less if its index was dropped.
         notes: Notes on how the file was read, one line each.
         warnings: Possible misreadings, one line each.
@@ -41,7 +42,7 @@ class CsvFile:
 
     path: Path
     table: Any
-    rejected: list[tuple[str, str]]
+    rejected: list[Skipped]
     width: int
     notes: list[str]
     warnings: list[str]
@@ -179,13 +180,12 @@ def _unnamed(path: Path, column: int) -> DataError:
     )
 
 
-def _ragged(path: Path, width: int) -> list[tuple[str, str]]:
-    found = [
-        _wrong_width(path, line, width, values)
+def _ragged(path: Path, width: int) -> list[Skipped]:
+    return [
+        _wrong_width(path, line, width, values).skipped
         for line, values in _rows(path)
         if len(values) != width
     ]
-    return [(error.key, error.reason) for error in found]
 
 
 def _wrong_width(

@@ -76,7 +76,7 @@ class ImageListSource(ImageFolderSource):
             try:
                 found = self._listed(key, uri, label.strip())
             except UnusableError as error:
-                rejected.append((error.key, error.reason))
+                rejected.append(error.skipped)
             else:
                 entries.append(replace(found, split=split_named(split)))
         self._check({str(entry.label) for entry in entries}, ignored)

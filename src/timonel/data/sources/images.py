@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from timonel.data.manifest import Skipped
 from timonel.data.schema import IMAGE_FEATURE, ImageSchema, Split, split_named
 from timonel.data.sources.base import (
     Description,
@@ -54,7 +55,7 @@ class ImageFolderSource(Source):
     def scan(self) -> Scan:
         """Find the images of all label folders."""
         ignored: list[str] = []
-        rejected: list[tuple[str, str]] = []
+        rejected: list[Skipped] = []
         return Scan(self._find(ignored, rejected), "classification", ignored, rejected)
 
     def read(self, entry: Entry) -> Raw:
@@ -86,7 +87,7 @@ class ImageFolderSource(Source):
         )
         return Description(schema, files.digest, files.count, files.bytes)
 
-    def _find(self, ignored: list[str], rejected: list[tuple[str, str]]) -> Iterator[Entry]:
+    def _find(self, ignored: list[str], rejected: list[Skipped]) -> Iterator[Entry]:
         labels: set[str] = set()
         for split, label, folder in self._label_folders(ignored):
             is_empty = True
@@ -95,7 +96,7 @@ class ImageFolderSource(Source):
                 try:
                     entry = self._entry(path, key, label, split)
                 except UnusableError as error:
-                    rejected.append((error.key, error.reason))
+                    rejected.append(error.skipped)
                     is_empty = False
                     continue
                 if entry is None:
@@ -155,7 +156,7 @@ class ImageFolderSource(Source):
         try:
             if not stat.S_ISREG(path.stat().st_mode):
                 return None  # opening a FIFO would wait for a writer
-            state, start, group = retried(lambda: _fingerprint(path))
+            state, start, group = retried(lambda: fingerprint(path))
         except NEVER_READABLE as error:
             raise UnusableError(key, f"cannot read it: {error.strerror}") from error
         except OSError as error:
@@ -212,7 +213,7 @@ def _label(folder: Path) -> str:
     return label
 
 
-def _fingerprint(path: Path) -> tuple[os.stat_result, bytes, str]:
+def fingerprint(path: Path) -> tuple[os.stat_result, bytes, str]:
     """Return a file's state, its start, and a digest of its size, start and end.
 
     Few different images have equal ones, because their files start with sizes and tables and end
