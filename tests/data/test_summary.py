@@ -53,7 +53,7 @@ def test_numbers_in_another_form_are_to_be_written_anew(
     path = make_csv("a;c;b;y", *(f"{i},5;word{i};{i % 3};{i % 2}" for i in range(30)))
     report = summarise(convert(path, tmp_path / "two", label="y", workspace=workspace))
     assert report.warnings[0].endswith(
-        "keep a column with --columns c=categorical, or =float for numbers"
+        "keep a column with --columns c=text, or =category"
     )
 
 

@@ -147,7 +147,7 @@ def _source(planned: Planned, results: _Results, facts: Description) -> SourceIn
     warnings = [f"label {label!r} has no training records" for label in lost[:NAMED]]
     return SourceInfo(
         plugin=planned.source.plugin,
-        uri=str(planned.source.location),
+        uri=planned.source.location.uri,
         digest=facts.digest,
         files=facts.files,
         bytes=facts.bytes,

@@ -35,6 +35,10 @@ class ImagePreprocessing(_Value):
     method: Literal["bilinear", "nearest", "bicubic", "area"] = "bilinear"
     scale: float = Field(default=1 / 255, description="Factor for pixels from 0 to 255.")
     offset: float = Field(default=0.0, description="Added to the scaled pixels.")
+    shrink_on_load: bool = Field(
+        default=False,
+        description="Decode JPEGs at 1/2, 1/4 or 1/8 of their size if that covers the target size.",
+    )
 
 
 class Normalise(_Value):
@@ -116,7 +120,7 @@ def load_options(preprocessing: Preprocessing) -> dict[str, Any]:
 
 
 def _image_options(spec: ImagePreprocessing) -> dict[str, Any]:
-    options = spec.model_dump(include={"channels", "method", "scale", "offset"})
+    options = spec.model_dump(exclude={"kind", "height", "width"})
     return {"image_size": (spec.height, spec.width), **options}
 
 

@@ -51,6 +51,12 @@ COLUMN_TYPE_NAMES = (
 
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - shown without a zone
 
+IMAGE_ENDINGS = (
+    *(".jpg", ".jpeg", ".jpe", ".png", ".gif", ".bmp", ".webp"),
+    *(".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".svg", ".ico"),
+)
+"""Endings of the names of images, also of those that TensorFlow does not decode."""
+
 PLAIN_NUMBERS = "write plain numbers such as 1234.50, without currency, percent or thousands signs"
 """Advice for a column of numbers in an unsupported notation."""
 

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from timonel.data.examples import Feature
 from timonel.data.schema import COLUMN_PREFIX, Column
 from timonel.data.sources.base import Raw, UnusableError
 from timonel.data.sources.columns import NumberColumn, Values, shorten
-from timonel.data.sources.images import fingerprint
+from timonel.data.sources.images import RemoteImage, image_entry
 from timonel.data.sources.kinds import Kind
 from timonel.data.sources.kinds.pictures import files_of
+from timonel.data.sources.tablefile import place_beside
 from timonel.data.sources.transient import NEVER_READABLE
 from timonel.data.statistics import Statistics, ValueFacts
-from timonel.storage import local_path
+from timonel.errors import DataError, NotFoundError, SpecError
+from timonel.storage.location import Location
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _MOST_REPEATED = 10
@@ -30,7 +32,7 @@ _MOST_REPEATED = 10
 
 
 @dataclass(frozen=True)
-class FileFacts:
+class RowImages:
     """Size, time of the last change and fingerprint of the images of a row."""
 
     size: int = 0
@@ -43,12 +45,12 @@ class Cells:
     """Columns of the kinds in `timonel.data.sources.kinds`. Thread-safe for reading.
 
     Args:
-        folder: Folder of the table; paths in cells are relative to it.
+        table: Location of the table; names of files in cells are relative to it.
         kinds: Kind of each column.
         columns: Arrow columns.
     """
 
-    folder: Path
+    table: Location
     kinds: dict[str, Kind] = field(default_factory=dict)
     columns: dict[str, Any] = field(default_factory=dict)
 
@@ -59,6 +61,8 @@ class Cells:
 
     def add(self, name: str, kind: Kind, values: Any) -> None:
         """Add a column."""
+        if pa.types.is_timestamp(values.type):  # Python has no nanoseconds
+            values = pc.cast(values, pa.timestamp("us", values.type.tz), safe=False)
         self.kinds[name] = kind
         self.columns[name] = values
 
@@ -96,18 +100,18 @@ class Cells:
         """Return the descriptions of the columns by name."""
         return {name: kind.describe(name, everything, train) for name, kind in self.kinds.items()}
 
-    def files(self, row: int) -> FileFacts:
+    def images(self, row: int) -> RowImages:
         """Return facts about the images of a row; those that cannot be read have none."""
         size, modified, groups = 0, 0, []
         for name, kind in self.kinds.items():
             if kind.type not in {"image", "mask"}:
                 continue
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, DataError):
                 for item in files_of(self.columns[name][row].as_py()):
-                    found = self._facts(item)
+                    found = self._entry(item)
                     size, modified = size + found.size, max(modified, found.modified)
                     groups += [found.group] if kind.type == "image" and found.group else []
-        return FileFacts(size, modified, " ".join(groups) or None)
+        return RowImages(size, modified, " ".join(groups) or None)
 
     def digest(self, row: int) -> str | None:
         """Return the digest of all values of a row and of the images that they name."""
@@ -128,25 +132,23 @@ class Cells:
         values = (value.as_py() for value in self.columns[name])
         return np.array([_hash(value) for value in values], np.uint64)
 
-    def _facts(self, item: str | bytes) -> FileFacts:
+    def _entry(self, item: str | bytes) -> RowImages:
         if isinstance(item, bytes):
-            return FileFacts(len(item), 0, hashlib.blake2b(item, digest_size=16).hexdigest())
-        try:
-            state, _, group = fingerprint(self._path(item))
-        except OSError:
-            return FileFacts()
-        return FileFacts(state.st_size, state.st_mtime_ns, group)
+            return RowImages(len(item), 0, hashlib.blake2b(item, digest_size=16).hexdigest())
+        place = place_beside(self.table, item)
+        found = RemoteImage(place.uri, place.blob()) if not place.is_local else place.path
+        entry = image_entry(found, item, "", None)
+        return RowImages() if entry is None else RowImages(entry.size, entry.modified, entry.group)
 
     def _content(self, name: str) -> bytes:
         try:
-            return self._path(name).read_bytes()
+            return place_beside(self.table, name).read()
+        except SpecError as error:
+            raise UnusableError(name, error.message) from error
+        except NotFoundError as error:
+            raise UnusableError(name, f"{name} not found") from error
         except NEVER_READABLE as error:
             raise UnusableError(name, f"cannot read {name}: {error.strerror}") from error
-
-    def _path(self, name: str) -> Path:
-        path = local_path(name) if "://" in name else Path(name)
-        beside = self.folder / path
-        return beside if os.path.lexists(beside) else path
 
 
 def group_rows(columns: Mapping[str, Values], cells: Cells) -> list[str] | None:

@@ -1,16 +1,16 @@
-"""CSV files with a header, one row per record, one label column.
+"""Tables with one row per record and one label column, of any format.
 
-The whole file is kept in memory as an Arrow table during conversion.
+The table is kept in memory during conversion.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 
 from timonel.data.manifest import Skipped
 from timonel.data.schema import (
@@ -23,6 +23,7 @@ from timonel.data.schema import (
     Task,
     split_named,
 )
+from timonel.data.sources.arrow import as_texts, has_several_labels, kind_of, usable
 from timonel.data.sources.base import (
     Description,
     Entry,
@@ -30,16 +31,17 @@ from timonel.data.sources.base import (
     RawFiles,
     Scan,
     Source,
+    SourceOptions,
     UnusableError,
 )
-from timonel.data.sources.cells import Cells, FileFacts, group_rows
+from timonel.data.sources.cells import Cells, group_rows
 from timonel.data.sources.columns import (
+    ROUNDED,
     Inference,
     Kinds,
     NumberColumn,
     Values,
     Words,
-    any_bar,
     categorical_column,
     count,
     infer,
@@ -48,56 +50,58 @@ from timonel.data.sources.columns import (
     multiple_labels,
     numeric_column,
     shorten,
-    trim,
     unassigned,
 )
-from timonel.data.sources.csvfile import CsvFile, read_csv
 from timonel.data.sources.kinds import KINDS
+from timonel.data.sources.tablefile import TableFile
+from timonel.data.sources.tables import is_table, read_table
 from timonel.data.statistics import Statistics, merged
 from timonel.errors import DataError, SpecError
-from timonel.storage.digests import digest_file, digest_lines
+from timonel.storage.digests import digest_lines
+from timonel.storage.location import Location
 
 _FEW = 20
 """With more distinct whole numbers than this, a label means regression."""
 
 
-class CsvSource(Source):
-    """Rows of a CSV file, in file order."""
+class TableSource(Source):
+    """Rows of a table, in file order."""
 
-    plugin: ClassVar[str] = "csv"
+    plugin: ClassVar[str] = "table"
     kind: ClassVar[str] = "table"
     parallel: ClassVar[bool] = False
+    precedence: ClassVar[int] = 1
 
     @classmethod
-    def recognises(cls, location: Path) -> bool:
-        """Tell whether ``location`` is a ``.csv`` or ``.tsv`` file."""
-        return location.is_file() and location.suffix.lower() in {".csv", ".tsv"}
+    def recognises(cls, location: Location, options: SourceOptions) -> bool:  # noqa: ARG003 - by name
+        """Tell whether ``location`` is a file, folder or pattern of tables."""
+        return is_table(location)
 
     def scan(self) -> Scan:
         """Read the file and determine the role of every column."""
-        self._file = file = read_csv(self.location)
+        self._file = file = read_table(self.location, self.options)
         label = self._label_column(file)
         names = [name for name in file.table.column_names if name != label]
         self._check_options(file, names)
         roles: dict[str, ColumnRole] = {}
         self._columns: dict[str, Values] = {}
-        self._cells = Cells(self.location.parent)
+        self._cells = Cells(self.location)
         bad: dict[int, str] = {}
         row_ids: set[str] = set()
         for name in names:
             # One column at a time: masks and trimmed texts take as much memory as the column.
-            kinds = Kinds.of(file.table[name])
-            roles[name] = self._role(name, kinds)
-            if roles[name].role == "numeric":
+            kinds, roles[name] = self._role(name, file.table[name])
+            role = roles[name].role
+            if role in KINDS:
+                self._cells.add(name, KINDS[role], file.table[name])
+            elif kinds is not None and role == "numeric":
                 self._columns[name] = NumberColumn.of(kinds)
                 bad = dict.fromkeys(kinds.unusable(), name) | bad
                 if name not in self.options.columns and is_row_id(kinds, name):
                     row_ids.add(name)
-            elif roles[name].role == "categorical":
-                self._columns[name] = Words.of(kinds.texts)
-            elif kind := KINDS.get(roles[name].role):
-                self._cells.add(name, kind, file.table[name])
-        if len(row_ids) < len(self._columns):
+            elif kinds is not None and role == "categorical":
+                self._columns[name] = Words.of(as_texts(kinds.values))
+        if len(row_ids) < len(self._columns) + len(self._cells.kinds):
             self._drop_row_ids(roles, row_ids)
         if not self._columns and not self._cells.kinds:
             dropped = "".join(f", {role.name}: {role.note}" for role in roles.values())
@@ -106,17 +110,18 @@ class CsvSource(Source):
                 hint="add columns, or keep one with --columns NAME=category",
             )
         task, labels = self._labels(label)
-        rejected = {row: label for row, value in enumerate(labels) if value == ""}
+        unlabelled = {row: label for row, value in enumerate(labels) if value == ""}
         splits, discarded = self._splits(roles.values())
-        entries = self._entries(labels, splits, discarded | bad.keys() | rejected.keys(), names)
-        unusable = [*file.rejected, *self._rejected(bad | rejected, label)]
-        self._check_labels(entries, label, unusable)
-        ignored = [f"{self._key(row)} (split DISCARD)" for row in sorted(discarded)]
+        left_out = discarded | bad.keys() | unlabelled.keys()
+        entries = self._entries(labels, splits, left_out, names)
+        rejected = [*file.rejected, *self._rejected(bad | unlabelled, label)]
+        self._check_labels(entries, label, rejected)
+        ignored = [f"{file.key(row)} (split DISCARD)" for row in sorted(discarded)]
         ordered = [
             roles.get(name) or ColumnRole(name=name, role="label", note=task)
             for name in file.table.column_names
         ]
-        return Scan(entries, task, ignored, unusable, ordered, file.notes, file.warnings)
+        return Scan(entries, task, ignored, rejected, ordered, file.notes, file.warnings)
 
     def read(self, entry: Entry) -> Raw:
         """Return one row's values: NaN or empty where missing."""
@@ -129,9 +134,9 @@ class CsvSource(Source):
 
     def digest(self, entry: Entry) -> str | None:
         """Return a digest of a row with its label, or of its images."""
-        if not self._cells.has_images:
-            return f"{entry.group} {entry.label}"
-        return self._cells.digest(entry.ref)
+        if self._cells.has_images:
+            return self._cells.digest(entry.ref)
+        return f"{entry.group} {entry.label}"
 
     def describe(self, statistics: Mapping[Split, Statistics], files: RawFiles) -> Description:
         """Summarise the columns over the training split."""
@@ -143,14 +148,14 @@ class CsvSource(Source):
             for name, column in self._columns.items()
         }
         columns |= self._cells.describe(everything, train)
-        ordered = [columns[name] for name in self._file.table.column_names if name in columns]
-        schema = TableSchema(label=self._label_column(self._file), columns=tuple(ordered))
-        digest, size = digest_file(self.location), self.location.stat().st_size
-        if not self._cells.has_images:
-            return Description(schema, digest, 1, size)
+        file = self._file
+        ordered = [columns[name] for name in file.table.column_names if name in columns]
+        schema = TableSchema(label=self._label_column(file), columns=tuple(ordered))
         count = sum(images.heights.total() for images in everything.column_images.values())
-        digest = digest_lines([digest, files.digest])
-        return Description(schema, digest, 1 + count, size + files.bytes)
+        if not count:
+            return Description(schema, file.digest, file.files, file.bytes)
+        digest = digest_lines([file.digest, files.digest])
+        return Description(schema, digest, file.files + count, file.bytes + files.bytes)
 
     def _entries(
         self,
@@ -159,24 +164,24 @@ class CsvSource(Source):
         left_out: Collection[int],
         names: Sequence[str],
     ) -> list[Entry]:
-        state = self.location.stat()
-        size = max(1, state.st_size // max(1, self._file.table.num_rows))
-        groups = None if self._cells.has_images else group_rows(self._columns, self._cells)
+        file = self._file
+        size = max(1, file.bytes // max(1, file.table.num_rows))
+        copies = None if self._cells.has_images else group_rows(self._columns, self._cells)
         together = self._split_groups(names)
         entries = []
         for row, label in enumerate(labels):
             if row in left_out:
                 continue
-            files = self._cells.files(row) if self._cells.has_images else FileFacts()
+            images = self._cells.images(row)
             entries.append(
                 Entry(
-                    self._key(row),
+                    file.key(row),
                     label,
-                    size + files.size,
+                    size + images.size,
                     row,
                     splits[row] if splits else None,
-                    groups[row] if groups else files.group,
-                    max(state.st_mtime_ns, files.modified),
+                    copies[row] if copies else images.group,
+                    max(file.modified, images.modified),
                     together[row] if together else None,
                 )
             )
@@ -192,10 +197,10 @@ class CsvSource(Source):
                 f"{self.location} has no column {name!r} to group by",
                 hint=f"the columns are {', '.join(names)}",
             )
-        words = trim(self._file.table[name]).to_pylist()
+        words = as_texts(self._file.table[name]).to_pylist()
         return [None if is_missing(word) else f"{name} {word}" for word in words]
 
-    def _label_column(self, file: CsvFile) -> str:
+    def _label_column(self, file: TableFile) -> str:
         names = file.table.column_names
         label = self.options.label
         if label is None:
@@ -210,7 +215,7 @@ class CsvSource(Source):
             )
         return label
 
-    def _check_options(self, file: CsvFile, names: Sequence[str]) -> None:
+    def _check_options(self, file: TableFile, names: Sequence[str]) -> None:
         unknown = [name for name in self.options.columns if name not in names]
         if unknown:
             raise SpecError(
@@ -218,37 +223,62 @@ class CsvSource(Source):
                 hint=f"the columns are {', '.join(names)}",
             )
         if not file.table.num_rows:
-            raise DataError(f"{self.location} has a header but no rows")
+            raise DataError(f"{self.location} has no rows")
 
-    def _role(self, name: str, kinds: Kinds) -> ColumnRole:
+    def _role(self, name: str, column: Any) -> tuple[Kinds | None, ColumnRole]:
+        """Return how to use a column, and its classified values if it has texts or numbers."""
         given = self.options.columns.get(name)
+        if given in KINDS:
+            return None, ColumnRole(name=name, role=given, note="as given")
         if given is None and name == self.options.group_by:
-            return ColumnRole(name=name, role="group", note="equal values stay in one split")
-        found = infer(kinds, name) if given is None else Inference(given)
-        if found.role == "numeric" and not count(kinds.number):
-            raise DataError(
-                f"column {name!r} of {self.location} has no finite numbers",
-                hint=f"use --columns {name}=category, or =drop",
-            )
-        if found.role == "split" and (wrong := unassigned(kinds.texts)):
+            return None, ColumnRole(name=name, role="group", note="equal values stay in one split")
+        values, reason = usable(column)
+        if values is None:
+            return None, self._role_by_type(name, column, reason)
+        kinds = Kinds.of(values)
+        found = Inference(given) if given else infer(kinds, name, is_typed=self._file.is_typed)
+        notes = ["as given" if given else found.note]
+        if found.first_bad is not None:
+            notes[0] += f" in {self._file.place(found.first_bad)}"
+        if found.cure:
+            notes[0] += f": {found.cure}"
+        if found.role == "numeric":
+            notes += self._numeric_notes(name, kinds)
+        if found.role == "split" and (wrong := unassigned(as_texts(values))):
             raise DataError(
                 f"expected train, validation or test in column {name!r} of {self.location}, "
                 f"got {shorten(wrong[0])}",
                 hint="correct it, or give the column another type",
             )
-        note = found.note if given is None else "as given"
-        if found.role == "numeric" and (bad := len(kinds.unusable())):
-            what = (
-                "value is not a finite number: row"
-                if bad == 1
-                else "values are not finite numbers: rows"
+        is_doubtful = found.is_doubtful or ROUNDED in notes
+        note = "; ".join(filter(None, notes))
+        return kinds, ColumnRole(name=name, role=found.role, note=note, is_doubtful=is_doubtful)
+
+    def _numeric_notes(self, name: str, kinds: Kinds) -> list[str]:
+        if not count(kinds.number):
+            raise DataError(
+                f"column {name!r} of {self.location} has no finite numbers",
+                hint=f"use --columns {name}=category, or =drop",
             )
-            note = "; ".join(filter(None, [note, f"{bad:,} {what} rejected"]))
-        if found.first_bad is not None:
-            note += f" in line {self._file.line_of(found.first_bad)}"
-        if found.cure:
-            note += f": {found.cure}"
-        return ColumnRole(name=name, role=found.role, note=note, is_doubtful=found.is_doubtful)
+        notes = [ROUNDED] if NumberColumn.of(kinds).is_rounded else []
+        if bad := len(kinds.unusable()):
+            one = "value is not a finite number: row"
+            what = one if bad == 1 else "values are not finite numbers: rows"
+            notes.append(f"{bad:,} {what} rejected")
+        return notes
+
+    def _role_by_type(self, name: str, column: Any, reason: str) -> ColumnRole:
+        """Return the role of a column whose type has neither texts nor numbers."""
+        given = self.options.columns.get(name)
+        kind = kind_of(column) if given is None else None
+        if kind is not None:
+            return ColumnRole(name=name, role=kind, note=f"the type {column.type}")
+        if given not in {None, "drop"}:
+            raise DataError(
+                f"column {name!r} of {self.location} cannot be {given}: {reason}",
+                hint="give it another type, or drop it",
+            )
+        return ColumnRole(name=name, role="drop", note=reason, is_doubtful=True)
 
     def _drop_row_ids(self, roles: dict[str, ColumnRole], row_ids: set[str]) -> None:
         note = "row id: a different whole number in each row"
@@ -269,40 +299,52 @@ class CsvSource(Source):
                 f"columns {found[0]!r} and {found[1]!r} both assign splits",
                 hint=f"drop one with --columns {found[1]}=drop",
             )
-        words = self._file.table[found[0]].to_pylist()
-        discarded = {row for row, word in enumerate(words) if word.strip().lower() == "discard"}
+        words = as_texts(self._file.table[found[0]]).to_pylist()
+        discarded = {row for row, word in enumerate(words) if word.lower() == "discard"}
         return [split_named(word) for word in words], discarded
 
     def _labels(self, name: str) -> tuple[Task, list[str | float]]:
         """Return the task and each row's label; missing labels are empty."""
+        column = self._file.table[name]
         asked = self.options.task
-        values = self._file.table[name]
-        if asked == "multilabel" or (asked is None and any_bar(values)):
-            return "multilabel", [multiple_labels(value) for value in values.to_pylist()]
+        if asked == "multilabel" or (asked is None and has_several_labels(column)):
+            return "multilabel", [multiple_labels(value) for value in column.to_pylist()]
+        values, reason = usable(column)
+        if values is None:
+            raise DataError(
+                f"column {name!r} of {self.location} is not usable as a label: {reason}",
+                hint="choose another --label",
+            )
+        if pa.types.is_boolean(column.type):
+            values = as_texts(column)
         kinds = Kinds.of(values)
-        bad, filled = count(kinds.bad), len(kinds.texts) - count(kinds.missing)
+        bad, filled = count(kinds.bad), len(values) - count(kinds.missing)
+        task = self.options.task
         # A few words among numbers are errors of their rows.
-        numeric = self.options.task == "regression" or (
-            bad == 0 or (bad * 10 <= filled and self.options.task is None)
-        )
-        if self.options.task == "regression" and bad * 10 > filled:
+        numeric = bad == 0 or (bad * 10 <= filled and task is None)
+        if kinds.is_text and self._file.is_typed:
+            numeric = False
+        if task == "regression" and bad * 10 > filled:
             raise DataError(
                 f"a regression needs numbers, but the label column {name!r} has words",
                 hint="choose another --label, or --task classification",
             )
-        if not numeric:
+        if not numeric and task != "regression":
             self._check_words(kinds, name)
-            return "classification", list(Words.of(kinds.texts).texts())
-        numbers = NumberColumn.of(kinds).values
+            return "classification", list(Words.of(as_texts(values)).texts())
+        return self._numeric_labels(NumberColumn.of(kinds), values)
+
+    def _numeric_labels(self, column: NumberColumn, values: Any) -> tuple[Task, list[str | float]]:
+        numbers = column.values
         known = numbers[~np.isnan(numbers)]
         whole = bool(np.all(known == np.floor(known)))
         few = len(np.unique(known)) <= min(_FEW, max(2, len(known) // 2))
         task = self.options.task or ("classification" if whole and few else "regression")
         if task == "regression":
             return task, ["" if np.isnan(number) else float(number) for number in numbers]
-        if whole:
+        if whole and not column.is_rounded:
             return task, ["" if np.isnan(number) else str(int(number)) for number in numbers]
-        return task, list(Words.of(kinds.texts).texts())
+        return task, list(Words.of(as_texts(values)).texts())
 
     def _check_words(self, kinds: Kinds, name: str) -> None:
         """Reject an unusable label column, such as free text or formatted numbers."""
@@ -320,19 +362,21 @@ class CsvSource(Source):
 
     def _rejected(self, bad: Mapping[int, str], label: str) -> list[Skipped]:
         """Return the rows with a bad value, by the first column that has one."""
-        lines = self._file.lines_of(bad)
+        places = self._file.places(bad)
         found = []
         for row, name in sorted(bad.items()):
-            value = self._file.table[name][row].as_py().strip()
-            place = f"in column {name!r} in line {lines[row]}"
+            value = self._file.table[name][row].as_py()
+            text = "" if value is None else str(value).strip()
+            reason = f"{shorten(text)} is not a finite number"
+            hint = f"{PLAIN_NUMBERS}, or keep all values as words: --columns {name}=category"
             if name == label:
-                reason = f"no label but {shorten(value)}" if value else "no label"
-                hint = ""
-            else:
-                reason = f"{shorten(value)} is not a finite number"
-                hint = f"{PLAIN_NUMBERS}, or keep all values as words: --columns {name}=category"
+                reason, hint = f"no label but {shorten(text)}" if text else "no label", ""
             error = UnusableError(
-                self._key(row), f"{reason} {place}", hint=hint, column=name, value=value[:40]
+                self._file.key(row),
+                f"{reason} in column {name!r} in {places[row]}",
+                hint=hint,
+                column=name,
+                value=text[:40],
             )
             found.append(error.skipped)
         return found
@@ -350,6 +394,3 @@ class CsvSource(Source):
                 f"column {name!r} of {self.location} needs at least two labels, found {what}",
                 hint="name the label column with --label",
             )
-
-    def _key(self, row: int) -> str:
-        return f"{self.location.name}#{row + 1}"

@@ -1,0 +1,100 @@
+"""Columns of Arrow tables, of any type, as texts or numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timonel.data.schema import ColumnType
+from timonel.data.sources.columns import count, trim
+from timonel.data.sources.imagefile import image_format
+
+
+def usable(column: Any) -> tuple[Any | None, str]:
+    """Return a column as an array of texts or numbers, or else why it is not usable.
+
+    Missing texts are empty. True and false are 1 and 0.
+    """
+    values = _plain(column)
+    kind = values.type
+    if pa.types.is_string(kind):
+        return pc.fill_null(values, ""), ""
+    if pa.types.is_boolean(kind):
+        return pc.cast(values, pa.int8()), ""
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return values, ""
+    if pa.types.is_decimal(kind):
+        return pc.cast(values, pa.float64()), ""
+    if pa.types.is_temporal(kind):
+        return None, "dates"
+    is_empty = pa.types.is_null(kind)
+    return None, "no values" if is_empty else f"values of the type {kind} are not supported"
+
+
+def kind_of(column: Any) -> ColumnType | None:
+    """Return the kind of a column from its type, for lists, structures and bytes.
+
+    Bytes and structures are images if the first value is one.
+    """
+    kind = column.type
+    first = next((value.as_py() for value in column if value.is_valid), None)
+    content = first.get("bytes") if isinstance(first, dict) else first
+    if isinstance(content, bytes):
+        return "image" if image_format(content[:12]) else "bytes"
+    if pa.types.is_struct(kind) or pa.types.is_map(kind):
+        return "json"
+    if _is_list(kind) and (
+        pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)
+    ):
+        return "numbers"
+    return None
+
+
+def has_several_labels(column: Any) -> bool:
+    """Tell whether values of a column are lists, or texts with bars between labels."""
+    values = _plain(column)
+    if pa.types.is_string(values.type):
+        return count(pc.match_substring(values, "|")) > 0
+    return _is_list(values.type)
+
+
+def _is_list(kind: Any) -> bool:
+    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(test(kind) for test in tests)
+
+
+def has_texts(kind: Any) -> bool:
+    """Tell whether values of an Arrow type have texts."""
+    if pa.types.is_dictionary(kind):
+        return has_texts(kind.value_type)
+    return not (
+        pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    )
+
+
+def as_texts(column: Any) -> Any:
+    """Return a column as an array of trimmed texts; missing values are empty.
+
+    Whole numbers are written without a point, also in a column of floats.
+
+    Raises:
+        pa.ArrowNotImplementedError: Values of the column's type have no text.
+    """
+    values = _plain(column)
+    if pa.types.is_floating(values.type):
+        values = pc.if_else(pc.is_nan(values), None, values)
+        if not pc.any(pc.not_equal(values, pc.floor(values))).as_py():
+            values = pc.cast(values, pa.int64())
+    return trim(pc.fill_null(pc.cast(values, pa.string()), ""))
+
+
+def _plain(column: Any) -> Any:
+    """Return a column as one array, without dictionary and of the usual type for text."""
+    values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if pa.types.is_large_string(values.type) or pa.types.is_string_view(values.type):
+        values = pc.cast(values, pa.string())
+    return values
