@@ -34,6 +34,7 @@ _MAGIC: tuple[tuple[bytes, ImageFormat], ...] = (
     (b"GIF89a", "gif"),
     (b"BM", "bmp"),
 )
+SUPPORTED = "a JPEG, PNG, GIF, BMP or WebP image"
 _READERS: dict[ImageFormat, Callable[..., ImageFile]] = {
     "jpeg": JpegImageFile,
     "png": PngImageFile,
@@ -56,6 +57,16 @@ def image_format(start: bytes) -> ImageFormat | None:
     return next((format_ for magic, format_ in _MAGIC if start.startswith(magic)), None)
 
 
+def open_image(content: bytes) -> ImageFile | None:
+    """Open an encoded image without decoding it; None if it is none that TensorFlow decodes.
+
+    Raises:
+        Exception: Its header is damaged; the decoders raise all kinds.
+    """
+    format_ = image_format(content)
+    return None if format_ is None else _READERS[format_](io.BytesIO(content))
+
+
 def verify_image(key: str, content: bytes) -> ImageFacts:
     """Decode an image once and return its facts.
 
@@ -68,7 +79,7 @@ def verify_image(key: str, content: bytes) -> ImageFacts:
     """
     format_ = image_format(content)
     if format_ is None:
-        raise UnusableError(key, "the file changed during the conversion")
+        raise UnusableError(key, f"not {SUPPORTED}")
     try:
         # Image.open() would warn about large photographs; only TensorFlow's own limit matters.
         with _READERS[format_](io.BytesIO(content)) as image:
