@@ -6,7 +6,7 @@ least ten usable records. pytest then runs the contract against it:
     class TestMySource(SourceContract):
         @pytest.fixture
         def source(self, tmp_path):
-            return MySource(make_raw_files(tmp_path))
+            return MySource(Location(make_raw_files(tmp_path)))
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from timonel.data.schema import (
 )
 from timonel.data.sources import Description, Entry, RawFiles, Source
 from timonel.data.statistics import Collector
-from timonel.storage import local_path
 from timonel.storage.digests import digest_lines
 
 
@@ -42,8 +41,8 @@ class SourceContract:
         raise NotImplementedError("give a fixture named 'source'")
 
     def test_it_recognises_its_own_place(self, source: Source) -> None:
-        assert type(source).recognises(source.location)
-        assert not type(source).recognises(local_path(source.location / "nowhere"))
+        assert type(source).recognises(source.location, source.options)
+        assert not type(source).recognises(source.location / "nowhere", source.options)
 
     def test_keys_are_unique_and_a_scan_is_repeatable(self, source: Source) -> None:
         entries = list(source.scan().entries)

@@ -21,7 +21,7 @@ from timonel.errors import InputError, SpecError
 from timonel.storage import Workspace, digest_tree
 from timonel.testing.runners import RunnerContract
 
-PRISM = os.environ.get("TIMONEL_PRISM") or shutil.which("prism")
+PRISM = shutil.which(os.environ.get("TIMONEL_PRISM") or "prism")
 # DirectRunner tries to download Prism first, then runs this one.
 DIRECT = "runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 ENGINES = [
@@ -29,7 +29,9 @@ ENGINES = [
     pytest.param(
         f"runner=PrismRunner,prism_location={PRISM},environment_type=LOOPBACK",
         id="prism",
-        marks=pytest.mark.skipif(PRISM is None, reason="needs TIMONEL_PRISM=/path/to/prism"),
+        marks=pytest.mark.skipif(
+            PRISM is None, reason="needs Prism, which make test-beam installs with Go"
+        ),
     ),
 ]
 pytestmark = [pytest.mark.beam, pytest.mark.filterwarnings("default")]

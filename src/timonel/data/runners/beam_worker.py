@@ -16,6 +16,7 @@ from timonel.data.shards import Job, write_one
 from timonel.data.sources import SourceOptions, installed_sources
 from timonel.errors import TimonelError
 from timonel.storage.atomic import write_json
+from timonel.storage.location import Location
 
 LEASE = "client"
 ERROR = "error.json"
@@ -42,7 +43,7 @@ class PortableJob:
         source = job.source
         return cls(
             plugin=source.plugin,
-            location=str(source.location.resolve()),
+            location=source.location.resolved,
             options=source.options.model_dump(mode="json"),
             folder=str(job.journal.root.resolve()),
             labels=dict(job.labels),
@@ -52,7 +53,7 @@ class PortableJob:
     def open(self) -> Job:
         """Return the conversion, with a source that was not scanned."""
         options = SourceOptions.model_validate(self.options)
-        source = installed_sources()[self.plugin](Path(self.location), options)
+        source = installed_sources()[self.plugin](Location(self.location), options)
         return Job(source, Journal(Path(self.folder)), self.labels, self.compression)
 
 
