@@ -68,12 +68,60 @@ def test_list_show_and_verify(here: Path, timonel: Timonel, digits: Path) -> Non
     assert (entry["name"], entry["records"]) == ("digits", 100)
     assert "digits" in timonel("data", "list").out
     assert "LABEL" in timonel("data", "show", "data/digits").out
-    assert "all digests match" in timonel("data", "verify", "data/digits").out
+    assert "100 records, all intact" in timonel("data", "verify", "data/digits").out
     shard = next((here / "data" / "digits").glob("*.tfrecord"))
     shard.write_bytes(shard.read_bytes()[:-1] + b"!")
     outcome = timonel("data", "verify", "data/digits")
     assert outcome.exit_code == 3
     assert shard.name in outcome.error_line
+    assert [line for line in outcome.out.splitlines() if line.startswith(shard.name)]
+    value = json.loads(timonel("data", "verify", "data/digits", "--json").out)
+    assert set(value) == {"uri", "shards", "records", "problem_count", "problems"}
+    assert value["problem_count"] == len(value["problems"]) > 1
+
+
+def test_records_are_shown(here: Path, timonel: Timonel, digits: Path) -> None:
+    timonel("convert", "digits", "data/digits")
+    outcome = timonel("data", "inspect", "data/digits", "-n", "2", "--label", "3", "--out", "out")
+    assert outcome.out.count("PNG image, 8 x 8, L, ") == 2
+    assert "2 images written to out" in outcome.out
+    assert len(list((here / "out").iterdir())) == 2
+    value = json.loads(timonel("data", "inspect", "data/digits", "--number", "1", "--json").out)
+    (record,) = value["records"]
+    assert set(record) == {"split", "position", "key", "label", "features"}
+    shard = next((here / "data" / "digits").glob("train*.tfrecord"))
+    outcome = timonel("data", "inspect", shard, "-n", "1")
+    assert "FEATURE" in outcome.out
+    assert "record 0" in outcome.out
+    value = json.loads(timonel("data", "inspect", shard, "--json").out)
+    assert value["statistics"]["columns"]["image width"]["maximum"] == 8
+    outcome = timonel("data", "inspect", "data/digits", "--key", "none")
+    assert outcome.exit_code == 2
+    assert "has the key 'none'" in outcome.error_line
+
+
+def test_statistics_are_shown_by_split(here: Path, timonel: Timonel) -> None:
+    rows = [f"{i},{'ab'[i % 2]}" for i in range(100)]
+    (here / "rows.csv").write_text("\n".join(["size,y", *rows, "1e3,a"]))
+    timonel("convert", "rows.csv", "data", "--label", "y", "--columns", "size=float")
+    outcome = timonel("data", "stats", "data")
+    assert [line.split()[:2] for line in outcome.out.splitlines()][1:4] == [
+        ["size", split] for split in ("train", "validation", "test")
+    ]
+    value = json.loads(timonel("data", "stats", "data", "--json", "--split", "train").out)
+    assert set(value["splits"]) == {"train"}
+    assert set(value["splits"]["train"]["columns"]["size"]) == {
+        "type",
+        "count",
+        "missing",
+        "mean",
+        "std",
+        "minimum",
+        "maximum",
+        "quantiles",
+        "histogram",
+    }
+    assert timonel("data", "stats", "data", "--split", "tset").exit_code == 2
 
 
 def test_lineage_leads_back_to_the_raw_files(timonel: Timonel, digits: Path) -> None:

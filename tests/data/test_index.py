@@ -56,7 +56,7 @@ def test_opening_reads_no_shard(dataset: Dataset, monkeypatch: pytest.MonkeyPatc
     def read(*_: object) -> None:
         raise AssertionError("a shard was read")
 
-    monkeypatch.setattr("timonel.data.records._mapped", read)
+    monkeypatch.setattr("timonel.data.records.mapped", read)
     monkeypatch.setattr("os.pread", read)
     assert int(load(dataset.uri, memory=0).cardinality()) > 0
 

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+from sklearn.utils.class_weight import compute_class_weight
 
 from tests.data.conftest import MakeCsv, MakeImages
 from timonel.data import load, load_registry
@@ -23,6 +25,7 @@ from timonel.data.preprocessing import (
     Normalise,
     OneHot,
     TablePreprocessing,
+    load_options,
     parse_preprocessing,
 )
 from timonel.data.random_access import feature_spec
@@ -195,6 +198,64 @@ class TestImages:
         np.testing.assert_array_equal(served, x)
 
 
+class TestShrinkOnLoad:
+    """JPEGs are decoded at the smallest scale that covers the target."""
+
+    def pixels(self, content: bytes, size: tuple[int, int], **options: Any) -> Any:
+        spec = ImagePreprocessing(
+            channels=3, height=size[0], width=size[1], shrink_on_load=True, scale=1, **options
+        )
+        return image_batch(spec, tf.constant([content]))[0]
+
+    @pytest.mark.parametrize(
+        ("size", "ratio"), [((11, 10), 8), ((12, 10), 4), ((41, 1), 2), ((42, 1), 1), ((90, 80), 1)]
+    )
+    def test_the_scale_follows_from_both_sizes(
+        self, make_images: MakeImages, size: tuple[int, int], ratio: int
+    ) -> None:
+        folder = make_images(["cat"], 1, size=(82, 80), ending="jpg")
+        content = (folder / "cat" / "000.jpg").read_bytes()
+        decoded = tf.io.decode_jpeg(content, channels=3, ratio=ratio)
+        expected = tf.image.resize(decoded, size)
+        np.testing.assert_array_equal(self.pixels(content, size), expected)
+
+    @pytest.mark.parametrize(("ending", "method"), [("png", "bilinear"), ("jpg", "nearest")])
+    def test_other_formats_and_nearest_pixels_are_not_shrunk(
+        self, make_images: MakeImages, ending: str, method: Any
+    ) -> None:
+        folder = make_images(["cat"], 1, size=(82, 80), ending=ending)
+        content = (folder / "cat" / f"000.{ending}").read_bytes()
+        decoded = tf.io.decode_image(content, channels=3, expand_animations=False)
+        expected = tf.cast(tf.image.resize(decoded, (9, 9), method=method), tf.float32)
+        found = self.pixels(content, (9, 9), method=method)
+        np.testing.assert_array_equal(found, expected)
+
+    @pytest.mark.parametrize("shrink_on_load", [True, False])
+    def test_the_exported_graph_does_the_same(
+        self, make_images: MakeImages, tmp_path: Path, workspace: Workspace, shrink_on_load: bool
+    ) -> None:
+        folder = make_images(size=(82, 80), ending="jpg")
+        dataset = convert(folder, tmp_path / "set", splits=[1], workspace=workspace)
+        options = {"image_size": (16, 16), "shrink_on_load": shrink_on_load, "shuffle": False}
+        ((x, _),) = load(dataset.uri, **options)
+        spec = load_registry.loads[0].preprocessing
+        assert isinstance(spec, ImagePreprocessing)
+        serve = tf.function(
+            lambda contents: image_batch(spec, contents),
+            input_signature=[tf.TensorSpec([None], tf.string)],
+        )
+        contents = [example["image"] for example in dataset.examples("train")]
+        np.testing.assert_array_equal(serve(tf.constant(contents)), x)
+        assert load_options(spec) == {
+            "channels": 3,
+            "method": "bilinear",
+            "scale": 1 / 255,
+            "offset": 0.0,
+            "image_size": (16, 16),
+            "shrink_on_load": shrink_on_load,
+        }
+
+
 class TestTables:
     SPEC = TablePreprocessing(
         columns=(
@@ -319,6 +380,121 @@ class TestOrder:
     def test_repeat_goes_through_the_epochs(self, numbered: Dataset) -> None:
         one, repeated = load(numbered.uri), load(numbered.uri).repeat(2)
         assert numbers(numbered, repeated) == numbers(numbered, one) + numbers(numbered, one)
+
+
+class TestLastBatch:
+    """All batches have one shape, so that compilers need one program."""
+
+    def test_padding_has_no_weight(self, numbered: Dataset) -> None:
+        whole = load(numbered.uri, split="test", batch_size=8)
+        padded = load(numbered.uri, split="test", batch_size=8, last_batch="pad")
+        assert [tuple(spec.shape) for spec in padded.element_spec] == [(8, 1), (8,), (8,)]
+        for (x, y), (u, v, weights) in zip(whole, padded, strict=True):
+            assert weights.numpy().tolist() == [1] * len(y) + [0] * (8 - len(y))
+            np.testing.assert_array_equal(u[: len(y)], x)
+            np.testing.assert_array_equal(v[: len(y)], y)
+
+    def test_dropping_the_last_batch(self, numbered: Dataset) -> None:
+        dropped = load(numbered.uri, batch_size=16, last_batch="drop")
+        assert [tuple(spec.shape) for spec in dropped.element_spec] == [(16, 1), (16,)]
+        assert len(list(dropped)) == 4
+        with pytest.raises(SpecError, match="last_batch as one of short, pad, drop, got 'keep'"):
+            load(numbered.uri, last_batch="keep")  # type: ignore[arg-type] # as a script may
+
+    def test_metrics_of_a_padded_evaluation(self, numbered: Dataset) -> None:
+        """Weighted metrics are right, others count the padding, as the documentation says."""
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, "sigmoid")])
+        model.compile(
+            loss=keras.losses.BinaryCrossentropy(reduction="mean_with_sample_weight"),
+            weighted_metrics=["accuracy"],
+        )
+        options = {"split": "test", "batch_size": 16, "label_mode": "binary"}
+        short, padded = (
+            model.evaluate(load(numbered.uri, last_batch=last, **options), verbose=0)
+            for last in ("short", "pad")
+        )
+        assert padded[1] == pytest.approx(short[1])
+
+    def test_weights_balance_the_classes(
+        self, make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
+    ) -> None:
+        path = make_csv("a,y", *(f"{i},{'rare' if i < 10 else 'usual'}" for i in range(40)))
+        dataset = convert(path, tmp_path / "set", label="y", splits=[1], workspace=workspace)
+        expected = compute_class_weight(
+            "balanced", classes=np.arange(2), y=[e["label"] for e in dataset.examples("train")]
+        )
+        found = load(dataset.uri).class_weight
+        assert found == pytest.approx(dict(enumerate(expected)))
+        regression = convert(make_csv("a,y", *(f"{i},{i}.5" for i in range(30))), tmp_path / "r",
+                             label="y", workspace=workspace)  # fmt: skip
+        assert load(regression.uri).class_weight is None
+
+
+class TestCache:
+    def batches(self, dataset: Dataset, **options: Any) -> Any:
+        return load(dataset.uri, batch_size=6, image_size=(4, 4), **options)
+
+    def epoch(self, batches: Any) -> list[Any]:
+        return [[part.numpy().tolist() for part in batch] for batch in batches]
+
+    @pytest.fixture(params=["memory", "disk"])
+    def cache(self, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+        return "memory" if request.param == "memory" else tmp_path / "cache"
+
+    def test_the_batches_are_the_same_and_not_read_again(self, images: Dataset, cache: Any) -> None:
+        plain = self.batches(images)
+        epochs = [self.epoch(plain) for _ in range(3)]
+        with_cache = self.batches(images, cache=cache)
+        assert self.epoch(with_cache) == epochs[0]
+        for path in images.shards("train"):
+            path.write_bytes(b"")
+        assert self.epoch(with_cache) == epochs[1]
+        with_cache.seek(2, 1)
+        assert self.epoch(with_cache) == epochs[2][1:]
+
+    def test_workers_and_later_runs_share_a_folder(self, images: Dataset, tmp_path: Path) -> None:
+        for index in range(2):
+            load_registry.configure(InputShard(index, 2))
+            list(self.batches(images, cache=tmp_path / "cache", shuffle=False))
+        load_registry.reset()
+        expected = self.epoch(self.batches(images))
+        for path in images.shards("train"):
+            path.write_bytes(b"")
+        assert self.epoch(self.batches(images, cache=tmp_path / "cache")) == expected
+
+    def test_rows_of_other_options_are_not_used(self, images: Dataset, tmp_path: Path) -> None:
+        cache = tmp_path / "cache"
+        others = [{"scale": 1.0}, {"label_mode": "onehot"}, {"channels": 1}, {"split": "test"}]
+        list(self.batches(images, cache=cache))
+        for count, options in enumerate(others, start=2):
+            plain, with_cache = (self.batches(images, cache=c, **options) for c in (None, cache))
+            for _ in range(2):
+                assert self.epoch(with_cache) == self.epoch(plain)
+            assert len(list(cache.iterdir())) == count
+
+    def test_a_damaged_cache_changes_nothing(self, images: Dataset, tmp_path: Path) -> None:
+        expected = self.batches(images)
+        with_cache = self.batches(images, cache=tmp_path / "cache")
+        assert self.epoch(with_cache) == self.epoch(expected)
+        (path,) = (tmp_path / "cache").iterdir()
+        content = bytearray(path.read_bytes())
+        for place in range(100, len(content), 500):
+            content[place] ^= 1
+        path.write_bytes(content[: len(content) * 3 // 4])
+        assert self.epoch(with_cache) == self.epoch(expected)
+        assert self.epoch(with_cache) == self.epoch(expected)
+
+    def test_padding_and_columns(self, numbered: Dataset, tmp_path: Path) -> None:
+        options = {"last_batch": "pad", "features": "columns", "split": "test", "batch_size": 8}
+        expected = [tf.nest.map_structure(np.array, b) for b in load(numbered.uri, **options)]
+        cached = load(numbered.uri, cache=tmp_path / "cache", **options)
+        for _ in range(2):
+            for batch, other in zip(cached, expected, strict=True):
+                tf.nest.map_structure(np.testing.assert_array_equal, batch, other)
+
+    def test_too_little_memory(self, images: Dataset) -> None:
+        with pytest.raises(InputError, match=r"the cache needs .* more than the limit of 2\.0 kB"):
+            self.batches(images, cache="memory", memory="2KB")
 
 
 class TestWorkers:

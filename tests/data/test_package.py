@@ -11,13 +11,20 @@ def test_public_names() -> None:
         "Dataset",
         "DatasetSummary",
         "ImagePreprocessing",
+        "Inspection",
         "Manifest",
         "Preprocessing",
+        "Profile",
+        "Record",
         "TablePreprocessing",
+        "Verification",
         "convert",
+        "inspect",
         "load",
         "parse_preprocessing",
+        "stats",
         "summarise",
+        "verify",
     ]
     assert not hasattr(timonel.data, "no_such_name")
 

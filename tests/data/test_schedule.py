@@ -65,6 +65,31 @@ def test_training_takes_whole_batches_and_no_record_twice(
     assert parts[0].width % replicas == 0
 
 
+@given(RECORDS, PER_REPLICA, WORKERS, REPLICAS, st.booleans())
+def test_batches_of_one_size(
+    records: int, per_replica: int, count: int, replicas: int, shuffle: bool
+) -> None:
+    batch = per_replica * count * replicas
+    try:
+        padded, dropped = (
+            [
+                Schedule(records, batch, InputShard(i, count, replicas), shuffle, 7, last_batch)
+                for i in range(count)
+            ]
+            for last_batch in ("pad", "drop")
+        )
+        short = workers(records, batch, count, replicas=replicas, shuffle=shuffle)
+    except InputError:
+        assert records < count * replicas * replicas
+        return
+    assert [batches(part) for part in padded] == [batches(part) for part in short]
+    assert len({part.width for part in padded}) == 1
+    assert padded[0].width >= per_replica * replicas
+    assert all(len(rows) == part.width for part in dropped for rows in batches(part))
+    read = [row for part in dropped for rows in batches(part) for row in rows]
+    assert len(set(read)) == len(read) > records - max(batch, count * replicas)
+
+
 @given(RECORDS, st.integers(1, 40), st.booleans())
 def test_one_replica_reads_everything_in_batches_of_the_size_asked(
     records: int, batch: int, shuffle: bool

@@ -54,7 +54,7 @@ ENTRIES = (
         LOOK,
         "List, show, add, check, convert, compare, optimize and delete model versions.",
     ),
-    CommandEntry("data", LOOK, "Convert, list, show and verify datasets."),
+    CommandEntry("data", LOOK, "Convert, list, show, verify, inspect and compare datasets."),
     CommandEntry("servers", LOOK, "List and stop running servers."),
     CommandEntry(
         "endpoints",

@@ -1,11 +1,11 @@
-"""Convert raw files to sharded records and load them as batches.
+"""Convert raw files to sharded records, inspect them, and load them as batches.
 
 ``load`` and ``preprocess`` need TensorFlow, which is imported on first use.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from timonel.data.conversion import convert
 from timonel.data.dataset import Dataset
@@ -17,27 +17,53 @@ from timonel.data.preprocessing import (
     parse_preprocessing,
 )
 from timonel.data.summary import DatasetSummary, summarise
+from timonel.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from timonel.data.inspection import (
+        Inspection,
+        Profile,
+        Record,
+        Verification,
+        inspect,
+        stats,
+        verify,
+    )
     from timonel.data.loader import load
 
 __all__ = [
     "Dataset",
     "DatasetSummary",
     "ImagePreprocessing",
+    "Inspection",
     "Manifest",
     "Preprocessing",
+    "Profile",
+    "Record",
     "TablePreprocessing",
+    "Verification",
     "convert",
+    "inspect",
     "load",
     "parse_preprocessing",
+    "stats",
     "summarise",
+    "verify",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "load":
-        from timonel.data.loader import load  # noqa: PLC0415 - imports TensorFlow
-
-        return load
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "inspection": (
+            "Inspection",
+            "Profile",
+            "Record",
+            "Verification",
+            "inspect",
+            "stats",
+            "verify",
+        ),
+        "loader": ("load",),
+    },
+)

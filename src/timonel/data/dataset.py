@@ -6,15 +6,18 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from timonel.data.examples import decode_example
+from timonel.data.examples import features_of
 from timonel.data.manifest import Manifest, read_manifest
 from timonel.data.records import read_records
 from timonel.data.schema import KEY_FEATURE, SPLITS, Split, Task
 from timonel.errors import CorruptError, SpecError
 from timonel.storage import is_local, local_path, normalise, verify_file
 from timonel.tracking import Artifact
+
+if TYPE_CHECKING:
+    from timonel.data.split_records import SplitRecords
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,13 +107,21 @@ class Dataset:
         Raises:
             CorruptError: A record is damaged; the message names shard and byte.
         """
-        for payload in self.payloads(split):
-            features = decode_example(payload)
-            example: dict[str, Any] = {
-                name: values[0] if len(values) == 1 else values for name, values in features.items()
-            }
-            example[KEY_FEATURE] = example[KEY_FEATURE].decode()
-            yield example
+        return map(features_of, self.payloads(split))
+
+    def records(self, split: str) -> SplitRecords:
+        """Return the records of a split for random access, as PyTorch and Grain need it.
+
+        ``len(records)`` is their number; ``records[i]`` has the features of record i, in the order
+        and the form of `examples`. Only the index is read at once.
+
+        Raises:
+            CorruptError: The index is damaged, or a shard is missing.
+        """
+        # NumPy is not needed elsewhere in this module.
+        from timonel.data.split_records import SplitRecords  # noqa: PLC0415
+
+        return SplitRecords(self.path, self.manifest, check_split(split))
 
     def keys(self, split: str) -> list[str]:
         """Return the record keys of a split, in evaluation order."""

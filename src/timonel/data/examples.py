@@ -14,6 +14,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
+from timonel.data.schema import KEY_FEATURE
 from timonel.errors import CorruptError
 from timonel.wire import tag, varint
 
@@ -56,6 +57,24 @@ def decode_example(payload: bytes) -> dict[str, list[Any]]:
     except message.DecodeError as error:
         raise CorruptError(f"{len(payload)} bytes are not a tf.train.Example") from error
     return {name: _values(feature) for name, feature in example.features.feature.items()}
+
+
+def features_of(payload: bytes) -> dict[str, Any]:
+    """Return the features of a record.
+
+    A feature with one value is a scalar, others are lists. Text is bytes, as in TensorFlow, except
+    for the key.
+
+    Raises:
+        CorruptError: The payload is not a tf.train.Example.
+    """
+    features: dict[str, Any] = {
+        name: values[0] if len(values) == 1 else values
+        for name, values in decode_example(payload).items()
+    }
+    if KEY_FEATURE in features:
+        features[KEY_FEATURE] = features[KEY_FEATURE].decode()
+    return features
 
 
 @functools.lru_cache(maxsize=4096)

@@ -52,6 +52,16 @@ def read_positions(folder: Path, manifest: Manifest, split: str) -> list[npt.NDA
     Raises:
         CorruptError: The index is missing or differs from its digest.
     """
+    parts = zip(manifest.shards, read_numbers(folder, manifest), strict=True)
+    return [_positions(part, shard.bytes) for shard, part in parts if shard.split == split]
+
+
+def read_numbers(folder: Path, manifest: Manifest) -> list[npt.NDArray[np.int64]]:
+    """Return the numbers of the index for each shard: [records, 1], or 2 if compressed.
+
+    Raises:
+        CorruptError: The index is missing or differs from its digest.
+    """
     import numpy as np  # noqa: PLC0415 - conversions of images do not need it
 
     if manifest.index is None:
@@ -67,8 +77,7 @@ def read_positions(folder: Path, manifest: Manifest, split: str) -> list[npt.NDA
     if len(content) != expected or digest_bytes(content) != manifest.index.digest:
         raise _damaged(path, "was changed or truncated")
     numbers = np.frombuffer(content, "<i8").astype(np.int64).reshape(-1, width)
-    parts = zip(manifest.shards, np.split(numbers, np.cumsum(records)[:-1]), strict=True)
-    return [_positions(part, shard.bytes) for shard, part in parts if shard.split == split]
+    return np.split(numbers, np.cumsum(records)[:-1])
 
 
 def _positions(numbers: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
 
 import tensorflow as tf
 
@@ -18,8 +19,9 @@ from timonel.data.preprocessing import (
     TablePreprocessing,
     table_preprocessing,
 )
-from timonel.data.random_access import Fetch, open_store
-from timonel.data.schedule import Schedule
+from timonel.data.random_access import Fetch, cached, open_store, row_layout
+from timonel.data.row_cache import RowCache
+from timonel.data.schedule import LastBatch, Schedule
 from timonel.data.schema import (
     COLUMN_PREFIX,
     IMAGE_FEATURE,
@@ -28,12 +30,16 @@ from timonel.data.schema import (
     Split,
 )
 from timonel.errors import InputError, NotFoundError, SpecError
+from timonel.storage.digests import digest_bytes
 from timonel.units import parse_bytes
 
 ENVIRONMENT_VARIABLE = "TIMONEL_DATA"
 _NAMED = f"{ENVIRONMENT_VARIABLE}_"
 
 
+Compute = Callable[[Any], Any]
+"""Map indices int64 [B] to a batch (x, y)."""
+_CACHE_FORMAT = 1
 _PREFETCHED_BATCHES = 2
 _AUTO_SIDE = 128
 """Takes half the time of 180 pixels; MobileNetV2 has weights for it."""
@@ -49,11 +55,14 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
     scale: float = 1 / 255,
     offset: float = 0.0,
     method: Literal["bilinear", "nearest", "bicubic", "area"] = "bilinear",
+    shrink_on_load: bool = True,
     features: Literal["vector", "columns"] = "vector",
     label_mode: Literal["auto", "int", "onehot", "binary", "regression"] = "auto",
     shuffle: bool | None = None,
     seed: int = 0,
+    last_batch: LastBatch = "short",
     memory: str | int = "128MB",
+    cache: str | os.PathLike[str] | None = None,
     name: str | None = None,
 ) -> Any:
     """Return a ``tf.data.Dataset`` of (x, y) batches of one split.
@@ -67,8 +76,14 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
     (``shuffle``) all global batches have full size; in evaluation every record is read by exactly
     one worker. No batch is empty, and all workers have the same number of batches.
 
-    The dataset has the attributes ``class_names``, the labels in the order of their numbers, and
-    ``target``, for a regression the mean, std, minimum and maximum of the training split's labels.
+    The dataset has these attributes:
+
+    - ``class_names``: the labels in the order of their numbers;
+    - ``class_weight``: for classes, the argument of ``model.fit`` that gives all classes of the
+      split the same total weight;
+    - ``target``: for a regression, the mean, std, minimum and maximum of the training split's
+      labels;
+    - ``seek(epoch, step)``: starts the next iterator there, and later ones at the next epochs.
 
     Args:
         path: A converted dataset; by default the one given with ``--data``.
@@ -81,11 +96,17 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
         scale: Factor for pixels from 0 to 255.
         offset: Added to the scaled pixels.
         method: Interpolation method for resizing.
+        shrink_on_load: Decode JPEGs at 1/2, 1/4 or 1/8 of their size if that covers the target
+            size, except for ``nearest``. The exported model does the same.
         features: One vector per row, or a dict with one array per column.
         label_mode: ``auto`` is ``int`` for classes and ``regression`` for numbers.
         shuffle: Shuffle each epoch; by default for ``train`` only.
         seed: Seed of the shuffle.
+        last_batch: ``short``; ``drop``, so that all batches have ``batch_size`` rows; or ``pad``:
+            batches are (x, y, weights) of that size, with weights of 0 for padding.
         memory: A split up to this size is kept in memory, a larger one is read while training.
+        cache: Keep preprocessed rows after their first use: ``memory``, up to the size ``memory=``,
+            or a folder on a local disk, for other workers and later runs as well.
         name: The dataset of ``--data NAME=URI`` to load if ``path`` is not given.
 
     Raises:
@@ -111,6 +132,7 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
             method=method,
             scale=scale,
             offset=offset,
+            shrink_on_load=shrink_on_load,
         )
     else:
         preprocessing = table_preprocessing(schema, features)
@@ -120,23 +142,77 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
         shard=load_registry.input_shard(),
         shuffle=chosen == "train" if shuffle is None else shuffle,
         seed=seed,
+        last_batch=_last_batch(last_batch),
     )
     mode = _label_mode(dataset, label_mode)
     stream = Stream(_record(dataset, chosen, schedule, preprocessing, mode, name), schedule)
-    result = _pipeline(dataset, stream, open_store(dataset, chosen, parse_bytes(memory)))
+    limit = parse_bytes(memory)
+    # Cached rows make records in memory superfluous.
+    fetch = open_store(dataset, chosen, 0 if cache else limit)
+    compute = _compute(dataset, stream.record, fetch)
+    if cache:
+        compute = _cached(compute, stream.record, cache, limit)
+    result = _pipeline(compute, stream)
     load_registry.register(result, stream)
     # Like Keras' image_dataset_from_directory, so that scripts need not count classes.
     result.class_names = list(dataset.labels)
+    result.class_weight = class_weight(dataset, chosen)
     result.target = dataset.manifest.target
+    result.seek = stream.seek
     return result
 
 
-def _pipeline(dataset: Dataset, stream: Stream, fetch: Fetch) -> Any:
-    inputs, labels = _inputs(dataset, stream.record.preprocessing), _labels(stream.record)
+def class_weight(dataset: Dataset, split: Split) -> dict[int, float] | None:
+    """Return weights by label number that balance the classes of a split.
+
+    They are those of scikit-learn's "balanced": records / (classes * records of the class).
+    """
+    if not dataset.labels:
+        return None
+    counts = dataset.manifest.label_counts[split]
+    present = {number: counts.get(label, 0) for number, label in enumerate(dataset.labels)}
+    present = {number: count for number, count in present.items() if count}
+    total = sum(present.values())
+    return {number: total / (len(present) * count) for number, count in present.items()}
+
+
+def _compute(dataset: Dataset, record: LoadRecord, fetch: Fetch) -> Compute:
+    inputs, labels = _inputs(dataset, record.preprocessing), _labels(record)
+
+    def compute(rows: Any) -> Any:
+        found = fetch(rows)
+        return inputs(found), labels(found[LABEL_FEATURE])
+
+    return compute
+
+
+def _cached(
+    compute: Compute, record: LoadRecord, place: str | os.PathLike[str], limit: int
+) -> Compute:
+    """Return ``compute`` with a cache in memory or a folder."""
+    rows = tf.data.Dataset.from_tensors(tf.zeros([0], tf.int64)).map(
+        lambda rows: compute(tf.ensure_shape(rows, [None]))
+    )
+    layout = row_layout(rows.element_spec, record.records)
+    if place == "memory":
+        return cached(compute, rows.element_spec, RowCache.in_memory(layout, limit))
+    # Releases of TensorFlow may decode and resize differently.
+    of = (_CACHE_FORMAT, tf.__version__, record.digest, record.split, record.label_mode)
+    name = digest_bytes(repr((*of, record.preprocessing.model_dump_json(), layout)).encode())
+    name = name.removeprefix("sha256:")[:32]
+    return cached(compute, rows.element_spec, RowCache.on_disk(layout, Path(place), name))
+
+
+def _pipeline(compute: Compute, stream: Stream) -> Any:
+    last_batch = stream.schedule.last_batch
 
     def batch(rows: Any) -> Any:
-        found = fetch(tf.boolean_mask(rows, rows >= 0))
-        return inputs(found), labels(found[LABEL_FEATURE])
+        if last_batch == "short":
+            return compute(tf.boolean_mask(rows, rows >= 0))
+        if last_batch == "drop":
+            return compute(rows)
+        weights = tf.cast(rows >= 0, tf.float32)
+        return *compute(tf.maximum(rows, 0)), weights
 
     # Of AUTOTUNE and one or two batches per core, one was the fastest on a busy machine
     # (photographs: 0.75 s an epoch against 1.3 s of both others) and needs the least memory.
@@ -174,6 +250,15 @@ def _inputs(dataset: Dataset, spec: Preprocessing) -> Callable[[dict[str, Any]],
     schema = dataset.manifest.record_schema
     known = isinstance(schema, ImageSchema) and schema.size == (spec.height, spec.width)
     return lambda found: image_batch(spec, found[IMAGE_FEATURE], resize=not known)
+
+
+def _last_batch(requested: str) -> LastBatch:
+    for known in get_args(LastBatch):
+        if requested == known:
+            return cast("LastBatch", known)
+    raise SpecError(
+        f"expected last_batch as one of {', '.join(get_args(LastBatch))}, got {requested!r}"
+    )
 
 
 def _labels(record: LoadRecord) -> Callable[[Any], Any]:

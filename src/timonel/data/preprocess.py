@@ -8,12 +8,16 @@ Shapes: B rows, H x W pixels, C channels, F features.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from timonel.data.preprocessing import ImagePreprocessing, Normalise, OneHot, TablePreprocessing
+
+_JPEG = b"\xff\xd8\xff"
+_RATIOS = (2, 4, 8)
+"""Scales at which libjpeg decodes: 1/2, 1/4 and 1/8."""
 
 
 def image_batch(spec: ImagePreprocessing, contents: Any, *, resize: bool = True) -> Any:
@@ -30,11 +34,13 @@ def image_batch(spec: ImagePreprocessing, contents: Any, *, resize: bool = True)
     """
     shape = (spec.height, spec.width, spec.channels)
     keeps_type = not resize or spec.method == "nearest"
+    # The nearest pixels are those of the file, as masks need.
+    shrinks = spec.shrink_on_load and spec.method != "nearest"
 
     def pixels(content: Any) -> Any:
-        decoded = tf.io.decode_image(content, channels=spec.channels, expand_animations=False)
         if not resize:
-            return tf.ensure_shape(decoded, shape)
+            return tf.ensure_shape(_decoded(spec, content), shape)
+        decoded = _decoded(spec, content) if not shrinks else _shrunk(spec, content)
         decoded.set_shape((None, None, spec.channels))
         return tf.image.resize(decoded, shape[:2], method=spec.method)
 
@@ -43,6 +49,32 @@ def image_batch(spec: ImagePreprocessing, contents: Any, *, resize: bool = True)
     if spec.scale != 1:
         values *= spec.scale
     return values + spec.offset if spec.offset else values
+
+
+def _decoded(spec: ImagePreprocessing, content: Any) -> Any:
+    return tf.io.decode_image(content, channels=spec.channels, expand_animations=False)
+
+
+def _shrunk(spec: ImagePreprocessing, content: Any) -> Any:
+    """Decode a JPEG at 1/2, 1/4 or 1/8 of its size if that covers the target size."""
+
+    def halvings() -> Any:
+        size = tf.io.extract_jpeg_shape(content)[:2]
+        covers = [
+            tf.reduce_all((size + ratio - 1) // ratio >= (spec.height, spec.width))
+            for ratio in _RATIOS
+        ]
+        return tf.reduce_sum(tf.cast(covers, tf.int32))
+
+    def at(ratio: int) -> Callable[[], Any]:
+        return lambda: tf.io.decode_jpeg(content, channels=spec.channels, ratio=ratio)
+
+    is_jpeg = tf.strings.substr(content, 0, len(_JPEG)) == _JPEG
+    # The ratio is an attribute of the operation, not an input.
+    return tf.switch_case(
+        tf.cond(is_jpeg, halvings, lambda: tf.constant(0)),
+        [lambda: _decoded(spec, content), *map(at, _RATIOS)],
+    )
 
 
 def table_batch(spec: TablePreprocessing, columns: Mapping[str, Any]) -> Any:

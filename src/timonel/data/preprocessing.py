@@ -27,6 +27,10 @@ class ImagePreprocessing(_Value):
     method: Literal["bilinear", "nearest", "bicubic", "area"] = "bilinear"
     scale: float = Field(default=1 / 255, description="Factor for pixels from 0 to 255.")
     offset: float = Field(default=0.0, description="Added to the scaled pixels.")
+    shrink_on_load: bool = Field(
+        default=False,
+        description="Decode JPEGs at 1/2, 1/4 or 1/8 of their size if that covers the target size.",
+    )
 
 
 class Normalise(_Value):
@@ -87,7 +91,7 @@ def load_options(preprocessing: Preprocessing) -> dict[str, Any]:
         return {"features": preprocessing.features}
     return {
         "image_size": (preprocessing.height, preprocessing.width),
-        **preprocessing.model_dump(include={"channels", "method", "scale", "offset"}),
+        **preprocessing.model_dump(exclude={"kind", "height", "width"}),
     }
 
 

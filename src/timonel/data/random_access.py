@@ -2,14 +2,13 @@
 
 A small split is parsed once and kept in memory. For a larger one, only the record positions are
 kept, and each batch is read from the shards, so that a worker reads only its own records.
+Preprocessed rows may be cached as well.
 
 Features are named as in the records; N records in all, B of them in a batch.
 """
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -20,15 +19,9 @@ import tensorflow as tf
 from timonel.data import load_registry
 from timonel.data.dataset import Dataset, check_split
 from timonel.data.index import read_positions
-from timonel.data.records import (
-    FRAME_BYTES,
-    HEADER_BYTES,
-    Span,
-    check_payload,
-    decompress,
-)
+from timonel.data.row_cache import RowCache, RowLayout
 from timonel.data.schema import IMAGE_FEATURE, LABEL_FEATURE, ImageSchema
-from timonel.errors import CorruptError
+from timonel.errors import CorruptError, InputError
 
 Fetch = Callable[[Any], dict[str, Any]]
 """Map indices int64 [B] to features [B]."""
@@ -76,10 +69,17 @@ def _in_memory(dataset: Dataset, split: str, spec: dict[str, Any]) -> Fetch:
 
 
 def _on_disk(dataset: Dataset, split: str, spec: dict[str, Any]) -> Fetch:
-    reader = _Reader(dataset, split)
+    records = dataset.records(split)
+
+    def read(indices: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
+        try:
+            return np.array([records.payload(index) for index in indices], object)
+        except CorruptError as error:
+            load_registry.faults.append(error)
+            raise
 
     def fetch(indices: Any) -> dict[str, Any]:
-        payloads = tf.numpy_function(reader, [indices], tf.string)
+        payloads = tf.numpy_function(read, [indices], tf.string)
         payloads.set_shape(indices.shape)
         parsed: dict[str, Any] = tf.io.parse_example(payloads, spec)
         return parsed
@@ -87,36 +87,45 @@ def _on_disk(dataset: Dataset, split: str, spec: dict[str, Any]) -> Fetch:
     return fetch
 
 
-class _Reader:
-    """Read records by index. Thread-safe: positioned reads move no file pointer."""
+def row_layout(element_spec: Any, rows: int) -> RowLayout:
+    """Return the layout of rows whose batches have an ``element_spec``.
 
-    def __init__(self, dataset: Dataset, split: str) -> None:
-        self._paths = dataset.shards(split)
-        self._is_compressed = dataset.manifest.compression == "gzip"
-        positions = read_positions(dataset.path, dataset.manifest, split)
-        self._files = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in self._paths]
-        weakref.finalize(self, _close, self._files)
-        self._shard = np.repeat(np.arange(len(self._paths)), [len(part) for part in positions])
-        self._positions = np.concatenate(positions)
-
-    def __call__(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
-        return np.array([self._read(int(index)) for index in indices], object)
-
-    def _read(self, index: int) -> bytes:
-        shard = int(self._shard[index])
-        start, stop, offset, length = map(int, self._positions[index])
-        content = os.pread(self._files[shard], stop - start, start)
-        path = self._paths[shard]
-        try:
-            if self._is_compressed:
-                content = decompress(content, path)
-            framed = content[offset : offset + length + FRAME_BYTES - HEADER_BYTES]
-            return check_payload(framed, Span(start + offset, length), path)
-        except CorruptError as error:
-            load_registry.faults.append(error)
-            raise
+    Raises:
+        InputError: The rows have no fixed size.
+    """
+    arrays = []
+    for spec in tf.nest.flatten(element_spec):
+        shape = spec.shape[1:]
+        if not isinstance(spec, tf.TensorSpec) or spec.dtype == tf.string or None in shape:
+            raise InputError(
+                "only rows of a fixed size can be cached", hint="load this dataset without cache="
+            )
+        arrays.append((tuple(shape), np.dtype(spec.dtype.as_numpy_dtype)))
+    return RowLayout(rows, tuple(arrays))
 
 
-def _close(files: list[int]) -> None:
-    for file in files:
-        os.close(file)
+def cached(
+    compute: Callable[[Any], Any], element_spec: Any, cache: RowCache
+) -> Callable[[Any], Any]:
+    """Return ``compute`` (indices int64 [B] to batches), which computes each row only once."""
+    specs = tf.nest.flatten(element_spec)
+
+    def look_up(indices: Any) -> Any:
+        types = [tf.bool, *(spec.dtype for spec in specs)]
+        found, *arrays = tf.numpy_function(cache.read, [indices], types)
+        found.set_shape(indices.shape)
+        for array, spec in zip(arrays, specs, strict=True):
+            array.set_shape([indices.shape[0], *spec.shape[1:]])
+
+        def complete() -> list[Any]:
+            absent = tf.where(tf.logical_not(found))
+            missing = tf.gather_nd(indices, absent)
+            new = tf.nest.flatten(compute(missing))
+            tf.numpy_function(cache.write, [missing, *new], [])
+            pairs = zip(arrays, new, strict=True)
+            return [tf.tensor_scatter_nd_update(array, absent, each) for array, each in pairs]
+
+        arrays = tf.cond(tf.reduce_all(found), lambda: arrays, complete)
+        return tf.nest.pack_sequence_as(element_spec, arrays)
+
+    return look_up

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 
@@ -22,8 +23,12 @@ from timonel.errors import CorruptError
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _MASK_DELTA = 0xA282EAD8
+_GZIP_MAGIC = b"\x1f\x8b"
 _GZIP = 31
 """zlib's window bits for the largest window in gzip's format."""
+_PIECE_BYTES = 1 << 17
+CRC_BYTES = 4
+"""Bytes of a checksum."""
 FRAME_BYTES = 16
 """Bytes that framing adds to a payload."""
 HEADER_BYTES = 12
@@ -58,10 +63,12 @@ def read_records(path: Path, compression: Compression = "none") -> Iterator[byte
     Raises:
         CorruptError: A checksum is wrong, or the file is truncated or missing.
     """
-    with _mapped(path) as mapped:
-        content = mapped if compression == "none" else decompress(mapped[:], path)
-        for span in _spans(content, path):
-            yield check_payload(content[span.offset : span.offset + span.length + 4], span, path)
+    with mapped(path) as mapping:
+        content = mapping if compression == "none" else decompress(mapping[:], path)
+        for span in spans(content, path):
+            yield check_payload(
+                content[span.offset : span.offset + span.length + CRC_BYTES], span, path
+            )
 
 
 def record_sizes(path: Path) -> Iterator[int]:
@@ -83,6 +90,29 @@ def compress(content: bytes) -> bytes:
     return compressor.compress(content) + compressor.flush()
 
 
+def members(content: bytes, path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the offset and the uncompressed content of each gzip member.
+
+    Raises:
+        CorruptError: A member is damaged or truncated.
+    """
+    view, start = memoryview(content), 0
+    while start < len(view):
+        member, parts, position = zlib.decompressobj(wbits=_GZIP), [], start
+        while not member.eof:
+            # In pieces, because the object copies the input after the member's end.
+            piece = view[position : position + _PIECE_BYTES]
+            if not piece:
+                raise _not_gzip(path, f"the member at byte {start} is truncated")
+            try:
+                parts.append(member.decompress(piece))
+            except zlib.error as error:
+                raise _not_gzip(path, f"{error} in the member at byte {start}") from error
+            position += len(piece)
+        yield start, b"".join(parts)
+        start = position - len(member.unused_data)
+
+
 def decompress(content: bytes, path: Path) -> bytes:
     """Return the content of gzip members.
 
@@ -92,10 +122,33 @@ def decompress(content: bytes, path: Path) -> bytes:
     try:
         return gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
-        raise CorruptError(
-            f"{path} is not valid gzip data: {error}",
-            hint="the file was changed or truncated: convert the source again",
-        ) from error
+        raise _not_gzip(path, str(error)) from error
+
+
+def read_stream(path: Path) -> Iterator[bytes]:
+    """Yield the payloads of any TFRecord file, with or without gzip, in bounded memory.
+
+    Raises:
+        CorruptError: It is not a TFRecord file, or it is damaged or truncated.
+        OSError: It cannot be read.
+    """
+    with path.open("rb") as file:
+        is_gzip = file.read(2) == _GZIP_MAGIC
+    place = 0
+    opener: Any = gzip.open if is_gzip else open
+    with opener(path, "rb") as file:
+        try:
+            while header := file.read(HEADER_BYTES):
+                if len(header) < HEADER_BYTES:
+                    raise _corrupt(path, place, "a truncated header")
+                span = Span(place + HEADER_BYTES, _length(header, path, place))
+                framed = file.read(span.length + CRC_BYTES)
+                if len(framed) < span.length + CRC_BYTES:
+                    raise _corrupt(path, place, "a truncated record")
+                yield check_payload(framed, span, path)
+                place += FRAME_BYTES + span.length
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise _not_gzip(path, str(error)) from error
 
 
 def read_appended(path: Path, offset: int) -> Iterator[tuple[bytes, int]]:
@@ -118,8 +171,8 @@ def read_appended(path: Path, offset: int) -> Iterator[tuple[bytes, int]]:
         file.seek(offset)
         while len(header := file.read(HEADER_BYTES)) == HEADER_BYTES:
             span = Span(offset + HEADER_BYTES, _length(header, path, offset))
-            framed = file.read(span.length + _CRC.size)
-            if len(framed) < span.length + _CRC.size:
+            framed = file.read(span.length + CRC_BYTES)
+            if len(framed) < span.length + CRC_BYTES:
                 return
             offset += FRAME_BYTES + span.length
             yield check_payload(framed, span, path), offset
@@ -132,12 +185,17 @@ def check_payload(framed: bytes, span: Span, path: Path) -> bytes:
         CorruptError: The checksum is wrong.
     """
     payload, found = framed[: span.length], framed[span.length :]
-    if len(found) != 4 or _CRC.unpack(found)[0] != masked_crc(payload):
+    if len(found) != CRC_BYTES or _CRC.unpack(found)[0] != masked_crc(payload):
         raise _corrupt(path, span.offset - HEADER_BYTES, "a payload with a wrong checksum")
     return payload
 
 
-def _spans(content: mmap.mmap | bytes, path: Path) -> Iterator[Span]:
+def spans(content: mmap.mmap | bytes, path: Path) -> Iterator[Span]:
+    """Yield the positions of the payloads in framed records, without reading the payloads.
+
+    Raises:
+        CorruptError: A length has a wrong checksum, or the last record is truncated.
+    """
     position, end = 0, len(content)
     while position < end:
         header = content[position : position + HEADER_BYTES]
@@ -157,7 +215,7 @@ def _length(header: bytes, path: Path, position: int) -> int:
     return length
 
 
-class _mapped:  # noqa: N801 - used as a with statement's word
+class mapped:  # noqa: N801 - used as a with statement's word
     """Context manager for a file's memory-mapped content; ``b""`` for an empty file."""
 
     def __init__(self, path: Path) -> None:
@@ -180,6 +238,13 @@ class _mapped:  # noqa: N801 - used as a with statement's word
     def __exit__(self, *_: object) -> None:
         if self._map is not None:
             self._map.close()
+
+
+def _not_gzip(path: Path, problem: str) -> CorruptError:
+    return CorruptError(
+        f"{path} is not valid gzip data: {problem}",
+        hint="the file was changed or truncated: convert the source again",
+    )
 
 
 def _corrupt(path: Path, offset: int, found: str) -> CorruptError:

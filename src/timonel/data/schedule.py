@@ -9,6 +9,9 @@ the same batch size, so a run can stop at any step and resume there with more or
     one replica     ceil(n / B) steps, the last one may be smaller
     training        floor(n / B) steps of exactly B rows; the records left over differ by epoch
     evaluation      ceil(n / B) steps, each record once, each replica with at least one row
+
+With ``last_batch="drop"`` all batches have B rows; with ``"pad"`` those of evaluation have the same
+width, and padding in place of missing rows.
 """
 
 from __future__ import annotations
@@ -16,12 +19,14 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from timonel.errors import InputError
 
+LastBatch = Literal["short", "pad", "drop"]
 Indices = npt.NDArray[np.int64]
 ABSENT = -1
 """Padding of steps that have fewer rows than the widest one."""
@@ -68,6 +73,7 @@ class Schedule:
         shuffle: Shuffle each epoch, for training: with several replicas all batches have exactly
             ``batch`` rows. False is for evaluation: every record is read exactly once.
         seed: Seed of the shuffle.
+        last_batch: Whether the last batch may be smaller, is padded, or is dropped.
 
     Raises:
         InputError: The batch cannot be divided among the replicas, or the records cannot.
@@ -78,6 +84,7 @@ class Schedule:
     shard: InputShard = InputShard()
     shuffle: bool = False
     seed: int = 0
+    last_batch: LastBatch = "short"
 
     def __post_init__(self) -> None:
         total = self.shard.total
@@ -102,7 +109,9 @@ class Schedule:
 
     @cached_property
     def width(self) -> int:
-        """Rows of this worker's widest batch."""
+        """Rows of this worker's widest batch, with padding."""
+        if self.last_batch == "pad":
+            return max(self.batch // self.shard.count, int(self._sizes.max()))
         return int(self._sizes[:, self.shard.index].max())
 
     def order(self, epoch: int) -> Indices:
@@ -127,6 +136,8 @@ class Schedule:
     @cached_property
     def _sizes(self) -> Indices:
         """Rows of each step on each worker [steps, workers]."""
+        if self.last_batch == "drop":
+            return self._training_sizes()
         if self.shard.total == 1:
             full, rest = divmod(self.records, self.batch)
             return np.array([self.batch] * full + [rest] * (rest > 0), np.int64)[:, None]

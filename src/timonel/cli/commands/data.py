@@ -10,10 +10,10 @@ from timonel.cli.commands.convert import convert
 from timonel.cli.groups import Json, StyledCommand, noun
 from timonel.cli.settings import GlobalOptions
 
-app = noun("Convert, list, show and verify datasets.")
+app = noun("Convert, list, show, verify, inspect and compare datasets.")
 app.command("convert", cls=StyledCommand)(convert)
 
-DATASET = typer.Argument(help="Folder of the dataset.")
+DATASET = typer.Argument(help="Folder of the dataset, or its URI in a bucket.")
 
 
 @app.command("list", cls=StyledCommand)
@@ -69,15 +69,88 @@ def show(dataset: Annotated[str, DATASET], json: Json = False) -> None:
 
 
 @app.command(cls=StyledCommand)
-def verify(dataset: Annotated[str, DATASET], json: Json = False) -> None:
-    """Verify the digest of every shard."""
-    from timonel.cli.render.output import print_json
-    from timonel.data import Dataset
+def verify(ctx: typer.Context, dataset: Annotated[str, DATASET], json: Json = False) -> None:
+    """Verify every file and record: digests, checksums, contents, index and counts."""
+    from timonel.cli.render import inspection as render
+    from timonel.cli.render.output import console, print_json
+    from timonel.cli.render.progress import Counter
+    from timonel.data import verify
 
-    opened = Dataset.open(dataset)
-    opened.verify()
-    shards = len(opened.manifest.shards)
+    remarks = GlobalOptions.of(ctx).remarks(stderr=True)
+    with Counter(remarks, "verifying", "records") as progress:
+        found = verify(dataset, progress=progress)
     if json:
-        print_json({"uri": opened.uri, "shards": shards, "records": opened.count()})
+        print_json(render.verification_json(found))
+    else:
+        console(whole=True).print(render.verification_page(found))
+    found.check()
+
+
+@app.command(cls=StyledCommand)
+def inspect(
+    ctx: typer.Context,
+    path: Annotated[str, typer.Argument(help="Folder of a dataset, or any TFRecord file.")],
+    *,
+    split: Annotated[
+        str | None,
+        typer.Option(help="Split of the records. [default: train, or all for a key]"),
+    ] = None,
+    start: Annotated[int, typer.Option(help="Number of the first record, from 0.", min=0)] = 0,
+    number: Annotated[int, typer.Option("--number", "-n", help="Number of records.", min=0)] = 5,
+    label: Annotated[str | None, typer.Option(help="Only records with this label.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only the record with this key.")] = None,
+    out: Annotated[
+        str | None, typer.Option(help="Write the images to this folder.", metavar="FOLDER")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show records: their features, with the sizes of images.
+
+    Of a TFRecord file that is no dataset, shows first what all records contain.
+    """
+    from timonel.cli.render import inspection as render
+    from timonel.cli.render.output import console, print_json
+    from timonel.cli.render.progress import Counter
+    from timonel.data import inspect
+
+    remarks = GlobalOptions.of(ctx).remarks(stderr=True)
+    with Counter(remarks, "reading", "records") as progress:
+        found = inspect(
+            path,
+            split=split,
+            start=start,
+            number=number,
+            label=label,
+            key=key,
+            out=out,
+            progress=progress,
+        )
+    if json:
+        print_json(render.inspection_json(found))
         return
-    typer.echo(f"{dataset}: {shards} shards, {opened.count():,} records, all digests match")
+    console(whole=True).print(render.inspection_page(found))
+    if out is not None:
+        typer.echo(f"\n{len(found.images)} images written to {out}")
+
+
+@app.command(cls=StyledCommand)
+def stats(
+    ctx: typer.Context,
+    dataset: Annotated[str, DATASET],
+    *,
+    split: Annotated[str | None, typer.Option(help="Only this split.")] = None,
+    json: Json = False,
+) -> None:
+    """Show statistics of every column by split, from one pass over the records."""
+    from timonel.cli.render import inspection as render
+    from timonel.cli.render.output import console, print_json
+    from timonel.cli.render.progress import Counter
+    from timonel.data import stats
+
+    remarks = GlobalOptions.of(ctx).remarks(stderr=True)
+    with Counter(remarks, "reading", "records") as progress:
+        found = stats(dataset, split=split, progress=progress)
+    if json:
+        print_json({"splits": {each: value.summary() for each, value in found.items()}})
+    else:
+        console(whole=True).print(render.statistics_page(found))

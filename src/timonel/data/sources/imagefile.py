@@ -56,6 +56,16 @@ def image_format(start: bytes) -> ImageFormat | None:
     return next((format_ for magic, format_ in _MAGIC if start.startswith(magic)), None)
 
 
+def open_image(content: bytes) -> ImageFile | None:
+    """Open an encoded image without decoding it; None if it is none that TensorFlow decodes.
+
+    Raises:
+        Exception: Its header is damaged; the decoders raise all kinds.
+    """
+    format_ = image_format(content)
+    return None if format_ is None else _READERS[format_](io.BytesIO(content))
+
+
 def verify_image(key: str, content: bytes) -> ImageFacts:
     """Decode an image once and return its facts.
 

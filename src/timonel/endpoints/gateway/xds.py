@@ -31,6 +31,13 @@ from timonel.endpoints.gateway.parts import (
 from timonel.endpoints.gateway.routes import endpoint_routes, hold_routes
 from timonel.endpoints.spec import service_name
 
+MAX_HEAP_BYTES = 1 << 30
+"""Memory of Envoy beyond which it answers new requests with 503, instead of growing on."""
+
+_HEAP = "envoy.resource_monitors.fixed_heap"
+_ON_HEAP = {"shrink_heap": 0.2, "disable_http_keepalive": 0.9, "stop_accepting_requests": 0.95}
+"""Actions by the fraction of the heap that starts them."""
+
 
 def bootstrap(places: Places, max_connections: int) -> Json:
     """Return the part of Envoy's configuration that is read once."""
@@ -59,8 +66,23 @@ def bootstrap(places: Places, max_connections: int) -> Json:
                         "DownstreamConnectionsConfig",
                         "max_active_downstream_connections": max_connections,
                     },
+                },
+                {
+                    "name": _HEAP,
+                    "typed_config": {
+                        "@type": f"{TYPE}extensions.resource_monitors.fixed_heap.v3."
+                        "FixedHeapConfig",
+                        "max_heap_size_bytes": MAX_HEAP_BYTES,
+                    },
+                },
+            ],
+            "actions": [
+                {
+                    "name": f"envoy.overload_actions.{action}",
+                    "triggers": [{"name": _HEAP, "threshold": {"value": value}}],
                 }
-            ]
+                for action, value in _ON_HEAP.items()
+            ],
         },
     }
 

@@ -1,0 +1,16 @@
+"""Verify, inspect and compare datasets, without TensorFlow."""
+
+from timonel.data.inspection.browsing import Inspection, Record, inspect
+from timonel.data.inspection.profile import Profile, stats
+from timonel.data.inspection.verification import Problem, Verification, verify
+
+__all__ = [
+    "Inspection",
+    "Problem",
+    "Profile",
+    "Record",
+    "Verification",
+    "inspect",
+    "stats",
+    "verify",
+]

@@ -1,0 +1,191 @@
+"""Profile of records: the distribution of every feature, from one pass.
+
+Features are profiled by their content, so that it works for any schema and any TFRecord file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from timonel.data.dataset import Dataset, check_split
+from timonel.data.examples import decode_example
+from timonel.data.inspection.distributions import Distribution, Numbers, Words
+from timonel.data.schema import COLUMN_PREFIX, KEY_FEATURE, LABEL_FEATURE, SPLITS, Split
+from timonel.data.sources.imagefile import image_format, open_image
+
+Progress = Callable[[int, int], None]
+_LONGEST_WORD = 200
+_TICK = 1000
+_KINDS = {bytes: "bytes", int: "int64", float: "float"}
+_Kind = TypeVar("_Kind", Numbers, Words)
+_Item = TypeVar("_Item")
+
+
+@dataclass
+class Feature:
+    """Types and numbers of values of a feature.
+
+    Args:
+        types: Records by the type of the values: bytes, int64 or float.
+        lengths: Records by the number of values.
+    """
+
+    types: Counter[str] = field(default_factory=Counter)
+    lengths: Counter[int] = field(default_factory=Counter)
+
+
+class Profile:
+    """Distributions of the features of records, by name; ``column/age`` has the name ``age``.
+
+    Images have several: width, height, aspect ratio, bytes, format and mode. Texts of more than 200
+    bytes and other content have one of their size. A feature whose number of values differs between
+    records has one of that number.
+
+    Args:
+        payloads: Serialised tf.train.Examples.
+        labels: Class names, by the number in the feature ``label``.
+    """
+
+    def __init__(self, payloads: Iterable[bytes], labels: Sequence[str] = ()) -> None:
+        self.records = 0
+        self.features: dict[str, Feature] = {}
+        self._labels = labels
+        self._origins: dict[str, str] = {}
+        self._found: dict[str, Distribution] = {}
+        for payload in payloads:
+            self._add(decode_example(payload))
+        self._add_missing()
+        self.distributions = dict(sorted(self._found.items()))
+
+    def summary(self) -> dict[str, Any]:
+        """Return the distributions as JSON values."""
+        columns = {name: found.summary() for name, found in self.distributions.items()}
+        return {"records": self.records, "columns": columns}
+
+    def _add(self, features: Mapping[str, Sequence[Any]]) -> None:
+        self.records += 1
+        for name, values in features.items():
+            feature = self.features.get(name) or self.features.setdefault(name, Feature())
+            feature.lengths[len(values)] += 1
+            if not values:
+                continue
+            kind = _KINDS[type(values[0])]
+            feature.types[kind] += 1
+            if name == KEY_FEATURE:
+                continue
+            if kind == "bytes":
+                for value in values:
+                    self._add_bytes(name, value)
+            elif name == LABEL_FEATURE and self._labels:
+                self._words(name).add([self._label(value) for value in values])
+            else:
+                self._numbers(name).add(values)
+
+    def _add_bytes(self, name: str, value: bytes) -> None:
+        word = as_word(value)
+        if word is not None:
+            self._words(name).add([word])
+        elif image_format(value[:12]) is None:
+            self._numbers(name, "bytes").add([len(value)])
+        else:
+            self._add_image(name, value)
+
+    def _add_image(self, name: str, content: bytes) -> None:
+        self._numbers(name, "bytes").add([len(content)])
+        try:
+            image = open_image(content)
+        except Exception:  # noqa: BLE001 - decoders raise all kinds of exceptions
+            image = None
+        if image is None:
+            self._words(name, "format").add(["damaged"])
+            return
+        width, height = image.size
+        self._numbers(name, "width").add([width])
+        self._numbers(name, "height").add([height])
+        self._numbers(name, "aspect ratio").add([width / height])
+        self._words(name, "format").add([str(image.format)])
+        self._words(name, "mode").add([image.mode])
+
+    def _add_missing(self) -> None:
+        """Count records without a feature, and features with different numbers of values."""
+        for name, origin in self._origins.items():
+            lengths = self.features[origin].lengths
+            self._found[name].add_missing(self.records - lengths.total() + lengths[0])
+        for name, feature in self.features.items():
+            if len(feature.lengths.keys() - {0}) > 1:
+                values = self._numbers(name, "values")
+                for length, count in feature.lengths.items():
+                    values.add([length] * count)
+
+    def _label(self, number: int) -> str:
+        is_known = 0 <= number < len(self._labels)
+        return self._labels[number] if is_known else f"unknown ({number})"
+
+    def _numbers(self, feature: str, part: str = "") -> Numbers:
+        return self._distribution(Numbers, feature, part)
+
+    def _words(self, feature: str, part: str = "") -> Words:
+        return self._distribution(Words, feature, part)
+
+    def _distribution(self, kind: type[_Kind], feature: str, part: str) -> _Kind:
+        name = f"{feature.removeprefix(COLUMN_PREFIX)} {part}".rstrip()
+        found = self._found.get(name)
+        if found is None:
+            self._origins[name] = feature
+            found = self._found[name] = kind()
+        return cast("_Kind", found)
+
+
+def stats(
+    dataset: Dataset | str | os.PathLike[str],
+    *,
+    split: str | None = None,
+    progress: Progress | None = None,
+) -> dict[Split, Profile]:
+    """Return statistics of each split of a dataset that has records, or of one split.
+
+    Args:
+        dataset: The dataset, its folder, or its URI in a bucket.
+        split: Only this split.
+        progress: Called with the number of read and of all records.
+
+    Raises:
+        CorruptError: A record is damaged.
+    """
+    opened = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
+    chosen = SPLITS if split is None else (check_split(split),)
+    tick = ticker(sum(map(opened.count, chosen)), progress)
+    return {
+        each: Profile(map(tick, opened.payloads(each)), opened.labels)
+        for each in chosen
+        if opened.count(each)
+    }
+
+
+def ticker(total: int, progress: Progress | None) -> Callable[[_Item], _Item]:
+    """Return a function that reports progress at times, and returns its argument."""
+    done = itertools.count(1)
+
+    def tick(item: _Item) -> _Item:
+        number = next(done)
+        if progress is not None and (number % _TICK == 0 or number == total):
+            progress(number, total)
+        return item
+
+    return tick
+
+
+def as_word(value: bytes) -> str | None:
+    """Return bytes as text if they are a word or a short text, else None."""
+    if len(value) > _LONGEST_WORD:
+        return None
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if "\0" not in text else None

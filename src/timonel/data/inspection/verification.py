@@ -1,0 +1,299 @@
+"""Verify a dataset: digests, checksums, contents of records, index and counts."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from timonel.data.examples import decode_example
+from timonel.data.index import INDEX_NAME, read_numbers
+from timonel.data.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    Shard,
+    Sidecar,
+    content_digest,
+    read_manifest,
+)
+from timonel.data.records import CRC_BYTES, check_payload, mapped, members, spans
+from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE, SPLITS
+from timonel.errors import CorruptError, NotFoundError
+from timonel.storage import is_local, local_path, normalise, read_document, verify_file
+from timonel.storage.blobs import Blob
+from timonel.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+Progress = Callable[[int, int], None]
+_LISTED = 20
+"""Limit on listed problems of one file."""
+_TICK = 1000
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Problem of a dataset, in the file with this name."""
+
+    file: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Result of a verification.
+
+    Args:
+        uri: Location of the dataset.
+        shards: Number of shards.
+        records: Number of intact records.
+        problems: The problems, at most 20 of each file.
+        problem_count: Number of all problems.
+    """
+
+    uri: str
+    shards: int
+    records: int
+    problems: tuple[Problem, ...]
+    problem_count: int
+
+    def check(self) -> None:
+        """Raise an error if there are problems.
+
+        Raises:
+            CorruptError: There are; the message has the first one.
+        """
+        if not self.problems:
+            return
+        first = self.problems[0]
+        what = "1 problem" if self.problem_count == 1 else f"{self.problem_count:,} problems"
+        raise CorruptError(
+            f"{what} in {self.uri}, the first: {first.file}: {first.text}",
+            hint="copy the dataset there again, or convert the source again",
+        )
+
+
+def verify(
+    dataset: str | os.PathLike[str],
+    progress: Progress | None = None,
+) -> Verification:
+    """Verify every file of a dataset, and find all problems.
+
+    Checks the manifest and the digest of each file; then, of each record, the checksums, the
+    features, label and key; the index; and the counts per split and label. Files of a dataset in a
+    bucket are read from the bucket, not from the cache.
+
+    Args:
+        dataset: Folder of the dataset, or its URI in a bucket.
+        progress: Called with the number of verified and of all records.
+
+    Raises:
+        NotFoundError: No dataset is there.
+        CorruptError: The manifest cannot be read.
+        InputError: A file or the bucket cannot be read now.
+    """
+    with _open(dataset) as files:
+        check = _Check(files, progress)
+        check.manifest()
+        numbers = check.sidecars()
+        for position, shard in enumerate(files.manifest.shards):
+            with check.file(shard) as path:
+                if path is not None:
+                    check.records(shard, path, None if numbers is None else numbers[position])
+        check.counts()
+    return check.result()
+
+
+@dataclass(frozen=True)
+class _Files:
+    """Files of a dataset; those in a bucket are downloaded one at a time."""
+
+    uri: str
+    folder: Path
+    manifest: Manifest
+    store: ObjectStore | None = None
+    blobs: Mapping[str, Blob] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def fetched(self, name: str) -> Iterator[Path]:
+        """Yield the local path of a file.
+
+        Raises:
+            CorruptError: It does not match its checksum in the bucket.
+        """
+        path = self.folder / name
+        if self.store is None:
+            yield path
+            return
+        if name in self.blobs:
+            self.store.download({name: path}, self.blobs)
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _open(dataset: str | os.PathLike[str]) -> Iterator[_Files]:
+    if is_local(dataset):
+        folder = local_path(dataset)
+        yield _Files(str(folder), folder, read_manifest(folder))
+        return
+    uri = normalise(dataset)
+    store = ObjectStore(uri)
+    with tempfile.TemporaryDirectory(prefix="timonel-verify-") as name:
+        folder = Path(name)
+        try:
+            (folder / MANIFEST_NAME).write_bytes(store.read(MANIFEST_NAME))
+        except NotFoundError:
+            raise NotFoundError(
+                f"no dataset at {uri}: it has no {MANIFEST_NAME}", hint="check the URI"
+            ) from None
+        yield _Files(uri, folder, read_manifest(folder), store, store.find())
+
+
+class _Check:
+    """Problems found so far, and counts of intact records."""
+
+    def __init__(self, files: _Files, progress: Progress | None) -> None:
+        self._files = files
+        self._manifest = files.manifest
+        self._progress = progress
+        self._problems: list[Problem] = []
+        self._by_file: Counter[str] = Counter()
+        self._records: Counter[str] = Counter()
+        self._labels: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
+        self._keys = array("q")
+        self._features: frozenset[str] | None = None
+        self._seen = 0
+
+    def manifest(self) -> None:
+        """Check that the manifest's digest covers what it says."""
+        body = read_document(self._files.folder / MANIFEST_NAME, "dataset")
+        if content_digest(body) != self._manifest.digest:
+            self._add(MANIFEST_NAME, "schema, labels or shards differ from its digest")
+
+    def sidecars(self) -> list[npt.NDArray[np.int64]] | None:
+        """Check the files beside the shards; return the numbers of an intact index."""
+        numbers = None
+        index, rejected = self._manifest.index, self._manifest.rejected
+        if index is None:
+            self._add(MANIFEST_NAME, "it names no index of the records")
+        else:
+            with self.file(index) as path, self._collecting(index.name, self._files.folder):
+                if path is not None:
+                    numbers = read_numbers(path.parent, self._manifest)
+        if rejected is not None:
+            with self.file(rejected):
+                pass
+        return numbers
+
+    @contextlib.contextmanager
+    def file(self, file: Shard | Sidecar) -> Iterator[Path | None]:
+        """Check the digest of a file, and yield its path unless it is missing."""
+        path = self._files.folder / file.name
+        with contextlib.ExitStack() as stack:
+            with self._collecting(file.name, path):
+                stack.enter_context(self._files.fetched(file.name))
+                verify_file(path, file.digest)
+            yield path if path.is_file() else None
+
+    def records(self, shard: Shard, path: Path, numbers: npt.NDArray[np.int64] | None) -> None:
+        """Check the records of a shard, and its part of the index."""
+        index: list[int] = []
+        is_compressed = self._manifest.compression == "gzip"
+        with self._collecting(shard.name, path), mapped(path) as content:
+            parts = members(content[:], path) if is_compressed else ((0, content),)
+            for start, part in parts:
+                for span in spans(part, path):
+                    framed = part[span.offset : span.offset + span.length + CRC_BYTES]
+                    index += [start] if is_compressed else []
+                    index.append(span.offset + len(framed))
+                    with self._collecting(shard.name, path):
+                        self._record(shard, check_payload(framed, span, path))
+                    self._tick()
+            if numbers is not None and index != numbers.ravel().tolist():
+                self._add(INDEX_NAME, f"wrong positions of the records of {shard.name}")
+
+    def _record(self, shard: Shard, payload: bytes) -> None:
+        features = decode_example(payload)
+        key, label = features.get(KEY_FEATURE), features.get(LABEL_FEATURE)
+        if not key or not isinstance(key[0], bytes):
+            raise CorruptError("a record has no key")
+        name = key[0].decode(errors="replace")
+        self._keys.append(_hash(key[0]))
+        if self._features is not None and self._features != features.keys():
+            raise CorruptError(f"the record {name} has other features than those before it")
+        self._features = frozenset(features)
+        if self._manifest.labels:
+            number = label[0] if label else None
+            if not isinstance(number, int) or not 0 <= number < len(self._manifest.labels):
+                raise CorruptError(f"the record {name} has the label {number}, which is unknown")
+            self._labels[shard.split][self._manifest.labels[number]] += 1
+        self._records[shard.name] += 1
+
+    def counts(self) -> None:
+        """Compare counts of records with the manifest."""
+        for shard in self._manifest.shards:
+            self._compare(shard.name, "records", self._records[shard.name], shard.records)
+        for split, expected in self._manifest.counts.items():
+            shards = self._manifest.of_split(split)
+            found = sum(self._records[shard.name] for shard in shards)
+            self._compare(MANIFEST_NAME, f"records of {split}", found, expected)
+        for split, labels in self._manifest.label_counts.items():
+            for label, count in labels.items():
+                found = self._labels[split][label]
+                self._compare(MANIFEST_NAME, f"records of {split} with label {label}", found, count)
+        copies = len(self._keys) - len(set(self._keys))
+        if copies:
+            self._add(MANIFEST_NAME, f"{copies:,} records have the key of another record")
+
+    def result(self) -> Verification:
+        """Return what was found."""
+        if self._progress is not None:
+            self._progress(self._seen, sum(self._manifest.counts.values()))
+        return Verification(
+            self._files.uri,
+            len(self._manifest.shards),
+            self._records.total(),
+            tuple(self._problems),
+            self._by_file.total(),
+        )
+
+    def _compare(self, file: str, what: str, found: int, expected: int) -> None:
+        if found != expected:
+            self._add(file, f"{found:,} intact {what} instead of {expected:,}")
+
+    @contextlib.contextmanager
+    def _collecting(self, name: str, path: Path) -> Iterator[None]:
+        """Add an error of the block to the problems."""
+        try:
+            yield
+        except CorruptError as error:
+            self._add(name, error.message.removeprefix(str(path)).strip())
+        except OSError as error:
+            self._add(name, f"cannot be read: {error.strerror or error}")
+
+    def _add(self, file: str, text: str) -> None:
+        self._by_file[file] += 1
+        if self._by_file[file] <= _LISTED:
+            self._problems.append(Problem(file, text))
+
+    def _tick(self) -> None:
+        self._seen += 1
+        if self._progress is not None and self._seen % _TICK == 0:
+            self._progress(self._seen, sum(self._manifest.counts.values()))
+
+
+def _hash(key: bytes) -> int:
+    digest = hashlib.blake2b(key, digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)

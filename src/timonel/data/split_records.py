@@ -1,0 +1,94 @@
+"""Random access to the records of a split, without TensorFlow."""
+
+from __future__ import annotations
+
+import operator
+import os
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+import numpy as np
+
+from timonel.data.examples import features_of
+from timonel.data.index import read_positions
+from timonel.data.manifest import Manifest
+from timonel.data.records import FRAME_BYTES, HEADER_BYTES, Span, check_payload, decompress
+from timonel.data.schema import Split
+from timonel.errors import CorruptError
+
+_MAX_OPEN_FILES = 256
+"""Of the 1,024 that most systems allow; shards beyond are opened for each record."""
+
+
+class SplitRecords(Sequence[dict[str, Any]]):
+    """Records of a split, read by index in the order of `Dataset.examples`.
+
+    Thread-safe: positioned reads move no file pointer. Pickles as its location, so that data
+    loaders can send it to their processes.
+
+    Raises:
+        CorruptError: The index is damaged, or a shard is missing. Access to a damaged record
+            raises it as well.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, split: Split) -> None:
+        self._of = (folder, manifest, split)
+        self._paths = [folder / shard.name for shard in manifest.of_split(split)]
+        self._is_compressed = manifest.compression == "gzip"
+        positions = read_positions(folder, manifest, split)
+        self._shard = np.repeat(np.arange(len(self._paths)), [len(part) for part in positions])
+        self._positions = np.concatenate(positions) if positions else np.empty((0, 4), np.int64)
+        self._files: list[int] = []
+        weakref.finalize(self, _close, self._files)
+        self._files += map(_open, self._paths[:_MAX_OPEN_FILES])
+
+    def __reduce__(self) -> Any:
+        return SplitRecords, self._of
+
+    def __len__(self) -> int:
+        return len(self._shard)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        return features_of(self.payload(index))
+
+    def payload(self, index: SupportsIndex) -> bytes:
+        """Return the verified serialised tf.train.Example of a record."""
+        number = operator.index(index)
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"expected an index below {len(self)}, got {number}")
+        shard = int(self._shard[number])
+        path = self._paths[shard]
+        start, stop, offset, length = map(int, self._positions[number])
+        content = self._read(shard, stop - start, start)
+        if self._is_compressed:
+            content = decompress(content, path)
+        framed = content[offset : offset + length + FRAME_BYTES - HEADER_BYTES]
+        return check_payload(framed, Span(start + offset, length), path)
+
+    def _read(self, shard: int, count: int, start: int) -> bytes:
+        if shard < len(self._files):
+            return os.pread(self._files[shard], count, start)
+        file = _open(self._paths[shard])
+        try:
+            return os.pread(file, count, start)
+        finally:
+            os.close(file)
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise CorruptError(
+            f"cannot read the shard {path}: {error.strerror or error}",
+            hint="convert the source again",
+        ) from error
+
+
+def _close(files: list[int]) -> None:
+    for file in files:
+        os.close(file)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.data.conftest import MakeCsv, MakeImages
+from timonel.data import Profile, convert, stats
+from timonel.data.examples import encode_example
+from timonel.data.inspection.distributions import Numbers, Words
+from timonel.errors import CorruptError, SpecError
+from timonel.storage import Workspace
+
+
+def test_statistics_agree_with_the_manifest(
+    make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
+) -> None:
+    rows = [f"{'' if i % 7 == 0 else i}.5,{'red' if i % 3 else ''},{i % 2}" for i in range(200)]
+    source = make_csv("size,colour,good", *rows)
+    dataset = convert(source, tmp_path / "data", label="good", workspace=workspace)
+    found = stats(dataset)
+    assert list(found) == ["train", "validation", "test"]
+    for split, profile in found.items():
+        summary = dataset.manifest.statistics[split]
+        assert profile.records == summary.records
+        size = profile.distributions["size"]
+        assert isinstance(size, Numbers)
+        expected = summary.numbers["size"]
+        assert (size.count, size.missing) == (expected.count, expected.missing)
+        assert size.moments.mean == pytest.approx(expected.mean, rel=1e-6)
+        assert profile.summary()["columns"]["colour"]["common"] == summary.words["colour"].common
+        assert profile.summary()["columns"]["label"]["common"] == summary.labels
+    assert list(stats(dataset, split="test")) == ["test"]
+    with pytest.raises(SpecError, match="expected one of the splits"):
+        stats(dataset, split="tset")
+
+
+def test_images_have_sizes_formats_and_modes(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace
+) -> None:
+    make_images(["a"], 10, size=(6, 12), ending="jpg")
+    source = make_images(["b"], 10, size=(6, 3), mode="L")
+    convert(source, tmp_path / "data", splits=(0.5, 0.25, 0.25), workspace=workspace)
+    total: dict[str, int] = {}
+    for profile in stats(tmp_path / "data").values():
+        columns = profile.summary()["columns"]
+        for part in ("format", "mode"):
+            for word, count in columns[f"image {part}"]["common"].items():
+                total[word] = total.get(word, 0) + count
+        assert {columns["image height"][end] for end in ("minimum", "maximum")} == {6.0}
+        assert columns["image aspect ratio"]["count"] == profile.records
+    assert total == {"JPEG": 10, "RGB": 10, "PNG": 10, "L": 10}
+
+
+def test_any_features_have_a_profile() -> None:
+    file = io.BytesIO()
+    Image.new("L", (7, 5)).save(file, "PNG")
+    damaged = file.getvalue()[:20]
+    profile = Profile(
+        encode_example(features)
+        for features in (
+            {"n": [1, 2, 3], "text": "BMW 320i touring", "raw": b"\x00\xff", "image": damaged},
+            {"n": [4], "text": "", "raw": b"a" * 300, "image": file.getvalue(), "label": 9},
+            {"n": [], "text": "x"},
+        )
+    )
+    found = profile.distributions
+    assert profile.records == 3
+    n, text = found["n"], found["text"]
+    assert isinstance(n, Numbers)
+    assert isinstance(text, Words)
+    assert (n.count, n.missing) == (4, 1)
+    assert (text.count, text.missing) == (2, 1)
+    assert isinstance(lengths := found["n values"], Numbers)
+    assert lengths.cells()[0].tolist() == [0, 1, 3]
+    assert found["raw bytes"].summary()["maximum"] == 300
+    assert found["image format"].summary()["common"] == {"PNG": 1, "damaged": 1}
+    assert found["image width"].summary()["missing"] == 1
+    assert found["label"].missing == 2
+
+
+def test_other_bytes_are_an_error() -> None:
+    with pytest.raises(CorruptError, match="are not a tf"):
+        Profile([b"\xff\xff"])
