@@ -14,7 +14,7 @@ from timonel.batch.inputs import InputFile, open_lines
 from timonel.batch.plan import RECORD
 from timonel.batch.readers import TRUE_LABEL, TRUE_VALUE
 from timonel.data.examples import decode_example
-from timonel.data.records import read_appended, read_records
+from timonel.data.records import read_stream
 from timonel.data.schema import COLUMN_PREFIX, IMAGE_FEATURE
 from timonel.data.sources.csvfile import peek
 from timonel.errors import CorruptError, DataError, InputError, SpecError
@@ -146,11 +146,7 @@ def _json_names(file: InputFile) -> Sequence[str] | None:
 
 
 def _record_names(file: InputFile) -> Sequence[str] | None:
-    if file.is_compressed:
-        payloads = read_records(file.path, "gzip")
-    else:
-        payloads = (payload for payload, _ in read_appended(file.path, 0))
-    for payload in itertools.islice(payloads, 1):
+    for payload in itertools.islice(read_stream(file.path), 1):
         try:
             features: Mapping[str, object] = decode_example(payload)
         except CorruptError:

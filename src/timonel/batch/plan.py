@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from timonel.batch.inputs import InputFile, InputFormat, open_lines
 from timonel.batch.tables import read_table
-from timonel.data.records import read_records, record_sizes
+from timonel.data.records import FRAME_BYTES, mapped, read_stream, spans
 from timonel.errors import DataError
 
 OutputFormat = Literal["parquet", "jsonl", "csv", "tfrecord"]
@@ -140,9 +140,11 @@ def _line_shards(file: InputFile) -> Iterator[ShardPlan]:
 
 def _record_shards(file: InputFile) -> Iterator[ShardPlan]:
     if file.is_compressed:
-        yield _shard(file, 0, 0, sum(1 for _ in read_records(file.path, "gzip")))
+        yield _shard(file, 0, 0, sum(1 for _ in read_stream(file.path)))
         return
-    yield from _byte_shards(file, ((size, True) for size in record_sizes(file.path)))
+    with mapped(file.path) as content:
+        sizes = (FRAME_BYTES + span.length for span in spans(content, file.path))
+        yield from _byte_shards(file, ((size, True) for size in sizes))
 
 
 def _byte_shards(file: InputFile, sizes: Iterator[tuple[int, bool]]) -> Iterator[ShardPlan]:

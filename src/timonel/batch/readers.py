@@ -22,7 +22,7 @@ from timonel.batch.inputs import open_lines
 from timonel.batch.plan import RECORD, JobSpec, ShardPlan
 from timonel.batch.tables import Column, read_table
 from timonel.data.examples import decode_example
-from timonel.data.records import read_appended, read_records
+from timonel.data.records import read_appended, read_stream
 from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE
 from timonel.data.sources.imagefile import image_format
 from timonel.data.sources.transient import NEVER_READABLE, retried, unreadable
@@ -158,7 +158,7 @@ def _parse_line(line: bytes, job: JobSpec) -> Mapping[str, Any]:
 def _tfrecord(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
     path = Path(plan.path)
     if path.suffix == ".gz":
-        payloads = read_records(path, "gzip")
+        payloads = read_stream(path)
     else:
         payloads = (payload for payload, _ in read_appended(path, plan.offset))
     yield from _in_batches(itertools.islice(payloads, plan.records), plan, job, _parse_record)

@@ -71,19 +71,6 @@ def read_records(path: Path, compression: Compression = "none") -> Iterator[byte
             )
 
 
-def record_sizes(path: Path) -> Iterator[int]:
-    """Yield the size of each record of an uncompressed file, with its framing.
-
-    Reads the lengths only.
-
-    Raises:
-        CorruptError: A length is damaged, or the file is truncated or missing.
-    """
-    with _mapped(path) as mapped:
-        for span in _spans(mapped, path):
-            yield FRAME_BYTES + span.length
-
-
 def compress(content: bytes) -> bytes:
     """Return ``content`` as a gzip member, without names and times."""
     compressor = zlib.compressobj(wbits=_GZIP)
