@@ -421,11 +421,6 @@ def test_options_that_make_no_sense(
     assert nothing_is_left(out)
 
 
-def test_a_source_in_a_bucket_is_refused(tmp_path: Path, workspace: Workspace) -> None:
-    with pytest.raises(InputError, match="expected a local path, got s3://bucket/set"):
-        convert("s3://bucket/set", tmp_path / "set", workspace=workspace)
-
-
 def test_control_c_in_the_midst_leaves_nothing(
     make_images: MakeImages, out: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

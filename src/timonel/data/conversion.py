@@ -38,10 +38,10 @@ from timonel.storage import (
     Workspace,
     find_workspace,
     is_local,
-    local_path,
     normalise,
     write_document,
 )
+from timonel.storage.location import Location
 from timonel.tracking import Artifact, start_run
 from timonel.tracking.mirrors.sidecar import mirror_in_background
 from timonel.units import parse_bytes
@@ -85,6 +85,9 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     columns: Mapping[str, str] | None = None,
     task: Task | None = None,
     folders: Literal["auto", "labels", "splits"] = "auto",
+    delimiter: str | None = None,
+    encoding: str | None = None,
+    column_names: Sequence[str] = (),
     workspace: Workspace | str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
@@ -115,6 +118,9 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
             (``float``, ``int``), ``categorical`` (``string``), ``split`` or ``drop``.
         task: ``classification`` or ``regression``, to override the inferred task.
         folders: Whether the top-level folders name ``labels`` or ``splits``.
+        delimiter: What separates the values of a CSV file; detected by default.
+        encoding: Encoding of a CSV or JSON lines file; detected by default.
+        column_names: Names of the columns of a CSV file that has no header.
         workspace: The workspace that records the run.
         progress: Called with the number of converted and of all records, at most ten times a
             second.
@@ -124,14 +130,22 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
         DataError: The raw data cannot be used.
     """
     check_paths(source, destination)
-    location, uri = local_path(source), normalise(destination)
+    location, uri = Location(source), normalise(destination)
     fractions = None if splits is None else check_fractions(splits)
     size = parse_bytes(shard_bytes)
-    if is_local(uri):
-        check_overlap(location, Path(uri))
+    if is_local(uri) and location.is_local:
+        check_overlap(location.path, Path(uri))
     types = {name: parse_column_type(word) for name, word in (columns or {}).items()}
-    options = SourceOptions(label=label, columns=types, task=task, folders=folders)
-    chosen = choose_source(location, kind)(location, options)
+    options = SourceOptions(
+        label=label,
+        columns=types,
+        task=task,
+        folders=folders,
+        delimiter=delimiter,
+        encoding=encoding,
+        column_names=tuple(column_names),
+    )
+    chosen = choose_source(location, options, kind)(location, options)
     check_destination(uri, overwrite=overwrite)
     request = _Request(
         chosen,
@@ -213,7 +227,7 @@ def _plan(request: _Request, scan: Scan, catalogue: Catalogue, journal: Journal)
     )
     settings = {
         "labels": labels,
-        "source": str(request.source.location.resolve()),
+        "source": request.source.location.resolved,
         "plugin": request.source.plugin,
         "options": request.source.options.model_dump(mode="json"),
         "timonel": __version__,
@@ -244,7 +258,7 @@ def sort_labels(labels: set[str]) -> list[str]:
 
 def _params(request: _Request) -> dict[str, Any]:
     return {
-        "source": str(request.source.location),
+        "source": request.source.location.uri,
         "destination": request.uri,
         "splits": None if request.fractions is None else list(request.fractions),
         "seed": request.seed,
@@ -255,7 +269,7 @@ def _params(request: _Request) -> dict[str, Any]:
 def _input(request: _Request, facts: Description) -> Artifact:
     location = request.source.location
     metadata = {"files": facts.files, "bytes": facts.bytes}
-    return Artifact("files", str(location), facts.digest, location.name, metadata)
+    return Artifact("files", location.uri, facts.digest, location.name, metadata)
 
 
 def _write_reference(workspace: Workspace, dataset: Dataset) -> None:

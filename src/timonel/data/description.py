@@ -138,7 +138,7 @@ def _source(planned: Planned, results: _Results, facts: Description) -> SourceIn
     skipped = [*planned.assignment.left_out, *results.rejected]
     return SourceInfo(
         plugin=planned.source.plugin,
-        uri=str(planned.source.location),
+        uri=planned.source.location.uri,
         digest=facts.digest,
         files=facts.files,
         bytes=facts.bytes,

@@ -31,6 +31,12 @@ _COLUMN_TYPES: dict[str, ColumnType] = {
     **dict.fromkeys(("drop",), "drop"),
 }
 
+IMAGE_ENDINGS = (
+    *(".jpg", ".jpeg", ".jpe", ".png", ".gif", ".bmp", ".webp"),
+    *(".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".svg", ".ico"),
+)
+"""Endings of the names of images, also of those that TensorFlow does not decode."""
+
 PLAIN_NUMBERS = "write plain numbers such as 1234.50, without currency, percent or thousands signs"
 """Advice for a column of numbers in an unsupported notation."""
 

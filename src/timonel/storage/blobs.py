@@ -18,12 +18,22 @@ import google_crc32c
 
 _logger = logging.getLogger(__name__)
 _LONGEST_NAME_BYTES = 255
+UNKNOWN_SIZE = -1
 _BLOCK_BYTES = 1 << 20
 _PART_BYTES = 50 << 20
 """Size of the parts in which s3fs uploads files of 100 MiB and more."""
 _MD5 = re.compile(r"[0-9a-f]{32}")
 # Fields of S3, GCS and other stores that change when an object is replaced, best first.
-_REVISIONS = ("generation", "ETag", "etag", "LastModified", "mtime", "updated", "created")
+_REVISIONS = (
+    "generation",
+    "ETag",
+    "etag",
+    "LastModified",
+    "Last-Modified",
+    "mtime",
+    "updated",
+    "created",
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,7 @@ class Blob:
 
     Args:
         name: The object's name below the version's folder.
-        size: Size in bytes.
+        size: Size in bytes; `UNKNOWN_SIZE` if a web server does not tell.
         revision: A text that changes when the object is replaced.
         md5: MD5 of the content as reported by the store, hexadecimal; None if unknown.
         crc32c: CRC32C, likewise.
@@ -66,7 +76,7 @@ def blobs_from(found: Mapping[str, Mapping[str, Any]], root: str) -> tuple[Blob,
     folders = {str(parent) for name in valid for parent in PurePosixPath(name).parents}
     for name in names.keys() - (valid - folders):
         _log_skipped(f"{root}/{name}")
-    return tuple(_blob(name, names[name]) for name in sorted(valid - folders))
+    return tuple(blob_from(name, names[name]) for name in sorted(valid - folders))
 
 
 def is_file_name(name: str) -> bool:
@@ -114,7 +124,7 @@ class Checksums:
     def match(self, blob: Blob) -> bool:
         """Return whether size and checksums are those of an object, as far as known."""
         return (
-            self.size == blob.size
+            blob.size in {self.size, UNKNOWN_SIZE}
             and blob.crc32c in {None, self.crc32c}
             and blob.md5 in {None, self.md5}
         )
@@ -148,13 +158,14 @@ def checksums_of(path: Path) -> Checksums:
     return sums
 
 
-def _blob(name: str, info: Mapping[str, Any]) -> Blob:
+def blob_from(name: str, info: Mapping[str, Any]) -> Blob:
+    """Return an object from fsspec's information about it."""
     revision = next((str(info[key]) for key in _REVISIONS if info.get(key)), "")
     etag = str(info.get("ETag") or "").strip('"').lower()
     md5, crc32c = _decoded(info.get("md5Hash"), 16), _decoded(info.get("crc32c"), 4)
     return Blob(
         name,
-        int(info.get("size") or 0),
+        UNKNOWN_SIZE if info.get("size") is None else int(info["size"]),
         revision,
         # The ETag of a multipart upload contains a dash and is not an MD5.
         etag if _MD5.fullmatch(etag) else md5.hex() if md5 else None,

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from timonel.errors import AlreadyExistsError, CorruptError
 from timonel.storage.atomic import ASIDE_PREFIX, aside_name, create_bytes, unwritable, write_bytes
-from timonel.storage.blobs import Blob, blobs_from, checksums_of, is_copy, is_file_name
+from timonel.storage.blobs import Blob, blob_from, blobs_from, checksums_of, is_copy, is_file_name
 from timonel.storage.bucket_errors import UnavailableError, translated
 from timonel.storage.filesystems import open_filesystem
 from timonel.storage.uris import normalise
@@ -71,17 +71,63 @@ class ObjectStore:
         Raises:
             InputError: They cannot be listed.
         """
+        return self.children(folder)[0]
 
-        def found() -> list[str]:
+    def children(self, folder: str = "") -> tuple[list[str], list[str]]:
+        """Return the names of folders, and of objects, directly in a folder, sorted.
+
+        Raises:
+            InputError: They cannot be listed.
+        """
+
+        def found() -> tuple[list[str], list[str]]:
             fs, place = self._open(folder)
-            with contextlib.suppress(FileNotFoundError):
-                entries = fs.ls(place, detail=True)
-                places = (each["name"] for each in entries if each["type"] == "directory")
-                names = (posixpath.basename(place.rstrip("/")) for place in places)
-                return sorted(filter(is_file_name, names))
-            return []
+            fs.invalidate_cache()
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                names: dict[str, list[str]] = {"directory": [], "file": []}
+                for each in fs.ls(place, detail=True):
+                    name = posixpath.basename(each["name"].rstrip("/"))
+                    # A folder's own marker, and a file that is listed as its own content.
+                    if is_file_name(name) and each["name"].rstrip("/") != place.rstrip("/"):
+                        names[each["type"]].append(name)
+                return sorted(names["directory"]), sorted(names["file"])
+            return [], []
 
         return self._attempt("list", folder, found)
+
+    def stat(self, name: str = "") -> Blob | None:
+        """Return an object as listed; None for a folder.
+
+        Raises:
+            NotFoundError: There is no such object.
+            InputError: The server refuses to tell.
+        """
+
+        def found() -> Blob | None:
+            fs, place = self._open(name)
+            info = fs.info(place)
+            return None if info["type"] == "directory" else blob_from(name, info)
+
+        return self._attempt("read", name, found)
+
+    def glob(self, pattern: str) -> list[str]:
+        """Return the names of the objects that match a pattern, sorted.
+
+        Raises:
+            InputError: They cannot be listed.
+        """
+
+        def found() -> list[str]:
+            fs, place = self._open("")
+            fs.invalidate_cache()
+            places = fs.glob(posixpath.join(place, pattern), detail=True)
+            return sorted(
+                posixpath.relpath(each, place)
+                for each, info in places.items()
+                if info["type"] == "file"
+            )
+
+        return self._attempt("list", pattern, found)
 
     def read(self, name: str) -> bytes:
         """Return an object's content.

@@ -23,6 +23,7 @@ from timonel.data.shards import Job, write_one
 from timonel.data.sources.images import ImageFolderSource
 from timonel.errors import TimonelError
 from timonel.storage import digest_tree
+from timonel.storage.location import Location
 
 _LABELS = {"black": 0, "white": 1}
 _IMAGES = 12
@@ -108,7 +109,7 @@ def images(folder: Path) -> ImageFolderSource:
             Image.new("L", (4 + index, 5), shade).save(path)
     damaged = folder / "images" / _DAMAGED
     damaged.write_bytes(damaged.read_bytes()[:-20])
-    return ImageFolderSource(folder / "images")
+    return ImageFolderSource(Location(folder / "images"))
 
 
 def planned(source: ImageFolderSource, folder: Path) -> tuple[Job, list[ShardPlan]]:

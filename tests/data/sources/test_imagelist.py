@@ -10,9 +10,10 @@ import pytest
 
 from tests.data.conftest import MakeImages
 from timonel.data.sources import Source, SourceOptions, choose_source
-from timonel.data.sources.csv import CsvSource
 from timonel.data.sources.imagelist import ImageListSource
+from timonel.data.sources.table import TableSource
 from timonel.errors import DataError, SpecError
+from timonel.storage.location import Location
 from timonel.testing.sources import SourceContract
 
 HEADER = ("split", "image_uri", "label")
@@ -35,14 +36,14 @@ def write_list(root: Path, header: Sequence[str] = HEADER, **changes: str) -> Pa
 class TestContract(SourceContract):
     @pytest.fixture
     def source(self, make_images: MakeImages) -> Source:
-        return ImageListSource(write_list(make_images()))
+        return ImageListSource(Location(write_list(make_images())))
 
 
 @pytest.mark.parametrize("header", [HEADER, ("label", "split", "image_uri")])
 def test_columns_come_in_any_order(make_images: MakeImages, header: tuple[str, ...]) -> None:
     path = write_list(make_images(count=2), header)
-    assert choose_source(path) is ImageListSource
-    scan = ImageListSource(path).scan()
+    assert choose_source(Location(path), SourceOptions()) is ImageListSource
+    scan = ImageListSource(Location(path)).scan()
     assert [(entry.key, entry.label, entry.split) for entry in scan.entries] == [
         ("raw/cat/000.png", "cat", "train"),
         ("raw/cat/001.png", "cat", "validation"),
@@ -60,7 +61,7 @@ def test_further_columns_are_dropped_and_a_discarded_row_is_ignored(
     make_images: MakeImages,
 ) -> None:
     path = write_list(make_images(count=2), (*HEADER, "id"), split="DISCARD")
-    scan = ImageListSource(path).scan()
+    scan = ImageListSource(Location(path)).scan()
     assert len(scan.entries) == 3
     assert scan.ignored == ["raw/cat/000.png (split DISCARD)"]
     assert scan.columns[-1].role == "drop"
@@ -68,27 +69,51 @@ def test_further_columns_are_dropped_and_a_discarded_row_is_ignored(
 
 def test_the_user_may_want_a_table(make_images: MakeImages) -> None:
     path = write_list(make_images(count=2))
-    assert choose_source(path, "table") is CsvSource
+    assert choose_source(Location(path), SourceOptions(), "table") is TableSource
 
 
 def test_a_table_with_pictures_is_a_table(tmp_path: Path) -> None:
     path = tmp_path / "shop.csv"
     path.write_text("price,stock,thumbnail,label\n1,2,a.png,x\n2,3,b.png,y\n")
-    assert choose_source(path) is CsvSource
+    assert choose_source(Location(path), SourceOptions()) is TableSource
 
 
-def test_without_a_header(make_images: MakeImages) -> None:
-    path = write_list(make_images(count=2))
+@pytest.mark.parametrize(
+    ("header", "columns"),
+    [
+        (HEADER, ["split", "image_uri", "label"]),
+        (("label", "image_uri", "split"), ["label", "image_uri", "split"]),
+        (("image_uri", "label"), ["image_uri", "label"]),
+    ],
+)
+def test_without_a_header(
+    make_images: MakeImages, header: tuple[str, ...], columns: list[str]
+) -> None:
+    path = write_list(make_images(count=2), header)
     path.write_text("\n".join(path.read_text().splitlines()[1:]))
-    with pytest.raises(DataError, match=r"is not a header: TRAIN,raw/cat/000.png,cat: add"):
-        choose_source(path)
+    source = choose_source(Location(path), SourceOptions())(Location(path))
+    assert isinstance(source, ImageListSource)
+    scan = source.scan()
+    assert [column.name for column in scan.columns] == columns
+    assert scan.notes == [f"no header: the columns are {', '.join(columns)}"]
+    assert [entry.label for entry in scan.entries] == ["cat", "cat", "dog", "dog"]
+
+
+def test_columns_without_a_header_that_are_not_known(make_images: MakeImages) -> None:
+    path = write_list(make_images(count=2), (*HEADER, "id"))
+    path.write_text("\n".join(path.read_text().splitlines()[1:]))
+    with pytest.raises(DataError, match=r"no header: TRAIN,raw/cat/000.png,cat,0: name the col"):
+        choose_source(Location(path), SourceOptions())
+    options = SourceOptions(column_names=(*HEADER, "id"))
+    scan = choose_source(Location(path), options)(Location(path), options).scan()
+    assert len(list(scan.entries)) == 4
+    assert scan.columns[-1].role == "drop"
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"image_uri": "raw/none.png"}, r"raw/none\.png: cannot read it: No such file"),
-        ({"image_uri": "gs://b/1.png"}, r"gs://b/1\.png: expected a local path"),
         ({"label": ""}, r"raw/cat/000\.png: no label in list\.csv"),
         ({"split": "holdout"}, r"expected train, validation or test in .*, got 'holdout'"),
         ({"image_uri": "list.csv"}, r"list\.csv: not an image"),
@@ -96,11 +121,11 @@ def test_without_a_header(make_images: MakeImages) -> None:
 )
 def test_bad_rows(make_images: MakeImages, change: dict[str, str], message: str) -> None:
     path = write_list(make_images(count=2), **change)
-    if "split" in change or "gs" in message:
+    if "split" in change:
         with pytest.raises(DataError, match=message):
-            ImageListSource(path).scan()
+            ImageListSource(Location(path)).scan()
         return
-    scan = ImageListSource(path).scan()
+    scan = ImageListSource(Location(path)).scan()
     assert len(list(scan.entries)) == 3
     ((key, reason),) = scan.rejected
     assert re.search(message, f"{key}: {reason}")
@@ -108,7 +133,7 @@ def test_bad_rows(make_images: MakeImages, change: dict[str, str], message: str)
 
 def test_one_image_under_two_labels(make_images: MakeImages) -> None:
     path = write_list(make_images(count=2), label="dog", image_uri="raw/cat/001.png")
-    entries = ImageListSource(path).scan().entries
+    entries = ImageListSource(Location(path)).scan().entries
     assert entries[0].group == entries[1].group is not None
     assert (entries[0].key, entries[1].key) == ("raw/cat/001.png", "raw/cat/001.png (list.csv#2)")
 
@@ -117,10 +142,10 @@ def test_a_column_that_is_not_there(make_images: MakeImages) -> None:
     path = write_list(make_images(count=2))
     for options in ({"label": "kind"}, {"columns": {"kind": "drop"}}):
         with pytest.raises(SpecError, match="the columns are split, image_uri, label"):
-            ImageListSource(path, SourceOptions.model_validate(options)).scan()
+            ImageListSource(Location(path), SourceOptions.model_validate(options)).scan()
 
 
 def test_a_pipe_is_refused(make_images: MakeImages, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
-    scan = ImageListSource(write_list(make_images(count=2), image_uri="pipe.png")).scan()
+    scan = ImageListSource(Location(write_list(make_images(count=2), image_uri="pipe.png"))).scan()
     assert scan.rejected == [("pipe.png", "not a regular file")]

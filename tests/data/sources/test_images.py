@@ -19,6 +19,7 @@ from timonel.data.sources import Entry, RawFiles, Scan, Source, SourceOptions, U
 from timonel.data.sources.images import ImageFolderSource
 from timonel.errors import DataError
 from timonel.storage import digest_file
+from timonel.storage.location import Location
 from timonel.testing.sources import SourceContract
 
 FILES = RawFiles("sha256:files", 20, 1000)
@@ -27,7 +28,7 @@ FILES = RawFiles("sha256:files", 20, 1000)
 class TestContract(SourceContract):
     @pytest.fixture
     def source(self, make_images: MakeImages) -> Source:
-        return ImageFolderSource(make_images())
+        return ImageFolderSource(Location(make_images()))
 
 
 def encoded(format_: str, mode: str = "RGB", size: tuple[int, int] = (7, 4)) -> bytes:
@@ -38,7 +39,7 @@ def encoded(format_: str, mode: str = "RGB", size: tuple[int, int] = (7, 4)) -> 
 
 def found(root: Path, options: SourceOptions | None = None) -> tuple[list[Entry], Scan]:
     """Return the entries of a scan, and the scan after they were consumed."""
-    scan = ImageFolderSource(root, options or SourceOptions()).scan()
+    scan = ImageFolderSource(Location(root), options or SourceOptions()).scan()
     return list(scan.entries), scan
 
 
@@ -82,7 +83,7 @@ def test_formats_sizes_and_colours_are_described(make_images: MakeImages) -> Non
     root = make_images(count=1, mode="L")
     (root / "cat" / "a.jpg").write_bytes(encoded("JPEG", "L", (20, 10)))
     (root / "dog" / "b.bmp").write_bytes(encoded("BMP", "RGB", (30, 12)))
-    schema = schema_of(ImageFolderSource(root))
+    schema = schema_of(ImageFolderSource(Location(root)))
     assert schema.formats == {"bmp": 1, "jpeg": 1, "png": 2}
     assert (schema.height.minimum, schema.height.median, schema.height.maximum) == (6, 6, 12)
     assert (schema.width.minimum, schema.width.maximum) == (5, 30)
@@ -91,13 +92,13 @@ def test_formats_sizes_and_colours_are_described(make_images: MakeImages) -> Non
 
 
 def test_grey_images_of_one_size(make_images: MakeImages) -> None:
-    schema = schema_of(ImageFolderSource(make_images(mode="L")))
+    schema = schema_of(ImageFolderSource(Location(make_images(mode="L"))))
     assert schema.size == (6, 5)
     assert schema.channels == 1
 
 
 def test_the_digest_is_that_of_the_files(make_images: MakeImages) -> None:
-    source = ImageFolderSource(make_images())
+    source = ImageFolderSource(Location(make_images()))
     statistics = statistics_of(source, source.scan().entries)
     description = source.describe({"train": statistics}, FILES)
     assert (description.digest, description.files, description.bytes) == (
@@ -108,8 +109,8 @@ def test_the_digest_is_that_of_the_files(make_images: MakeImages) -> None:
 
 
 def test_the_bytes_are_kept_as_they_are(make_images: MakeImages) -> None:
-    source = ImageFolderSource(make_images())
-    entry = entry_of(source.location, "cat/000.png")
+    source = ImageFolderSource(Location(make_images()))
+    entry = entry_of(source.location.path, "cat/000.png")
     assert source.read(entry).features == {IMAGE_FEATURE: Path(entry.ref).read_bytes()}
 
 
@@ -117,7 +118,7 @@ def test_the_bytes_are_kept_as_they_are(make_images: MakeImages) -> None:
 def test_an_image_that_is_cut_off(make_images: MakeImages, format_: str) -> None:
     root = make_images()
     (root / "cat" / "cut").write_bytes(encoded(format_, size=(90, 90))[:-400])
-    source = ImageFolderSource(root)
+    source = ImageFolderSource(Location(root))
     entry = entry_of(root, "cat/cut")
     with pytest.raises(UnusableError, match=f"cat/cut: damaged {format_} image: "):
         source.read(entry)
@@ -138,7 +139,7 @@ def test_a_file_named_like_an_image_that_is_none(make_images: MakeImages, conten
 def test_a_bmp_that_tensorflow_cannot_decode(make_images: MakeImages) -> None:
     root = make_images()
     (root / "cat" / "grey.bmp").write_bytes(encoded("BMP", "L"))
-    source = ImageFolderSource(root)
+    source = ImageFolderSource(Location(root))
     entry = entry_of(root, "cat/grey.bmp")
     with pytest.raises(UnusableError, match="BMP images of 24 bits per pixel only, not 8"):
         source.read(entry)
@@ -149,15 +150,15 @@ def test_a_decoder_that_stumbles_is_the_files_fault(make_images: MakeImages) -> 
     content = bytearray(encoded("PNG"))
     content[16:24] = struct.pack(">II", 0x7FFFFFFF, 0x7FFFFFFF)
     (root / "cat" / "huge.png").write_bytes(content)
-    source = ImageFolderSource(root)
+    source = ImageFolderSource(Location(root))
     entry = entry_of(root, "cat/huge.png")
     with pytest.raises(UnusableError, match=r"cat/huge\.png"):
         source.read(entry)
 
 
 def test_a_file_that_vanishes(make_images: MakeImages) -> None:
-    source = ImageFolderSource(make_images())
-    entry = entry_of(source.location, "cat/000.png")
+    source = ImageFolderSource(Location(make_images()))
+    entry = entry_of(source.location.path, "cat/000.png")
     Path(entry.ref).unlink()
     with pytest.raises(UnusableError, match=r"cat/000\.png: cannot read it: No such file"):
         source.read(entry)
@@ -188,8 +189,8 @@ def test_a_label_folder_may_be_a_link(make_images: MakeImages, tmp_path: Path) -
 
 def test_only_folders_are_recognised(make_images: MakeImages) -> None:
     root = make_images()
-    assert ImageFolderSource.recognises(root)
-    assert not ImageFolderSource.recognises(root / "cat" / "000.png")
+    assert ImageFolderSource.recognises(Location(root), SourceOptions())
+    assert not ImageFolderSource.recognises(Location(root / "cat" / "000.png"), SourceOptions())
 
 
 def split_folders(make_images: MakeImages, *splits: str) -> Path:
@@ -248,7 +249,7 @@ def test_files_that_agree_in_size_and_at_both_ends_share_a_group(make_images: Ma
     groups = {entry.key: entry.group for entry in found(root)[0]}
     assert groups["cat/a.bmp"] == groups["cat/c.bmp"] == groups["dog/e.bmp"]
     assert len(set(groups.values())) == len(groups) - 2
-    source = ImageFolderSource(root)
+    source = ImageFolderSource(Location(root))
     digests = {entry.key: source.digest(entry) for entry in found(root)[0]}
     assert digests["cat/a.bmp"] == digests["dog/e.bmp"] == digest_file(root / "cat" / "a.bmp")
     assert digests["cat/c.bmp"] != digests["cat/a.bmp"]
@@ -267,7 +268,7 @@ def test_names_that_are_not_utf8(make_images: MakeImages) -> None:
         shutil.copy(root / "cat" / "000.png", os.fsencode(root / "cat") + b"/ni\xf1a.png")
     except OSError:
         pytest.skip("the file system takes UTF-8 only")
-    source = ImageFolderSource(root)
+    source = ImageFolderSource(Location(root))
     entry = entry_of(root, "cat/ni\\xf1a.png")
     assert source.read(replace(entry, ref=json.loads(json.dumps(entry.ref)))).image
     json.dumps([entry.key for entry in found(root)[0]]).encode()
@@ -281,7 +282,7 @@ def test_large_photographs_are_taken_without_a_warning(make_images: MakeImages) 
     root = make_images(count=1)
     Image.new("1", (10_000, 9_000)).save(root / "cat" / "large.png")
     Image.new("1", (20_000, 9_000)).save(root / "cat" / "larger.png")
-    source = ImageFolderSource(root)
+    source = ImageFolderSource(Location(root))
     entries = {entry.key: entry for entry in found(root)[0]}
     image = source.read(entries["cat/large.png"]).image
     assert image is not None
@@ -294,7 +295,7 @@ def test_an_animated_webp(make_images: MakeImages) -> None:
     root = make_images(count=1)
     frames = [Image.effect_noise((7, 5), sigma) for sigma in (50, 90)]
     frames[0].save(root / "cat" / "film.webp", save_all=True, append_images=frames[1:])
-    source = ImageFolderSource(root)
+    source = ImageFolderSource(Location(root))
     entry = entry_of(root, "cat/film.webp")
     with pytest.raises(UnusableError, match="animated WebP"):
         source.read(entry)

@@ -21,7 +21,8 @@ def convert(
         str,
         typer.Argument(
             help="A folder with one folder of images per label, also below train, validation and "
-            "test; a CSV file of rows, or of image files (split,image_uri,label)."
+            "test; a table (CSV, Parquet or JSON lines) of rows, or of image files "
+            "(split,image_uri,label). A path, a pattern, or a URI (s3://, gs://, https://)."
         ),
     ],
     destination: Annotated[
@@ -31,7 +32,7 @@ def convert(
     kind: Annotated[
         Literal["auto", "images", "table"], typer.Option(help="Type of the source.")
     ] = "auto",
-    label: Annotated[str | None, typer.Option(help="Label column of a CSV file.")] = None,
+    label: Annotated[str | None, typer.Option(help="Label column of a table.")] = None,
     splits: Annotated[
         str | None,
         typer.Option(
@@ -61,7 +62,7 @@ def convert(
     columns: Annotated[
         list[str] | None,
         typer.Option(
-            help="Override inferred types of CSV columns: numeric (float, "
+            help="Override inferred types of columns: numeric (float, "
             "int), categorical (string), split or drop; separated by commas, or repeated.",
             metavar="NAME=TYPE,...",
         ),
@@ -74,9 +75,21 @@ def convert(
         Literal["auto", "labels", "splits"],
         typer.Option(help="Meaning of the top-level folders of images."),
     ] = "auto",
+    delimiter: Annotated[
+        str | None,
+        typer.Option(help="What separates the values of a CSV file. [default: detected]"),
+    ] = None,
+    encoding: Annotated[
+        str | None,
+        typer.Option(help="Encoding of a CSV or JSON lines file. [default: detected]"),
+    ] = None,
+    column_names: Annotated[
+        str | None,
+        typer.Option(help="Column names of a CSV file without a header.", metavar="NAME,..."),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Convert a folder of images or a CSV file to a dataset.
+    """Convert a folder of images or a table to a dataset.
 
     The dataset is a folder of sharded TFRecords with a manifest. The write is atomic, and the
     same source and seed give identical bytes. Killed or stopped, the same command continues.
@@ -110,6 +123,9 @@ def convert(
             columns=parse_columns(columns or []),
             task=task,
             folders=folders,
+            delimiter=delimiter,
+            encoding=encoding,
+            column_names=parse_names(column_names or ""),
             workspace=settings.workspace,
             progress=progress,
         )
@@ -135,6 +151,11 @@ def parse_splits(text: str) -> tuple[float, ...]:
         raise SpecError(
             f"--splits must be three numbers such as 0.8,0.1,0.1, got {text!r}"
         ) from None
+
+
+def parse_names(text: str) -> list[str]:
+    """Parse comma-separated names."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def parse_columns(words: list[str]) -> dict[str, str]:

@@ -21,6 +21,8 @@ from timonel.processes.cores import usable_cores
 
 _CHUNK_RECORDS = 32
 _CHUNK_BYTES = 1 << 20
+_REQUESTS = 16
+"""Threads for a remote source, which mostly wait for answers."""
 
 
 class LocalRunner(Runner):
@@ -44,7 +46,7 @@ def _read_ahead(source: Source, entries: Iterable[Entry]) -> Generator[ReadRecor
     if not source.parallel:
         yield from (read_one(source, entry) for entry in entries)
         return
-    threads = math.ceil(usable_cores())
+    threads = max(math.ceil(usable_cores()), _REQUESTS if source.is_remote else 1)
     pending: deque[Future[list[ReadRecord]]] = deque()
     with ThreadPoolExecutor(threads, thread_name_prefix="convert") as pool:
         try:

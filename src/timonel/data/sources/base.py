@@ -11,7 +11,6 @@ import abc
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,6 +19,7 @@ from timonel.data.examples import Feature
 from timonel.data.schema import ColumnRole, ColumnType, Schema, Split, Task
 from timonel.data.statistics import ImageFacts, Statistics
 from timonel.errors import DataError, InputError, NotFoundError, SpecError
+from timonel.storage.location import Location
 
 
 class UnusableError(DataError):
@@ -51,6 +51,11 @@ class SourceOptions(BaseModel):
     task: Task | None = Field(default=None, description="Task that overrides the inferred one.")
     folders: Literal["auto", "labels", "splits"] = Field(
         default="auto", description="What the top-level folders name."
+    )
+    delimiter: str | None = Field(default=None, description="Separator of values in a CSV file.")
+    encoding: str | None = Field(default=None, description="Encoding of a text file.")
+    column_names: tuple[str, ...] = Field(
+        default=(), description="Column names of a CSV file without a header."
     )
 
 
@@ -163,19 +168,21 @@ class Source(abc.ABC):
     parallel: ClassVar[bool] = True
     """Whether reading in several threads is faster."""
 
-    portable: ClassVar[bool] = False
-    """Whether another process can read records without a scan, given location and options."""
-
     precedence: ClassVar[int] = 0
     """Priority among sources that recognise the same location; the highest wins."""
 
-    location: Path
+    location: Location
     options: SourceOptions = field(default_factory=SourceOptions)
 
     @classmethod
     @abc.abstractmethod
-    def recognises(cls, location: Path) -> bool:
+    def recognises(cls, location: Location, options: SourceOptions) -> bool:
         """Tell quickly whether ``location`` looks like a source of this class."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether records are read over the network, so that more threads are faster."""
+        return not self.location.is_local
 
     @abc.abstractmethod
     def scan(self) -> Scan:
@@ -184,6 +191,11 @@ class Source(abc.ABC):
         Raises:
             DataError: The location contains no usable records; also while the entries are consumed.
         """
+
+    def reopen(self) -> None:
+        """Prepare ``read`` in another process than that of the scan; by default scan again."""
+        for _ in self.scan().entries:
+            pass
 
     @abc.abstractmethod
     def read(self, entry: Entry) -> Raw:
@@ -221,11 +233,12 @@ def installed_sources() -> dict[str, type[Source]]:
     return {point.name: point.load() for point in found}
 
 
-def choose_source(location: Path, kind: str = "auto") -> type[Source]:
+def choose_source(location: Location, options: SourceOptions, kind: str = "auto") -> type[Source]:
     """Return the source class for ``location``.
 
     Args:
-        location: The folder or file.
+        location: The folder, file or pattern.
+        options: Options of the source.
         kind: ``images``, ``table``, a plug-in's name, or ``auto`` for the one with the highest
             precedence that recognises the location.
 
@@ -236,8 +249,10 @@ def choose_source(location: Path, kind: str = "auto") -> type[Source]:
     """
     if not location.exists():
         raise NotFoundError(
-            f"no folder or file at {location}",
-            hint="check the path",
+            f"no files match {location}"
+            if location.is_pattern
+            else f"no folder or file at {location}",
+            hint="check the path" if location.is_local else "check the URI",
         )
     sources = installed_sources()
     if kind != "auto":
@@ -248,11 +263,12 @@ def choose_source(location: Path, kind: str = "auto") -> type[Source]:
                 f"expected one of the source kinds auto, {', '.join(known)}, got {kind!r}"
             )
     for source in sorted(sources.values(), key=lambda each: -each.precedence):
-        if source.recognises(location):
+        if source.recognises(location, options):
             return source
     what = "folder" if location.is_dir() else "file"
     source_kind = "" if kind == "auto" else f" of kind {kind}"
     raise InputError(
         f"no installed source{source_kind} reads the {what} {location}",
-        hint="use a folder with one folder of images per label, or a .csv file",
+        hint="use a folder with one folder of images per label, or a table: .csv, .tsv, .parquet "
+        "or .jsonl",
     )

@@ -34,11 +34,16 @@ NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 FLOAT32_MAX = 3.4028235e38
 """Larger numbers count as infinite, and so as missing."""
 
+EXACT_INTEGERS = 1 << 53
+"""Limit of whole numbers that 64-bit floats represent exactly."""
+
 FEW_ROWS = 20
 """With fewer values than this, a lack of repetition proves nothing."""
 
 MAX_VOCABULARY = 1000
 """Vocabulary limit, to keep one-hot vectors short; rarer words are unknown."""
+
+ROUNDED = f"whole numbers beyond {EXACT_INTEGERS:,} are rounded"
 
 _INFINITE = r"(?i)^[+-]?inf(inity)?$"
 _CODE = r"^0\d+$"
@@ -80,17 +85,22 @@ class Inference:
 
 @dataclass(frozen=True)
 class Kinds:
-    """Masks of a column's missing, numeric and infinite values."""
+    """A column's values with masks of the missing, numeric and infinite ones.
 
-    texts: Any
+    The values are trimmed texts, or numbers of a typed column.
+    """
+
+    values: Any
     missing: Any
     number: Any
     infinite: Any
 
     @classmethod
-    def of(cls, texts: Any) -> Kinds:
-        """Classify each value."""
-        trimmed = trim(texts)
+    def of(cls, values: Any) -> Kinds:
+        """Classify each value of a column from `arrow.usable`."""
+        if not pa.types.is_string(values.type):
+            return cls._of_numbers(values)
+        trimmed = trim(values)
         lower = pc.utf8_lower(trimmed)
         number = pc.match_substring_regex(trimmed, NUMBER)
         size = pc.abs(pc.cast(pc.if_else(number, trimmed, None), pa.float64()))
@@ -101,6 +111,18 @@ class Kinds:
             pc.and_not(number, too_large),
             pc.or_(too_large, pc.match_substring_regex(trimmed, _INFINITE)),
         )
+
+    @classmethod
+    def _of_numbers(cls, values: Any) -> Kinds:
+        numbers = pc.cast(values, pa.float64(), safe=False)
+        missing = pc.fill_null(pc.is_nan(numbers), fill_value=True)
+        infinite = pc.fill_null(pc.greater(pc.abs(numbers), FLOAT32_MAX), fill_value=False)
+        return cls(values, missing, pc.invert(pc.or_(missing, infinite)), infinite)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the values are texts."""
+        return bool(pa.types.is_string(self.values.type))
 
     @property
     def bad(self) -> Any:
@@ -116,12 +138,17 @@ class NumberColumn:
 
     @classmethod
     def of(cls, kinds: Kinds) -> Self:
-        """Convert texts to numbers; values that are not finite numbers are missing."""
-        numbers = pc.cast(pc.if_else(kinds.number, kinds.texts, None), pa.float64())
+        """Convert values to floats; those that are not finite numbers are missing."""
+        numbers = pc.cast(pc.if_else(kinds.number, kinds.values, None), pa.float64(), safe=False)
         return cls(numbers.to_numpy(zero_copy_only=False).astype(np.float64))
 
     def __getitem__(self, row: int) -> float:
         return float(self.values[row])
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether whole numbers are too large for an exact float."""
+        return bool(np.any(np.abs(self.values) > EXACT_INTEGERS))
 
 
 @dataclass(frozen=True)
@@ -165,23 +192,33 @@ def categorical_column(name: str, words: WordStatistics) -> CategoricalColumn:
 Values = NumberColumn | Words
 
 
-def infer(kinds: Kinds, name: str = "") -> Inference:
+def infer(kinds: Kinds, name: str = "", *, is_typed: bool = False) -> Inference:
     """Return how to use a column.
 
     Args:
         kinds: The column's classified values.
         name: The column's name: a column ``split`` with split names assigns the splits.
+        is_typed: The file's format has types, so that texts are not numbers.
     """
-    known = len(kinds.texts) - count(kinds.missing)
+    known = len(kinds.values) - count(kinds.missing)
     numbers, infinite, bad = count(kinds.number), count(kinds.infinite), count(kinds.bad)
     if not numbers + bad:
         return Inference("drop", "no finite values" if infinite else "no values", True)
-    if name.strip().lower() == "split" and not unassigned(kinds.texts):
+    if name.strip().lower() == "split" and not unassigned(kinds.values):
         return Inference("split", "the split of each row")
-    codes = count(pc.match_substring_regex(kinds.texts, _CODE))
-    if bad * 10 <= known and not codes and numbers:
+    if not kinds.is_text:
         return as_numeric(kinds)
+    codes = count(pc.match_substring_regex(kinds.values, _CODE))
+    if bad * 10 <= known and not codes and numbers:
+        return _numbers_as_text(kinds, known) if is_typed else as_numeric(kinds)
     return _words(kinds, known, numbers, codes)
+
+
+def _numbers_as_text(kinds: Kinds, known: int) -> Inference:
+    """Return the inference of a column of the type text that contains numbers."""
+    found = _words(kinds, known, 0, 0)
+    note = "; ".join(filter(None, ["numbers of the type text", found.note]))
+    return Inference(found.role, f"{note}; NAME=numeric reads them as numbers", True)
 
 
 def is_row_id(kinds: Kinds, name: str) -> bool:
@@ -191,9 +228,9 @@ def is_row_id(kinds: Kinds, name: str) -> bool:
     needs at least `FEW_ROWS` values.
     """
     least = FEW_ROWS if name.strip() else 1
-    if len(kinds.texts) < least or count(kinds.number) < len(kinds.texts):
+    if len(kinds.values) < least or count(kinds.number) < len(kinds.values):
         return False
-    values = pc.cast(kinds.texts, pa.float64()).to_numpy()
+    values = pc.cast(kinds.values, pa.float64()).to_numpy()
     if not np.all(values == np.floor(values)):
         return False
     if np.all(np.diff(values) == 1):
@@ -202,14 +239,14 @@ def is_row_id(kinds: Kinds, name: str) -> bool:
 
 
 def _words(kinds: Kinds, known: int, numbers: int, codes: int) -> Inference:
-    if count(pc.match_substring_regex(kinds.texts, _DATE)) * 10 >= known * 9:
+    if count(pc.match_substring_regex(kinds.values, _DATE)) * 10 >= known * 9:
         return Inference("drop", "dates", True)
-    different = len(pc.unique(pc.filter(kinds.texts, pc.invert(kinds.missing))))
+    different = len(pc.unique(pc.filter(kinds.values, pc.invert(kinds.missing))))
     is_unrepeated = known >= FEW_ROWS and different * 2 > known
     first = _first(kinds.bad)
     cure = _cure(kinds)
     if not codes and first is not None and (cure or numbers * 2 >= known):
-        value = shorten(kinds.texts[first].as_py())
+        value = shorten(kinds.values[first].as_py())
         note = f"{count(kinds.bad):,} of {known:,} values are not numbers, such as {value}"
         role: ColumnType = "drop" if is_unrepeated else "categorical"
         return Inference(role, note, True, count(kinds.bad), first, cure)
@@ -223,8 +260,10 @@ def as_numeric(kinds: Kinds) -> Inference:
     bad, infinite = count(kinds.bad), count(kinds.infinite)
     first = _first(kinds.bad)
     notes = [f"{infinite:,} infinite or too large, counted as missing"] if infinite else []
+    if NumberColumn.of(kinds).is_rounded:
+        notes.append(ROUNDED)
     if first is not None:
-        value = shorten(kinds.texts[first].as_py())
+        value = shorten(kinds.values[first].as_py())
         notes.append(f"{bad:,} not a number, counted as missing, such as {value}")
     return Inference("numeric", "; ".join(notes), bool(notes), bad, first, _cure(kinds))
 
@@ -269,7 +308,9 @@ def shorten(value: str) -> str:
 
 def _cure(kinds: Kinds) -> str:
     """Return a remedy if nine tenths of the bad values are formatted numbers, else ''."""
-    almost = count(pc.and_(kinds.bad, pc.match_substring_regex(kinds.texts, _ALMOST)))
+    if not kinds.is_text:
+        return ""
+    almost = count(pc.and_(kinds.bad, pc.match_substring_regex(kinds.values, _ALMOST)))
     if not almost or almost * 10 < count(kinds.bad) * 9:
         return ""
     return PLAIN_NUMBERS
@@ -281,6 +322,6 @@ def _first(mask: Any) -> int | None:
 
 
 def _unrepeated(kinds: Kinds, known: int, different: int) -> str:
-    spaces = pc.sum(pc.count_substring_regex(kinds.texts, r"\s+")).as_py() or 0
+    spaces = pc.sum(pc.count_substring_regex(kinds.values, r"\s+")).as_py() or 0
     what = "free text" if spaces / known >= _TEXT_WORDS - 1 else "identifiers or free text"
     return f"{what}: {different:,} different in {known:,} values"

@@ -34,6 +34,7 @@ _MAGIC: tuple[tuple[bytes, ImageFormat], ...] = (
     (b"GIF89a", "gif"),
     (b"BM", "bmp"),
 )
+SUPPORTED = "a JPEG, PNG, GIF, BMP or WebP image"
 _READERS: dict[ImageFormat, Callable[..., ImageFile]] = {
     "jpeg": JpegImageFile,
     "png": PngImageFile,
@@ -78,7 +79,7 @@ def verify_image(key: str, content: bytes) -> ImageFacts:
     """
     format_ = image_format(content)
     if format_ is None:
-        raise UnusableError(key, "the file changed during the conversion")
+        raise UnusableError(key, f"not {SUPPORTED}")
     try:
         # Image.open() would warn about large photographs; only TensorFlow's own limit matters.
         with _READERS[format_](io.BytesIO(content)) as image:

@@ -1,85 +1,100 @@
-"""CSV files that list images, as in TFRecorder and AutoML: ``split,image_uri,label``.
+"""Tables that list images, as in TFRecorder and AutoML: ``split,image_uri,label``.
 
-Columns may be in any order, under a header. Paths are relative to the CSV file or to the current
-directory. Rows without a split, or with ``UNASSIGNED``, are divided by fractions; ``DISCARD``
-leaves a row out.
+Columns may be in any order, and a CSV file may have no header. Paths are relative to the table or
+to the current directory. Rows without a split, or with ``UNASSIGNED``, are divided by fractions;
+``DISCARD`` leaves a row out.
 """
 
 from __future__ import annotations
 
+import itertools
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
-from timonel.data.schema import ColumnRole, Split, split_named
-from timonel.data.sources.base import Description, Entry, RawFiles, Scan, UnusableError
+from timonel.data.schema import IMAGE_ENDINGS, ColumnRole, Split, split_named
+from timonel.data.sources.arrow import as_texts
+from timonel.data.sources.base import (
+    Description,
+    Entry,
+    RawFiles,
+    Scan,
+    SourceOptions,
+    UnusableError,
+)
 from timonel.data.sources.columns import shorten, unassigned
-from timonel.data.sources.csvfile import CsvFile, peek, read_csv
-from timonel.data.sources.images import IMAGE_ENDINGS, ImageFolderSource
+from timonel.data.sources.images import (
+    INCOMPARABLE,
+    ImageFolderSource,
+    RemoteImage,
+    image_entry,
+)
+from timonel.data.sources.tablefile import MemoryTable, TableFile
+from timonel.data.sources.tables import is_table, peek, read_table
 from timonel.data.statistics import Statistics
-from timonel.errors import DataError, InputError, SpecError
-from timonel.storage import local_path
-from timonel.storage.digests import digest_file, digest_lines
+from timonel.errors import DataError, NotFoundError, SpecError
+from timonel.storage.digests import digest_lines
+from timonel.storage.location import Location
 
-_SAMPLE = 20
 _IMAGE_COLUMN = "image_uri"
+_REQUESTS = 16
+"""Requests at a time for sizes and checksums of remote images."""
+_BATCH = 1000
 
 
 class ImageListSource(ImageFolderSource):
-    """Images listed in a CSV file, with their labels and splits."""
+    """Images listed in a table, with their labels and splits."""
 
     plugin: ClassVar[str] = "image-list"
     kind: ClassVar[str] = "images"
-    precedence: ClassVar[int] = 1
+    precedence: ClassVar[int] = 2
+    _has_remote = False
 
     @classmethod
-    def recognises(cls, location: Path) -> bool:
-        """Tell whether ``location`` is a CSV file with an image column.
+    def recognises(cls, location: Location, options: SourceOptions) -> bool:
+        """Tell whether ``location`` is a table with an image column.
 
-        The column is named ``image_uri``, or the file has at most three columns.
+        The column is named ``image_uri``, or the table has at most three columns.
         """
-        if not location.is_file() or location.suffix.lower() not in {".csv", ".tsv"}:
+        if location.is_dir() or not is_table(location):
             return False
-        names, rows = peek(location, _SAMPLE)
-        if any(name.lower().endswith(IMAGE_ENDINGS) for name in names):
-            raise DataError(
-                f"the first line of {location} is not a header: {','.join(names)}",
-                hint="add a first line such as split,image_uri,label",
-            )
-        column = _image_column(names, rows)
-        return column is not None and (column.lower() == _IMAGE_COLUMN or len(names) <= 3)
+        columns = peek(location, options)
+        column = _image_column(columns)
+        return column is not None and (column.lower() == _IMAGE_COLUMN or len(columns) <= 3)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether images are read over the network."""
+        return self._has_remote
 
     def scan(self) -> Scan:
         """Find the listed images."""
-        file = read_csv(self.location)
-        names, rows = peek(self.location, _SAMPLE)
-        image = _image_column(names, rows)
+        self._file = file = read_table(self.location, self.options)
+        image = _image_column(peek(self.location, self.options))
         if image is None:
             raise DataError(f"{self.location} has no column {_IMAGE_COLUMN!r} of image files")
         roles = self._roles(file.table.column_names, image, file)
-        column = {role.role: file.table[role.name].to_pylist() for role in roles}
-        splits = column.get("split", [""] * file.table.num_rows)
+        column: dict[str, Sequence[str]] = {
+            role.role: as_texts(file.table[role.name]).to_pylist()
+            for role in roles
+            if role.role != "drop"
+        }
+        column.setdefault("split", [""] * file.table.num_rows)
         entries: list[Entry] = []
         ignored: list[str] = []
         rejected = list(file.rejected)
-        seen: set[str] = set()
-        for row, (uri, label, split) in enumerate(
-            zip(column["image"], column["label"], splits, strict=True)
-        ):
-            key = uri if uri not in seen else f"{uri} ({self.location.name}#{row + 1})"
-            seen.add(key)
-            if split.strip().lower() == "discard":
-                ignored.append(f"{key} (split DISCARD)")
-                continue
-            try:
-                found = self._listed(key, uri, label.strip())
-            except UnusableError as error:
-                rejected.append((error.key, error.reason))
+        for found in self._read_rows(column):
+            if isinstance(found, str):
+                ignored.append(found)
+            elif isinstance(found, UnusableError):
+                rejected.append((found.key, found.reason))
             else:
-                entries.append(replace(found, split=split_named(split)))
+                entries.append(found)
         self._check({str(entry.label) for entry in entries}, ignored)
+        self._has_remote = any("://" in entry.ref for entry in entries)
+        comparable = all(entry.group is not None for entry in entries)
         return Scan(
             entries=entries,
             task="classification",
@@ -87,32 +102,74 @@ class ImageListSource(ImageFolderSource):
             rejected=rejected,
             columns=roles,
             notes=file.notes,
-            warnings=file.warnings,
+            warnings=file.warnings if comparable else [*file.warnings, INCOMPARABLE],
         )
 
     def describe(self, statistics: Mapping[Split, Statistics], files: RawFiles) -> Description:
         """Summarise the images; the digest also covers the list."""
         found = super().describe(statistics, files)
-        digest = digest_lines([digest_file(self.location), found.digest])
-        return replace(found, digest=digest, files=found.files + 1)
+        digest = digest_lines([self._file.digest, found.digest])
+        return replace(found, digest=digest, files=found.files + self._file.files)
 
-    def _listed(self, key: str, uri: str, label: str) -> Entry:
-        if not label:
-            raise UnusableError(key, f"no label in {self.location.name}")
+    def _read_rows(
+        self, column: Mapping[str, Sequence[str]]
+    ) -> Iterator[Entry | UnusableError | str]:
+        """Yield the entry of each row, what is wrong with it, or the key of a row to leave out."""
+        seen: set[str] = set()
+
+        def keyed() -> Iterator[tuple[str, str, str, str]]:
+            rows = zip(column["image"], column["label"], column["split"], strict=True)
+            for row, (uri, label, split) in enumerate(rows):
+                key = uri if uri not in seen else f"{uri} ({self._file.key(row)})"
+                seen.add(key)
+                yield key, uri, label, split
+
+        rows = keyed()
+        with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="list") as pool:
+            while batch := list(itertools.islice(rows, _BATCH)):
+                yield from pool.map(self._read_row, batch)
+
+    def _read_row(self, row: tuple[str, str, str, str]) -> Entry | UnusableError | str:
+        key, uri, label, split = row
+        if split.lower() == "discard":
+            return f"{key} (split DISCARD)"
         try:
-            path = local_path(uri) if "://" in uri else Path(uri.strip())
-        except InputError as error:
-            raise DataError(f"{key}: {error.message}", hint=error.hint) from error
-        beside = self.location.parent / path
-        path = beside if beside.exists() else path
+            return self._listed(key, uri, label, split_named(split))
+        except UnusableError as error:
+            return error
+
+    def _listed(self, key: str, uri: str, label: str, split: Split | None) -> Entry:
+        if not uri:
+            raise UnusableError(key or self._file.name, "no image")
+        if not label:
+            raise UnusableError(key, f"no label in {self._file.name}")
+        place = self._place(key, uri)
+        if not place.is_local:
+            try:
+                return RemoteImage(place.uri, place.blob()).entry(key, label, split)
+            except NotFoundError as error:
+                raise UnusableError(key, "not found") from error
+        path = place.path
         if path.exists() and not stat.S_ISREG(path.stat().st_mode):
             raise UnusableError(key, "not a regular file")
-        entry = self._entry(path, key, label, None)
+        entry = image_entry(path, key, label, split)
         if entry is None:
             raise UnusableError(key, "not an image")
         return entry
 
-    def _roles(self, names: Sequence[str], image: str, file: CsvFile) -> list[ColumnRole]:
+    def _place(self, key: str, uri: str) -> Location:
+        """Return an image's location: relative to the table, or else to the current directory."""
+        try:
+            if "://" in uri or isinstance(self.location, MemoryTable):
+                return Location(uri)
+            beside = self.location.parent / uri
+            if not beside.is_local or beside.path.exists():
+                return beside
+            return Location(uri)
+        except SpecError as error:
+            raise UnusableError(key, error.message) from error
+
+    def _roles(self, names: Sequence[str], image: str, file: TableFile) -> list[ColumnRole]:
         label = self.options.label or next((n for n in names if n.lower() == "label"), None)
         split = next((n for n in names if n.lower() == "split"), None)
         rest = [name for name in names if name not in {image, split}]
@@ -132,7 +189,7 @@ class ImageListSource(ImageFolderSource):
         split = next((name for name, kind in given.items() if kind == "split"), split)
         if split is not None and given.get(split) == "drop":
             split = None
-        if split is not None and (wrong := unassigned(file.table[split])):
+        if split is not None and (wrong := unassigned(as_texts(file.table[split]))):
             raise DataError(
                 f"expected train, validation or test in column {split!r} of {self.location}, "
                 f"got {shorten(wrong[0])}",
@@ -151,15 +208,12 @@ def _note(name: str, roles: Mapping[Any, str]) -> str:
     return "" if name in roles else "not the image, its label or its split"
 
 
-def _image_column(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str | None:
+def _image_column(columns: Mapping[str, Sequence[str]]) -> str | None:
     """Return the column ``image_uri``, or the first with only image names."""
     found = [
         name
-        for index, name in enumerate(names)
-        if rows
-        and all(
-            len(row) > index and row[index].strip().lower().endswith(IMAGE_ENDINGS) for row in rows
-        )
+        for name, values in columns.items()
+        if values and all(value.strip().lower().endswith(IMAGE_ENDINGS) for value in values)
     ]
-    named = [name for name in names if name.strip().lower() == _IMAGE_COLUMN]
+    named = [name for name in columns if name.strip().lower() == _IMAGE_COLUMN]
     return next(iter([*named, *found]), None)

@@ -9,10 +9,11 @@ import hashlib
 import os
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from timonel.data.schema import IMAGE_FEATURE, ImageSchema, Split, split_named
+from timonel.data.schema import IMAGE_ENDINGS, IMAGE_FEATURE, ImageSchema, Split, split_named
 from timonel.data.sources.base import (
     Description,
     Entry,
@@ -20,19 +21,21 @@ from timonel.data.sources.base import (
     RawFiles,
     Scan,
     Source,
+    SourceOptions,
     UnusableError,
 )
-from timonel.data.sources.imagefile import image_format, verify_image
+from timonel.data.sources.imagefile import SUPPORTED, image_format, verify_image
 from timonel.data.sources.transient import NEVER_READABLE, retried, unreadable
 from timonel.data.statistics import Statistics, merged, spread_of
-from timonel.errors import DataError
+from timonel.errors import DataError, NotFoundError
+from timonel.storage.blobs import Blob
 from timonel.storage.digests import digest_file
+from timonel.storage.location import Location, revision_number
+from timonel.storage.object_store import ObjectStore
 
-IMAGE_ENDINGS = (
-    *(".jpg", ".jpeg", ".jpe", ".png", ".gif", ".bmp", ".webp"),
-    *(".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".svg", ".ico"),
-)
+INCOMPARABLE = "the server sends no checksums, so identical images are not found"
 _END_BYTES = 4096
+_USUAL_BYTES = 1 << 17
 _IGNORED_NAMES = frozenset({"thumbs.db", "desktop.ini"})
 
 
@@ -44,29 +47,37 @@ class ImageFolderSource(Source):
 
     plugin: ClassVar[str] = "images"
     kind: ClassVar[str] = "images"
-    portable: ClassVar[bool] = True
 
     @classmethod
-    def recognises(cls, location: Path) -> bool:
+    def recognises(cls, location: Location, options: SourceOptions) -> bool:  # noqa: ARG003 - by name
         """Tell whether ``location`` is a folder."""
         return location.is_dir()
+
+    def reopen(self) -> None:
+        """Do nothing: references of records are all that ``read`` needs."""
 
     def scan(self) -> Scan:
         """Find the images of all label folders."""
         ignored: list[str] = []
         rejected: list[tuple[str, str]] = []
-        return Scan(self._find(ignored, rejected), "classification", ignored, rejected)
+        warnings: list[str] = []
+        entries = self._find(ignored, rejected, warnings)
+        return Scan(entries, "classification", ignored, rejected, warnings=warnings)
 
     def read(self, entry: Entry) -> Raw:
         """Read an image and decode it once to verify it."""
         try:
-            content = Path(entry.ref).read_bytes()
+            content = Location(entry.ref).read()
         except NEVER_READABLE as error:
             raise UnusableError(entry.key, f"cannot read it: {error.strerror}") from error
+        except NotFoundError as error:
+            raise UnusableError(entry.key, "not found") from error
         return Raw({IMAGE_FEATURE: content}, verify_image(entry.key, content))
 
     def digest(self, entry: Entry) -> str | None:
         """Return the digest of an image file."""
+        if "://" in entry.ref:
+            return entry.group  # the checksum of the store
         try:
             return digest_file(Path(entry.ref))
         except OSError:
@@ -86,14 +97,16 @@ class ImageFolderSource(Source):
         )
         return Description(schema, files.digest, files.count, files.bytes)
 
-    def _find(self, ignored: list[str], rejected: list[tuple[str, str]]) -> Iterator[Entry]:
+    def _find(
+        self, ignored: list[str], rejected: list[tuple[str, str]], warnings: list[str]
+    ) -> Iterator[Entry]:
         labels: set[str] = set()
+        comparable = True
         for split, label, folder in self._label_folders(ignored):
             is_empty = True
-            for path in _files(folder):
-                key = self._key(path)
+            for key, found in self._files(folder):
                 try:
-                    entry = self._entry(path, key, label, split)
+                    entry = image_entry(found, key, label, split)
                 except UnusableError as error:
                     rejected.append((error.key, error.reason))
                     is_empty = False
@@ -103,13 +116,27 @@ class ImageFolderSource(Source):
                     continue
                 is_empty = False
                 labels.add(label)
+                comparable = comparable and entry.group is not None
                 yield entry
             if is_empty:
                 ignored.append(f"{self._key(folder)}/ (no images)")
         self._check(labels, ignored)
         ignored.sort()
+        if not comparable:
+            warnings.append(INCOMPARABLE)
 
-    def _label_folders(self, ignored: list[str]) -> Iterator[tuple[Split | None, str, Path]]:
+    def _files(self, folder: Location) -> Iterator[tuple[str, Path | RemoteImage]]:
+        """Yield key and file of each file below a folder."""
+        if folder.is_local:
+            for path in _paths(folder.path):
+                yield self._key(path), path
+            return
+        for name, blob in ObjectStore(folder.uri).find().items():
+            if not any(map(_is_hidden, name.split("/"))):
+                place = folder / name
+                yield self._key(place), RemoteImage(place.uri, blob)
+
+    def _label_folders(self, ignored: list[str]) -> Iterator[tuple[Split | None, str, Location]]:
         folders = self._folders(self.location, ignored)
         if not self._are_splits(folders):
             yield from ((None, _label(folder), folder) for folder in folders)
@@ -133,42 +160,20 @@ class ImageFolderSource(Source):
             ignored.extend(loose)
             yield from ((split, _label(label), label) for label in labels)
 
-    def _are_splits(self, folders: Sequence[Path]) -> bool:
+    def _are_splits(self, folders: Sequence[Location]) -> bool:
         """Tell whether the top-level folders are splits, including ``train``."""
         if self.options.folders != "auto":
             return self.options.folders == "splits"
         splits = {split_named(folder.name) for folder in folders} - {None}
         return len(splits) > 1 and "train" in splits
 
-    def _folders(self, parent: Path, ignored: list[str]) -> list[Path]:
-        found = []
-        for path in sorted(parent.iterdir()):
-            if _is_hidden(path.name):
-                continue
-            if path.is_dir():
-                found.append(path)
-            else:
-                ignored.append(self._key(path))
-        return found
+    def _folders(self, parent: Location, ignored: list[str]) -> list[Location]:
+        folders, files = parent.children
+        ignored.extend(self._key(parent / name) for name in files if not _is_hidden(name))
+        return [parent / name for name in folders if not _is_hidden(name)]
 
-    def _entry(self, path: Path, key: str, label: str, split: Split | None) -> Entry | None:
-        try:
-            if not stat.S_ISREG(path.stat().st_mode):
-                return None  # opening a FIFO would wait for a writer
-            state, start, group = retried(lambda: _fingerprint(path))
-        except NEVER_READABLE as error:
-            raise UnusableError(key, f"cannot read it: {error.strerror}") from error
-        except OSError as error:
-            raise unreadable(path, error) from error
-        if image_format(start) is not None:
-            return Entry(key, label, state.st_size, str(path), split, group, state.st_mtime_ns)
-        if path.suffix.lower() in IMAGE_ENDINGS:
-            reason = "not a JPEG, PNG, GIF, BMP or WebP image" if start else "an empty file"
-            raise UnusableError(key, reason)
-        return None
-
-    def _key(self, path: Path) -> str:
-        return _readable(path.relative_to(self.location).as_posix())
+    def _key(self, place: Path | Location) -> str:
+        return _readable(str(place).removeprefix(f"{self.location}/"))
 
     def _check(self, labels: Collection[str], ignored: Sequence[str]) -> None:
         if not labels:
@@ -188,7 +193,51 @@ class ImageFolderSource(Source):
             )
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def image_entry(
+    found: Path | RemoteImage, key: str, label: str, split: Split | None
+) -> Entry | None:
+    """Return the entry of a file; None if it is no image.
+
+    Raises:
+        UnusableError: It cannot be opened, or is an image of an unsupported format.
+        InputError: It cannot be read now.
+    """
+    if isinstance(found, RemoteImage):
+        if not found.uri.lower().endswith(IMAGE_ENDINGS):
+            return None
+        return found.entry(key, label, split)
+    try:
+        if not stat.S_ISREG(found.stat().st_mode):
+            return None  # opening a FIFO would wait for a writer
+        state, start, group = retried(lambda: _fingerprint(found))
+    except NEVER_READABLE as error:
+        raise UnusableError(key, f"cannot read it: {error.strerror}") from error
+    except OSError as error:
+        raise unreadable(found, error) from error
+    if image_format(start) is not None:
+        return Entry(key, label, state.st_size, str(found), split, group, state.st_mtime_ns)
+    if found.suffix.lower() in IMAGE_ENDINGS:
+        reason = f"not {SUPPORTED}" if start else "an empty file"
+        raise UnusableError(key, reason)
+    return None
+
+
+@dataclass(frozen=True)
+class RemoteImage:
+    """Image in a bucket or on a web server, known by its listing."""
+
+    uri: str
+    blob: Blob
+
+    def entry(self, key: str, label: str, split: Split | None) -> Entry:
+        """Return its entry. Equal checksums make a group, so no image is read twice."""
+        size = self.blob.size if self.blob.size > 0 else _USUAL_BYTES
+        checksum = self.blob.md5 or self.blob.crc32c
+        group = None if checksum is None else f"{checksum} {self.blob.size}"
+        return Entry(key, label, size, self.uri, split, group, revision_number(self.blob))
+
+
+def _paths(folder: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not _is_hidden(name))
         for name in sorted(names):
@@ -205,7 +254,7 @@ def _readable(name: str) -> str:
     return os.fsencode(name).decode(errors="backslashreplace")
 
 
-def _label(folder: Path) -> str:
+def _label(folder: Location) -> str:
     label = _readable(folder.name)
     if label != folder.name:
         raise DataError(f"the name of the label folder {label!r} is not UTF-8", hint="rename it")

@@ -137,16 +137,20 @@ def _rows_of_text(
 def _rows_of_csv(path: Path, signature: ClientSignature, notify: Notify) -> Iterator[Instance]:
     # Arrow takes 100 ms to import: import it only to read a CSV.
     from timonel.data.sources.columns import is_missing, parse_number  # noqa: PLC0415
-    from timonel.data.sources.csvfile import describe_separator, read_rows  # noqa: PLC0415
+    from timonel.data.sources.csvfile import CsvFile  # noqa: PLC0415
+    from timonel.storage.location import Location  # noqa: PLC0415
 
     if not path.exists():
         raise _missing(path)
-    if separator := describe_separator(path):
+    file = CsvFile(Location(path))
+    if separator := file.describe_separator():
         notify(f"{path}: {separator}")
+    for warning in file.text.warnings:
+        notify(warning)
     floats = [spec.name for spec in signature.inputs if spec.dtype in _FLOATS]
     missing: Counter[str] = Counter()
     first_bad: dict[str, str] = {}
-    for line, row in read_rows(path):
+    for line, row in file.rows():
         values: dict[str, Any] = dict(row)
         for name in values.keys() & set(floats):
             values[name] = parse_number(row[name])

@@ -11,23 +11,24 @@ from tests.data.sources.summaries import statistics_of
 from timonel.data.schema import CategoricalColumn, ColumnRole, NumericColumn, TableSchema
 from timonel.data.sources import Description, RawFiles, Scan, Source, SourceOptions
 from timonel.data.sources.columns import Kinds
-from timonel.data.sources.csv import CsvSource
+from timonel.data.sources.table import TableSource
 from timonel.errors import DataError, SpecError
 from timonel.storage import digest_file
+from timonel.storage.location import Location
 from timonel.testing.sources import SourceContract
 
 
 class TestContract(SourceContract):
     @pytest.fixture
     def source(self, make_csv: MakeCsv) -> Source:
-        return CsvSource(make_csv(), SourceOptions(label="good"))
+        return TableSource(Location(make_csv()), SourceOptions(label="good"))
 
 
 NO_FILES = RawFiles("sha256:", 0, 0)
 
 
-def scanned(path: Path, label: str = "y", **options: object) -> tuple[CsvSource, Scan]:
-    source = CsvSource(path, SourceOptions.model_validate({"label": label, **options}))
+def scanned(path: Path, label: str = "y", **options: object) -> tuple[TableSource, Scan]:
+    source = TableSource(Location(path), SourceOptions.model_validate({"label": label, **options}))
     return source, source.scan()
 
 
@@ -345,7 +346,7 @@ def test_a_column_without_values_is_left_out(make_csv: MakeCsv) -> None:
         ([",a,y", "1,2,x", "3,2,z"], r"column 1 of .* has no name: name it"),
         ([",a,y", "u,2,x", "v,2,z"], r"column 1 of .* has no name: name it"),
         (["", ""], r"is empty"),
-        (["a,y"], r"has a header but no rows"),
+        (["a,y"], r"has no rows"),
         (["y", "x", "z"], r"has no feature columns besides the label 'y'"),
         (["a,y", "1,x", "2,x"], r"column 'y' .* needs at least two labels, found only 'x'"),
         (["a,y", "1,x", "2,"], r"rows\.csv#2: no label in column 'y' in line 3"),
@@ -364,17 +365,25 @@ def test_what_is_wrong_is_said_with_its_place(
 
 def test_a_file_that_is_not_utf8(tmp_path: Path) -> None:
     path = tmp_path / "latin.csv"
-    path.write_bytes("a,y\n1,x\n2,niña\n".encode("latin-1"))
-    with pytest.raises(DataError, match=r"is not UTF-8: line 3 has the byte 0xf1: save"):
-        scanned(path)
-    path.write_bytes("año,y\n1,x\n".encode("latin-1"))
-    with pytest.raises(DataError, match="line 1 has the byte"):
+    path.write_bytes("a,y\nniño,x\nniña,z\n".encode("latin-1"))
+    _, scan = scanned(path, columns={"a": "categorical"})
+    (warning,) = scan.warnings
+    assert "was read as Windows-1252: 'niño,x' in line 2: give --encoding" in warning
+    source, scan = scanned(path, columns={"a": "categorical"}, encoding="latin-1")
+    assert not scan.warnings
+    assert [source.read(entry).features["column/a"] for entry in scan.entries] == ["niño", "niña"]
+    with pytest.raises(DataError, match="is not utf-8: line 2 has the byte 0xf1: give another"):
+        scanned(path, encoding="utf-8")
+    with pytest.raises(SpecError, match="unknown encoding 'latin-99'"):
+        scanned(path, encoding="latin-99")
+    path.write_bytes(b"a,y\n1,\x81x\n")
+    with pytest.raises(DataError, match="is not UTF-8: line 2 has the byte 0x81: name its enc"):
         scanned(path)
 
 
 def test_no_label_was_given(make_csv: MakeCsv) -> None:
     with pytest.raises(SpecError, match="name it with --label; the columns are a, y"):
-        CsvSource(make_csv("a,y", "1,x")).scan()
+        TableSource(Location(make_csv("a,y", "1,x"))).scan()
 
 
 def test_a_type_for_a_column_that_is_not_there(make_csv: MakeCsv) -> None:

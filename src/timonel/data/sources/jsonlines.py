@@ -1,0 +1,115 @@
+"""Read JSON lines: one JSON object per line, one column per name."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from collections.abc import Collection, Iterator
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.json as pajson
+
+from timonel.data.sources.columns import shorten
+from timonel.data.sources.tablefile import TableFile
+from timonel.data.sources.textfile import TextFile
+from timonel.errors import DataError
+
+_BLOCK_BYTES = 1 << 24
+_KINDS = {bool: "a boolean", int: "a number", float: "a number", str: "text"}
+
+
+def read_json_lines(text: TextFile) -> TableFile:
+    """Read a file of JSON lines.
+
+    Lines that are not JSON objects are rejected. A name that is missing in a line is a missing
+    value.
+
+    Raises:
+        DataError: A column has values of different types, or no line is an object.
+    """
+    bad: dict[int, str] = {}
+    try:
+        table = _parse(text.open())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        bad, content = _checked(text)
+        if not content:
+            raise DataError(f"{text.location} has no lines with JSON objects") from error
+        try:
+            table = _parse(io.BytesIO(content))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as again:
+            raise _conflict(text, again) from again
+
+    def places(rows: Collection[int]) -> dict[int, str]:
+        numbers = (number for number, _ in _lines(text) if number not in bad)
+        asked, last = set(rows), max(rows, default=-1)
+        found = enumerate(itertools.islice(numbers, last + 1))
+        return {row: f"line {number:,}" for row, number in found if row in asked}
+
+    name = text.location.name
+    return TableFile(
+        table=table,
+        name=name,
+        digest=text.location.digest(),
+        bytes=text.location.local.stat().st_size,
+        modified=text.location.modified(),
+        places=places,
+        rejected=[(f"{name} line {number}", reason) for number, reason in bad.items()],
+        notes=text.notes,
+        warnings=text.warnings,
+    )
+
+
+def _parse(file: BinaryIO) -> Any:
+    options = pajson.ReadOptions(block_size=_BLOCK_BYTES)
+    with file:
+        return pajson.read_json(file, read_options=options)
+
+
+def _lines(text: TextFile) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not blank, with their numbers."""
+    with text.open() as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield number, line
+
+
+def _checked(text: TextFile) -> tuple[dict[int, str], bytes]:
+    """Return the reasons of unusable lines by number, and the content of the others."""
+    bad: dict[int, str] = {}
+    good = []
+    for number, line in _lines(text):
+        try:
+            value = json.loads(line, parse_constant=_refuse)
+        except ValueError as error:
+            bad[number] = f"not valid JSON: {getattr(error, 'msg', error)}"
+            continue
+        if isinstance(value, dict):
+            good.append(line)
+        else:
+            bad[number] = "not a JSON object"
+    return bad, b"".join(good)
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is not a JSON value; write null")
+
+
+def _conflict(text: TextFile, error: Exception) -> DataError:
+    """Return the error for the first value whose type differs from those before."""
+    seen: dict[str, str] = {}
+    for number, line in _lines(text):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        for name, value in row.items() if isinstance(row, dict) else ():
+            kind = _KINDS.get(type(value), "a list or an object")
+            if value is not None and seen.setdefault(name, kind) != kind:
+                return DataError(
+                    f"expected {seen[name]} in column {name!r} of {text.location}, as in the lines "
+                    f"before, got {kind} in line {number}: {shorten(json.dumps(value))}",
+                    hint="correct it, or write null",
+                )
+    return DataError(f"cannot read {text.location}: {' '.join(str(error).split())}")

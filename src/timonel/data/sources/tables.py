@@ -1,0 +1,97 @@
+"""Choose the reader of a table by the ending of its name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from timonel.data.sources.arrow import as_texts, has_texts
+from timonel.data.sources.base import SourceOptions
+from timonel.data.sources.csvfile import CsvFile
+from timonel.data.sources.jsonlines import read_json_lines
+from timonel.data.sources.parquet import read_parquet
+from timonel.data.sources.tablefile import MemoryTable, TableFile, joined
+from timonel.data.sources.textfile import TextFile
+from timonel.errors import DataError
+from timonel.storage.location import Location
+
+CSV_ENDINGS = frozenset({".csv", ".tsv"})
+JSON_ENDINGS = frozenset({".jsonl", ".ndjson"})
+_ENDINGS = CSV_ENDINGS | JSON_ENDINGS | {".parquet", ".pq"}
+_SAMPLE = 20
+
+
+def is_table(location: Location) -> bool:
+    """Tell whether a location is a table, or a folder or pattern of tables with one ending."""
+    if isinstance(location, MemoryTable):
+        return True
+    first = location.first_file()
+    if first is None or first.ending not in _ENDINGS:
+        return False
+    return {file.ending for file in location.files()} == {first.ending}
+
+
+def read_table(location: Location, options: SourceOptions) -> TableFile:
+    """Read the table at a file, folder or pattern.
+
+    Raises:
+        DataError: A file is damaged, or the files do not have the same columns.
+    """
+    if isinstance(location, MemoryTable):
+        return location.read_table()
+    if location.is_file():
+        return _read(location, options)
+    files = location.files()
+    if not files:
+        raise DataError(f"no files are in {location}")
+    names = _unique_names(files)
+    tables = [(name, _read(file, options)) for name, file in zip(names, files, strict=True)]
+    return joined(location.name, tables)
+
+
+def peek(location: Location, options: SourceOptions) -> dict[str, list[str]]:
+    """Return the first texts of each column, of the first file."""
+    if isinstance(location, MemoryTable):
+        return _texts(location.table.slice(0, _SAMPLE))
+    file = location.first_file()
+    if file is None:
+        return {}
+    if file.ending in CSV_ENDINGS:
+        names, rows = _csv(file, options).peek(_SAMPLE)
+        return {name: [row[i] for row in rows if len(row) > i] for i, name in enumerate(names)}
+    if file.ending in JSON_ENDINGS:
+        return _texts(read_json_lines(TextFile(file, options.encoding)).table.slice(0, _SAMPLE))
+    return _texts(read_parquet(file, rows=_SAMPLE).table)
+
+
+def _read(location: Location, options: SourceOptions) -> TableFile:
+    if location.ending in CSV_ENDINGS:
+        return _csv(location, options).read()
+    if location.ending in JSON_ENDINGS:
+        return read_json_lines(TextFile(location, options.encoding))
+    return read_parquet(location)
+
+
+def _csv(location: Location, options: SourceOptions) -> CsvFile:
+    return CsvFile(
+        location,
+        encoding=options.encoding,
+        delimiter=options.delimiter,
+        names=options.column_names,
+    )
+
+
+def _texts(table: Any) -> dict[str, list[str]]:
+    return {
+        field.name: as_texts(table[field.name]).to_pylist() if has_texts(field.type) else []
+        for field in table.schema
+    }
+
+
+def _unique_names(files: Sequence[Location]) -> list[str]:
+    """Return the shortest parts of the files' paths that tell them apart."""
+    paths = [file.uri.split("/") for file in files]
+    shared = next(
+        (i for i, parts in enumerate(zip(*paths, strict=False)) if len(set(parts)) > 1), -1
+    )
+    return ["/".join(path[shared:]) for path in paths]
