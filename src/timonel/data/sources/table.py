@@ -48,7 +48,7 @@ from timonel.data.sources.columns import (
 from timonel.data.sources.tablefile import TableFile
 from timonel.data.sources.tables import is_table, read_table
 from timonel.data.statistics import Statistics
-from timonel.errors import DataError, SpecError
+from timonel.errors import DataError, InputError, SpecError
 from timonel.storage.location import Location
 
 _FEW = 20
@@ -125,8 +125,14 @@ class TableSource(Source):
         return Scan(entries, task, ignored, rejected, ordered, file.notes, file.warnings)
 
     def read(self, entry: Entry) -> Raw:
-        """Return one row's values: NaN or empty where missing."""
+        """Return one row's values: NaN or empty where missing.
+
+        Raises:
+            InputError: Another process scanned another version of the file.
+        """
         row: int = entry.ref
+        if entry.modified != self._file.modified:
+            raise InputError(f"{self.location} changed during its conversion", hint="convert again")
         return Raw({COLUMN_PREFIX + name: column[row] for name, column in self._columns.items()})
 
     def describe(self, statistics: Mapping[Split, Statistics], files: RawFiles) -> Description:  # noqa: ARG002 - rows have none
