@@ -75,9 +75,20 @@ $(BEAM_VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requi
 	@sh scripts/setup-venv.sh "$(PYTHON)" "$(BEAM_VENV)" requirements/beam.txt
 	@touch $@
 
-# Prism is a program of Beam: go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0
-test-beam: $(BEAM_VENV)/.ready ## test conversions with Apache Beam (Prism with TIMONEL_PRISM=/path/to/prism)
-	$(BEAM_VENV)/bin/python -m pytest -m beam --timeout 600 tests/data/runners
+# Prism, Flink and Spark are tested where Go, or Java and Maven, are installed.
+BEAM_PARTS := $(if $(shell command -v go),$(BEAM_VENV)/bin/prism) \
+	$(if $(shell command -v mvn),$(BEAM_VENV)/jars/flink/.ready $(BEAM_VENV)/jars/spark/.ready)
+
+$(BEAM_VENV)/bin/prism: $(BEAM_VENV)/.ready
+	GOBIN=$(abspath $(BEAM_VENV)/bin) go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0
+
+$(BEAM_VENV)/jars/%/.ready: tests/data/runners/java/%.xml $(BEAM_VENV)/.ready
+	mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(abspath $(@D))
+	@touch $@
+
+test-beam: $(BEAM_VENV)/.ready $(BEAM_PARTS) ## test conversions with Apache Beam, on Prism, Flink and Spark too
+	TIMONEL_PRISM=$(abspath $(BEAM_VENV)/bin/prism) TIMONEL_BEAM_JARS=$(abspath $(BEAM_VENV)/jars) \
+		$(BEAM_VENV)/bin/python -m pytest -m beam --timeout 600 tests/data/runners
 
 bench: bench-main-path bench-training bench-serving bench-tuning ## run all benchmarks
 

@@ -52,9 +52,7 @@ def test_numbers_in_another_form_are_to_be_written_anew(
     assert "--columns" not in warning
     path = make_csv("a;c;b;y", *(f"{i},5;word{i};{i % 3};{i % 2}" for i in range(30)))
     report = summarise(convert(path, tmp_path / "two", label="y", workspace=workspace))
-    assert report.warnings[0].endswith(
-        "keep a column with --columns c=text, or =category"
-    )
+    assert report.warnings[0].endswith("keep a column with --columns c=text, or =category")
 
 
 def test_rows_inside_of_a_quoted_value(

@@ -62,11 +62,13 @@ class SourceContract:
         for entry in source.scan().entries:
             assert json.loads(json.dumps(entry.ref)) == entry.ref
 
-    def test_another_object_reads_records_of_portable_sources(self, source: Source) -> None:
+    def test_another_object_reads_the_records(self, source: Source) -> None:
         entries = list(source.scan().entries)
-        if source.portable:
-            other = self.again(source)
-            assert all(other.read(entry) == source.read(entry) for entry in entries)
+        other = self.again(source)
+        other.reopen()
+        for entry in entries:
+            # NaN differs from itself.
+            assert repr(other.read(entry)) == repr(source.read(entry))
 
     def test_sizes_are_positive(self, source: Source) -> None:
         assert all(entry.size > 0 for entry in source.scan().entries)

@@ -188,9 +188,6 @@ class Source(abc.ABC):
     parallel: ClassVar[bool] = True
     """Whether reading in several threads is faster."""
 
-    portable: ClassVar[bool] = False
-    """Whether another process can read records without a scan, given location and options."""
-
     precedence: ClassVar[int] = 0
     """Priority among sources that recognise the same location; the highest wins."""
 
@@ -214,6 +211,11 @@ class Source(abc.ABC):
         Raises:
             DataError: The location contains no usable records; also while the entries are consumed.
         """
+
+    def reopen(self) -> None:
+        """Prepare ``read`` in another process than that of the scan; by default scan again."""
+        for _ in self.scan().entries:
+            pass
 
     @abc.abstractmethod
     def read(self, entry: Entry) -> Raw:

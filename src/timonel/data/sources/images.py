@@ -48,12 +48,14 @@ class ImageFolderSource(Source):
 
     plugin: ClassVar[str] = "images"
     kind: ClassVar[str] = "images"
-    portable: ClassVar[bool] = True
 
     @classmethod
     def recognises(cls, location: Location, options: SourceOptions) -> bool:  # noqa: ARG003 - by name
         """Tell whether ``location`` is a folder."""
         return location.is_dir()
+
+    def reopen(self) -> None:
+        """Do nothing: references of records are all that ``read`` needs."""
 
     def scan(self) -> Scan:
         """Find the images of all label folders."""

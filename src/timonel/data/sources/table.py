@@ -56,7 +56,7 @@ from timonel.data.sources.kinds import KINDS
 from timonel.data.sources.tablefile import TableFile
 from timonel.data.sources.tables import is_table, read_table
 from timonel.data.statistics import Statistics, merged
-from timonel.errors import DataError, SpecError
+from timonel.errors import DataError, InputError, SpecError
 from timonel.storage.digests import digest_lines
 from timonel.storage.location import Location
 
@@ -124,8 +124,14 @@ class TableSource(Source):
         return Scan(entries, task, ignored, rejected, ordered, file.notes, file.warnings)
 
     def read(self, entry: Entry) -> Raw:
-        """Return one row's values: NaN or empty where missing."""
-        row: int = entry.ref
+        """Return one row's values: NaN or empty where missing.
+
+        Raises:
+            InputError: Another process scanned another version of the file.
+        """
+        row, images_modified = entry.ref
+        if entry.modified ^ images_modified != self._file.modified:
+            raise InputError(f"{self.location} changed during its conversion", hint="convert again")
         plain = {COLUMN_PREFIX + name: column[row] for name, column in self._columns.items()}
         if not self._cells.kinds:
             return Raw(plain)
@@ -135,7 +141,7 @@ class TableSource(Source):
     def digest(self, entry: Entry) -> str | None:
         """Return a digest of a row with its label, or of its images."""
         if self._cells.has_images:
-            return self._cells.digest(entry.ref)
+            return self._cells.digest(entry.ref[0])
         return f"{entry.group} {entry.label}"
 
     def describe(self, statistics: Mapping[Split, Statistics], files: RawFiles) -> Description:
@@ -178,10 +184,10 @@ class TableSource(Source):
                     file.key(row),
                     label,
                     size + images.size,
-                    row,
+                    [row, images.modified],
                     splits[row] if splits else None,
                     copies[row] if copies else images.group,
-                    max(file.modified, images.modified),
+                    file.modified ^ images.modified,
                     together[row] if together else None,
                 )
             )
