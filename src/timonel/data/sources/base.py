@@ -185,9 +185,6 @@ class Source(abc.ABC):
     kind: ClassVar[str]
     """Kind for users to select: ``images`` or ``table``."""
 
-    parallel: ClassVar[bool] = True
-    """Whether reading in several threads is faster."""
-
     precedence: ClassVar[int] = 0
     """Priority among sources that recognise the same location; the highest wins."""
 
@@ -198,6 +195,11 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def recognises(cls, location: Location, options: SourceOptions) -> bool:
         """Tell quickly whether ``location`` looks like a source of this class."""
+
+    @property
+    def parallel(self) -> bool:
+        """Whether reading in several threads is faster."""
+        return True
 
     @property
     def is_remote(self) -> bool:

@@ -69,8 +69,17 @@ class TableSource(Source):
 
     plugin: ClassVar[str] = "table"
     kind: ClassVar[str] = "table"
-    parallel: ClassVar[bool] = False
     precedence: ClassVar[int] = 1
+
+    @property
+    def parallel(self) -> bool:
+        """Whether rows name images, which several threads read faster."""
+        return self._cells.has_images
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether rows name images of a bucket or a web server."""
+        return self._cells.has_images and not self.location.is_local
 
     @classmethod
     def recognises(cls, location: Location, options: SourceOptions) -> bool:  # noqa: ARG003 - by name
@@ -172,7 +181,9 @@ class TableSource(Source):
     ) -> list[Entry]:
         file = self._file
         size = max(1, file.bytes // max(1, file.table.num_rows))
-        copies = None if self._cells.has_images else group_rows(self._columns, self._cells)
+        # Splits that the table assigns stay as they are; equal rows may be equal by chance.
+        is_divided = not splits and not self._cells.has_images
+        copies = group_rows(self._columns, self._cells) if is_divided else None
         together = self._split_groups(names)
         entries = []
         for row, label in enumerate(labels):
