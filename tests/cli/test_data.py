@@ -124,6 +124,26 @@ def test_statistics_are_shown_by_split(here: Path, timonel: Timonel) -> None:
     assert timonel("data", "stats", "data", "--split", "tset").exit_code == 2
 
 
+def test_differences_can_fail_a_command(here: Path, timonel: Timonel) -> None:
+    for name, step in (("old", 1), ("new", 3)):
+        rows = [f"{i * step % 1000 / 7:.3f},{'ab'[i % 2]}" for i in range(300)]
+        (here / f"{name}.csv").write_text("\n".join(["size,y", *rows]))
+        timonel("convert", f"{name}.csv", name, "--label", "y")
+    outcome = timonel("data", "diff", "old", "new")
+    assert outcome.exit_code == 0
+    assert "1 distribution differs by more than the limit" in outcome.out
+    assert timonel("data", "diff", "old", "new", "--fail-on", "drift").exit_code == 1
+    assert timonel("data", "diff", "old", "new", "--fail-on", "schema").exit_code == 0
+    assert "no distribution differs" in timonel("data", "diff", "old", "--fail-on", "any").out
+    value = json.loads(timonel("data", "diff", "old", "new", "--json").out)
+    assert set(value) == {"schema", "distances"}
+    assert value["distances"][0]["column"] == "size"
+    assert value["distances"][0]["differs"] is True
+    outcome = timonel("data", "diff", "old", "--threshold", "7")
+    assert outcome.exit_code == 2
+    assert "threshold from 0 to 1" in outcome.error_line
+
+
 def test_lineage_leads_back_to_the_raw_files(timonel: Timonel, digits: Path) -> None:
     timonel("convert", "digits", "data/digits")
     assert "files digits" in timonel("lineage", "data/digits").out
