@@ -135,7 +135,7 @@ class Catalogue:
     def find_identical(self, source: Source) -> Identical:
         """Find identical records; only records of the same group are read."""
         self._db.execute(
-            "CREATE TEMP TABLE suspects AS SELECT key, label, size, ref FROM records "
+            "CREATE TEMP TABLE suspects AS SELECT key, label, size, ref, unit FROM records "
             "WHERE is_shared AND unit IN "
             "(SELECT unit FROM records WHERE is_shared GROUP BY unit HAVING COUNT(*) > 1)"
         )
@@ -143,7 +143,8 @@ class Catalogue:
         with ThreadPoolExecutor(thread_name_prefix="digest") as pool:
             while rows := suspects.fetchmany(_BATCH):
                 entries = [
-                    Entry(key, label, size, json.loads(ref)) for key, label, size, ref in rows
+                    Entry(key, label, size, json.loads(ref), group=unit)
+                    for key, label, size, ref, unit in rows
                 ]
                 found = zip(pool.map(source.digest, entries), entries, strict=True)
                 self._db.executemany(

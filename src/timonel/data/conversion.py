@@ -31,6 +31,7 @@ from timonel.data.runners import Report, Runner, choose_runner
 from timonel.data.schema import Compression, Task, check_compression, parse_column_type
 from timonel.data.shards import Job, plan_shards
 from timonel.data.sources import Description, Scan, Source, SourceOptions, choose_source
+from timonel.data.sources.frames import Frame, locate
 from timonel.data.splits import Fractions, check_fractions
 from timonel.data.summary import warnings_of
 from timonel.errors import DataError
@@ -41,7 +42,6 @@ from timonel.storage import (
     normalise,
     write_document,
 )
-from timonel.storage.location import Location
 from timonel.tracking import Artifact, start_run
 from timonel.tracking.mirrors.sidecar import mirror_in_background
 from timonel.units import parse_bytes
@@ -68,7 +68,7 @@ class _Request:
 
 
 def convert(  # noqa: PLR0913 - the façade of the command line's options
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Frame,
     destination: str | os.PathLike[str],
     *,
     kind: str = "auto",
@@ -91,7 +91,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     workspace: Workspace | str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Convert images or a CSV file to sharded TFRecords with a manifest.
+    """Convert images or a table to sharded TFRecords with a manifest.
 
     Every image is decoded once to check that training can decode it; its bytes are stored
     unchanged. The destination is published atomically; in a bucket, the manifest comes last. A
@@ -99,10 +99,11 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
 
     Args:
         source: A folder with one folder of images per label, or with ``train``, ``validation``
-            and ``test`` of such folders; a CSV file of rows, or of image files with their labels.
+            and ``test`` of such folders; a table of rows, or of image files with their labels: a
+            file, folder or pattern of CSV, Parquet or JSON lines, or a DataFrame. Paths and URIs.
         destination: The folder to create, or its URI in a bucket.
         kind: ``images``, ``table``, or ``auto`` to detect it.
-        label: The label column of a CSV file.
+        label: The label column of a table.
         splits: Approximate fractions of train, validation and test, for each label; by default
             the splits of the source, else 0.8, 0.1, 0.1.
         seed: Seed of division and order.
@@ -130,7 +131,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
         DataError: The raw data cannot be used.
     """
     check_paths(source, destination)
-    location, uri = Location(source), normalise(destination)
+    location, uri = locate(source), normalise(destination)
     fractions = None if splits is None else check_fractions(splits)
     size = parse_bytes(shard_bytes)
     if is_local(uri) and location.is_local:

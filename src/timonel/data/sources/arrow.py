@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timonel.data.sources.columns import trim
+from timonel.data.sources.columns import EXACT_INTEGERS, trim
 
 
 def usable(column: Any) -> tuple[Any | None, str]:
@@ -31,12 +31,12 @@ def usable(column: Any) -> tuple[Any | None, str]:
     return None, "no values" if is_empty else f"values of the type {kind} are not supported"
 
 
-def has_texts(kind: Any) -> bool:
-    """Tell whether values of an Arrow type have texts."""
+def is_text(kind: Any) -> bool:
+    """Tell whether an Arrow type is text."""
     if pa.types.is_dictionary(kind):
-        return has_texts(kind.value_type)
-    return not (
-        pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+        return is_text(kind.value_type)
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     )
 
 
@@ -50,8 +50,12 @@ def as_texts(column: Any) -> Any:
     """
     values = _plain(column)
     if pa.types.is_floating(values.type):
+        values = pc.cast(values, pa.float64())
         values = pc.if_else(pc.is_nan(values), None, values)
-        if not pc.any(pc.not_equal(values, pc.floor(values))).as_py():
+        exact = pc.and_(
+            pc.equal(values, pc.floor(values)), pc.less_equal(pc.abs(values), EXACT_INTEGERS)
+        )
+        if pc.all(exact).as_py():
             values = pc.cast(values, pa.int64())
     return trim(pc.fill_null(pc.cast(values, pa.string()), ""))
 
