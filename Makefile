@@ -8,7 +8,7 @@ WHEEL_VENV ?= .venv-wheel
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-endpoints bench-browser bench-peers lock-peers test-soak test-soak-serving test-browser test-beam clean
+.PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-endpoints bench-browser bench-conversion bench-peers lock-peers test-soak test-soak-serving test-browser test-beam clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -75,9 +75,20 @@ $(BEAM_VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requi
 	@sh scripts/setup-venv.sh "$(PYTHON)" "$(BEAM_VENV)" requirements/beam.txt
 	@touch $@
 
-# Prism is a program of Beam: go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0
-test-beam: $(BEAM_VENV)/.ready ## test conversions with Apache Beam (Prism with TIMONEL_PRISM=/path/to/prism)
-	$(BEAM_VENV)/bin/python -m pytest -m beam --timeout 600 tests/data/runners
+# Prism, Flink and Spark are tested where Go, or Java and Maven, are installed.
+BEAM_PARTS := $(if $(shell command -v go),$(BEAM_VENV)/bin/prism) \
+	$(if $(shell command -v mvn),$(BEAM_VENV)/jars/flink/.ready $(BEAM_VENV)/jars/spark/.ready)
+
+$(BEAM_VENV)/bin/prism: $(BEAM_VENV)/.ready
+	GOBIN=$(abspath $(BEAM_VENV)/bin) go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0
+
+$(BEAM_VENV)/jars/%/.ready: tests/data/runners/java/%.xml $(BEAM_VENV)/.ready
+	mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(abspath $(@D))
+	@touch $@
+
+test-beam: $(BEAM_VENV)/.ready $(BEAM_PARTS) ## test conversions with Apache Beam, on Prism, Flink and Spark too
+	TIMONEL_PRISM=$(abspath $(BEAM_VENV)/bin/prism) TIMONEL_BEAM_JARS=$(abspath $(BEAM_VENV)/jars) \
+		$(BEAM_VENV)/bin/python -m pytest -m beam --timeout 600 tests/data/runners
 
 bench: bench-main-path bench-training bench-serving bench-tuning ## run all benchmarks
 
@@ -108,6 +119,12 @@ bench-serving: $(VENV)/.ready ## compare with other model servers (needs wrk and
 
 bench-peers: $(VENV)/.ready ## install the other model servers, each in its own environment
 	$(BIN)/python benchmarks/serving.py --setup
+
+benchmarks/peers/datasets/.venv/.ready: benchmarks/peers/datasets/requirements.txt $(VENV)/.ready
+	sh benchmarks/peers/setup.sh $(abspath $(BIN)/uv) $(PYTHON) datasets
+
+bench-conversion: $(VENV)/.ready benchmarks/peers/datasets/.venv/.ready ## compare conversions with other tools (Beam's after test-beam)
+	$(BIN)/python benchmarks/conversion.py
 
 $(WHEEL_VENV)/.ready: requirements/bootstrap.txt
 	@sh scripts/setup-venv.sh "$(PYTHON)" "$(WHEEL_VENV)"

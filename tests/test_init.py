@@ -13,10 +13,12 @@ import typer
 
 import timonel
 from timonel.cli.commands.convert import parse_splits
+from timonel.cli.commands.predict import BATCH_OPTIONS, SINGLE_OPTIONS
 from timonel.cli.main import app
 
 NAMES = [
     "Artifact",
+    "BatchPrediction",
     "Dataset",
     "Endpoint",
     "Job",
@@ -39,6 +41,7 @@ NAMES = [
     "lineage",
     "list_runs",
     "predict",
+    "predict_batch",
     "read_run",
     "serve",
     "train",
@@ -57,8 +60,14 @@ CLI_ONLY = {"json", "top", "help", "foreground"}
 SPELLED_OTHERWISE = {
     # Option or argument of the command line -> argument of the function.
     "tune": {"param": "space", "config": None},  # the command reads the file
-    "predict": {"model": "model_or_url", "api_key_file": "api_key"},
+    "predict": {
+        "model": "model_or_url",
+        "api_key_file": "api_key",
+        **dict.fromkeys(("batch", *BATCH_OPTIONS)),
+    },
+    "predict_batch": {"inputs": None, "batch": "inputs", **dict.fromkeys(SINGLE_OPTIONS)},
 }
+SAME_COMMAND = {"predict_batch": "predict"}
 
 
 def test_the_names_are_pinned() -> None:
@@ -107,7 +116,7 @@ def test_importing_it_loads_nothing_else() -> None:
 def command_line(name: str) -> dict[str, Any]:
     """Return a command's parameters and defaults, by the function's names."""
     group = typer.main.get_command(app)
-    command = group.get_command(typer.Context(group), name)
+    command = group.get_command(typer.Context(group), SAME_COMMAND.get(name, name))
     spelled = SPELLED_OTHERWISE.get(name, {})
     return {
         spelled.get(param.name, param.name): ... if param.required else param.default
@@ -127,7 +136,8 @@ def function(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "name", ["convert", "train", "tune", "export", "serve", "deploy", "predict"]
+    "name",
+    ["convert", "train", "tune", "export", "serve", "deploy", "predict", "predict_batch"],
 )
 def test_the_command_line_has_the_same_names_and_defaults(name: str) -> None:
     typed, called = command_line(name), function(name)

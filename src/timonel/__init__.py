@@ -19,6 +19,7 @@ from timonel._version import __version__
 from timonel.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from timonel.batch import BatchPrediction, predict_batch
     from timonel.data import Dataset, convert
     from timonel.endpoints import Endpoint, deploy, predict
     from timonel.engines.base import JobState, JobStatus
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Artifact",
+    "BatchPrediction",
     "Dataset",
     "Endpoint",
     "Job",
@@ -54,6 +56,7 @@ __all__ = [
     "lineage",
     "list_runs",
     "predict",
+    "predict_batch",
     "read_run",
     "serve",
     "train",
@@ -63,6 +66,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "batch": ("BatchPrediction", "predict_batch"),
         "data": ("Dataset", "convert"),
         "endpoints": ("Endpoint", "deploy", "predict"),
         "engines.base": ("JobState", "JobStatus"),

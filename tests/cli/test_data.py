@@ -124,6 +124,26 @@ def test_statistics_are_shown_by_split(here: Path, timonel: Timonel) -> None:
     assert timonel("data", "stats", "data", "--split", "tset").exit_code == 2
 
 
+def test_differences_can_fail_a_command(here: Path, timonel: Timonel) -> None:
+    for name, step in (("old", 1), ("new", 3)):
+        rows = [f"{i * step % 1000 / 7:.3f},{'ab'[i % 2]}" for i in range(300)]
+        (here / f"{name}.csv").write_text("\n".join(["size,y", *rows]))
+        timonel("convert", f"{name}.csv", name, "--label", "y")
+    outcome = timonel("data", "diff", "old", "new")
+    assert outcome.exit_code == 0
+    assert "1 distribution differs by more than the limit" in outcome.out
+    assert timonel("data", "diff", "old", "new", "--fail-on", "drift").exit_code == 1
+    assert timonel("data", "diff", "old", "new", "--fail-on", "schema").exit_code == 0
+    assert "no distribution differs" in timonel("data", "diff", "old", "--fail-on", "any").out
+    value = json.loads(timonel("data", "diff", "old", "new", "--json").out)
+    assert set(value) == {"schema", "distances"}
+    assert value["distances"][0]["column"] == "size"
+    assert value["distances"][0]["differs"] is True
+    outcome = timonel("data", "diff", "old", "--threshold", "7")
+    assert outcome.exit_code == 2
+    assert "threshold from 0 to 1" in outcome.error_line
+
+
 def test_lineage_leads_back_to_the_raw_files(timonel: Timonel, digits: Path) -> None:
     timonel("convert", "digits", "data/digits")
     assert "files digits" in timonel("lineage", "data/digits").out
@@ -218,14 +238,14 @@ def test_splits_and_columns_are_parsed() -> None:
     for wrong in ("zip", "=numeric"):
         with pytest.raises(SpecError, match="NAME=TYPE"):
             parse_columns([wrong])
-    with pytest.raises(SpecError, match="unknown column type 'word': use numeric"):
+    with pytest.raises(SpecError, match="unknown column type 'word': use number"):
         parse_columns(["zip=word"])
 
 
 def test_what_was_inferred_of_each_column_is_printed(here: Path, timonel: Timonel) -> None:
     rows = [
         f"2024-01-{i % 28 + 1:02d},{'n.a. yet' if i == 3 else i},note {i},{'ab'[i % 2]}"
-        for i in range(60)
+        for i in range(120)
     ]
     (here / "t.csv").write_text("\n".join(["day,price,notes,y", *rows]))
     outcome = timonel("convert", "t.csv", "data/t", "--label", "y")
@@ -234,7 +254,9 @@ def test_what_was_inferred_of_each_column_is_printed(here: Path, timonel: Timone
     assert ["price", "numeric"] in [line[:2] for line in lines]
     text = " ".join(outcome.out.split())
     assert "warning: 2 columns dropped: day (dates), notes" in text
-    assert "such as 'n.a. yet' in line 5" in text
+    assert "keep a column with --columns day=date" in text
+    assert "1 value is not a finite number: row rejected" in text
+    assert "'n.a. yet' is not a finite number in column 'price' in line 5" in text
     assert outcome.err == ""
     given = ("--columns", "price=float,notes=drop,day=string")
     outcome = timonel("convert", "t.csv", "data/t", "--label", "y", "--overwrite", *given)

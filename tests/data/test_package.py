@@ -8,6 +8,7 @@ import timonel.data
 
 def test_public_names() -> None:
     assert timonel.data.__all__ == [
+        "Comparison",
         "Dataset",
         "DatasetSummary",
         "ImagePreprocessing",
@@ -19,6 +20,7 @@ def test_public_names() -> None:
         "TablePreprocessing",
         "Verification",
         "convert",
+        "diff",
         "inspect",
         "load",
         "parse_preprocessing",

@@ -18,7 +18,18 @@ from tests.docs.blocks import Block, after, blocks, run, run_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 TUTORIALS = DOCS / "tutorials"
-SEQUENCE = ("dataset", "job", "run", "tuning", "model", "devices", "serving", "endpoint", "scale")
+SEQUENCE = (
+    "dataset",
+    "job",
+    "run",
+    "tuning",
+    "model",
+    "batch",
+    "devices",
+    "serving",
+    "endpoint",
+    "scale",
+)
 """Pages that one reader follows, in this order."""
 
 

@@ -147,7 +147,7 @@ def test_requests_are_answered_without_the_gateways_admin_socket(
             for path in sockets.glob("admin-*.sock"):
                 path.unlink()
         assert versions_of([each.result() for each in held]) == {"1": 20}
-    assert endpoint.state == "ready"
+    until(lambda: endpoint.state == "ready")
     rollout = endpoint.rollout(2, interval_s=600)
     until(lambda: "statistics cannot be read" in (endpoint.status.message or ""))
     endpoint.command_rollout(Command.ABORT)

@@ -217,7 +217,7 @@ def test_a_stopped_supervisor_of_the_gateway_stops_nothing_else(
         endpoint.scale(2, 3)
         name = service_name("digits", 1)
         until(lambda: len(endpoints.engine.service(name).ready) == 2)
-        assert endpoint.state == "ready"
+        until(lambda: endpoint.state == "ready")
     until(lambda: folder.status().state is ServiceState.ACTIVE)
 
 

@@ -21,10 +21,12 @@ from timonel.lazy import lazy_names
 
 if TYPE_CHECKING:
     from timonel.data.inspection import (
+        Comparison,
         Inspection,
         Profile,
         Record,
         Verification,
+        diff,
         inspect,
         stats,
         verify,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from timonel.data.loader import load
 
 __all__ = [
+    "Comparison",
     "Dataset",
     "DatasetSummary",
     "ImagePreprocessing",
@@ -43,6 +46,7 @@ __all__ = [
     "TablePreprocessing",
     "Verification",
     "convert",
+    "diff",
     "inspect",
     "load",
     "parse_preprocessing",
@@ -56,10 +60,12 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "inspection": (
+            "Comparison",
             "Inspection",
             "Profile",
             "Record",
             "Verification",
+            "diff",
             "inspect",
             "stats",
             "verify",

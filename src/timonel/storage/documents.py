@@ -26,6 +26,8 @@ FORMATS: Mapping[str, int] = {
     "dataset-reference": 1,
     "conversion": 1,
     "shard-outcome": 1,
+    "batch-prediction": 1,
+    "prediction-outcome": 1,
     "job": 1,
     "job-status": 1,
     "run": 1,

@@ -54,7 +54,7 @@ class SourceContract:
     def test_labels_fit_the_task(self, source: Source) -> None:
         scan = source.scan()
         entries = list(scan.entries)
-        expected = str if scan.task == "classification" else float
+        expected = float if scan.task == "regression" else str
         assert all(isinstance(entry.label, expected) for entry in entries)
         assert len({entry.label for entry in entries}) >= 2
 
@@ -62,11 +62,13 @@ class SourceContract:
         for entry in source.scan().entries:
             assert json.loads(json.dumps(entry.ref)) == entry.ref
 
-    def test_another_object_reads_records_of_portable_sources(self, source: Source) -> None:
+    def test_another_object_reads_the_records(self, source: Source) -> None:
         entries = list(source.scan().entries)
-        if source.portable:
-            other = self.again(source)
-            assert all(other.read(entry) == source.read(entry) for entry in entries)
+        other = self.again(source)
+        other.reopen()
+        for entry in entries:
+            # NaN differs from itself.
+            assert repr(other.read(entry)) == repr(source.read(entry))
 
     def test_sizes_are_positive(self, source: Source) -> None:
         assert all(entry.size > 0 for entry in source.scan().entries)
@@ -118,7 +120,7 @@ class SourceContract:
             raw = source.read(entry)
             total += raw.image.bytes if raw.image else 0
             collectors["train" if index < half else "test"].add(
-                entry.label, raw.features, raw.image
+                entry.label, raw.features, raw.image, raw.facts
             )
         statistics = {split: collector.statistics() for split, collector in collectors.items()}
         digest = digest_lines(sorted(entry.key for entry in entries))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.data.conftest import MakeImages
 from timonel.data import Dataset, convert, inspect
 from timonel.data.examples import encode_example
-from timonel.data.inspection.browsing import describe, read_at
+from timonel.data.inspection.browsing import describe
 from timonel.data.records import frame
 from timonel.errors import CorruptError, InputError, NotFoundError, SpecError
 from timonel.storage import Workspace
@@ -22,12 +22,6 @@ def dataset(request, make_images: MakeImages, tmp_path: Path, workspace: Workspa
     return convert(
         source, tmp_path / "data", shards=3, compression=request.param, workspace=workspace
     )
-
-
-def test_records_are_read_in_any_order(dataset: Dataset) -> None:
-    expected = list(dataset.payloads("train"))
-    places = [*reversed(range(len(expected))), 5, 5]
-    assert list(read_at(dataset, "train", places)) == [expected[place] for place in places]
 
 
 def test_records_are_chosen_by_number_label_and_key(dataset: Dataset) -> None:

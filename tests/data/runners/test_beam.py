@@ -9,19 +9,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.data.conftest import MakeCsv, MakeImages
 from tests.waiting import until
 from timonel.data.conversion import convert
-from timonel.data.journal import journal_of
-from timonel.data.runners import Runner
+from timonel.data.journal import Journal, ShardOutcome, journal_of
+from timonel.data.runners import Report, Runner
 from timonel.data.runners.beam import BeamRunner
+from timonel.data.shards import Job
+from timonel.data.sources.table import TableSource
+from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import InputError, SpecError
 from timonel.storage import Workspace, digest_tree
 from timonel.testing.runners import RunnerContract
 
-PRISM = os.environ.get("TIMONEL_PRISM") or shutil.which("prism")
+PRISM = shutil.which(os.environ.get("TIMONEL_PRISM") or "prism")
 # DirectRunner tries to download Prism first, then runs this one.
 DIRECT = "runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 ENGINES = [
@@ -29,7 +33,9 @@ ENGINES = [
     pytest.param(
         f"runner=PrismRunner,prism_location={PRISM},environment_type=LOOPBACK",
         id="prism",
-        marks=pytest.mark.skipif(PRISM is None, reason="needs TIMONEL_PRISM=/path/to/prism"),
+        marks=pytest.mark.skipif(
+            PRISM is None, reason="needs Prism, which make test-beam installs with Go"
+        ),
     ),
 ]
 pytestmark = [pytest.mark.beam, pytest.mark.filterwarnings("default")]
@@ -109,9 +115,61 @@ def test_a_worker_that_cannot_read_is_one_line(
         convert(make_images(), tmp_path / "set", workspace=workspace, runner="beam", beam=DIRECT)
 
 
-def test_rows_are_refused(make_csv: MakeCsv, tmp_path: Path, workspace: Workspace) -> None:
-    with pytest.raises(SpecError, match=r"not the rows of .*rows.csv: use --runner local"):
-        convert(make_csv(), tmp_path / "set", label="good", workspace=workspace, runner="beam")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_rows_have_the_bytes_of_the_local_runner(
+    make_csv: MakeCsv, tmp_path: Path, workspace: Workspace, engine: str
+) -> None:
+    rows = make_csv()
+    local = convert(rows, tmp_path / "local", label="good", shards=3, workspace=workspace)
+    made = convert(
+        rows,
+        tmp_path / "beam",
+        label="good",
+        shards=3,
+        workspace=workspace,
+        runner="beam",
+        beam=engine,
+    )
+    assert made.digest == local.digest
+
+
+def test_a_table_that_changes_meanwhile_is_refused(
+    make_csv: MakeCsv, tmp_path: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = make_csv()
+    reopen = TableSource.reopen
+
+    def changed(source: TableSource) -> None:
+        os.utime(rows, ns=(1, 1))
+        reopen(source)
+
+    monkeypatch.setattr(TableSource, "reopen", changed)
+    with pytest.raises(InputError, match="changed during its conversion: convert again"):
+        convert(
+            rows,
+            tmp_path / "set",
+            label="good",
+            workspace=workspace,
+            runner="beam",
+            beam=DIRECT,
+        )
+
+
+class Unused(Report):
+    """Report that a runner must not use."""
+
+    def tick(self, records: int = 1) -> None:
+        raise AssertionError(records)
+
+    def finished(self, outcome: ShardOutcome) -> None:
+        raise AssertionError(outcome)
+
+
+def test_a_table_in_memory_is_refused(tmp_path: Path) -> None:
+    source = TableSource(MemoryTable(pa.table({"size": [1, 2]})))
+    job = Job(source, Journal(tmp_path), {})
+    with pytest.raises(SpecError, match="cannot read a table in memory: write it to a Parquet"):
+        BeamRunner(DIRECT).run(job, [], Unused())
 
 
 def test_an_unknown_option() -> None:

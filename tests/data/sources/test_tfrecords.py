@@ -142,7 +142,7 @@ def test_damaged_records_are_rejected(make_images: MakeImages, tmp_path: Path) -
     path.write_bytes(content)
     scan = open_source(path).scan()
     assert len(list(scan.entries)) == len(found) - 3
-    assert [(key.rpartition("#")[2], reason) for key, reason in scan.rejected] == [
+    assert [(each.key.rpartition("#")[2], each.reason) for each in scan.rejected] == [
         ("1", "a wrong checksum"),
         ("4", "0 images in the feature 'image'"),
         ("5", "2 labels in the feature 'label'"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -154,3 +154,47 @@ def stats(
         print_json({"splits": {each: value.summary() for each, value in found.items()}})
     else:
         console(whole=True).print(render.statistics_page(found))
+
+
+@app.command(cls=StyledCommand)
+def diff(
+    ctx: typer.Context,
+    old: Annotated[str, typer.Argument(help="Folder of a dataset, or its URI in a bucket.")],
+    new: Annotated[
+        str | None, typer.Argument(help="Another dataset. [default: compare splits of OLD]")
+    ] = None,
+    *,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="Split to compare; of one dataset, with train. [default: train of both, or all]"
+        ),
+    ] = None,
+    threshold: Annotated[
+        float, typer.Option(help="Smallest distance that counts as drift, from 0 to 1.")
+    ] = 0.05,
+    fail_on: Annotated[
+        Literal["none", "schema", "drift", "any"],
+        typer.Option(help="Differences that make the exit code 1."),
+    ] = "none",
+    json: Json = False,
+) -> None:
+    """Compare two datasets (drift), or train with the other splits of one (skew).
+
+    Compares the schema, and the distribution of each column, label and image size. Differences
+    that samples of these sizes have by chance do not count.
+    """
+    from timonel.cli.render import inspection as render
+    from timonel.cli.render.output import console, print_json
+    from timonel.cli.render.progress import Counter
+    from timonel.data import diff
+
+    remarks = GlobalOptions.of(ctx).remarks(stderr=True)
+    with Counter(remarks, "reading", "records") as progress:
+        found = diff(old, new, split=split, threshold=threshold, progress=progress)
+    if json:
+        print_json(render.comparison_json(found))
+    else:
+        console(whole=True).print(render.comparison_page(found))
+    if found.fails(fail_on):
+        raise typer.Exit(1)

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
 from timonel.cli.groups import Json, StyledCommand, single
+from timonel.cli.options import is_given
 from timonel.cli.settings import GlobalOptions
-from timonel.errors import InputError
+from timonel.errors import InputError, SpecError
 
 app = single()
+
+BATCH = "Batch prediction"
+SINGLE_OPTIONS = ("top", "api_key_file", "tls_ca")
+BATCH_OPTIONS = (
+    *("out", "split", "key", "keep", "input_format", "format", "signature", "batch_size"),
+    *("max_errors", "overwrite"),
+)
 
 
 @app.command(cls=StyledCommand)
 def predict(
     ctx: typer.Context,
     model: Annotated[
-        str, typer.Argument(help="Endpoint, model, model/version, or server as http://HOST:PORT.")
+        str,
+        typer.Argument(
+            help="Endpoint, model, model/version, or server as http://HOST:PORT; with --batch a "
+            "model, model/version, run, or folder of a SavedModel."
+        ),
     ],
     inputs: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(help="Image files, a CSV or JSON file of rows, or one row as JSON."),
-    ],
+    ] = None,
     *,
     version: Annotated[
         int | None, typer.Option(help="Version to use. [default: the newest that is served]")
@@ -37,17 +50,105 @@ def predict(
         Path | None,
         typer.Option(help="CA certificates of https servers, in PEM. [default: TIMONEL_TLS_CA]"),
     ] = None,
+    batch: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Folders or files to predict, or patterns: images, CSV, JSON lines, Parquet, "
+            "TFRecord; or one dataset. Repeat it for several.",
+            metavar="PATH",
+            rich_help_panel=BATCH,
+        ),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            help="File of predictions (.parquet, .jsonl, .csv, .tfrecord), or a folder of shards.",
+            rich_help_panel=BATCH,
+        ),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Split of a dataset to predict.", rich_help_panel=BATCH)
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            help="Column with the keys. [default: path of the image, or FILE#ROW]",
+            rich_help_panel=BATCH,
+        ),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns to copy to the output.", metavar="COLUMN,...", rich_help_panel=BATCH
+        ),
+    ] = None,
+    input_format: Annotated[
+        Literal["images", "csv", "jsonl", "parquet", "tfrecord"] | None,
+        typer.Option(
+            help="Format of the input. [default: by the names of the files]", rich_help_panel=BATCH
+        ),
+    ] = None,
+    format: Annotated[  # noqa: A002 - the name of the option
+        Literal["parquet", "jsonl", "csv", "tfrecord"] | None,
+        typer.Option(
+            help="Format of a folder of predictions. [default: parquet]", rich_help_panel=BATCH
+        ),
+    ] = None,
+    signature: Annotated[
+        str, typer.Option(help="Signature of the model to run.", rich_help_panel=BATCH)
+    ] = "serving_default",
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Rows per batch. [default: 32 images, or the rows that fill 1 MiB]",
+            rich_help_panel=BATCH,
+        ),
+    ] = None,
+    max_errors: Annotated[
+        float,
+        typer.Option(help="Greatest fraction of rows without a prediction.", rich_help_panel=BATCH),
+    ] = 0.01,
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", help="Replace existing predictions.", rich_help_panel=BATCH),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Get predictions from a model for files or rows.
 
     An endpoint or a running server of the workspace answers. Without one, the model is loaded for
-    this call, which takes seconds.
+    this call, which takes seconds. With --batch, all rows of files are predicted without a server
+    and written to --out; killed or stopped, the same command continues.
     """
     import timonel
     from timonel.cli.render import predictions as render
     from timonel.cli.render.output import console, print_json
 
+    if batch:
+        _reject_both(ctx, inputs, SINGLE_OPTIONS)
+        if out is None:
+            raise SpecError("--batch needs --out", hint="for example --out predictions.parquet")
+        _predict_batch(
+            ctx,
+            json=json,
+            model=model,
+            inputs=batch,
+            out=out,
+            version=version,
+            signature=signature,
+            split=split,
+            input_format=input_format,
+            format=format,
+            key=key,
+            keep=[name.strip() for name in keep.split(",")] if keep else [],
+            batch_size=batch_size,
+            max_errors=max_errors,
+            overwrite=overwrite,
+        )
+        return
+    if not inputs:
+        raise SpecError("nothing to predict", hint="name files or rows, or use --batch")
+    _reject_both(ctx, None, BATCH_OPTIONS)
     remarks = GlobalOptions.of(ctx).remarks(stderr=True)
     answers = timonel.predict(
         model,
@@ -62,6 +163,35 @@ def predict(
         print_json({"predictions": [render.prediction_json(each) for each in answers]})
     else:
         console().print(render.predictions_page(answers, top=top), soft_wrap=True)
+
+
+def _reject_both(ctx: typer.Context, inputs: list[str] | None, options: Sequence[str]) -> None:
+    """Reject options and inputs of the other kind of prediction."""
+    if inputs:
+        raise SpecError(
+            f"expected either inputs or --batch, got {inputs[0]!r} and --batch",
+            hint="repeat --batch for several inputs",
+        )
+    for name in options:
+        if is_given(ctx, name):
+            what = "cannot be used with" if name in SINGLE_OPTIONS else "needs"
+            raise SpecError(f"--{name.replace('_', '-')} {what} --batch")
+
+
+def _predict_batch(ctx: typer.Context, *, json: bool, **options: Any) -> None:
+    """Predict files, with progress; print a summary."""
+    import timonel
+    from timonel.cli.render import predictions as render
+    from timonel.cli.render.output import console, print_json
+    from timonel.cli.render.progress import Counter
+
+    settings = GlobalOptions.of(ctx)
+    with Counter(settings.remarks(stderr=json), "predicting", "rows") as progress:
+        done = timonel.predict_batch(**options, workspace=settings.workspace, progress=progress)
+    if json:
+        print_json(render.batch_json(done))
+    else:
+        console().print(render.batch_page(done), soft_wrap=True)
 
 
 def _key_in(path: Path) -> str:

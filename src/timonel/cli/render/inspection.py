@@ -12,7 +12,7 @@ from timonel.cli.render.tables import pairs, table
 from timonel.styles import number
 
 if TYPE_CHECKING:
-    from timonel.data import Inspection, Profile, Record, Verification
+    from timonel.data import Comparison, Inspection, Profile, Record, Verification
     from timonel.data.inspection.profile import Feature
     from timonel.data.schema import Split
 
@@ -101,6 +101,52 @@ def statistics_page(found: Mapping[Split, Profile]) -> RenderableType:
     if words:
         parts.append(table((*head, "DISTINCT", "MOST FREQUENT"), words, wide=5))
     return Group(*parts)
+
+
+def comparison_page(found: Comparison) -> RenderableType:
+    """Render differences of schemas, then distances, those above their limits first."""
+    parts: list[RenderableType] = []
+    if found.schema:
+        changes = [(change.name, change.text) for change in found.schema]
+        parts.append(table(("SCHEMA", "CHANGE"), changes, wide=1))
+    rows = [
+        (
+            each.column,
+            " / ".join(each.samples),
+            Text("differs", style="yellow") if each.is_above else "",
+            each.measure,
+            f"{each.distance:.3f}",
+            f"{each.limit:.3f}",
+            each.text,
+        )
+        for each in found.distances
+    ]
+    head = ("COLUMN", "SAMPLES", "", "MEASURE", "DISTANCE", "LIMIT", "LARGEST DIFFERENCE")
+    parts.append(table(head, rows, wide=6))
+    count = len(found.drift)
+    what = "1 distribution differs" if count == 1 else f"{count} distributions differ"
+    parts.append(Text(f"{what} by more than the limit" if count else "no distribution differs"))
+    return Group(*parts)
+
+
+def comparison_json(found: Comparison) -> dict[str, Any]:
+    """Return a comparison as JSON."""
+    return {
+        "schema": [{"name": change.name, "change": change.text} for change in found.schema],
+        "distances": [
+            {
+                "column": each.column,
+                "samples": each.samples,
+                "counts": each.counts,
+                "measure": each.measure,
+                "distance": each.distance,
+                "limit": each.limit,
+                "differs": each.is_above,
+                "largest": each.text,
+            }
+            for each in found.distances
+        ],
+    }
 
 
 def _moments(value: Mapping[str, Any]) -> tuple[str | None, ...]:

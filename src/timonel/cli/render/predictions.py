@@ -12,6 +12,7 @@ from timonel.cli.render.tables import bar
 from timonel.styles import number
 
 if TYPE_CHECKING:
+    from timonel.batch import BatchPrediction
     from timonel.serving import Prediction
 
 _BAR_WIDTH = 24
@@ -41,6 +42,34 @@ def prediction_json(prediction: Prediction) -> dict[str, Any]:
         "value": prediction.value,
         "outputs": dict(prediction.outputs) if not (prediction.scores or prediction.label) else {},
     }
+
+
+def batch_json(done: BatchPrediction) -> dict[str, Any]:
+    """Return the result of a batch prediction as JSON."""
+    return {
+        "out": str(done.out),
+        "model": done.model,
+        "version": done.version,
+        "rows": done.rows,
+        "failed": done.failed,
+        "errors": None if done.errors is None else str(done.errors),
+        "ignored": done.ignored,
+    }
+
+
+def batch_page(done: BatchPrediction) -> RenderableType:
+    """Render the result of a batch prediction."""
+    lines = [
+        Text.assemble(
+            (f"{done.out}", "bold"),
+            f"  {done.rows:,} predictions of {done.model}/{done.version}",
+        )
+    ]
+    if done.errors is not None:
+        lines.append(Text(f"{done.failed:,} rows have no prediction: see {done.errors}", "yellow"))
+    if done.ignored:
+        lines.append(Text(f"{done.ignored:,} files of other types were ignored", "dim"))
+    return Group(*lines)
 
 
 def _one(prediction: Prediction, top: int) -> RenderableType:

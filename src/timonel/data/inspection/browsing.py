@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import os
 import re
@@ -13,9 +12,8 @@ from typing import Any
 
 from timonel.data.dataset import Dataset, check_split
 from timonel.data.examples import decode_example
-from timonel.data.index import read_positions
 from timonel.data.inspection.profile import Profile, Progress, as_word, ticker
-from timonel.data.records import CRC_BYTES, Span, check_payload, decompress, read_stream
+from timonel.data.records import read_stream
 from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE, SPLITS, Split
 from timonel.data.sources.imagefile import image_format, open_image
 from timonel.errors import CorruptError, InputError, NotFoundError, SpecError, did_you_mean
@@ -126,37 +124,6 @@ def inspect(  # noqa: PLR0913 - the façade of the command line's options
     return Inspection(found.records, found.profile, _write_images(found.records, Path(out)))
 
 
-def read_at(dataset: Dataset, split: str, places: Iterable[int]) -> Iterator[bytes]:
-    """Yield the payloads of records by their numbers in a split.
-
-    Neighbours in a compressed shard are decompressed once.
-
-    Raises:
-        CorruptError: A record or the index is damaged.
-    """
-    shards = list(
-        zip(
-            dataset.shards(split),
-            read_positions(dataset.path, dataset.manifest, split),
-            strict=True,
-        )
-    )
-    ends = list(itertools.accumulate(len(part) for _, part in shards))
-    member: tuple[int, int, bytes] = (-1, -1, b"")
-    for place in places:
-        shard = bisect.bisect_right(ends, place)
-        path, part = shards[shard]
-        row = part[place - ends[shard] + len(part)]
-        first, stop, offset, length = map(int, row)
-        if member[:2] != (shard, first):
-            content = _read(path, first, stop)
-            if dataset.manifest.compression == "gzip":
-                content = decompress(content, path)
-            member = (shard, first, content)
-        framed = member[2][offset : offset + length + CRC_BYTES]
-        yield check_payload(framed, Span(first + offset, length), path)
-
-
 def describe(values: Sequence[Any]) -> dict[str, Any]:
     """Return type, number and content of a feature's values, as JSON values."""
     if not values:
@@ -203,12 +170,16 @@ def _records(
     splits = SPLITS if split is None and key is not None else (check_split(split or "train"),)
     tick = ticker(sum(map(dataset.count, splits)), progress)
     for each in splits:
-        places = range(start, dataset.count(each))
-        for place, payload in zip(places, read_at(dataset, each, places), strict=True):
+        found: Iterable[tuple[int, bytes]]
+        if label is None and key is None:
+            stored = dataset.records(each)
+            found = ((place, stored.payload(place)) for place in range(start, len(stored)))
+        else:  # a compressed shard is read faster in its order
+            found = itertools.islice(enumerate(map(tick, dataset.payloads(each))), start, None)
+        for place, payload in found:
             record = record_of(dataset, each, place, payload)
-            if (label is None or record.label == label) and (key is None or record.key == key):
+            if label in {None, record.label} and key in {None, record.key}:
                 yield record
-            tick(None)
 
 
 def record_of(dataset: Dataset, split: Split, place: int, payload: bytes) -> Record:
@@ -264,15 +235,3 @@ def _write_images(records: Sequence[Record], folder: Path) -> tuple[Path, ...]:
             write_bytes(folder / name, content)
             written.append(folder / name)
     return tuple(written)
-
-
-def _read(path: Path, start: int, stop: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(start)
-            return file.read(stop - start)
-    except OSError as error:
-        raise CorruptError(
-            f"the shard {path} cannot be read: {error.strerror or error}",
-            hint="convert the source again",
-        ) from error

@@ -49,13 +49,19 @@ class Profile:
     Args:
         payloads: Serialised tf.train.Examples.
         labels: Class names, by the number in the feature ``label``.
+
+    Attributes:
+        records: Number of records.
+        features: Types and numbers of values of each feature.
+        distributions: The distributions by name.
+        origins: The feature of each distribution.
     """
 
     def __init__(self, payloads: Iterable[bytes], labels: Sequence[str] = ()) -> None:
         self.records = 0
         self.features: dict[str, Feature] = {}
         self._labels = labels
-        self._origins: dict[str, str] = {}
+        self.origins: dict[str, str] = {}
         self._found: dict[str, Distribution] = {}
         for payload in payloads:
             self._add(decode_example(payload))
@@ -113,7 +119,7 @@ class Profile:
 
     def _add_missing(self) -> None:
         """Count records without a feature, and features with different numbers of values."""
-        for name, origin in self._origins.items():
+        for name, origin in self.origins.items():
             lengths = self.features[origin].lengths
             self._found[name].add_missing(self.records - lengths.total() + lengths[0])
         for name, feature in self.features.items():
@@ -136,7 +142,7 @@ class Profile:
         name = f"{feature.removeprefix(COLUMN_PREFIX)} {part}".rstrip()
         found = self._found.get(name)
         if found is None:
-            self._origins[name] = feature
+            self.origins[name] = feature
             found = self._found[name] = kind()
         return cast("_Kind", found)
 

@@ -20,6 +20,7 @@ from timonel.data.journal import ShardPlan
 from timonel.data.runners import lease
 from timonel.data.runners.base import Report, Runner
 from timonel.data.shards import Job
+from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import InputError, MissingExtraError, NotFoundError, SpecError
 
 _POLL_S = 0.2
@@ -52,15 +53,15 @@ class BeamRunner(Runner):
         """Run one pipeline for all shards.
 
         Raises:
-            SpecError: The source is not made of files, which any worker can read.
+            SpecError: The source is a table in memory.
             InputError: A worker failed.
         """
         from timonel.data.runners.beam_worker import ERROR, LEASE  # noqa: PLC0415
 
-        if not job.source.portable:
+        if isinstance(job.source.location, MemoryTable):
             raise SpecError(
-                f"the beam runner converts files, not the rows of {job.source.location}",
-                hint="use --runner local",
+                "workers of Apache Beam cannot read a table in memory",
+                hint="write it to a Parquet file first, or use the local runner",
             )
         if not plans:
             return

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.utils.shared import Shared
 
 from timonel.data.journal import Journal, ShardPlan
 from timonel.data.runners.lease import LeaseLostError, LeaseWatch
@@ -51,9 +52,10 @@ class PortableJob:
         )
 
     def open(self) -> Job:
-        """Return the conversion, with a source that was not scanned."""
+        """Return the conversion, with a source that can read records."""
         options = SourceOptions.model_validate(self.options)
         source = installed_sources()[self.plugin](Location(self.location), options)
+        source.reopen()
         return Job(source, Journal(Path(self.folder)), self.labels, self.compression)
 
 
@@ -62,11 +64,12 @@ class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
 
     def __init__(self, job: PortableJob) -> None:
         self._portable = job
+        self._shared = Shared()
         self._records = beam.metrics.Metrics.counter(NAMESPACE, "records")
 
     def setup(self) -> None:
-        """Open the conversion, once per worker."""
-        self._job = self._portable.open()
+        """Open the conversion, once per process: a table is in its memory."""
+        self._job = self._shared.acquire(self._portable.open)
 
     def process(self, element: Element) -> Iterator[str]:
         """Write one shard; yield its name.

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+from timonel.data.manifest import Skipped
 from timonel.data.records import Span
 from timonel.data.schema import IMAGE_FEATURE, ColumnRole, Split, split_named
 from timonel.data.sources.base import (
@@ -46,7 +47,6 @@ class RecordImageSource(ImageFolderSource):
     plugin: ClassVar[str] = "tfrecord-images"
     kind: ClassVar[str] = "images"
     precedence: ClassVar[int] = 2
-    portable: ClassVar[bool] = False
 
     @classmethod
     def recognises(cls, location: Location, options: SourceOptions) -> bool:  # noqa: ARG003 - by name
@@ -65,16 +65,12 @@ class RecordImageSource(ImageFolderSource):
         if not files:
             raise DataError(f"{self.location} has no TFRecords")
         self._opened = [RecordFile(file) for file in files]
-        sample = _sample(self._opened[0])
-        image = _image_feature(sample)
-        if image is None:
-            raise DataError(f"the records of {files[0]} have no feature with one image each")
-        self._image, self._is_raw = image, sample[0].keys() >= FEATURES
+        sample = self._sample_image()
         label = self._label_feature(sample)
         folder = self.location if self.location.is_dir() else self.location.parent
         self._names = label_names(folder, label)
         ignored: list[str] = []
-        rejected: list[tuple[str, str]] = []
+        rejected: list[Skipped] = []
         task = "regression" if _is_float(sample, label) else "classification"
         return Scan(
             entries=self._entries(label, rejected, ignored),
@@ -83,6 +79,11 @@ class RecordImageSource(ImageFolderSource):
             rejected=rejected,
             columns=self._columns(sample, label),
         )
+
+    def reopen(self) -> None:
+        """Open the files that a scan found."""
+        self._opened = [RecordFile(file) for file in record_files(self.location)]
+        self._sample_image()
 
     def read(self, entry: Entry) -> Raw:
         """Read a record and decode its image once to verify it."""
@@ -108,9 +109,16 @@ class RecordImageSource(ImageFolderSource):
         found = super().describe(statistics, files)
         return replace(found, files=len(self._opened))
 
-    def _entries(
-        self, label: str, rejected: list[tuple[str, str]], ignored: list[str]
-    ) -> Iterator[Entry]:
+    def _sample_image(self) -> list[Example]:
+        """Find the feature with the image; return the first records."""
+        sample = _sample(self._opened[0])
+        image = _image_feature(sample)
+        if image is None:
+            raise DataError(f"the records of {self.location} have no feature with one image each")
+        self._image, self._is_raw = image, sample[0].keys() >= FEATURES
+        return sample
+
+    def _entries(self, label: str, rejected: list[Skipped], ignored: list[str]) -> Iterator[Entry]:
         labels = set()
         splits = splits_of([file.location for file in self._opened])
         for index, (file, split) in enumerate(zip(self._opened, splits, strict=True)):
@@ -120,7 +128,7 @@ class RecordImageSource(ImageFolderSource):
                 try:
                     found = self._entry_of(key, example, label, span, split)
                 except UnusableError as error:
-                    rejected.append((error.key, error.reason))
+                    rejected.append(error.skipped)
                     continue
                 if found is None:
                     ignored.append(f"{key} (split DISCARD)")

@@ -40,6 +40,7 @@ class ProcessRuntime(Runtime):
             thread that receives responses.
         threads: Concurrent requests per process without batching.
         close_timeout_s: Seconds for in-flight requests to finish when a version is unloaded.
+        log: File for the output of the processes; by default that of this process.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class ProcessRuntime(Runtime):
         observer: Callable[[Path], Observer] | None = None,
         threads: int = 2,
         close_timeout_s: float = 30.0,
+        log: Path | None = None,
     ) -> None:
         self.name = f"{runtime} in processes"
+        self._log = log
         self._runtime = runtime
         self._settings = settings or ComputeSettings()
         self._observer = observer
@@ -106,7 +109,7 @@ class ProcessRuntime(Runtime):
                 self._zygote.close()
                 self._zygote = None
             if self._zygote is None:
-                self._zygote = ZygoteClient(self._runtime)
+                self._zygote = ZygoteClient(self._runtime, self._log)
             return self._zygote
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from timonel.processes.spawn import describe_exit
@@ -56,10 +57,12 @@ class ZygoteClient:
 
     Args:
         runtime: The runtime's factory, as ``module:attribute``.
+        log: File for the output of the processes; by default that of this process.
     """
 
-    def __init__(self, runtime: str) -> None:
+    def __init__(self, runtime: str, log: Path | None = None) -> None:
         self._lock = threading.Lock()
+        self._log = log
         self._is_ready = False
         self._refusal: str | None = None
         environment = single_threaded_environment(os.environ)
@@ -79,10 +82,14 @@ class ZygoteClient:
     def _spawn(self) -> None:
         self._control, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         module = "timonel.serving.isolation.zygote"
-        with child_end:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(child_end)
+            log = stack.enter_context(self._log.open("ab")) if self._log else None
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", module, str(child_end.fileno())],
                 stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
                 env=single_threaded_environment(os.environ),
                 pass_fds=(child_end.fileno(),),
             )

@@ -22,6 +22,7 @@ def runtime_for(
     settings: ServerSettings,
     observer: Callable[[Path], Observer] | None = None,
     name_of: Callable[[Path], str] = lambda path: path.parent.name,
+    log: Path | None = None,
 ) -> Runtime:
     """Return the runtime for a server's settings.
 
@@ -31,6 +32,7 @@ def runtime_for(
         settings: The server's settings.
         observer: Returns the observer for the batches of the version in a folder.
         name_of: Returns the model's name for the folder of a version.
+        log: File for the output of processes of versions; by default that of this process.
 
     Raises:
         SpecError: No runtime has this name.
@@ -43,6 +45,7 @@ def runtime_for(
             observer=observer,
             threads=settings.compute_threads,
             close_timeout_s=settings.drain_s,
+            log=log,
         )
 
     entry_point = _entry_point(settings.runtime)

@@ -1,0 +1,166 @@
+"""Destination of a batch prediction: checks, and publishing of the finished output."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from timonel.batch.journal import Journal, Outcome, journal_of
+from timonel.batch.plan import JobSpec, ShardPlan
+from timonel.batch.writers import join
+from timonel.errors import AlreadyExistsError, InputError
+from timonel.storage.atomic import aside_name, install_dir, sweep, sync, unwritable
+from timonel.storage.locks import LockedError, exclusive
+
+ERRORS = "errors.jsonl"
+_PART = re.compile(r"part-\d{5}-of-\d{5}\.[a-z]+")
+
+
+def check_destination(out: Path, *, is_folder: bool, overwrite: bool) -> None:
+    """Check that predictions may be written to a path.
+
+    Raises:
+        InputError: Its folder does not exist.
+        AlreadyExistsError: Something is there, and ``overwrite`` is false or it is not made of
+            predictions.
+    """
+    if not out.parent.is_dir():
+        raise InputError(f"no folder at {out.parent}", hint="create it first")
+    if not out.exists():
+        return
+    if not overwrite:
+        raise AlreadyExistsError(
+            f"{out} already exists", hint="choose another path, or use --overwrite"
+        )
+    if out.is_dir() != is_folder:
+        raise AlreadyExistsError(f"{out} cannot be overwritten: it is not a file of predictions")
+    foreign = [each.name for each in out.iterdir() if not _is_own(each)] if is_folder else []
+    if foreign:
+        raise AlreadyExistsError(
+            f"{out} cannot be overwritten: {min(foreign)} is not part of predictions",
+            hint="choose another folder, or remove it yourself",
+        )
+
+
+@contextlib.contextmanager
+def unfinished(out: Path) -> Iterator[Journal]:
+    """Yield the locked journal of predictions to a path; remove it if nothing in it is finished.
+
+    Raises:
+        LockedError: Another process predicts to the same path.
+        InputError: The folder cannot be written.
+    """
+    sweep(out.parent)
+    journal = journal_of(out)
+    try:
+        journal.root.mkdir(exist_ok=True)
+    except OSError as error:
+        raise unwritable(out, error) from error
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(exclusive(journal.lock, timeout_s=0))
+        except LockedError:
+            raise LockedError(
+                f"another process predicts to {out}", hint="wait for it, or stop it"
+            ) from None
+        try:
+            yield journal
+        finally:
+            if not journal.has_finished():
+                journal.remove()
+
+
+def publish(
+    out: Path, job: JobSpec, plans: Sequence[ShardPlan], journal: Journal, *, is_folder: bool
+) -> Path | None:
+    """Publish the predictions of all shards, and the list of rows without one.
+
+    Returns:
+        The list; None if every row has a prediction.
+
+    Raises:
+        InputError: The folder cannot be written.
+        DataError: The types of columns differ between shards.
+    """
+    outcomes = [journal.outcome(plan.name) for plan in plans]
+    parts = [
+        journal.part(plan, job.format)
+        for plan, outcome in zip(plans, outcomes, strict=True)
+        if outcome.rows
+    ]
+    errors = out / ERRORS if is_folder else errors_of(out)
+    has_errors = any(outcome.failures for outcome in outcomes)
+    if is_folder:
+        _publish_folder(out, parts, outcomes, journal, job.format)
+    else:
+        with _replacing(out) as file:
+            join(parts, file, job.format)
+            if has_errors:
+                write_errors(errors, outcomes)
+            else:
+                errors.unlink(missing_ok=True)
+    journal.remove()
+    return errors if has_errors else None
+
+
+def errors_of(out: Path) -> Path:
+    """Return the path of the list of rows without a prediction."""
+    return out.with_name(f"{out.stem}.{ERRORS}")
+
+
+def write_errors(path: Path, outcomes: Sequence[Outcome]) -> None:
+    """Write rows without a prediction as JSON lines with ``key`` and ``error``.
+
+    Raises:
+        InputError: The folder cannot be written.
+    """
+    with _replacing(path) as file:
+        for outcome in outcomes:
+            for key, reason in outcome.failures:
+                text = json.dumps({"key": key, "error": reason}, ensure_ascii=False)
+                file.write(text.encode(errors="backslashreplace") + b"\n")
+
+
+def _publish_folder(
+    out: Path, parts: Sequence[Path], outcomes: Sequence[Outcome], journal: Journal, ending: str
+) -> None:
+    content = journal.content
+    try:
+        shutil.rmtree(content, ignore_errors=True)
+        content.mkdir()
+        for number, part in enumerate(parts):
+            # A link, because a moved part would be missing if this is killed.
+            os.link(part, content / f"part-{number:05d}-of-{len(parts):05d}.{ending}")
+    except OSError as error:
+        raise unwritable(out, error) from error
+    if any(outcome.failures for outcome in outcomes):
+        write_errors(content / ERRORS, outcomes)
+    install_dir(content, out, replace=out.exists())
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a file that replaces the one at ``path`` if the block succeeds."""
+    aside = path.with_name(aside_name(path.name))
+    try:
+        with aside.open("wb", buffering=1 << 20) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+        sync(path.parent)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+
+
+def _is_own(path: Path) -> bool:
+    return path.name == ERRORS or _PART.fullmatch(path.name) is not None

@@ -1,0 +1,197 @@
+"""Plan a batch prediction: the shards of its input, and what a worker must know of the job."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from timonel.batch.inputs import InputFile, InputFormat, open_lines
+from timonel.batch.tables import read_table
+from timonel.data.records import FRAME_BYTES, mapped, read_stream, spans
+from timonel.errors import DataError
+
+OutputFormat = Literal["parquet", "jsonl", "csv", "tfrecord"]
+RECORD = ""
+"""Column name of a TFRecord's whole payload."""
+
+_SHARD_BYTES = 16 << 20
+_SHARD_IMAGES = 512
+_PARQUET_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """A part of the input, predicted and written as a whole.
+
+    Args:
+        name: Name of the shard.
+        format: Format of the input.
+        records: Number of rows.
+        path: The file; empty for images.
+        key: Name of the file in keys.
+        first: Number of the first row in the file.
+        offset: Byte of the first row (JSON lines, TFRecord), or its row group (Parquet).
+        images: Key and path of each image.
+    """
+
+    name: str
+    format: InputFormat
+    records: int
+    path: str = ""
+    key: str = ""
+    first: int = 0
+    offset: int = 0
+    images: tuple[tuple[str, str], ...] = ()
+
+    def keys(self, start: int, count: int) -> list[str]:
+        """Return the keys of rows, counted from the start of the shard."""
+        first = self.first + start + 1
+        return [f"{self.key}#{number}" for number in range(first, first + count)]
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """A batch prediction as plain values, for workers on any machine that sees the files.
+
+    Args:
+        model: Name of the model.
+        version: Number of the version.
+        path: Folder of the version.
+        identity: Digest of the version, and the runtime that computes it.
+        signature: The signature to run.
+        batch_size: Rows per batch.
+        folder: The journal's folder.
+        format: Format of the output.
+        columns: Column of the input by name of the model's input.
+        key: Column with the keys; None for the default keys.
+        keep: Columns to copy to the output.
+        labels: Class names of a dataset, whose true labels are written; empty for a regression;
+            None without a dataset.
+    """
+
+    model: str
+    version: int
+    path: str
+    identity: str
+    signature: str
+    batch_size: int
+    folder: str
+    format: OutputFormat
+    columns: Mapping[str, str]
+    key: str | None = None
+    keep: tuple[str, ...] = ()
+    labels: tuple[str, ...] | None = None
+
+
+def plan_shards(files: Sequence[InputFile]) -> list[ShardPlan]:
+    """Cut the input into shards, independent of machine and runner.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    if files[0].format == "images":
+        found = list(_image_shards(files))
+    else:
+        found = [shard for file in files for shard in _CUTS[file.format](file)]
+    return [replace(shard, name=f"{number:05d}") for number, shard in enumerate(found)]
+
+
+def digest_of(files: Sequence[InputFile], job: JobSpec) -> str:
+    """Return the digest of all that determines the predictions; not of the files' content."""
+    sha = hashlib.sha256(json.dumps(asdict(job), sort_keys=True).encode())
+    for file in files:
+        sha.update(json.dumps([file.key, str(file.path), file.size, file.modified]).encode())
+    return sha.hexdigest()
+
+
+def _image_shards(files: Sequence[InputFile]) -> Iterator[ShardPlan]:
+    images: list[tuple[str, str]] = []
+    size = 0
+    for file in files:
+        images.append((file.key, str(file.path)))
+        size += file.size
+        if len(images) == _SHARD_IMAGES or size >= 4 * _SHARD_BYTES:
+            yield ShardPlan("", "images", len(images), images=tuple(images))
+            images, size = [], 0
+    if images:
+        yield ShardPlan("", "images", len(images), images=tuple(images))
+
+
+def _shard(file: InputFile, first: int, offset: int, records: int) -> ShardPlan:
+    return ShardPlan("", file.format, records, str(file.path), file.key, first, offset)
+
+
+def _csv_shards(file: InputFile) -> Iterator[ShardPlan]:
+    rows = read_table(file.path).num_rows
+    total = max(1, min(rows, file.size // _SHARD_BYTES))
+    for start, end in itertools.pairwise(rows * index // total for index in range(total + 1)):
+        yield _shard(file, start, 0, end - start)
+
+
+def _line_shards(file: InputFile) -> Iterator[ShardPlan]:
+    with open_lines(file.path) as lines:
+        sizes = ((len(line), bool(line.strip())) for line in lines)
+        yield from _byte_shards(file, sizes)
+
+
+def _record_shards(file: InputFile) -> Iterator[ShardPlan]:
+    if file.is_compressed:
+        yield _shard(file, 0, 0, sum(1 for _ in read_stream(file.path)))
+        return
+    with mapped(file.path) as content:
+        sizes = (FRAME_BYTES + span.length for span in spans(content, file.path))
+        yield from _byte_shards(file, ((size, True) for size in sizes))
+
+
+def _byte_shards(file: InputFile, sizes: Iterator[tuple[int, bool]]) -> Iterator[ShardPlan]:
+    """Cut a file after 16 MiB each; a compressed one, which has no random access, not at all.
+
+    Args:
+        file: The file.
+        sizes: Size of each line or record, and whether it is a row.
+    """
+    first = offset = position = count = 0
+    for size, is_row in sizes:
+        position += size
+        count += is_row
+        if position - offset >= _SHARD_BYTES and not file.is_compressed and count:
+            yield _shard(file, first, offset, count)
+            first, offset, count = first + count, position, 0
+    if count:
+        yield _shard(file, first, offset, count)
+
+
+def _parquet_shards(file: InputFile) -> Iterator[ShardPlan]:
+    import pyarrow as pa  # noqa: PLC0415 - 100 ms, for tables only
+    import pyarrow.parquet as pq  # noqa: PLC0415 - 100 ms, for tables only
+
+    try:
+        with pq.ParquetFile(file.path) as content:
+            groups = content.metadata
+            counts = [groups.row_group(index).num_rows for index in range(groups.num_row_groups)]
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{file.path} is not a valid Parquet file: {error}") from error
+    first = offset = count = 0
+    for index, rows in enumerate(counts):
+        count += rows
+        if count >= _PARQUET_ROWS or (count and index == len(counts) - 1):
+            yield _shard(file, first, offset, count)
+            first, offset, count = first + count, index + 1, 0
+
+
+_CUTS: Mapping[str, Callable[[InputFile], Iterator[ShardPlan]]] = {
+    "csv": _csv_shards,
+    "jsonl": _line_shards,
+    "parquet": _parquet_shards,
+    "tfrecord": _record_shards,
+}
+
+
+def plan_from(values: Mapping[str, Any]) -> ShardPlan:
+    """Return a plan from its `dataclasses.asdict`, after JSON or pickle."""
+    images = tuple((key, path) for key, path in values["images"])
+    return ShardPlan(**{**values, "images": images})

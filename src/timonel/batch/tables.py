@@ -1,0 +1,131 @@
+"""Columns of tables as arrays for a model's inputs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timonel.data.sources.columns import Kinds, NumberColumn, trim
+from timonel.data.sources.csvfile import CsvFile
+from timonel.errors import DataError
+from timonel.serving.protocols.tfs_rest.tensors import to_array
+from timonel.serving.signature import NUMPY_TYPES, STRING, Array, TensorSpec
+from timonel.serving.status import StatusError, invalid_argument
+from timonel.storage.location import Location
+
+Column = Any
+"""Values of rows: a list from JSON or tf.train.Examples, or an array of Arrow."""
+
+_FLOATS = {"DT_FLOAT", "DT_DOUBLE", "DT_HALF", "DT_BFLOAT16"}
+
+
+def read_table(path: Path) -> pa.Table:
+    """Read a CSV file as a table of text.
+
+    Raises:
+        DataError: It is not a valid CSV file, or a row has too many or too few values.
+    """
+    state = path.stat()
+    return _read_table(path, state.st_size, state.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=1)
+def _read_table(path: Path, _size: int, _modified: int) -> pa.Table:
+    file = CsvFile(Location(path)).read()
+    if file.rejected:
+        first = file.rejected[0]
+        # Left out, it would shift the numbers of all later rows, which are their keys.
+        raise DataError(f"{first.key}: {first.reason}", hint="repair or remove the line")
+    return file.table
+
+
+def to_input(column: Column, spec: TensorSpec, name: str) -> Array:
+    """Return a column as an input of the model, [B, ...].
+
+    Missing numbers are NaN and missing text is empty, as in datasets.
+
+    Args:
+        column: The values of B rows.
+        spec: The input.
+        name: Name of the column.
+
+    Raises:
+        StatusError: A value does not fit.
+    """
+    try:
+        array = (
+            _from_arrow(column, spec) if isinstance(column, pa.Array) else _from_list(column, spec)
+        )
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise invalid_argument(f"column {name}: {error}") from error
+    except StatusError as error:
+        raise invalid_argument(f"column {name}: {error.message}") from error
+    sizes = spec.shape[1:] if spec.shape else ()
+    if array.ndim == 2 and len(sizes) > 1 and -1 not in sizes:
+        array = array.reshape(len(array), *sizes)  # tf.train.Examples are flat
+    return array
+
+
+def _from_list(values: Sequence[Any], spec: TensorSpec) -> Array:
+    if spec.dtype == STRING and all(isinstance(value, bytes) for value in values):
+        return _objects(values)
+    if spec.dtype in _FLOATS:
+        values = [float("nan") if value is None else value for value in values]
+    return to_array(list(values), spec.dtype)
+
+
+def _from_arrow(column: pa.Array, spec: TensorSpec) -> Array:
+    kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _from_lists(column, spec)
+    if spec.dtype == STRING:
+        text = column if pa.types.is_binary(kind) else pc.cast(column, pa.string())
+        return _objects(pc.fill_null(pc.cast(text, pa.binary()), b"").to_pylist())
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _from_text(pc.cast(column, pa.string()), spec)
+    if spec.dtype in _FLOATS:
+        numbers = pc.fill_null(pc.cast(column, pa.float64(), safe=False), float("nan"))
+        return _as_type(numbers.to_numpy(zero_copy_only=False), spec)
+    if column.null_count:
+        raise ValueError(f"expected {spec.dtype}, got a missing value")
+    whole = pc.cast(column, pa.from_numpy_dtype(NUMPY_TYPES[spec.dtype]))
+    return _as_type(whole.to_numpy(zero_copy_only=False), spec)
+
+
+def _from_text(column: pa.Array, spec: TensorSpec) -> Array:
+    if spec.dtype not in _FLOATS:
+        trimmed = trim(column)
+        return _from_arrow(
+            pc.cast(trimmed, pa.from_numpy_dtype(NUMPY_TYPES[spec.dtype])),
+            spec,
+        )
+    kinds = Kinds.of(column)
+    if pc.any(kinds.bad).as_py():
+        bad = pc.filter(column, kinds.bad)[0].as_py()
+        raise ValueError(f"expected a number, got {bad!r}")
+    return _as_type(NumberColumn.of(kinds).values, spec)
+
+
+def _from_lists(column: pa.Array, spec: TensorSpec) -> Array:
+    flat = column.flatten()
+    sizes = pc.unique(pc.list_value_length(column))
+    if column.null_count or len(sizes) != 1 or pa.types.is_nested(flat.type):
+        return _from_list(column.to_pylist(), spec)
+    return _from_arrow(flat, spec).reshape(len(column), -1)
+
+
+def _as_type(values: Any, spec: TensorSpec) -> Array:
+    return np.ascontiguousarray(values, NUMPY_TYPES[spec.dtype])
+
+
+def _objects(values: Sequence[bytes]) -> Array:
+    # np.array(values, object) would turn equal lengths into other shapes for nested values.
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array

@@ -1,0 +1,347 @@
+"""Whole batch predictions with models of TensorFlow."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import timonel
+from tests.data.conftest import MakeImages
+from timonel.batch import predict_batch
+from timonel.batch.journal import journal_of
+from timonel.data import convert
+from timonel.data.examples import decode_example, encode_example
+from timonel.data.records import compress, frame, read_records
+from timonel.errors import (
+    AlreadyExistsError,
+    DataError,
+    InputError,
+    ModelError,
+    NotFoundError,
+    SpecError,
+)
+from timonel.storage import Workspace
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_images_of_folders(models: Workspace, make_images: MakeImages, png, tmp_path: Path) -> None:
+    root = make_images(count=40)
+    (root / "dog" / "white.png").write_bytes(png())
+    (root / "readme.txt").write_text("not an image")
+    seen: list[tuple[int, int]] = []
+    done = predict_batch(
+        "images",
+        root,
+        tmp_path / "out.parquet",
+        workspace=models,
+        progress=lambda *counts: seen.append(counts),
+    )
+    assert (done.model, done.version, done.rows, done.failed, done.ignored) == (
+        "images",
+        1,
+        81,
+        0,
+        1,
+    )
+    assert seen[-1] == (81, 81)
+    table = pq.read_table(done.out)
+    assert table.column_names == ["key", "label", "scores"]
+    assert table.schema.field("scores").type == pa.list_(pa.float32())
+    keys = table["key"].to_pylist()
+    assert keys == sorted(path.relative_to(root).as_posix() for path in root.rglob("*.png"))
+    assert table["label"].to_pylist()[keys.index("dog/white.png")] == "dog"
+    assert not journal_of(done.out).root.exists()
+    assert not list(models.servers.glob("*"))
+
+
+def test_predictions_equal_those_of_the_server(
+    models: Workspace, make_images: MakeImages, tmp_path: Path
+) -> None:
+    root = make_images(count=20)
+    predict_batch("images", root, tmp_path / "out.jsonl", workspace=models)
+    batch = {row["key"]: row["scores"] for row in lines(tmp_path / "out.jsonl")}
+    files = sorted(root.rglob("*.png"))
+    answers = timonel.predict("images", files, workspace=models)
+    for file, answer in zip(files, answers, strict=True):
+        assert batch[file.relative_to(root).as_posix()] == answer.outputs["scores"]
+
+
+def test_rows_of_every_format_give_the_same(models: Workspace, tmp_path: Path) -> None:
+    rows = [{"age": i / 2, "name": "x" * (i % 5), "seats": i} for i in range(70)]
+    columns = {name: [row[name] for row in rows] for name in ("age", "name", "seats")}
+    table = pa.table(columns)
+    examples = [encode_example({**row, "seats": float(row["seats"])}) for row in rows]
+    records = b"".join(b"".join(frame(example)) for example in examples)
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    files = {
+        "rows.csv": "\n".join(
+            ["age,name,seats", *(f"{r['age']},{r['name']},{r['seats']}" for r in rows)]
+        ),
+        "rows.jsonl": text,
+        "rows.jsonl.gz": gzip.compress(text.encode()),
+        "rows.tfrecord": records,
+        "rows.tfrecord.gz": compress(records),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=16)
+    expected = [2 * row["age"] + len(row["name"]) + row["seats"] for row in rows]
+    for name in [*files, "rows.parquet"]:
+        out = tmp_path / f"{name}.out.jsonl"
+        done = predict_batch("table", tmp_path / name, out, batch_size=32, workspace=models)
+        assert done.rows == 70, name
+        found = lines(out)
+        assert [row["value"] for row in found] == expected, name
+        assert [row["key"] for row in found] == [f"{name}#{i + 1}" for i in range(70)]
+
+
+def test_every_output_format_has_the_same_values(models: Workspace, tmp_path: Path) -> None:
+    values = [[i / 8, -i / 3] for i in range(50)]
+    source = tmp_path / "rows.jsonl"
+    source.write_text("".join(json.dumps(value) + "\n" for value in values))
+    found = {}
+    for ending in ("parquet", "jsonl", "csv", "tfrecord"):
+        out = tmp_path / f"out.{ending}"
+        predict_batch("doubler", source, out, workspace=models)
+        found[ending] = out
+    table = pq.read_table(found["parquet"])
+    doubled = np.array(table["doubled"].to_pylist(), np.float32)
+    np.testing.assert_array_equal(doubled, 2 * np.array(values, np.float32))
+    rows = lines(found["jsonl"])
+    np.testing.assert_array_equal(np.array([r["doubled"] for r in rows], np.float32), doubled)
+    assert [row["text"] for row in rows] == table["text"].to_pylist()
+    examples = [decode_example(record) for record in read_records(found["tfrecord"])]
+    assert [np.float32(each["doubled"]).tolist() for each in examples] == doubled.tolist()
+    assert [each["key"][0].decode() for each in examples] == table["key"].to_pylist()
+    import csv
+
+    with found["csv"].open() as file:
+        cells = list(csv.DictReader(file))
+    assert [row["text"] for row in cells] == table["text"].to_pylist()
+    assert [np.float32(json.loads(row["doubled"])).tolist() for row in cells] == doubled.tolist()
+
+
+def test_a_folder_of_shards(
+    models: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timonel.batch.plan._SHARD_BYTES", 200)
+    source = tmp_path / "rows.jsonl"
+    source.write_text("".join(f"[{i}.0, 0.5]\n" for i in range(100)))
+    whole = predict_batch("doubler", source, tmp_path / "whole.jsonl", workspace=models)
+    done = predict_batch("doubler", source, tmp_path / "shards", format="jsonl", workspace=models)
+    parts = sorted(done.out.iterdir())
+    assert len(parts) > 3
+    assert parts[0].name == f"part-00000-of-{len(parts):05d}.jsonl"
+    assert b"".join(part.read_bytes() for part in parts) == whole.out.read_bytes()
+    with pytest.raises(AlreadyExistsError, match="use --overwrite"):
+        predict_batch("doubler", source, done.out, workspace=models)
+    predict_batch("doubler", source, done.out, workspace=models, overwrite=True)
+    assert min(done.out.iterdir()).name.endswith(".parquet")
+    (done.out / "mine.txt").write_text("keep")
+    with pytest.raises(AlreadyExistsError, match=r"mine.txt is not part of predictions"):
+        predict_batch("doubler", source, done.out, workspace=models, overwrite=True)
+
+
+def test_a_dataset_gives_its_keys_and_true_labels(
+    models: Workspace, make_images: MakeImages, tmp_path: Path
+) -> None:
+    dataset = convert(make_images(count=20), tmp_path / "set", workspace=models)
+    done = predict_batch(
+        "images", dataset.uri, tmp_path / "o.parquet", split="train", workspace=models
+    )
+    table = pq.read_table(done.out)
+    assert table["key"].to_pylist() == dataset.keys("train")
+    assert table["true_label"].to_pylist() == [key.split("/")[0] for key in dataset.keys("train")]
+    with pytest.raises(SpecError, match="is a dataset: name its split"):
+        predict_batch("images", dataset.uri, tmp_path / "x.parquet", workspace=models)
+
+
+def test_images_in_json_and_parquet(models: Workspace, png, tmp_path: Path) -> None:
+    encoded = base64.b64encode(png()).decode()
+    (tmp_path / "a.jsonl").write_text(json.dumps({"b64": encoded}) + "\n")
+    (tmp_path / "b.jsonl").write_text(json.dumps({"id": 7, "image_bytes": {"b64": encoded}}) + "\n")
+    pq.write_table(pa.table({"id": [7], "image": [png()]}), tmp_path / "c.parquet")
+    for name, options in {
+        "a.jsonl": {},
+        "b.jsonl": {"key": "id"},
+        "c.parquet": {"key": "id"},
+    }.items():
+        out = tmp_path / f"{name}.out.jsonl"
+        predict_batch("images", tmp_path / name, out, workspace=models, **options)
+        (row,) = lines(out)
+        assert row == {"key": "7" if options else f"{name}#1", "label": "dog", "scores": [0.0, 1.0]}
+
+
+def test_columns_are_kept(models: Workspace, tmp_path: Path) -> None:
+    pq.write_table(
+        pa.table({"who": ["ann", "bob"], "day": [1, 2], "x": [[1.0, 2.0], [3.0, 4.0]]}),
+        tmp_path / "rows.parquet",
+    )
+    out = tmp_path / "out.parquet"
+    predict_batch(
+        "doubler", tmp_path / "rows.parquet", out, key="who", keep=["day"], workspace=models
+    )
+    table = pq.read_table(out)
+    assert table.select(["key", "day"]).to_pydict() == {"key": ["ann", "bob"], "day": [1, 2]}
+    assert table.schema.field("day").type == pa.int64()
+    with pytest.raises(SpecError, match="'text' cannot be kept: the output has another one"):
+        predict_batch(
+            "doubler",
+            tmp_path / "rows.parquet",
+            tmp_path / "o.csv",
+            keep=["text"],
+            workspace=models,
+        )
+
+
+def test_only_the_bad_rows_fail(models: Workspace, tmp_path: Path) -> None:
+    source = tmp_path / "rows.jsonl"
+    bad = {3: "-1", 40: '"text"', 41: "{", 90: "null"}
+    source.write_text("".join(f"{bad.get(i, float(i * i))}\n" for i in range(100)))
+    out = tmp_path / "out.jsonl"
+    done = predict_batch("picky", source, out, max_errors=0.05, batch_size=32, workspace=models)
+    assert (done.rows, done.failed, done.errors) == (96, 4, tmp_path / "out.errors.jsonl")
+    assert [row["y"] for row in lines(out)] == [float(i) for i in range(100) if i not in bad]
+    errors = {row["key"]: row["error"] for row in lines(done.errors)}
+    assert errors.keys() == {f"rows.jsonl#{i + 1}" for i in bad}
+    assert "negative" in errors["rows.jsonl#4"]
+    assert "text" in errors["rows.jsonl#41"]
+    with pytest.raises(
+        DataError, match=r"4 of 100 rows have no prediction, above the limit of 1.00%"
+    ):
+        predict_batch("picky", source, tmp_path / "b.jsonl", workspace=models)
+    assert not (tmp_path / "b.jsonl").exists()
+    assert len(lines(tmp_path / "b.errors.jsonl")) == 4
+
+
+def test_a_batch_that_needs_too_much_memory_is_divided(models: Workspace, tmp_path: Path) -> None:
+    source = tmp_path / "rows.jsonl"
+    source.write_text("".join(f"{float(i * i)}\n" for i in range(200)))
+    done = predict_batch("picky", source, tmp_path / "o.jsonl", batch_size=200, workspace=models)
+    assert (done.rows, done.failed) == (200, 0)
+    assert [row["y"] for row in lines(done.out)] == [float(i) for i in range(200)]
+
+
+def test_broken_images_are_listed(
+    models: Workspace, make_images: MakeImages, tmp_path: Path
+) -> None:
+    root = make_images(count=50)
+    whole = (root / "cat" / "000.png").read_bytes()
+    (root / "cat" / "000.png").write_bytes(whole[:40])
+    (root / "dog" / "000.png").write_bytes(b"")
+    done = predict_batch("images", root, tmp_path / "o.csv", workspace=models, max_errors=0.02)
+    assert (done.rows, done.failed) == (98, 2)
+    errors = lines(done.errors)
+    assert [row["key"] for row in errors] == ["cat/000.png", "dog/000.png"]
+    assert errors[1]["error"] == "an empty file"
+
+
+@pytest.mark.parametrize(
+    ("model", "file", "options", "error", "message"),
+    [
+        (
+            "table",
+            ("a.csv", "age,name\n1,x\n"),
+            {},
+            InputError,
+            r"a.csv lacks seats: its columns are age, name; the model takes age, name, seats",
+        ),
+        ("table", ("a.csv", "age,name,seats\n1,x\n"), {}, DataError, "expected 3 values, got 2"),
+        (
+            "table",
+            ("a.png", "x"),
+            {},
+            InputError,
+            "the model takes age, name, seats, got image files",
+        ),
+        ("table", ("a.jsonl", "[1]\n"), {}, InputError, "rows of .*a.jsonl have no names"),
+        ("table", ("a.jsonl", "{\n"), {}, DataError, "first line of .*a.jsonl is not JSON"),
+        ("table", ("a.parquet", "no"), {}, DataError, "a.parquet is not a valid Parquet file"),
+        ("images", ("a.tfrecord", "no"), {}, DataError, "truncated|no records"),
+        (
+            "images",
+            ("a.xyz", "no"),
+            {},
+            DataError,
+            "found 1 files of unknown type|nothing to predict",
+        ),
+        ("nope", ("a.png", "x"), {}, NotFoundError, "no model 'nope'"),
+        ("images", ("a.png", "x"), {"version": 7}, NotFoundError, "images has no version 7"),
+        ("images", ("a.png", "x"), {"signature": "no"}, InputError, "no signature no with inputs"),
+        ("images", ("a.png", "x"), {"key": "id"}, SpecError, "image files have no column 'id'"),
+        ("images", ("a.png", "x"), {"split": "test"}, SpecError, "is no dataset"),
+        ("images", ("a.png", "x"), {"batch_size": 0}, SpecError, "must be positive"),
+        ("images", ("a.png", "x"), {"max_errors": 2}, SpecError, "from 0 to 1"),
+        ("http://h:1", ("a.png", "x"), {}, SpecError, "does not use the server"),
+    ],
+)
+def test_wrong_input_is_one_line_before_anything_runs(
+    models: Workspace, tmp_path: Path, model, file, options, error, message
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / file[0]).write_text(file[1])
+    with pytest.raises(error, match=message):
+        predict_batch(model, folder, tmp_path / "out.jsonl", workspace=models, **options)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "workspace"]
+
+
+def test_the_version_is_fixed_at_the_start(
+    models: Workspace, exports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.serving.conftest import publish
+
+    (models.models / "v").mkdir()
+    publish(exports / "versioned-1", models.models / "v", 1)
+    monkeypatch.setattr("timonel.batch.plan._SHARD_BYTES", 64)
+    source, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(f"{float(i)}\n" for i in range(100)))
+    stop = threading.Event()
+
+    def interrupt(done: int, _total: int) -> None:
+        if done > 30 and not stop.is_set():
+            stop.set()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("timonel.batch.prediction._PROGRESS_INTERVAL_S", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        predict_batch("v", source, out, workspace=models, progress=interrupt)
+    assert journal_of(out).has_finished()
+    publish(exports / "versioned-2", models.models / "v", 2)
+    done = predict_batch("v", source, out, workspace=models)
+    assert done.version == 1
+    assert [row["y"] for row in lines(out)] == [float(i) for i in range(100)]
+    done = predict_batch("v", source, out, workspace=models, overwrite=True)
+    assert done.version == 2
+    assert [row["y"] for row in lines(out)] == [2.0 * i for i in range(100)]
+
+
+def test_a_full_disk_is_one_line_and_nothing_is_lost(
+    models: Workspace, small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timonel.batch.plan._SHARD_BYTES", 2000)
+    source = tmp_path / "rows.jsonl"
+    source.write_text("".join(f"[{i}.0, 0.5]\n" for i in range(2000)))
+    out = small_disk / "out.jsonl"
+    with pytest.raises(InputError, match=r"cannot write .*: No space left on device"):
+        predict_batch("doubler", source, out, workspace=models)
+    assert not out.exists()
+    assert not list(small_disk.glob(".tmp-[0-9]*"))
+
+
+def test_a_model_that_is_none(models: Workspace, make_images: MakeImages, tmp_path: Path) -> None:
+    (models.models / "images" / "1" / "saved_model.pb").write_bytes(b"no model")
+    with pytest.raises((ModelError, InputError)):
+        predict_batch("images", make_images(), tmp_path / "o.csv", workspace=models)
+    assert not (tmp_path / "o.csv").exists()
