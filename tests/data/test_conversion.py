@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.data.conftest import MakeCsv, MakeImages
-from timonel.data.conversion import convert, sort_labels
+from timonel.data.conversion import convert
 from timonel.data.dataset import Dataset
-from timonel.data.schema import SPLITS
+from timonel.data.schema import SPLITS, sort_labels
 from timonel.data.sources import Entry, Raw, transient
 from timonel.data.sources.images import ImageFolderSource
 from timonel.data.summary import summarise

@@ -183,8 +183,15 @@ def numeric_column(name: str, numbers: NumberStatistics) -> NumericColumn:
     return NumericColumn(name=name, **found.model_dump(exclude={"count"}))
 
 
-def categorical_column(name: str, words: WordStatistics) -> CategoricalColumn:
-    """Return the description of a categorical column: the most frequent words, sorted."""
+def categorical_column(
+    name: str, words: WordStatistics, vocabulary: tuple[str, ...] = ()
+) -> CategoricalColumn:
+    """Return the description of a categorical column.
+
+    The vocabulary is the given one, or else that of the most frequent words, sorted.
+    """
+    if vocabulary:
+        return CategoricalColumn(name=name, vocabulary=vocabulary, missing=words.missing)
     known = [word for word, _ in words.ranked()]
     return CategoricalColumn(
         name=name,
