@@ -7,7 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timonel.data.sources.columns import trim
+from timonel.data.schema import ColumnType
+from timonel.data.sources.columns import EXACT_INTEGERS, count, trim
+from timonel.data.sources.imagefile import image_format
 
 
 def usable(column: Any) -> tuple[Any | None, str]:
@@ -31,12 +33,44 @@ def usable(column: Any) -> tuple[Any | None, str]:
     return None, "no values" if is_empty else f"values of the type {kind} are not supported"
 
 
-def has_texts(kind: Any) -> bool:
-    """Tell whether values of an Arrow type have texts."""
+def kind_of(column: Any) -> ColumnType | None:
+    """Return the kind of a column from its type, for lists, structures and bytes.
+
+    Bytes and structures are images if the first value is one.
+    """
+    kind = column.type
+    first = next((value.as_py() for value in column if value.is_valid), None)
+    content = first.get("bytes") if isinstance(first, dict) else first
+    if isinstance(content, bytes):
+        return "image" if image_format(content[:12]) else "bytes"
+    if pa.types.is_struct(kind) or pa.types.is_map(kind):
+        return "json"
+    if _is_list(kind) and (
+        pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)
+    ):
+        return "numbers"
+    return None
+
+
+def has_several_labels(column: Any) -> bool:
+    """Tell whether values of a column are lists, or texts with bars between labels."""
+    values = _plain(column)
+    if pa.types.is_string(values.type):
+        return count(pc.match_substring(values, "|")) > 0
+    return _is_list(values.type)
+
+
+def _is_list(kind: Any) -> bool:
+    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(test(kind) for test in tests)
+
+
+def is_text(kind: Any) -> bool:
+    """Tell whether an Arrow type is text."""
     if pa.types.is_dictionary(kind):
-        return has_texts(kind.value_type)
-    return not (
-        pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+        return is_text(kind.value_type)
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     )
 
 
@@ -50,8 +84,12 @@ def as_texts(column: Any) -> Any:
     """
     values = _plain(column)
     if pa.types.is_floating(values.type):
+        values = pc.cast(values, pa.float64())
         values = pc.if_else(pc.is_nan(values), None, values)
-        if not pc.any(pc.not_equal(values, pc.floor(values))).as_py():
+        exact = pc.and_(
+            pc.equal(values, pc.floor(values)), pc.less_equal(pc.abs(values), EXACT_INTEGERS)
+        )
+        if pc.all(exact).as_py():
             values = pc.cast(values, pa.int64())
     return trim(pc.fill_null(pc.cast(values, pa.string()), ""))
 
