@@ -9,13 +9,14 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.utils.shared import Shared
 
+from timonel._version import __version__
 from timonel.data.journal import Journal, ShardPlan
 from timonel.data.runners.exchange import Exchange
 from timonel.data.runners.lease import LeaseLostError, LeaseWatch
 from timonel.data.schema import Compression, Split
 from timonel.data.shards import Job
 from timonel.data.sources import Source, SourceOptions, installed_sources
-from timonel.errors import TimonelError
+from timonel.errors import InputError, TimonelError
 from timonel.storage.location import Location
 
 NAMESPACE = "timonel"
@@ -34,6 +35,7 @@ class PortableJob:
     exchange: Exchange
     labels: Mapping[str, int]
     compression: Compression
+    release: str = __version__
 
     @classmethod
     def of(cls, job: Job, exchange: Exchange) -> PortableJob:
@@ -49,7 +51,16 @@ class PortableJob:
         )
 
     def open(self) -> Source:
-        """Return the source, which can read records."""
+        """Return the source, which can read records.
+
+        Raises:
+            InputError: The worker has another release, which may write other bytes.
+        """
+        if self.release != __version__:
+            raise InputError(
+                f"a worker of Apache Beam has timonel {__version__} instead of {self.release}",
+                hint="install the same release on all workers",
+            )
         options = SourceOptions.model_validate(self.options)
         source = installed_sources()[self.plugin](Location(self.location), options)
         source.reopen()
@@ -66,7 +77,11 @@ class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
 
     def setup(self) -> None:
         """Open the source, once per process: a table is in its memory."""
-        self._source: Source = self._shared.acquire(self._portable.open)
+        try:
+            self._source: Source = self._shared.acquire(self._portable.open)
+        except TimonelError as error:
+            self._portable.exchange.report(error)
+            raise
 
     def process(self, element: Element) -> Iterator[str]:
         """Write one shard; yield its name.
