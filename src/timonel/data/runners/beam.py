@@ -14,11 +14,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from timonel.data.journal import ShardPlan
 from timonel.data.runners import lease
-from timonel.data.runners.base import Report, Runner
+from timonel.data.runners.base import RemoteRunner, RemoteWork, Report
+from timonel.data.runners.portable import PortableJob
 from timonel.data.shards import Job
 from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import InputError, MissingExtraError, NotFoundError, SpecError
@@ -27,7 +28,7 @@ _POLL_S = 0.2
 _SHOWN = 300
 
 
-class BeamRunner(Runner):
+class BeamRunner(RemoteRunner):
     """Runner on any engine of Apache Beam: Direct, Prism, Flink, Spark, Dataflow.
 
     Args:
@@ -56,25 +57,34 @@ class BeamRunner(Runner):
             SpecError: The source is a table in memory.
             InputError: A worker failed.
         """
-        from timonel.data.runners.beam_worker import ERROR, LEASE  # noqa: PLC0415
-
         if isinstance(job.source.location, MemoryTable):
             raise SpecError(
                 "workers of Apache Beam cannot read a table in memory",
                 hint="write it to a Parquet file first, or use the local runner",
             )
+        self.run_remote(PortableJob.of(job), plans, report)
+
+    def run_remote(self, work: RemoteWork, plans: Sequence[Any], report: Report) -> None:
+        """Run one pipeline for all shards.
+
+        Raises:
+            InputError: A worker failed.
+        """
+        from timonel.data.runners.beam_worker import ERROR, LEASE  # noqa: PLC0415
+
         if not plans:
             return
-        failure = job.journal.root / ERROR
+        folder = Path(work.folder)
+        failure = folder / ERROR
         failure.unlink(missing_ok=True)
         error: Exception | None = None
         with (
             _terminable(),
-            lease.held(job.journal.root / LEASE) as release,
-            _Follower(job, plans, report, release) as follower,
+            lease.held(folder / LEASE) as release,
+            _Follower(work, plans, report, release) as follower,
         ):
             try:
-                _run(self._flags, job, plans)
+                _run(self._flags, work, plans)
             except Exception as found:  # noqa: BLE001 - Beam raises all kinds of exceptions
                 error = found
         if follower.error is not None:
@@ -88,7 +98,7 @@ class BeamRunner(Runner):
             )
 
 
-def _run(flags: Sequence[str], job: Job, plans: Sequence[ShardPlan]) -> None:
+def _run(flags: Sequence[str], work: RemoteWork, plans: Sequence[Any]) -> None:
     """Run the pipeline until it ends; cancel it if this is interrupted.
 
     In the main thread, because Beam sets signal handlers.
@@ -96,14 +106,14 @@ def _run(flags: Sequence[str], job: Job, plans: Sequence[ShardPlan]) -> None:
     import apache_beam as beam  # noqa: PLC0415 - an extra
     from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
 
-    from timonel.data.runners.beam_worker import PortableJob, WriteShard  # noqa: PLC0415
+    from timonel.data.runners.beam_worker import WriteShard  # noqa: PLC0415
 
     pipeline = beam.Pipeline(options=PipelineOptions(list(flags)))
     _ = (
         pipeline
-        | "plans" >> beam.Create([(plan.name, plan.split, plan.records) for plan in plans])
+        | "plans" >> beam.Create(list(plans))
         | "distribute" >> beam.Reshuffle()
-        | "write" >> beam.ParDo(WriteShard(PortableJob.of(job)))
+        | "write" >> beam.ParDo(WriteShard(work))
     )
     result = pipeline.run()
     try:
@@ -132,18 +142,18 @@ class _Follower:
     """Thread that reports shards as they are finished.
 
     Args:
-        job: The conversion.
+        work: The work.
         plans: The shards.
         report: Receives them; if it raises, the workers are stopped.
         stop: Stops the workers.
     """
 
     def __init__(
-        self, job: Job, plans: Sequence[ShardPlan], report: Report, stop: Callable[[], None]
+        self, work: RemoteWork, plans: Sequence[Any], report: Report, stop: Callable[[], None]
     ) -> None:
         self.waiting = list(plans)
         self.error: BaseException | None = None
-        self._job = job
+        self._work = work
         self._report = report
         self._stop = stop
         self._ended = threading.Event()
@@ -169,7 +179,7 @@ class _Follower:
     def _look(self) -> None:
         for plan in list(self.waiting):
             try:
-                outcome = self._job.journal.outcome(plan.name)
+                outcome = self._work.outcome(plan.name)
             except NotFoundError:
                 continue
             self.waiting.remove(plan)
