@@ -238,14 +238,14 @@ def test_splits_and_columns_are_parsed() -> None:
     for wrong in ("zip", "=numeric"):
         with pytest.raises(SpecError, match="NAME=TYPE"):
             parse_columns([wrong])
-    with pytest.raises(SpecError, match="unknown column type 'word': use numeric"):
+    with pytest.raises(SpecError, match="unknown column type 'word': use number"):
         parse_columns(["zip=word"])
 
 
 def test_what_was_inferred_of_each_column_is_printed(here: Path, timonel: Timonel) -> None:
     rows = [
         f"2024-01-{i % 28 + 1:02d},{'n.a. yet' if i == 3 else i},note {i},{'ab'[i % 2]}"
-        for i in range(60)
+        for i in range(120)
     ]
     (here / "t.csv").write_text("\n".join(["day,price,notes,y", *rows]))
     outcome = timonel("convert", "t.csv", "data/t", "--label", "y")
@@ -254,7 +254,9 @@ def test_what_was_inferred_of_each_column_is_printed(here: Path, timonel: Timone
     assert ["price", "numeric"] in [line[:2] for line in lines]
     text = " ".join(outcome.out.split())
     assert "warning: 2 columns dropped: day (dates), notes" in text
-    assert "such as 'n.a. yet' in line 5" in text
+    assert "keep a column with --columns day=date" in text
+    assert "1 value is not a finite number: row rejected" in text
+    assert "'n.a. yet' is not a finite number in column 'price' in line 5" in text
     assert outcome.err == ""
     given = ("--columns", "price=float,notes=drop,day=string")
     outcome = timonel("convert", "t.csv", "data/t", "--label", "y", "--overwrite", *given)

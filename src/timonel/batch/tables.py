@@ -39,9 +39,9 @@ def read_table(path: Path) -> pa.Table:
 def _read_table(path: Path, _size: int, _modified: int) -> pa.Table:
     file = CsvFile(Location(path)).read()
     if file.rejected:
-        key, reason = file.rejected[0]
+        first = file.rejected[0]
         # Left out, it would shift the numbers of all later rows, which are their keys.
-        raise DataError(f"{key}: {reason}", hint="repair or remove the line")
+        raise DataError(f"{first.key}: {first.reason}", hint="repair or remove the line")
     return file.table
 
 
