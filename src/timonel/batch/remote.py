@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,18 +12,46 @@ from timonel.batch.model import BatchModel
 from timonel.batch.plan import JobSpec, ShardPlan
 from timonel.batch.shards import predict_one
 from timonel.data.runners.base import ShardWriter
+from timonel.data.runners.exchange import Exchange, SharedFolder
+
+
+class RemotePrediction:
+    """A batch prediction, as its client sees it.
+
+    Args:
+        job: The job, whose folder all workers see at the same path.
+    """
+
+    def __init__(self, job: JobSpec) -> None:
+        self._journal = Journal(Path(job.folder))
+        self.portable = PortablePrediction(job)
+
+    def offer(self, plans: Sequence[ShardPlan]) -> None:  # noqa: ARG002 - Beam brings them
+        """Forget earlier errors."""
+        self.portable.exchange.forget()
+
+    def collect(self) -> None:
+        """Do nothing: workers write into the journal."""
+
+    def outcome(self, name: str) -> Outcome:
+        """Return the outcome of a shard.
+
+        Raises:
+            NotFoundError: It is not finished.
+        """
+        return self._journal.outcome(name)
 
 
 @dataclass(frozen=True)
-class RemotePrediction:
+class PortablePrediction:
     """A batch prediction, from which each process of a worker makes its own model."""
 
     job: JobSpec
 
     @property
-    def folder(self) -> str:
+    def exchange(self) -> Exchange:
         """The journal's folder."""
-        return self.job.folder
+        return SharedFolder(self.job.folder)
 
     def open(self) -> ShardWriter:
         """Return a writer with the loaded model.
@@ -32,14 +60,6 @@ class RemotePrediction:
             ModelError: The version cannot be loaded.
         """
         return _Writer(self.job)
-
-    def outcome(self, name: str) -> Outcome:
-        """Return the outcome of a shard.
-
-        Raises:
-            NotFoundError: It is not finished.
-        """
-        return Journal(Path(self.folder)).outcome(name)
 
 
 class _Writer(ShardWriter):

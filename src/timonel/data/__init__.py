@@ -20,6 +20,7 @@ from timonel.data.summary import DatasetSummary, summarise
 from timonel.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from timonel.data.given_schema import GivenSchema, schema_of
     from timonel.data.inspection import (
         Comparison,
         Inspection,
@@ -37,6 +38,7 @@ __all__ = [
     "Comparison",
     "Dataset",
     "DatasetSummary",
+    "GivenSchema",
     "ImagePreprocessing",
     "Inspection",
     "Manifest",
@@ -50,6 +52,7 @@ __all__ = [
     "inspect",
     "load",
     "parse_preprocessing",
+    "schema_of",
     "stats",
     "summarise",
     "verify",
@@ -59,6 +62,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "given_schema": ("GivenSchema", "schema_of"),
         "inspection": (
             "Comparison",
             "Inspection",

@@ -14,6 +14,7 @@ from importlib.metadata import entry_points
 from typing import Any, ClassVar, Protocol
 
 from timonel.data.journal import ShardPlan
+from timonel.data.runners.exchange import Exchange
 from timonel.data.shards import Job
 from timonel.errors import SpecError
 
@@ -70,10 +71,10 @@ class ShardWriter(Protocol):
     """Writer of shards in a worker. Thread-safe for different shards."""
 
     def write(self, plan: Any, tick: Callable[[int], None]) -> None:
-        """Write a shard unless it is finished, and record its outcome in the folder of the work.
+        """Write a shard unless it is finished, and record its outcome.
 
         Args:
-            plan: One of the plans of `RemoteWork`.
+            plan: The plan of the shard.
             tick: Called with a number of finished records; may raise, to stop the writer.
 
         Raises:
@@ -81,18 +82,29 @@ class ShardWriter(Protocol):
         """
 
 
-class RemoteWork(Protocol):
-    """Shards that any machine can write, as plain values that can be pickled.
-
-    All machines see the folder at the same path.
-    """
+class PortableWork(Protocol):
+    """Work in shards as values that can be pickled."""
 
     @property
-    def folder(self) -> str:
-        """Folder for the lease of the client and the errors of workers."""
+    def exchange(self) -> Exchange:
+        """Where workers see the lease of the client, and report errors."""
 
     def open(self) -> ShardWriter:
         """Return a writer; called once per process of a worker."""
+
+
+class RemoteWork(Protocol):
+    """Work in shards that any machine can do, as its client sees it."""
+
+    @property
+    def portable(self) -> PortableWork:
+        """The work for its workers."""
+
+    def offer(self, plans: Sequence[Any]) -> None:
+        """Give the plans to the workers, and forget earlier errors."""
+
+    def collect(self) -> None:
+        """Get the shards that were finished since the last call."""
 
     def outcome(self, name: str) -> Any:
         """Return the outcome of the shard with this name.

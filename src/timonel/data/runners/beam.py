@@ -1,30 +1,30 @@
 """Write shards with Apache Beam: each element is the plan of one shard.
 
-Workers read the records themselves and write into the conversion's folder, so no record goes
-through Beam, and the folder must be visible at the same path to all of them.
+Workers read the records themselves, so no record goes through Beam. They write into the
+conversion's folder, which must be visible at the same path to all of them, or exchange files with
+the client through the bucket of Beam's option ``temp_location``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, Self
 
 from timonel.data.journal import ShardPlan
 from timonel.data.runners import lease
-from timonel.data.runners.base import RemoteRunner, RemoteWork, Report
-from timonel.data.runners.portable import PortableJob
+from timonel.data.runners.base import PortableWork, RemoteRunner, RemoteWork, Report
+from timonel.data.runners.exchange import Bucket, Exchange, SharedFolder
+from timonel.data.runners.portable import RemoteConversion
 from timonel.data.shards import Job
 from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import InputError, MissingExtraError, NotFoundError, SpecError
+from timonel.storage import is_local, join
 
-_POLL_S = 0.2
 _SHOWN = 300
 
 
@@ -62,7 +62,9 @@ class BeamRunner(RemoteRunner):
                 "workers of Apache Beam cannot read a table in memory",
                 hint="write it to a Parquet file first, or use the local runner",
             )
-        self.run_remote(PortableJob.of(job), plans, report)
+        exchange = self._exchange(job)
+        self.run_remote(RemoteConversion(job, exchange), plans, report)
+        exchange.remove()
 
     def run_remote(self, work: RemoteWork, plans: Sequence[Any], report: Report) -> None:
         """Run one pipeline for all shards.
@@ -70,35 +72,41 @@ class BeamRunner(RemoteRunner):
         Raises:
             InputError: A worker failed.
         """
-        from timonel.data.runners.beam_worker import ERROR, LEASE  # noqa: PLC0415
-
         if not plans:
             return
-        folder = Path(work.folder)
-        failure = folder / ERROR
-        failure.unlink(missing_ok=True)
+        work.offer(plans)
+        portable = work.portable
+        exchange = portable.exchange
         error: Exception | None = None
         with (
             _terminable(),
-            lease.held(folder / LEASE) as release,
+            lease.held(exchange) as release,
             _Follower(work, plans, report, release) as follower,
         ):
             try:
-                _run(self._flags, work, plans)
+                _run(self._flags, portable, plans)
             except Exception as found:  # noqa: BLE001 - Beam raises all kinds of exceptions
                 error = found
         if follower.error is not None:
             raise follower.error
         if error is not None:
-            raise _explained(error, failure) from error
+            raise (exchange.failure() or _explained(error)) from error
         if follower.waiting:
             raise InputError(
                 f"the pipeline of Apache Beam wrote no shard {follower.waiting[0].name}",
-                hint="check that its workers see the same file system",
+                hint="check that its workers see the same file system, or exchange files through "
+                "a bucket with --beam temp_location=URI",
             )
 
+    def _exchange(self, job: Job) -> Exchange:
+        found = [flag for flag in self._flags if flag.startswith("--temp_location=")]
+        uri = found[-1].partition("=")[2] if found else ""
+        if not uri or is_local(uri):
+            return SharedFolder(str(job.journal.root.resolve()))
+        return Bucket(join(uri, f"timonel-{job.journal.digest[:16]}"))
 
-def _run(flags: Sequence[str], work: RemoteWork, plans: Sequence[Any]) -> None:
+
+def _run(flags: Sequence[str], work: PortableWork, plans: Sequence[Any]) -> None:
     """Run the pipeline until it ends; cancel it if this is interrupted.
 
     In the main thread, because Beam sets signal handlers.
@@ -126,11 +134,8 @@ def _run(flags: Sequence[str], work: RemoteWork, plans: Sequence[Any]) -> None:
         raise RuntimeError(f"it ended as {state}")
 
 
-def _explained(error: Exception, failure: Path) -> InputError:
-    """Return a worker's error, or else the last line of Beam's."""
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        found = json.loads(failure.read_text())
-        return InputError(found["message"], hint=found["hint"])
+def _explained(error: Exception) -> InputError:
+    """Return the last line of Beam's error."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return InputError(
         f"the pipeline of Apache Beam failed: {lines[-1][:_SHOWN]}",
@@ -149,10 +154,15 @@ class _Follower:
     """
 
     def __init__(
-        self, work: RemoteWork, plans: Sequence[Any], report: Report, stop: Callable[[], None]
+        self,
+        work: RemoteWork,
+        plans: Sequence[Any],
+        report: Report,
+        stop: Callable[[], None],
     ) -> None:
         self.waiting = list(plans)
         self.error: BaseException | None = None
+        self._poll_s = work.portable.exchange.poll_s
         self._work = work
         self._report = report
         self._stop = stop
@@ -169,7 +179,7 @@ class _Follower:
 
     def _follow(self) -> None:
         try:
-            while not self._ended.wait(_POLL_S):
+            while not self._ended.wait(self._poll_s):
                 self._look()
             self._look()
         except BaseException as error:  # noqa: BLE001 - raised by the main thread
@@ -177,6 +187,7 @@ class _Follower:
             self._stop()
 
     def _look(self) -> None:
+        self._work.collect()
         for plan in list(self.waiting):
             try:
                 outcome = self._work.outcome(plan.name)

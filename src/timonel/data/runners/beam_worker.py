@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.utils.shared import Shared
 
-from timonel.data.runners.base import RemoteWork
+from timonel.data.runners.base import PortableWork
 from timonel.data.runners.lease import LeaseLostError, LeaseWatch
 from timonel.errors import TimonelError
-from timonel.storage.atomic import write_json
 
-LEASE = "client"
-ERROR = "error.json"
 NAMESPACE = "timonel"
 
 
 class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
     """Write shards, except those that are finished."""
 
-    def __init__(self, work: RemoteWork) -> None:
+    def __init__(self, work: PortableWork) -> None:
         self._work = work
         self._shared = Shared()
         self._records = beam.metrics.Metrics.counter(NAMESPACE, "records")
@@ -35,10 +31,10 @@ class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
         """Write one shard; yield its name.
 
         Raises:
-            TimonelError: It cannot be written; the message is in the folder of the work too.
+            TimonelError: It cannot be written; the client gets the message too.
         """
-        folder = Path(self._work.folder)
-        lease = LeaseWatch(folder / LEASE)
+        exchange = self._work.exchange
+        lease = LeaseWatch(exchange)
 
         def tick(records: int) -> None:
             self._records.inc(records)
@@ -46,12 +42,11 @@ class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
 
         try:
             lease.check()
-            # Beam repeats a bundle after the loss of a worker: the shard may be finished.
+            # Beam repeats a bundle after the loss of a worker; the shard may be finished.
             self._writer.write(plan, tick)
         except LeaseLostError:
             raise
         except TimonelError as error:
-            body = {"message": error.message, "hint": error.hint}
-            write_json(folder / ERROR, body)
+            exchange.report(error)
             raise
         yield plan.name
