@@ -138,6 +138,14 @@ def test_rows_have_the_bytes_of_the_local_runner(
     assert made.digest == local.digest
 
 
+def test_a_worker_with_another_release_is_refused(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timonel.data.runners.beam_worker.__version__", "0.0.1")
+    with pytest.raises(InputError, match=r"has timonel 0\.0\.1 instead of .*: install the same"):
+        convert(make_images(), tmp_path / "set", workspace=workspace, runner="beam", beam=DIRECT)
+
+
 def test_a_table_that_changes_meanwhile_is_refused(
     make_csv: MakeCsv, tmp_path: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

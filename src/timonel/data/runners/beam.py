@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, ClassVar, Self
 
+from timonel._version import __version__
 from timonel.data.journal import ShardPlan
 from timonel.data.runners import lease
 from timonel.data.runners.base import PortableWork, RemoteRunner, RemoteWork, Report
@@ -121,7 +122,7 @@ def _run(flags: Sequence[str], work: PortableWork, plans: Sequence[Any]) -> None
         pipeline
         | "plans" >> beam.Create(list(plans))
         | "distribute" >> beam.Reshuffle()
-        | "write" >> beam.ParDo(WriteShard(work))
+        | "write" >> beam.ParDo(WriteShard(work, __version__))
     )
     result = pipeline.run()
     try:

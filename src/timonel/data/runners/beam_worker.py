@@ -8,24 +8,41 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.utils.shared import Shared
 
+from timonel._version import __version__
 from timonel.data.runners.base import PortableWork
 from timonel.data.runners.lease import LeaseLostError, LeaseWatch
-from timonel.errors import TimonelError
+from timonel.errors import InputError, TimonelError
 
 NAMESPACE = "timonel"
 
 
 class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
-    """Write shards, except those that are finished."""
+    """Write shards, except those that are finished.
 
-    def __init__(self, work: PortableWork) -> None:
+    Args:
+        work: The work.
+        release: The client's release of timonel.
+    """
+
+    def __init__(self, work: PortableWork, release: str) -> None:
         self._work = work
+        self._release = release
         self._shared = Shared()
         self._records = beam.metrics.Metrics.counter(NAMESPACE, "records")
 
     def setup(self) -> None:
-        """Open the work, once per process: a table or a model is in its memory."""
-        self._writer = self._shared.acquire(self._work.open)
+        """Open the work, once per process: a table or a model is in its memory.
+
+        Raises:
+            TimonelError: It cannot be opened, or the worker has another release, which may write
+                other bytes; the client gets the message too.
+        """
+        try:
+            self._check_release()
+            self._writer = self._shared.acquire(self._work.open)
+        except TimonelError as error:
+            self._work.exchange.report(error)
+            raise
 
     def process(self, plan: Any) -> Iterator[str]:
         """Write one shard; yield its name.
@@ -50,3 +67,10 @@ class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
             exchange.report(error)
             raise
         yield plan.name
+
+    def _check_release(self) -> None:
+        if self._release != __version__:
+            raise InputError(
+                f"a worker of Apache Beam has timonel {__version__} instead of {self._release}",
+                hint="install the same release on all workers",
+            )
