@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from timonel.data.manifest import Sidecar
-from timonel.errors import DataError, SpecError
+from timonel.errors import CorruptError, DataError, SpecError
 
 REJECTED_NAME = "rejected.jsonl"
 DEFAULT_LIMIT = 0.01
@@ -62,3 +62,18 @@ def write_rejected(path: Path, rejected: Iterable[Rejected]) -> Sidecar:
             sha.update(line)
             size += file.write(line)
     return Sidecar(name=path.name, bytes=size, digest=f"sha256:{sha.hexdigest()}")
+
+
+def read_rejected(path: Path) -> list[Rejected]:
+    """Return the records that a file lists.
+
+    Raises:
+        CorruptError: The file is damaged or missing.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+        return [(str(each["key"]), str(each["reason"])) for each in map(json.loads, lines)]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise CorruptError(
+            f"{path} cannot be read: {error}", hint="'timonel data verify' lists all problems"
+        ) from error

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from timonel.cli.render.tables import pairs, table
-from timonel.styles import number
+from timonel.styles import plain
 
 if TYPE_CHECKING:
     from timonel.data import Comparison, Inspection, Profile, Record, Verification
@@ -180,9 +180,7 @@ def _lines(record: Record) -> Iterator[tuple[str, str]]:
 
 
 def _short(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else number(value)
-    return str(value)
+    return plain(value) if isinstance(value, float) else str(value)
 
 
 def _feature(feature: Feature, records: int) -> tuple[str, str, str]:

@@ -47,7 +47,7 @@ class Profile:
     records has one of that number.
 
     Args:
-        payloads: Serialised tf.train.Examples.
+        examples: Features of each record: lists of bytes, ints or floats by name.
         labels: Class names, by the number in the feature ``label``.
 
     Attributes:
@@ -57,14 +57,16 @@ class Profile:
         origins: The feature of each distribution.
     """
 
-    def __init__(self, payloads: Iterable[bytes], labels: Sequence[str] = ()) -> None:
+    def __init__(
+        self, examples: Iterable[Mapping[str, Sequence[Any]]], labels: Sequence[str] = ()
+    ) -> None:
         self.records = 0
         self.features: dict[str, Feature] = {}
         self._labels = labels
         self.origins: dict[str, str] = {}
         self._found: dict[str, Distribution] = {}
-        for payload in payloads:
-            self._add(decode_example(payload))
+        for features in examples:
+            self._add(features)
         self._add_missing()
         self.distributions = dict(sorted(self._found.items()))
 
@@ -167,7 +169,7 @@ def stats(
     chosen = SPLITS if split is None else (check_split(split),)
     tick = ticker(sum(map(opened.count, chosen)), progress)
     return {
-        each: Profile(map(tick, opened.payloads(each)), opened.labels)
+        each: Profile(map(decode_example, map(tick, opened.payloads(each))), opened.labels)
         for each in chosen
         if opened.count(each)
     }
