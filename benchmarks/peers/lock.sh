@@ -4,7 +4,7 @@
 set -eu
 uv=$1
 cd "$(dirname "$0")"
-for peer in bentoml mlserver kserve ray; do
+for peer in bentoml mlserver kserve ray datasets; do
     (cd "$peer" && "$uv" pip compile --quiet --python-version 3.11 --python-platform linux \
         --only-binary :all: --generate-hashes --no-annotate \
         --custom-compile-command "make lock-peers" requirements.in -o requirements.txt)

@@ -38,6 +38,10 @@ class Fragile(ScheduledModel):
         self.rejected, self.deadly = rejected, deadly
         self.deaths = 0
 
+    @property
+    def restarts(self) -> int:
+        return self.deaths
+
     def submit(
         self,
         signature: str,
@@ -90,7 +94,7 @@ def rows(numbers: Sequence[float]) -> Rows:
 )
 def test_only_the_rows_at_fault_fail(numbers: list[int], rejected: set, deadly: set) -> None:
     model = opened(Fragile(rejected, deadly))
-    model._limit = 10_000
+    model._crashes = -10_000
     predicted, failures = model.predict(rows(numbers))
     found = {
         key: float(value)

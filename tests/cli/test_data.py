@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
 import pytest
+import typer
 
+import timonel.data
 from tests.cli.conftest import Timonel
 from timonel.cli import project
+from timonel.cli.commands import data
 from timonel.cli.commands.convert import parse_columns, parse_splits
 from timonel.errors import SpecError
 
@@ -122,6 +126,32 @@ def test_statistics_are_shown_by_split(here: Path, timonel: Timonel) -> None:
         "histogram",
     }
     assert timonel("data", "stats", "data", "--split", "tset").exit_code == 2
+
+
+def test_a_report_is_written(here: Path, timonel: Timonel, digits: Path) -> None:
+    timonel("convert", "digits", "data/digits")
+    outcome = timonel("data", "report", "data/digits", "--out", "page.html")
+    assert "page.html: 100 records" in outcome.out
+    assert "<h2>Samples</h2>" in (here / "page.html").read_text()
+    value = json.loads(timonel("data", "report", "data/digits", "--json").out)
+    assert set(value) == {"path", "records", "identical", "near_duplicates", "warnings"}
+    assert (here / "report.html").is_file()
+    outcome = timonel("data", "report", "data/digits", "--out", "page.txt")
+    assert outcome.exit_code == 2
+    assert "a report is an HTML page" in outcome.error_line
+
+
+@pytest.mark.parametrize("command", ["verify", "inspect", "stats", "report", "diff"])
+def test_commands_and_functions_have_the_same_options(command: str) -> None:
+    group = typer.main.get_command(data.app)
+    params = {param.name: param for param in group.commands[command].params}
+    only = {"json", "help", "fail_on"}  # Comparison.fails() is the same in Python
+    signature = inspect.signature(getattr(timonel.data, command)).parameters
+    assert params.keys() - only == signature.keys() - {"progress"}
+    for name in params.keys() & signature.keys():
+        default = signature[name].default
+        if default is not inspect.Parameter.empty:
+            assert str(params[name].default) == str(default), name
 
 
 def test_differences_can_fail_a_command(here: Path, timonel: Timonel) -> None:
@@ -238,14 +268,14 @@ def test_splits_and_columns_are_parsed() -> None:
     for wrong in ("zip", "=numeric"):
         with pytest.raises(SpecError, match="NAME=TYPE"):
             parse_columns([wrong])
-    with pytest.raises(SpecError, match="unknown column type 'word': use numeric"):
+    with pytest.raises(SpecError, match="unknown column type 'word': use number"):
         parse_columns(["zip=word"])
 
 
 def test_what_was_inferred_of_each_column_is_printed(here: Path, timonel: Timonel) -> None:
     rows = [
         f"2024-01-{i % 28 + 1:02d},{'n.a. yet' if i == 3 else i},note {i},{'ab'[i % 2]}"
-        for i in range(60)
+        for i in range(120)
     ]
     (here / "t.csv").write_text("\n".join(["day,price,notes,y", *rows]))
     outcome = timonel("convert", "t.csv", "data/t", "--label", "y")
@@ -254,7 +284,9 @@ def test_what_was_inferred_of_each_column_is_printed(here: Path, timonel: Timone
     assert ["price", "numeric"] in [line[:2] for line in lines]
     text = " ".join(outcome.out.split())
     assert "warning: 2 columns dropped: day (dates), notes" in text
-    assert "such as 'n.a. yet' in line 5" in text
+    assert "keep a column with --columns day=date" in text
+    assert "1 value is not a finite number: row rejected" in text
+    assert "'n.a. yet' is not a finite number in column 'price' in line 5" in text
     assert outcome.err == ""
     given = ("--columns", "price=float,notes=drop,day=string")
     outcome = timonel("convert", "t.csv", "data/t", "--label", "y", "--overwrite", *given)

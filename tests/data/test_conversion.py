@@ -535,6 +535,106 @@ def test_a_place_whose_name_is_not_utf8(
 def test_a_dataset_prints_in_one_line(make_csv: MakeCsv, out: Path, workspace: Workspace) -> None:
     dataset = convert(make_csv(), out, label="good", workspace=workspace)
     assert str(dataset) == (
-        f"Dataset({str(out)!r}: train 33, validation 2, test 5; classification, 2 labels; "
+        f"Dataset({str(out)!r}: train 31, validation 4, test 5; classification, 2 labels; "
         f"{dataset.manifest.id})"
     )
+
+
+def test_rows_of_a_group_stay_in_one_split(
+    make_csv: MakeCsv, out: Path, workspace: Workspace
+) -> None:
+    lines = [f"p{i % 25},{i},{i % 2}" for i in range(200)]
+    path = make_csv("patient,a,y", *lines)
+    dataset = convert(path, out, label="y", group_by="patient", workspace=workspace)
+    (role,) = (column for column in dataset.manifest.columns if column.name == "patient")
+    assert role.role == "group"
+    split_of: dict[int, set[str]] = {}
+    for split in SPLITS:
+        for key in dataset.keys(split):
+            patient = (int(key.rpartition("#")[2]) - 1) % 25
+            split_of.setdefault(patient, set()).add(split)
+    assert all(len(splits) == 1 for splits in split_of.values())
+    assert {split for splits in split_of.values() for split in splits} == set(SPLITS)
+
+
+def test_a_group_in_several_given_splits_is_an_error(
+    make_csv: MakeCsv, out: Path, workspace: Workspace
+) -> None:
+    lines = [f"p{i % 25},{i},{'train' if i < 150 else 'test'},{i % 2}" for i in range(200)]
+    path = make_csv("patient,a,split,y", *lines)
+    with pytest.raises(
+        DataError, match="assigns the group patient p0 to the splits train and test"
+    ):
+        convert(path, out, label="y", group_by="patient", workspace=workspace)
+    assert nothing_is_left(out)
+    with pytest.raises(SpecError, match="no column 'doctor' to group by"):
+        convert(path, out, label="y", group_by="doctor", workspace=workspace)
+
+
+def test_identical_rows_stay_in_one_split_and_are_reported(
+    make_csv: MakeCsv, out: Path, workspace: Workspace
+) -> None:
+    rows = [f"{i}.5,w{i % 3},{i % 2}" for i in range(200)]
+    path = make_csv("a,b,y", *rows, *rows[:10])
+    dataset = convert(path, out, label="y", workspace=workspace)
+    split_of = {int(key.rpartition("#")[2]): s for s in SPLITS for key in dataset.keys(s)}
+    assert all(split_of[i + 1] == split_of[i + 201] for i in range(10))
+    assert dataset.manifest.source.duplicate_count == 10
+    assert any("10 duplicate rows" in line for line in summarise(dataset).warnings)
+
+
+def test_rows_that_repeat_by_nature_are_divided_one_by_one(
+    make_csv: MakeCsv, out: Path, workspace: Workspace
+) -> None:
+    path = make_csv("a,b,y", *(f"w{i % 3},{i % 2},{i % 2}" for i in range(600)))
+    dataset = convert(path, out, label="y", workspace=workspace)
+    assert dataset.manifest.source.duplicate_count == 0
+    assert 30 < dataset.count("test") < 90
+
+
+def test_bad_values_above_the_limit_fail_with_row_column_and_cure(
+    make_csv: MakeCsv, out: Path, workspace: Workspace
+) -> None:
+    path = make_csv("price,y", *(f"{'old' if i in (7, 50) else i},{i % 2}" for i in range(100)))
+    with pytest.raises(DataError) as caught:
+        convert(path, out, label="y", workspace=workspace)
+    assert caught.value.message == (
+        "2 records of 100 cannot be used, above the limit of 1.00%: "
+        "rows.csv#8: 'old' is not a finite number in column 'price' in line 9"
+    )
+    assert str(caught.value.hint).endswith("--columns price=category")
+    assert not out.exists()
+    dataset = convert(path, out, label="y", max_rejected=0.02, workspace=workspace)
+    lines = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
+    assert [(line["key"], line["column"], line["value"]) for line in lines] == [
+        ("rows.csv#8", "price", "old"),
+        ("rows.csv#51", "price", "old"),
+    ]
+    assert dataset.count() == 98
+
+
+def test_a_row_with_a_bad_value_of_a_kind_is_rejected(
+    make_csv: MakeCsv, out: Path, workspace: Workspace
+) -> None:
+    path = make_csv("day,a,y", *(f"2024-01-{i % 40:02d},{i},{i % 2}" for i in range(1, 60)))
+    with pytest.raises(DataError, match=r"rows.csv#\d+: column 'day': expected a date such as"):
+        convert(path, out, label="y", columns={"day": "date"}, workspace=workspace)
+    dataset = convert(
+        path, out, label="y", columns={"day": "date"}, max_rejected=1, workspace=workspace
+    )
+    lines = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
+    assert {(line["column"], line["value"]) for line in lines} == {
+        ("day", f"'2024-01-{day:02d}'") for day in (*range(32, 40), 0)
+    }
+    assert dataset.count() + len(lines) == 59
+
+
+def test_labels_without_training_records_are_named(
+    make_csv: MakeCsv, out: Path, workspace: Workspace
+) -> None:
+    lines = [f"{i},{'train' if i < 20 else 'test'},a|{'b' if i < 20 else 'c'}" for i in range(30)]
+    path = make_csv("n,split,y", *lines)
+    dataset = convert(path, out, label="y", workspace=workspace)
+    assert dataset.labels == ("a", "b", "c")
+    assert dataset.manifest.label_counts["test"] == {"a": 10, "b": 0, "c": 10}
+    assert "label 'c' has no training records" in summarise(dataset).warnings

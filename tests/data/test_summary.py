@@ -52,9 +52,7 @@ def test_numbers_in_another_form_are_to_be_written_anew(
     assert "--columns" not in warning
     path = make_csv("a;c;b;y", *(f"{i},5;word{i};{i % 3};{i % 2}" for i in range(30)))
     report = summarise(convert(path, tmp_path / "two", label="y", workspace=workspace))
-    assert report.warnings[0].endswith(
-        "keep a column with --columns c=categorical, or =float for numbers"
-    )
+    assert report.warnings[0].endswith("keep a column with --columns c=text, or =category")
 
 
 def test_rows_inside_of_a_quoted_value(
@@ -72,9 +70,9 @@ def test_a_table_to_predict_numbers(
 ) -> None:
     path = make_csv("a,b,y", *(f"{i * 2},w{i % 2},{i}.5" for i in range(50)))
     report = summarise(convert(path, tmp_path / "set", label="y", workspace=workspace))
-    assert report.rows == (("all", "41", "4", "5", "50"),)
+    assert report.rows == (("all", "44", "4", "2", "50"),)
     facts = dict(report.facts)
     assert facts["columns"] == "1 numeric, 1 categorical"
     assert (facts["task"], facts["label"]) == ("regression", "y")
-    assert facts["target"] == "1.5 to 49.5, mean 24.2805"
+    assert facts["target"] == "0.5 to 49.5, mean 25.1591"
     assert report.warnings == ()

@@ -16,11 +16,12 @@ from timonel.batch.readers import TRUE_LABEL, TRUE_VALUE
 from timonel.data.examples import decode_example
 from timonel.data.records import read_stream
 from timonel.data.schema import COLUMN_PREFIX, IMAGE_FEATURE
-from timonel.data.sources.csvfile import peek
+from timonel.data.sources.csvfile import CsvFile
 from timonel.errors import CorruptError, DataError, InputError, SpecError
 from timonel.serving.client.connection import is_image
 from timonel.serving.protocols.tfs_rest.tensors import is_b64
 from timonel.serving.signature import STRING, Signature
+from timonel.storage.location import Location
 
 _IMAGES = (IMAGE_FEATURE, "image/encoded", "image_bytes")
 """Names of encoded images in records of timonel and TensorFlow Datasets, and in requests."""
@@ -115,7 +116,8 @@ def _column(name: str, names: Collection[str], signature: Signature) -> str | No
 def _names(file: InputFile) -> Sequence[str] | None:
     """Return the names of the columns; None for rows without names."""
     if file.format == "csv":
-        return peek(file.path, 0)[0]
+        names, _ = CsvFile(Location(file.path)).peek(1)
+        return names
     if file.format == "parquet":
         return _parquet_names(file.path)
     if file.format == "jsonl":

@@ -15,7 +15,7 @@ from typing import IO, Literal, cast, get_args
 from timonel.data import Dataset
 from timonel.data.dataset import check_split
 from timonel.data.manifest import MANIFEST_NAME
-from timonel.data.sources.images import IMAGE_ENDINGS
+from timonel.data.schema import IMAGE_ENDINGS
 from timonel.errors import DataError, InputError, NotFoundError, SpecError
 from timonel.storage import is_local, local_path
 
@@ -28,7 +28,7 @@ _ENDINGS: dict[str, InputFormat] = {
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
     **dict.fromkeys((".tfrecord", ".tfrecords"), "tfrecord"),
 }
-_COMPRESSIBLE = ("jsonl", "tfrecord")
+_COMPRESSIBLE = ("csv", "jsonl", "tfrecord")
 
 
 @dataclass(frozen=True)

@@ -116,11 +116,12 @@ class BatchModel:
         """
         if not len(rows):
             return [], []
+        restarts = self._model.restarts
         try:
             return [Predicted(rows, self._run(rows))], []
         except StatusError as error:
             if error.code is Code.UNAVAILABLE:
-                return self._after_crash(rows)
+                return self._after_crash(rows, restarts)
             return self._divided(rows, error)
 
     def _divided(self, rows: Rows, error: StatusError) -> tuple[list[Predicted], list[Failure]]:
@@ -131,31 +132,35 @@ class BatchModel:
         second, also_failed = self.predict(rows.slice(middle, len(rows)))
         return first + second, failed + also_failed
 
-    def _after_crash(self, rows: Rows) -> tuple[list[Predicted], list[Failure]]:
+    def _after_crash(self, rows: Rows, restarts: int) -> tuple[list[Predicted], list[Failure]]:
         """Repeat a batch alone, because another one may have caused the crash."""
         with self._recovery:
-            self._await_restart()
+            self._await_restart(restarts)
+            restarts = self._model.restarts
             try:
                 return [Predicted(rows, self._run(rows))], []
             except StatusError as error:
                 if error.code is not Code.UNAVAILABLE:
                     return self._divided(rows, error)
-                self._crashes += 1
                 reason = error
+            self._crashes += 1
             if self._crashes > _MAX_CRASHES:
                 raise ModelError(
                     f"the process of {self._name} died {self._crashes} times: {reason.message}",
                     hint="check the model with 'timonel models check', or use a smaller "
                     "--batch-size",
                 )
-            self._await_restart()
+            self._await_restart(restarts)
         return self._divided(rows, reason)
 
-    def _await_restart(self) -> None:
+    def _await_restart(self, restarts: int) -> None:
+        """Wait until the process has restarted more than this number of times."""
         deadline = time.monotonic() + _RESTART_S
-        while (outage := self._model.outage) is not None:
+        while self._model.restarts <= restarts:
             if time.monotonic() > deadline:
-                raise ModelError(f"the process of {self._name} does not restart: {outage.message}")
+                outage = self._model.outage
+                reason = "it does not start" if outage is None else outage.message
+                raise ModelError(f"the process of {self._name} does not restart: {reason}")
             time.sleep(_POLL_S)
 
     def _run(self, rows: Rows) -> Outputs:

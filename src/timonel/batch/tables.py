@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timonel.data.sources.columns import Kinds, NumberColumn, trim
-from timonel.data.sources.csvfile import read_csv
+from timonel.data.sources.csvfile import CsvFile
 from timonel.errors import DataError
 from timonel.serving.protocols.tfs_rest.tensors import to_array
 from timonel.serving.signature import NUMPY_TYPES, STRING, Array, TensorSpec
 from timonel.serving.status import StatusError, invalid_argument
+from timonel.storage.location import Location
 
 Column = Any
 """Values of rows: a list from JSON or tf.train.Examples, or an array of Arrow."""
@@ -36,11 +37,11 @@ def read_table(path: Path) -> pa.Table:
 
 @functools.lru_cache(maxsize=1)
 def _read_table(path: Path, _size: int, _modified: int) -> pa.Table:
-    file = read_csv(path)
+    file = CsvFile(Location(path)).read()
     if file.rejected:
-        key, reason = file.rejected[0]
+        first = file.rejected[0]
         # Left out, it would shift the numbers of all later rows, which are their keys.
-        raise DataError(f"{key}: {reason}", hint="repair or remove the line")
+        raise DataError(f"{first.key}: {first.reason}", hint="repair or remove the line")
     return file.table
 
 

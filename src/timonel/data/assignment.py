@@ -31,13 +31,20 @@ class SplitAssignment:
     warnings: Sequence[str] = ()
 
 
-def assign(catalogue: Catalogue, fractions: Fractions | None, *, by_label: bool) -> SplitAssignment:
+def assign(
+    catalogue: Catalogue,
+    fractions: Fractions | None,
+    *,
+    by_label: bool,
+    is_grouped: bool = False,
+) -> SplitAssignment:
     """Assign each record to a split.
 
     Args:
         catalogue: The records; identical ones were found.
         fractions: Fractions of the splits; None to use the splits of the source, if it has any.
         by_label: Each label needs training records.
+        is_grouped: The records of a group that the user named must stay in one split.
 
     Raises:
         DataError: The source assigns no records to train, or a label only to other splits; or there
@@ -47,7 +54,16 @@ def assign(catalogue: Catalogue, fractions: Fractions | None, *, by_label: bool)
     if fractions is not None or not given:
         shares = fractions or DEFAULT_FRACTIONS
         catalogue.divide(shares)
-        return SplitAssignment(shares, warnings=_complete(catalogue, shares, by_label=by_label))
+        warnings = _complete(catalogue, shares, by_label=by_label)
+        if is_grouped:
+            warnings += _spread(catalogue)
+        return SplitAssignment(shares, warnings=warnings)
+    if is_grouped and (found := catalogue.spread_groups()):
+        group, (one, other) = found
+        raise DataError(
+            f"the source assigns the group {group} to the splits {one} and {other}",
+            hint="correct the splits, drop the column of splits, or omit --group-by",
+        )
     left_out = catalogue.leave_out_copies()
     catalogue.use_assigned()
     if catalogue.unassigned() < FEW:
@@ -55,7 +71,7 @@ def assign(catalogue: Catalogue, fractions: Fractions | None, *, by_label: bool)
     else:
         catalogue.divide(DEFAULT_FRACTIONS)
     _check(catalogue, by_label=by_label)
-    warnings: list[str] = []
+    warnings = []
     if not catalogue.counts()["validation"]:
         # Training needs a validation split; the test split stays as the source has it.
         catalogue.divide(VALIDATION_FRACTIONS, "train")
@@ -63,6 +79,15 @@ def assign(catalogue: Catalogue, fractions: Fractions | None, *, by_label: bool)
     counts = catalogue.counts()
     train, validation, test = (counts[split] / sum(counts.values()) for split in SPLITS)
     return SplitAssignment((train, validation, test), given, left_out, warnings)
+
+
+def _spread(catalogue: Catalogue) -> list[str]:
+    """Warn of identical records in several splits, because their groups are."""
+    count = catalogue.spread_copies()
+    if not count:
+        return []
+    what = "1 group of identical records is" if count == 1 else f"{count:,} identical records are"
+    return [f"{what} in several splits, as --group-by demands: check the groups"]
 
 
 def _complete(catalogue: Catalogue, fractions: Fractions, *, by_label: bool) -> list[str]:

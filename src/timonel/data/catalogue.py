@@ -29,7 +29,7 @@ NAMED = 20
 _TABLES = """
 CREATE TABLE records (
     key TEXT PRIMARY KEY, label, size INTEGER, ref TEXT, modified INTEGER, assigned INTEGER,
-    unit TEXT, is_shared INTEGER, place REAL, rank BLOB, split INTEGER, digest TEXT
+    content TEXT, unit TEXT, is_shared INTEGER, place REAL, rank BLOB, split INTEGER, digest TEXT
 ) WITHOUT ROWID;
 CREATE TABLE files (key TEXT PRIMARY KEY, line TEXT) WITHOUT ROWID;
 """
@@ -97,13 +97,14 @@ class Catalogue:
             self._db.execute("BEGIN")
             try:
                 self._db.executemany(
-                    f"INSERT INTO records VALUES ({', '.join('?' * 12)})",  # noqa: S608 - no input
+                    f"INSERT INTO records VALUES ({', '.join('?' * 13)})",  # noqa: S608 - no input
                     map(self._row, scan.entries),
                 )
             except sqlite3.IntegrityError as error:
                 raise DataError("the source gives two records the same key") from error
             self._db.execute("COMMIT")
             self._db.execute("CREATE INDEX units ON records (unit)")
+            self._db.execute("CREATE INDEX contents ON records (content)")
             self._db.execute("CREATE INDEX places ON records (label, place)")
             self._db.execute(
                 "CREATE TEMP TABLE mixed AS SELECT unit FROM records WHERE is_shared "
@@ -135,15 +136,16 @@ class Catalogue:
     def find_identical(self, source: Source) -> Identical:
         """Find identical records; only records of the same group are read."""
         self._db.execute(
-            "CREATE TEMP TABLE suspects AS SELECT key, label, size, ref FROM records "
-            "WHERE is_shared AND unit IN "
-            "(SELECT unit FROM records WHERE is_shared GROUP BY unit HAVING COUNT(*) > 1)"
+            "CREATE TEMP TABLE suspects AS SELECT key, label, size, ref, content FROM records "
+            "WHERE content IN (SELECT content FROM records WHERE content NOT NULL "
+            "GROUP BY content HAVING COUNT(*) > 1)"
         )
         suspects = self._db.execute("SELECT * FROM suspects")
         with ThreadPoolExecutor(thread_name_prefix="digest") as pool:
             while rows := suspects.fetchmany(_BATCH):
                 entries = [
-                    Entry(key, label, size, json.loads(ref)) for key, label, size, ref in rows
+                    Entry(key, label, size, json.loads(ref), group=content)
+                    for key, label, size, ref, content in rows
                 ]
                 found = zip(pool.map(source.digest, entries), entries, strict=True)
                 self._db.executemany(
@@ -241,6 +243,23 @@ class Catalogue:
             (SPLITS.index(move.target), *values),
         )
 
+    def spread_groups(self) -> tuple[str, tuple[Split, ...]] | None:
+        """Return a group of records that the source assigns to several splits, or None."""
+        row = self._db.execute(
+            "SELECT unit, MIN(assigned), MAX(assigned) FROM records WHERE is_shared "
+            "GROUP BY unit HAVING COUNT(DISTINCT assigned) > 1 ORDER BY unit LIMIT 1"
+        ).fetchone()
+        return None if row is None else (str(row[0]), (SPLITS[row[1]], SPLITS[row[2]]))
+
+    def spread_copies(self) -> int:
+        """Return the number of groups of identical records in several splits."""
+        return int(
+            self._one(
+                "SELECT COUNT(*) FROM (SELECT 1 FROM records WHERE digest NOT NULL "
+                "GROUP BY digest HAVING COUNT(DISTINCT split) > 1)"
+            )
+        )
+
     def without_train(self) -> tuple[str, str, Split] | None:
         """Return label, key and split of a record whose label is missing in train, or None."""
         row = self._db.execute(
@@ -275,7 +294,7 @@ class Catalogue:
         )
 
     def _row(self, entry: Entry) -> tuple[Any, ...]:
-        unit = entry.group if entry.group is not None else f"key {entry.key}"
+        unit = next((u for u in (entry.split_group, entry.group) if u is not None), None)
         return (
             entry.key,
             entry.label,
@@ -283,9 +302,10 @@ class Catalogue:
             json.dumps(entry.ref),
             entry.modified,
             None if entry.split is None else SPLITS.index(entry.split),
-            unit,
-            entry.group is not None,
-            position(entry.group or entry.key, self._seed),
+            entry.group,
+            f"key {entry.key}" if unit is None else unit,
+            unit is not None,
+            position(unit or entry.key, self._seed),
             rank(entry.key, self._seed),
             None,
             None,

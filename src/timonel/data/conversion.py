@@ -28,7 +28,7 @@ from timonel.data.journal import Journal, ShardOutcome, plan_digest
 from timonel.data.manifest import Manifest
 from timonel.data.rejected import DEFAULT_LIMIT, check_limit, check_rejected, write_rejected
 from timonel.data.runners import Report, Runner, choose_runner
-from timonel.data.schema import Compression, Task, check_compression, parse_column_type
+from timonel.data.schema import Compression, Task, check_compression, labels_of, parse_column_type
 from timonel.data.shards import Job, plan_shards
 from timonel.data.sources import Description, Scan, Source, SourceOptions, choose_source
 from timonel.data.splits import Fractions, check_fractions
@@ -84,6 +84,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     beam: str = "",
     columns: Mapping[str, str] | None = None,
     task: Task | None = None,
+    group_by: str | None = None,
     folders: Literal["auto", "labels", "splits"] = "auto",
     delimiter: str | None = None,
     encoding: str | None = None,
@@ -114,9 +115,12 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
             ``rejected.jsonl``; if there are more, the conversion fails.
         runner: Where shards are written: ``local``, ``beam``, or a plug-in's name.
         beam: Options of Apache Beam's pipeline, such as ``runner=FlinkRunner,flink_master=...``.
-        columns: Types of a CSV file's columns that override the inferred ones: ``numeric``
-            (``float``, ``int``), ``categorical`` (``string``), ``split`` or ``drop``.
-        task: ``classification`` or ``regression``, to override the inferred task.
+        columns: Types of a table's columns that override the inferred ones: ``number`` (``float``,
+            ``int``), ``category`` (``string``), ``text``, ``date``, ``bytes``, ``numbers``,
+            ``image``, ``mask``, ``boxes``, ``json``, ``split`` or ``drop``.
+        task: ``classification``, ``multilabel`` (several labels per row, as ``a|b`` or a list) or
+            ``regression``, to override the inferred task.
+        group_by: Column of a table whose equal values keep rows in one split, such as a patient.
         folders: Whether the top-level folders name ``labels`` or ``splits``.
         delimiter: What separates the values of a CSV file; detected by default.
         encoding: Encoding of a CSV or JSON lines file; detected by default.
@@ -140,6 +144,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
         label=label,
         columns=types,
         task=task,
+        group_by=group_by,
         folders=folders,
         delimiter=delimiter,
         encoding=encoding,
@@ -203,7 +208,7 @@ def _write(
             report.finished(journal.outcome(plan.name))
             report.tick(plan.records)
     request.runner.run(
-        Job(request.source, journal, labels, request.compression),
+        Job(request.source, journal, labels, request.compression, scan.task == "multilabel"),
         [plan for plan in planned.shards if plan.name not in finished],
         report,
     )
@@ -214,10 +219,14 @@ def _write(
 
 def _plan(request: _Request, scan: Scan, catalogue: Catalogue, journal: Journal) -> Planned:
     """Divide the records, and write the plan of all shards into the journal."""
-    is_classes = scan.task == "classification"
-    labels = sort_labels(catalogue.labels()) if is_classes else []
+    labels = _labels(scan.task, catalogue.labels())
     identical = catalogue.find_identical(request.source)
-    assignment = assign(catalogue, request.fractions, by_label=is_classes)
+    assignment = assign(
+        catalogue,
+        request.fractions,
+        by_label=scan.task == "classification",
+        is_grouped=request.source.options.group_by is not None,
+    )
     shards = plan_shards(
         catalogue.counts(),
         catalogue.sizes(),
@@ -244,6 +253,14 @@ def _plan(request: _Request, scan: Scan, catalogue: Catalogue, journal: Journal)
         request.seed,
         request.compression,
     )
+
+
+def _labels(task: Task, found: set[str]) -> list[str]:
+    if task == "regression":
+        return []
+    if task == "multilabel":
+        return sort_labels({label for labels in found for label in labels_of(labels)})
+    return sort_labels(found)
 
 
 def sort_labels(labels: set[str]) -> list[str]:
@@ -305,7 +322,7 @@ class _Progress(Report):
 
     def finished(self, outcome: ShardOutcome) -> None:
         with self._lock:
-            self._rejected += [(each.key, each.reason) for each in outcome.rejected]
+            self._rejected += outcome.rejected
             self.check()
 
     def check(self) -> None:

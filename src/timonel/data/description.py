@@ -20,7 +20,7 @@ from timonel.data.manifest import (
     content_digest,
     write_manifest,
 )
-from timonel.data.rejected import REJECTED_NAME, Rejected, write_rejected
+from timonel.data.rejected import REJECTED_NAME, write_rejected
 from timonel.data.schema import SPLITS, Compression, Split
 from timonel.data.sources.base import Description, RawFiles, Scan, Source
 from timonel.data.statistics import NumberStatistics, Statistics
@@ -50,7 +50,7 @@ class _Results:
     statistics: dict[Split, Statistics] = field(
         default_factory=lambda: {split: Statistics() for split in SPLITS}
     )
-    rejected: list[Rejected] = field(default_factory=list)
+    rejected: list[Skipped] = field(default_factory=list)
     raw_bytes: int = 0
 
 
@@ -116,7 +116,7 @@ def _merge(planned: Planned, journal: Journal, catalogue: Catalogue) -> _Results
         outcome = journal.outcome(plan.name)
         results.shards.append(outcome.shard)
         results.statistics[plan.split].merge(outcome.statistics)
-        results.rejected += [(each.key, each.reason) for each in outcome.rejected]
+        results.rejected += outcome.rejected
         results.raw_bytes += outcome.raw_bytes
         catalogue.add_files(outcome.files)
     return results
@@ -124,7 +124,9 @@ def _merge(planned: Planned, journal: Journal, catalogue: Catalogue) -> _Results
 
 def _check(planned: Planned, results: _Results) -> None:
     train = results.statistics["train"]
-    lost = [label for label in planned.labels if not train.labels[label]]
+    lost = _lost(planned, train)
+    if planned.scan.task == "multilabel":
+        lost = []  # a warning
     if lost or not train.records:
         what = f"no usable record of {lost[0]!r}" if lost else "no usable record"
         raise DataError(
@@ -133,9 +135,16 @@ def _check(planned: Planned, results: _Results) -> None:
         )
 
 
+def _lost(planned: Planned, train: Statistics) -> list[str]:
+    return [label for label in planned.labels if not train.labels[label]]
+
+
 def _source(planned: Planned, results: _Results, facts: Description) -> SourceInfo:
     scan = planned.scan
-    skipped = [*planned.assignment.left_out, *results.rejected]
+    left_out = (Skipped(key=key, reason=reason) for key, reason in planned.assignment.left_out)
+    skipped = [*left_out, *results.rejected]
+    lost = _lost(planned, results.statistics["train"])
+    warnings = [f"label {label!r} has no training records" for label in lost[:NAMED]]
     return SourceInfo(
         plugin=planned.source.plugin,
         uri=planned.source.location.uri,
@@ -144,14 +153,14 @@ def _source(planned: Planned, results: _Results, facts: Description) -> SourceIn
         bytes=facts.bytes,
         ignored=tuple(scan.ignored[:NAMED]),
         ignored_count=len(scan.ignored),
-        skipped=tuple(Skipped(key=key, reason=reason) for key, reason in skipped[:NAMED]),
+        skipped=tuple(skipped[:NAMED]),
         skipped_count=len(skipped),
         rejected_count=len(results.rejected),
         duplicates=planned.identical.first,
         duplicate_count=planned.identical.count,
         contradiction_count=planned.identical.contradictions,
         notes=tuple(scan.notes),
-        warnings=(*scan.warnings, *planned.assignment.warnings),
+        warnings=(*scan.warnings, *planned.assignment.warnings, *warnings),
     )
 
 

@@ -35,7 +35,7 @@ __all__ = [
     "streams",
 ]
 
-LabelMode = Literal["int", "onehot", "binary", "regression"]
+LabelMode = Literal["int", "onehot", "multihot", "binary", "regression"]
 
 
 @dataclass(frozen=True)

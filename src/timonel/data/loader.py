@@ -26,8 +26,11 @@ from timonel.data.schema import (
     COLUMN_PREFIX,
     IMAGE_FEATURE,
     LABEL_FEATURE,
+    ImageColumn,
     ImageSchema,
+    MaskColumn,
     Split,
+    TableSchema,
 )
 from timonel.errors import InputError, NotFoundError, SpecError
 from timonel.storage.digests import digest_bytes
@@ -57,7 +60,7 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
     method: Literal["bilinear", "nearest", "bicubic", "area"] = "bilinear",
     shrink_on_load: bool = True,
     features: Literal["vector", "columns"] = "vector",
-    label_mode: Literal["auto", "int", "onehot", "binary", "regression"] = "auto",
+    label_mode: Literal["auto", "int", "onehot", "multihot", "binary", "regression"] = "auto",
     shuffle: bool | None = None,
     seed: int = 0,
     last_batch: LastBatch = "short",
@@ -69,8 +72,15 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
 
     Images are float32 [B, H, W, C]. Rows are float32 [B, F]: z-scores of numbers (0 for a missing
     value) and one-hot categories, based on statistics and vocabulary of the training split. Labels
-    are int64 [B], one-hot float32 [B, classes], or float32 [B, 1] for ``binary`` and
+    are int64 [B], one-hot or multi-hot float32 [B, classes], or float32 [B, 1] for ``binary`` and
     ``regression``.
+
+    With ``features="columns"``, rows are a dict by column. Numbers are float32 [B, 1], categories
+    float32 [B, words + 1], text, JSON and bytes string [B], dates int64 [B], lists of numbers
+    float32 [B, N], images float32 [B, H, W, C] or [B, N, H, W, C], masks int32 [B, H, W], boxes
+    float32 [B, N, 4] as [ymin, xmin, ymax, xmax], with their classes int32 [B, N] by
+    ``NAME/class``. N is the longest list of the dataset; shorter ones are padded with 0, boxes
+    with -1, and ``NAME/count`` int32 [B] has their lengths.
 
     In a distributed job, each worker decodes only its part of every global batch. In training
     (``shuffle``) all global batches have full size; in evaluation every record is read by exactly
@@ -99,7 +109,8 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
         shrink_on_load: Decode JPEGs at 1/2, 1/4 or 1/8 of their size if that covers the target
             size, except for ``nearest``. The exported model does the same.
         features: One vector per row, or a dict with one array per column.
-        label_mode: ``auto`` is ``int`` for classes and ``regression`` for numbers.
+        label_mode: ``auto`` is ``int`` for classes, ``multihot`` for rows with several, and
+            ``regression`` for numbers.
         shuffle: Shuffle each epoch; by default for ``train`` only.
         seed: Seed of the shuffle.
         last_batch: ``short``; ``drop``, so that all batches have ``batch_size`` rows; or ``pad``:
@@ -123,10 +134,15 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
         )
     preprocessing: Preprocessing
     schema = dataset.manifest.record_schema
-    if isinstance(schema, ImageSchema):
-        height, width = _size(schema, image_size, dataset.uri)
-        preprocessing = ImagePreprocessing(
-            channels=_channels(schema, channels),
+
+    def image_of(images: ImageSchema | ImageColumn | MaskColumn) -> ImagePreprocessing:
+        height, width = _size(images, image_size, dataset.uri)
+        if isinstance(images, MaskColumn):
+            return ImagePreprocessing(
+                channels=1, height=height, width=width, method="nearest", scale=1.0
+            )
+        return ImagePreprocessing(
+            channels=_channels(images, channels),
             height=height,
             width=width,
             method=method,
@@ -134,8 +150,12 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
             offset=offset,
             shrink_on_load=shrink_on_load,
         )
+
+    if isinstance(schema, ImageSchema):
+        preprocessing = image_of(schema)
     else:
-        preprocessing = table_preprocessing(schema, features)
+        image_size = _shared_size(schema, image_size, dataset.uri)
+        preprocessing = table_preprocessing(schema, features, image_of)
     schedule = Schedule(
         records=dataset.count(chosen),
         batch=load_registry.input_shard().global_batch(batch_size),
@@ -167,7 +187,7 @@ def class_weight(dataset: Dataset, split: Split) -> dict[int, float] | None:
 
     They are those of scikit-learn's "balanced": records / (classes * records of the class).
     """
-    if not dataset.labels:
+    if dataset.task != "classification":
         return None
     counts = dataset.manifest.label_counts[split]
     present = {number: counts.get(label, 0) for number, label in enumerate(dataset.labels)}
@@ -266,6 +286,10 @@ def _labels(record: LoadRecord) -> Callable[[Any], Any]:
         return lambda labels: labels
     if record.label_mode == "onehot":
         return lambda labels: tf.one_hot(labels, len(record.labels))
+    if record.label_mode == "multihot":
+        return lambda labels: tf.reduce_sum(
+            tf.one_hot(labels.to_tensor(-1), len(record.labels)), axis=1
+        )
     return lambda labels: tf.cast(labels, tf.float32)[:, tf.newaxis]
 
 
@@ -289,8 +313,21 @@ def _from_environment(name: str | None) -> str:
     )
 
 
+def _shared_size(
+    schema: TableSchema, size: tuple[int, int] | Literal["auto"] | None, uri: str
+) -> tuple[int, int] | None:
+    """Return one size for all images and masks of a table, which must match."""
+    if size != "auto":
+        return size
+    found = [each for each in schema.columns if isinstance(each, ImageColumn | MaskColumn)]
+    first = min(found, key=lambda column: column.type, default=None)  # an image before a mask
+    return None if first is None else _size(first, "auto", uri)
+
+
 def _size(
-    schema: ImageSchema, size: tuple[int, int] | Literal["auto"] | None, uri: str
+    schema: ImageSchema | ImageColumn | MaskColumn,
+    size: tuple[int, int] | Literal["auto"] | None,
+    uri: str,
 ) -> tuple[int, int]:
     if size == "auto":
         side = min(schema.height.median, schema.width.median)
@@ -312,7 +349,7 @@ def _size(
     return schema.size
 
 
-def _channels(schema: ImageSchema, requested: int | None) -> Literal[1, 3, 4]:
+def _channels(schema: ImageSchema | ImageColumn, requested: int | None) -> Literal[1, 3, 4]:
     # TensorFlow decodes GIF, BMP and WebP to three channels only, and transparency of PNG only.
     formats = set(schema.formats)
     allowed: tuple[Literal[1, 3, 4], ...] = (1, 3)
@@ -333,6 +370,8 @@ def _channels(schema: ImageSchema, requested: int | None) -> Literal[1, 3, 4]:
 
 def _label_mode(dataset: Dataset, requested: str) -> LabelMode:
     allowed: tuple[LabelMode, ...] = ("regression",)
+    if dataset.task == "multilabel":
+        allowed = ("multihot",)
     if dataset.task == "classification":
         allowed = ("int", "onehot", "binary") if len(dataset.labels) == 2 else ("int", "onehot")
     if requested == "auto":

@@ -49,6 +49,9 @@ class Skipped(StoredValue):
 
     key: str
     reason: str
+    column: str = Field(default="", description="The column with a bad value, of a table.")
+    value: str = Field(default="", description="The bad value, shortened.")
+    hint: str = Field(default="", description="A cure.")
 
 
 class Duplicate(StoredValue):

@@ -13,7 +13,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from timonel.data.preprocessing import ImagePreprocessing, Normalise, OneHot, TablePreprocessing
+from timonel.data.preprocessing import (
+    Decode,
+    ImagePreprocessing,
+    Normalise,
+    OneHot,
+    TablePreprocessing,
+)
+from timonel.data.schema import BoxesColumn, ImageColumn, MaskColumn, NumbersColumn
+from timonel.data.sources.kinds.lists import BOX_VALUES
 
 _JPEG = b"\xff\xd8\xff"
 _RATIOS = (2, 4, 8)
@@ -84,11 +92,62 @@ def table_batch(spec: TablePreprocessing, columns: Mapping[str, Any]) -> Any:
         spec: The table preprocessing.
         columns: Numbers, NaN where missing; words as strings, empty where missing.
     """
-    parts = {column.column: _column(column, columns[column.column]) for column in spec.columns}
+    parts: dict[str, Any] = {}
+    for column in spec.columns:
+        values = columns[column.column]
+        if isinstance(column, Decode):
+            parts |= decode_column(column, values)
+        else:
+            parts[column.column] = _encoded(column, values)
     return parts if spec.features == "columns" else tf.concat(list(parts.values()), axis=1)
 
 
-def _column(transform: Normalise | OneHot, values: Any) -> Any:
+def decode_column(transform: Decode, values: Any) -> dict[str, Any]:
+    """Decode a column that is neither a number nor a category.
+
+    Args:
+        transform: The stored column, and the preprocessing of its images.
+        values: Scalars [B], or a ragged tensor of lists.
+
+    Returns:
+        The column by its name, padded if its rows have lists of several lengths; then also their
+        lengths int32 [B] by ``NAME/count``; for boxes their classes by ``NAME/class``.
+    """
+    stored, name, image = transform.stored, transform.column, transform.image
+    if isinstance(stored, NumbersColumn):
+        return _padded(name, values, stored.shortest, stored.longest)
+    if isinstance(stored, BoxesColumn):
+        counts = values.row_lengths() // BOX_VALUES
+        dense = values.to_tensor(-1.0, shape=(None, stored.most * BOX_VALUES))
+        boxes = tf.reshape(dense, (-1, stored.most, BOX_VALUES))
+        found = {name: boxes[..., :4], f"{name}/count": tf.cast(counts, tf.int32)}
+        if stored.classes:
+            found[f"{name}/class"] = tf.cast(boxes[..., 4], tf.int32)
+        return found
+    if image is None:
+        return {name: values}
+    if isinstance(stored, MaskColumn):
+        known = stored.size == (image.height, image.width)
+        pixels = image_batch(image, values, resize=not known)
+        return {name: tf.cast(pixels[..., 0], tf.int32)}
+    if not isinstance(stored, ImageColumn):
+        raise TypeError(stored.type)
+    known = stored.size == (image.height, image.width)
+    pixels = values.with_flat_values(image_batch(image, values.flat_values, resize=not known))
+    if stored.fewest == stored.most == 1:
+        return {name: pixels.flat_values}
+    return _padded(name, pixels, stored.fewest, stored.most)
+
+
+def _padded(name: str, values: Any, shortest: int, longest: int) -> dict[str, Any]:
+    shape = (None, longest, *values.shape[2:])
+    dense = tf.ensure_shape(values.to_tensor(0.0, shape=shape), shape)
+    if shortest == longest:
+        return {name: dense}
+    return {name: dense, f"{name}/count": tf.cast(values.row_lengths(), tf.int32)}
+
+
+def _encoded(transform: Normalise | OneHot, values: Any) -> Any:
     if isinstance(transform, Normalise):
         scores = (tf.cast(values, tf.float32) - transform.mean) / transform.std
         # A comparison with NaN is false. Infinite numbers count as missing, as in a conversion.

@@ -5,12 +5,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from timonel.data.schema import CategoricalColumn, TableSchema
-from timonel.errors import CorruptError
+from timonel.data.schema import (
+    CategoricalColumn,
+    Column,
+    ImageColumn,
+    MaskColumn,
+    NumericColumn,
+    TableSchema,
+)
+from timonel.errors import CorruptError, SpecError
 
 
 class _Value(BaseModel):
@@ -60,7 +68,20 @@ class OneHot(_Value):
         return len(self.vocabulary) + 1
 
 
-ColumnTransform = Annotated[Normalise | OneHot, Field(discriminator="kind")]
+class Decode(_Value):
+    """Decoding of a column that is neither a number nor a category."""
+
+    kind: Literal["decode"] = "decode"
+    stored: Column
+    image: ImagePreprocessing | None = Field(default=None, description="Of images and masks.")
+
+    @property
+    def column(self) -> str:
+        """Name of the column."""
+        return self.stored.name
+
+
+ColumnTransform = Annotated[Normalise | OneHot | Decode, Field(discriminator="kind")]
 
 
 class TablePreprocessing(_Value):
@@ -75,7 +96,7 @@ class TablePreprocessing(_Value):
     @property
     def width(self) -> int:
         """Length of the feature vector (F)."""
-        return sum(column.width for column in self.columns)
+        return sum(column.width for column in self.columns if not isinstance(column, Decode))
 
 
 Preprocessing = ImagePreprocessing | TablePreprocessing
@@ -88,11 +109,19 @@ _ADAPTER: TypeAdapter[Preprocessing] = TypeAdapter(
 def load_options(preprocessing: Preprocessing) -> dict[str, Any]:
     """Return the options of `timonel.data.load` that give this preprocessing."""
     if isinstance(preprocessing, TablePreprocessing):
-        return {"features": preprocessing.features}
-    return {
-        "image_size": (preprocessing.height, preprocessing.width),
-        **preprocessing.model_dump(exclude={"kind", "height", "width"}),
-    }
+        images = [
+            column.image
+            for column in preprocessing.columns
+            if isinstance(column, Decode) and isinstance(column.stored, ImageColumn)
+        ]
+        options = {} if not images or images[0] is None else _image_options(images[0])
+        return {"features": preprocessing.features, **options}
+    return _image_options(preprocessing)
+
+
+def _image_options(spec: ImagePreprocessing) -> dict[str, Any]:
+    options = spec.model_dump(exclude={"kind", "height", "width"})
+    return {"image_size": (spec.height, spec.width), **options}
 
 
 def parse_preprocessing(value: dict[str, Any] | str) -> Preprocessing:
@@ -111,14 +140,35 @@ def parse_preprocessing(value: dict[str, Any] | str) -> Preprocessing:
 
 
 def table_preprocessing(
-    schema: TableSchema, features: Literal["vector", "columns"] = "vector"
+    schema: TableSchema,
+    features: Literal["vector", "columns"] = "vector",
+    images: Callable[[ImageColumn | MaskColumn], ImagePreprocessing] | None = None,
 ) -> TablePreprocessing:
-    """Return the preprocessing of rows: z-scores of numbers, one-hot words."""
-    columns: list[Normalise | OneHot] = []
+    """Return the preprocessing of rows: z-scores of numbers, one-hot words, decoded values.
+
+    Args:
+        schema: The table's schema.
+        features: One vector per row, or one array per column.
+        images: Returns the preprocessing of a column of images or masks.
+
+    Raises:
+        SpecError: A column has no place in a vector.
+    """
+    columns: list[Normalise | OneHot | Decode] = []
     for column in schema.columns:
         if isinstance(column, CategoricalColumn):
             columns.append(OneHot(column=column.name, vocabulary=column.vocabulary))
-        else:
+        elif isinstance(column, NumericColumn):
             # A constant column carries no information; its z-score is 0, not infinite.
             columns.append(Normalise(column=column.name, mean=column.mean, std=column.std or 1.0))
+        elif features == "vector":
+            raise SpecError(
+                f"column {column.name!r} ({column.type}) does not fit into a vector",
+                hint='use load(..., features="columns"), or drop the column in the conversion',
+            )
+        else:
+            image = None
+            if images is not None and isinstance(column, ImageColumn | MaskColumn):
+                image = images(column)
+            columns.append(Decode(stored=column, image=image))
     return TablePreprocessing(columns=tuple(columns), features=features)

@@ -20,7 +20,7 @@ from timonel.data import load_registry
 from timonel.data.dataset import Dataset, check_split
 from timonel.data.index import read_positions
 from timonel.data.row_cache import RowCache, RowLayout
-from timonel.data.schema import IMAGE_FEATURE, LABEL_FEATURE, ImageSchema
+from timonel.data.schema import IMAGE_FEATURE, LABEL_FEATURE, Column, ImageSchema
 from timonel.errors import CorruptError, InputError
 
 Fetch = Callable[[Any], dict[str, Any]]
@@ -50,15 +50,26 @@ def _size(dataset: Dataset, split: str) -> int:
 
 def feature_spec(dataset: Dataset) -> dict[str, Any]:
     """Return the ``tf.io.parse_example`` spec of a dataset's records, without their keys."""
-    label = tf.int64 if dataset.labels else tf.float32
-    spec = {LABEL_FEATURE: tf.io.FixedLenFeature((), label)}
+    spec = {LABEL_FEATURE: _label_spec(dataset)}
     schema = dataset.manifest.record_schema
     if isinstance(schema, ImageSchema):
         return {IMAGE_FEATURE: tf.io.FixedLenFeature((), tf.string), **spec}
-    for column in schema.columns:
-        dtype = tf.float32 if column.type == "numeric" else tf.string
-        spec[column.feature] = tf.io.FixedLenFeature((), dtype)
-    return spec
+    return spec | {column.feature: _column_spec(column) for column in schema.columns}
+
+
+def _label_spec(dataset: Dataset) -> Any:
+    if dataset.task == "multilabel":
+        return tf.io.RaggedFeature(tf.int64)
+    return tf.io.FixedLenFeature((), tf.int64 if dataset.labels else tf.float32)
+
+
+def _column_spec(column: Column) -> Any:
+    if column.type in {"numbers", "boxes"}:
+        return tf.io.RaggedFeature(tf.float32)
+    if column.type == "image":
+        return tf.io.RaggedFeature(tf.string)
+    dtypes = {"numeric": tf.float32, "date": tf.int64}
+    return tf.io.FixedLenFeature((), dtypes.get(column.type, tf.string))
 
 
 def _in_memory(dataset: Dataset, split: str, spec: dict[str, Any]) -> Fetch:

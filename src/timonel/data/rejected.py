@@ -7,14 +7,11 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from timonel.data.manifest import Sidecar
+from timonel.data.manifest import Sidecar, Skipped
 from timonel.errors import CorruptError, DataError, SpecError
 
 REJECTED_NAME = "rejected.jsonl"
 DEFAULT_LIMIT = 0.01
-
-Rejected = tuple[str, str]
-"""Key of a record, and what is wrong with it."""
 
 
 def check_limit(limit: float) -> float:
@@ -31,7 +28,7 @@ def check_limit(limit: float) -> float:
     return limit
 
 
-def check_rejected(rejected: Sequence[Rejected], total: int, limit: float) -> None:
+def check_rejected(rejected: Sequence[Skipped], total: int, limit: float) -> None:
     """Check the number of unusable records so far against a fraction of all records.
 
     Raises:
@@ -40,40 +37,44 @@ def check_rejected(rejected: Sequence[Rejected], total: int, limit: float) -> No
     count = len(rejected)
     if count <= limit * total:
         return
-    key, reason = rejected[0]
+    first = rejected[0]
     what = "1 record" if count == 1 else f"{count:,} records"
     raise DataError(
-        f"{what} of {total:,} cannot be used, above the limit of {limit:.2%}: {key}: {reason}",
-        hint="repair or remove such records, or raise --max-rejected",
+        f"{what} of {total:,} cannot be used, above the limit of {limit:.2%}: "
+        f"{first.key}: {first.reason}",
+        hint=first.hint or "repair or remove such records, or raise --max-rejected",
     )
 
 
-def write_rejected(path: Path, rejected: Iterable[Rejected]) -> Sidecar:
-    """Write unusable records as JSON lines with ``key`` and ``reason``.
+def write_rejected(path: Path, rejected: Iterable[Skipped]) -> Sidecar:
+    """Write unusable records as JSON lines.
+
+    Each has ``key`` and ``reason``, and for a bad value of a table ``column`` and ``value``.
 
     Raises:
         OSError: The file cannot be written.
     """
     sha, size = hashlib.sha256(), 0
     with path.open("wb") as file:
-        for key, reason in rejected:
-            text = json.dumps({"key": key, "reason": reason}, ensure_ascii=False)
+        for each in rejected:
+            body = each.model_dump(exclude_defaults=True, exclude={"hint"})
+            text = json.dumps(body, ensure_ascii=False)
             line = text.encode(errors="backslashreplace") + b"\n"
             sha.update(line)
             size += file.write(line)
     return Sidecar(name=path.name, bytes=size, digest=f"sha256:{sha.hexdigest()}")
 
 
-def read_rejected(path: Path) -> list[Rejected]:
+def read_rejected(path: Path) -> list[Skipped]:
     """Return the records that a file lists.
 
     Raises:
         CorruptError: The file is damaged or missing.
     """
     try:
-        lines = path.read_bytes().splitlines()
-        return [(str(each["key"]), str(each["reason"])) for each in map(json.loads, lines)]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        return [Skipped.model_validate_json(line) for line in path.read_bytes().splitlines()]
+    except (OSError, ValueError) as error:
         raise CorruptError(
-            f"{path} cannot be read: {error}", hint="'timonel data verify' lists all problems"
+            f"{path} is not a list of rejected records",
+            hint="'timonel data verify' lists all problems",
         ) from error

@@ -5,6 +5,7 @@ Stored in the manifest; unknown fields are ignored, because a later release may 
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Annotated, Literal, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,10 +15,23 @@ from timonel.errors import SpecError
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
-Task = Literal["classification", "regression"]
+Task = Literal["classification", "multilabel", "regression"]
 ImageFormat = Literal["jpeg", "png", "gif", "bmp", "webp"]
 Compression = Literal["none", "gzip"]
-ColumnType = Literal["numeric", "categorical", "split", "drop"]
+ColumnType = Literal[
+    "numeric",
+    "categorical",
+    "text",
+    "date",
+    "bytes",
+    "numbers",
+    "image",
+    "mask",
+    "boxes",
+    "json",
+    "split",
+    "drop",
+]
 
 _SPLIT_NAMES: dict[str, Split] = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -25,11 +39,17 @@ _SPLIT_NAMES: dict[str, Split] = {
     **dict.fromkeys(("test", "testing"), "test"),
 }
 _COLUMN_TYPES: dict[str, ColumnType] = {
-    **dict.fromkeys(("numeric", "number", "float", "int"), "numeric"),
-    **dict.fromkeys(("categorical", "category", "string", "str"), "categorical"),
-    **dict.fromkeys(("split",), "split"),
-    **dict.fromkeys(("drop",), "drop"),
+    **{name: name for name in get_args(ColumnType)},
+    **dict.fromkeys(("number", "float", "int"), "numeric"),
+    **dict.fromkeys(("category", "string", "str"), "categorical"),
 }
+COLUMN_TYPE_NAMES = (
+    "number (float, int), category (string), text, date, bytes, numbers, image, mask, boxes, json, "
+    "split or drop"
+)
+"""Column types as help texts and errors list them."""
+
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - shown without a zone
 
 IMAGE_ENDINGS = (
     *(".jpg", ".jpeg", ".jpe", ".png", ".gif", ".bmp", ".webp"),
@@ -52,6 +72,11 @@ def split_named(name: str) -> Split | None:
     return _SPLIT_NAMES.get(name.strip().lower())
 
 
+def labels_of(label: str) -> list[str]:
+    """Return the labels of a row with several, which are separated by bars."""
+    return [each for each in label.split("|") if each]
+
+
 def parse_column_type(word: str) -> ColumnType:
     """Return the column type for ``word``; ``float`` and ``string`` are aliases.
 
@@ -62,7 +87,7 @@ def parse_column_type(word: str) -> ColumnType:
     if found is None:
         raise SpecError(
             f"unknown column type {word!r}",
-            hint="use numeric (or float, int), categorical (or string), split or drop",
+            hint=f"use {COLUMN_TYPE_NAMES}",
         )
     return found
 
@@ -131,6 +156,13 @@ class SplitSummary(StoredValue):
     images: ImageSummary | None = None
     numbers: dict[str, NumberSummary] = Field(default_factory=dict, description="By column.")
     words: dict[str, WordSummary] = Field(default_factory=dict, description="By column.")
+    lengths: dict[str, NumberSummary] = Field(
+        default_factory=dict,
+        description="By column: characters, bytes, or the number of values, images or boxes.",
+    )
+    column_images: dict[str, ImageSummary] = Field(
+        default_factory=dict, description="By column of images or masks."
+    )
 
 
 class ImageSchema(StoredValue):
@@ -146,46 +178,188 @@ class ImageSchema(StoredValue):
     formats: dict[ImageFormat, int] = Field(description="Number of images per file format.")
 
 
-class NumericColumn(StoredValue):
+class StoredColumn(StoredValue):
+    """Base of the columns of a table, each stored as a feature of the records."""
+
+    name: str
+    missing: int = Field(default=0, description="Missing values in the training split.")
+
+    @property
+    def feature(self) -> str:
+        """Name of the column in a record."""
+        return COLUMN_PREFIX + self.name
+
+    @property
+    def values(self) -> str:
+        """Values and missing ones, in a few words."""
+        missing = f"{self.missing:,} missing" if self.missing else ""
+        return ", ".join(filter(None, [self._shown(), missing]))
+
+    def _shown(self) -> str:
+        raise NotImplementedError
+
+
+class NumericColumn(StoredColumn):
     """Numeric column; statistics are of the training split, without missing values."""
 
     type: Literal["numeric"] = "numeric"
-    name: str
     mean: float
     std: float
     minimum: float
     maximum: float
-    missing: int = Field(default=0, description="Missing values in the training split.")
 
-    @property
-    def feature(self) -> str:
-        """Name of the column in a record."""
-        return COLUMN_PREFIX + self.name
+    def _shown(self) -> str:
+        return f"{self.minimum:g} to {self.maximum:g}, mean {self.mean:g}"
 
 
-class CategoricalColumn(StoredValue):
+class CategoricalColumn(StoredColumn):
     """Categorical column; the vocabulary is that of the training split, sorted."""
 
     type: Literal["categorical"] = "categorical"
-    name: str
     vocabulary: tuple[str, ...]
     dropped: int = Field(default=0, description="Rare words left out of the vocabulary.")
-    missing: int = Field(default=0, description="Missing values in the training split.")
 
-    @property
-    def feature(self) -> str:
-        """Name of the column in a record."""
-        return COLUMN_PREFIX + self.name
+    def _shown(self) -> str:
+        words = ", ".join(self.vocabulary[:3]) + (", ..." if len(self.vocabulary) > 3 else "")
+        shown = words if len(words) <= 40 else f"{words[:40]}..."
+        return f"{len(self.vocabulary):,} categories: {shown}"
 
 
-Column = Annotated[NumericColumn | CategoricalColumn, Field(discriminator="type")]
+class TextColumn(StoredColumn):
+    """Text as it is in the source; an empty text is missing."""
+
+    type: Literal["text"] = "text"
+    longest: int = Field(description="Characters of the longest text.")
+
+    def _shown(self) -> str:
+        return f"up to {self.longest:,} characters"
+
+
+class JsonColumn(StoredColumn):
+    """JSON as text that was parsed once; an empty text is missing."""
+
+    type: Literal["json"] = "json"
+    longest: int = Field(description="Characters of the longest text.")
+
+    def _shown(self) -> str:
+        return f"up to {self.longest:,} characters"
+
+
+class BytesColumn(StoredColumn):
+    """Bytes; an empty value is missing."""
+
+    type: Literal["bytes"] = "bytes"
+    longest: int = Field(description="Bytes of the longest value.")
+
+    def _shown(self) -> str:
+        return f"up to {self.longest:,} bytes"
+
+
+class DateColumn(StoredColumn):
+    """Points in time as whole seconds since 1970 in UTC; a missing one is -2^63."""
+
+    type: Literal["date"] = "date"
+    minimum: int
+    maximum: int
+
+    def _shown(self) -> str:
+        first, last = (_EPOCH + dt.timedelta(seconds=n) for n in (self.minimum, self.maximum))
+        return f"{first} to {last} UTC"
+
+
+class NumbersColumn(StoredColumn):
+    """Lists of numbers."""
+
+    type: Literal["numbers"] = "numbers"
+    shortest: int = Field(description="Length of the shortest list; 0 if one is missing.")
+    longest: int = Field(description="Length of the longest list.")
+
+    def _shown(self) -> str:
+        if self.shortest == self.longest:
+            return f"{self.longest:,} numbers"
+        return f"{self.shortest:,} to {self.longest:,} numbers"
+
+
+class ImageColumn(StoredColumn):
+    """Encoded images; sizes and formats are those of all splits."""
+
+    type: Literal["image"] = "image"
+    height: Spread
+    width: Spread
+    size: tuple[int, int] | None = Field(
+        description="Height and width, if all images have the same."
+    )
+    channels: Literal[1, 3] = Field(description="1 if every image is grey, 3 otherwise.")
+    formats: dict[ImageFormat, int] = Field(description="Number of images per file format.")
+    fewest: int = Field(description="Smallest number of images in a row.")
+    most: int = Field(description="Largest number of images in a row.")
+
+    def _shown(self) -> str:
+        count = "" if self.fewest == self.most == 1 else f"{self.fewest} to {self.most} of "
+        return f"{count}{_pixels(self)}, {'grey' if self.channels == 1 else 'colour'}"
+
+
+class MaskColumn(StoredColumn):
+    """Images whose pixels are class numbers, one per row."""
+
+    type: Literal["mask"] = "mask"
+    height: Spread
+    width: Spread
+    size: tuple[int, int] | None = Field(
+        description="Height and width, if all masks have the same."
+    )
+    formats: dict[ImageFormat, int] = Field(description="Number of masks per file format.")
+    classes: tuple[int, ...] = Field(description="Class numbers of all masks.")
+
+    def _shown(self) -> str:
+        return f"{_pixels(self)}, {_classes(self.classes)}"
+
+
+class BoxesColumn(StoredColumn):
+    """Bounding boxes [ymin, xmin, ymax, xmax, class], as fractions of height and width.
+
+    Records have five numbers per box; the class of a box without one is -1.
+    """
+
+    type: Literal["boxes"] = "boxes"
+    most: int = Field(description="Largest number of boxes in a row.")
+    classes: tuple[int, ...] = Field(default=(), description="Class numbers of the boxes.")
+
+    def _shown(self) -> str:
+        return f"up to {self.most:,} boxes, {_classes(self.classes)}"
+
+
+def _pixels(images: ImageColumn | MaskColumn) -> str:
+    height, width = images.height, images.width
+    smallest, largest = f"{height.minimum}x{width.minimum}", f"{height.maximum}x{width.maximum}"
+    return smallest if images.size else f"{smallest} to {largest} pixels"
+
+
+def _classes(numbers: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
+    return f"classes {shown}" if numbers else "no classes"
+
+
+Column = Annotated[
+    NumericColumn
+    | CategoricalColumn
+    | TextColumn
+    | JsonColumn
+    | BytesColumn
+    | DateColumn
+    | NumbersColumn
+    | ImageColumn
+    | MaskColumn
+    | BoxesColumn,
+    Field(discriminator="type"),
+]
 
 
 class ColumnRole(StoredValue):
     """How a conversion uses one column of its source, with the reason."""
 
     name: str
-    role: Literal["label", "numeric", "categorical", "split", "image", "drop"]
+    role: ColumnType | Literal["label", "group"]
     note: str = Field(default="", description="Reason; empty if obvious.")
     is_doubtful: bool = Field(default=False, description="This use of the column loses values.")
 

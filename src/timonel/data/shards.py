@@ -13,14 +13,14 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from timonel.data.examples import encode_example
+from timonel.data.examples import Feature, encode_example
 from timonel.data.journal import Journal, ShardOutcome, ShardPlan
 from timonel.data.manifest import Shard, Skipped
 from timonel.data.records import compress, frame
-from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE, SPLITS, Compression, Split
+from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE, SPLITS, Compression, Split, labels_of
 from timonel.data.sources.base import Entry, Raw, Source, UnusableError
 from timonel.data.sources.transient import retried, unreadable
-from timonel.data.statistics import Collector
+from timonel.data.statistics import Collector, ImageFacts
 from timonel.errors import SpecError
 from timonel.storage.atomic import aside_name, sync, unwritable
 
@@ -41,12 +41,14 @@ class Job:
         journal: The folder of the conversion.
         labels: Number of each class; empty for a regression, whose labels are numbers.
         compression: Compression of the shards.
+        is_multilabel: Records have several labels.
     """
 
     source: Source
     journal: Journal
     labels: Mapping[str, int]
     compression: Compression = "none"
+    is_multilabel: bool = False
 
 
 def plan_shards(
@@ -163,25 +165,37 @@ class _OpenShard:
     def add(self, entry: Entry, raw: Raw | UnusableError) -> bytes:
         """Add a record; return the bytes to write next."""
         if isinstance(raw, UnusableError):
-            self._rejected.append(Skipped(key=raw.key, reason=raw.reason))
+            self._rejected.append(raw.skipped)
             return b""
         labels = self._job.labels
-        label = labels[str(entry.label)] if labels else float(entry.label)
+        found: str | float | list[str]
+        label: Feature
+        if self._job.is_multilabel:
+            found = labels_of(str(entry.label))
+            label = [labels[name] for name in found]
+        elif labels:
+            found = str(entry.label)
+            label = labels[found]
+        else:
+            found = label = float(entry.label)
         example = encode_example({**raw.features, KEY_FEATURE: entry.key, LABEL_FEATURE: label})
         framed = b"".join(frame(example))
-        self._collector.add(
-            str(entry.label) if labels else float(entry.label), raw.features, raw.image
-        )
+        self._collector.add(found, raw.features, raw.image, raw.facts)
         if raw.image is not None:
-            self._raw_bytes += raw.image.bytes
-            line = f"{raw.image.digest} {raw.image.bytes} {entry.key}"
-            self._files.append((entry.key, line))
+            self._add_file(entry.key, raw.image)
+        for name, facts in raw.facts.items():
+            for number, image in enumerate(facts.images):
+                self._add_file(f"{entry.key} {name} {number}", image)
         if self._job.compression == "none":
             self._index.append(self._bytes + len(framed))
             return self._count(framed)
         self._member += framed
         self._index += [self._bytes, len(self._member)]
         return self.rest() if len(self._member) >= _MEMBER_BYTES else b""
+
+    def _add_file(self, key: str, image: ImageFacts) -> None:
+        self._raw_bytes += image.bytes
+        self._files.append((key, f"{image.digest} {image.bytes} {key}"))
 
     def rest(self) -> bytes:
         """Return the bytes to write after all records."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -48,6 +48,24 @@ class ImageFacts:
     channels: Literal[1, 3]
     bytes: int
     digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class ValueFacts:
+    """Facts about a record's value in one column.
+
+    Args:
+        length: Characters, bytes, or the number of values, images or boxes; NaN if the value is
+            missing, None for a kind without a length.
+        numbers: Numbers to summarise; NaN is missing.
+        words: Words to count.
+        images: Facts about each image.
+    """
+
+    length: float | None = None
+    numbers: Sequence[float] = ()
+    words: Sequence[str] = ()
+    images: Sequence[ImageFacts] = ()
 
 
 class NumberStatistics(BaseModel):
@@ -194,6 +212,8 @@ class Statistics(BaseModel):
     images: ImageStatistics | None = None
     numbers: dict[str, NumberStatistics] = {}
     words: dict[str, WordStatistics] = {}
+    lengths: dict[str, NumberStatistics] = {}
+    column_images: dict[str, ImageStatistics] = {}
 
     def merge(self, other: Statistics) -> None:
         """Add the records of ``other``."""
@@ -209,6 +229,10 @@ class Statistics(BaseModel):
             self.numbers.setdefault(name, NumberStatistics()).merge(numbers)
         for name, words in other.words.items():
             self.words.setdefault(name, WordStatistics()).merge(words)
+        for name, lengths in other.lengths.items():
+            self.lengths.setdefault(name, NumberStatistics()).merge(lengths)
+        for name, images in other.column_images.items():
+            self.column_images.setdefault(name, ImageStatistics()).merge(images)
 
     def summary(self) -> SplitSummary:
         """Return the statistics as the manifest stores them."""
@@ -219,13 +243,15 @@ class Statistics(BaseModel):
             images=self.images.summary() if self.images else None,
             numbers={name: numbers.summary() for name, numbers in self.numbers.items()},
             words={name: words.summary() for name, words in self.words.items()},
+            lengths={name: lengths.summary() for name, lengths in self.lengths.items()},
+            column_images={n: images.summary() for n, images in self.column_images.items()},
         )
 
 
 class Collector:
     """Collect the statistics of a shard, record by record.
 
-    Columns of floats are numbers, columns of text are words.
+    Columns without facts are numbers if they are floats, and words if they are text.
     """
 
     def __init__(self) -> None:
@@ -235,40 +261,62 @@ class Collector:
         self._images = ImageStatistics()
         self._numbers: dict[str, array[float]] = defaultdict(lambda: array("d"))
         self._words: dict[str, Counter[str]] = defaultdict(Counter)
+        self._lengths: dict[str, array[float]] = defaultdict(lambda: array("d"))
+        self._column_images: dict[str, ImageStatistics] = defaultdict(ImageStatistics)
 
     def add(
-        self, label: str | float, features: Mapping[str, Feature], image: ImageFacts | None
+        self,
+        label: str | float | Sequence[str],
+        features: Mapping[str, Feature],
+        image: ImageFacts | None = None,
+        facts: Mapping[str, ValueFacts] | None = None,
     ) -> None:
-        """Count one record."""
+        """Count one record.
+
+        Args:
+            label: The class, several classes, or the number to predict.
+            features: The features of the record.
+            image: Facts about the image, if the record is a file of one.
+            facts: Facts about values by feature, for all but plain numbers and words.
+        """
         self._records += 1
-        if isinstance(label, str):
-            self._labels[label] += 1
-        else:
+        if isinstance(label, float | int):
             self._targets.append(label)
+        else:
+            self._labels.update([label] if isinstance(label, str) else label)
         if image is not None:
             self._images.add(image)
+        for name, found in (facts or {}).items():
+            self._add_facts(name, found)
         for name, value in features.items():
+            if facts and name in facts:
+                continue
             if isinstance(value, float):
                 self._numbers[name].append(value)
             elif isinstance(value, str):
                 self._words[name][value] += 1
 
+    def _add_facts(self, name: str, found: ValueFacts) -> None:
+        if found.length is not None:
+            self._lengths[name].append(found.length)
+        if found.numbers:
+            self._numbers[name].extend(found.numbers)
+        if found.words:
+            self._words[name].update(found.words)
+        for image in found.images:
+            self._column_images[name].add(image)
+
     def statistics(self) -> Statistics:
         """Return the statistics of the records so far."""
-        numbers = {
-            name.removeprefix(COLUMN_PREFIX): NumberStatistics.of(values)
-            for name, values in self._numbers.items()
-        }
-        words = {
-            name.removeprefix(COLUMN_PREFIX): _words(counts) for name, counts in self._words.items()
-        }
         return Statistics(
             records=self._records,
             labels=self._labels,
             target=NumberStatistics.of(self._targets) if self._targets else None,
             images=self._images if self._images.heights else None,
-            numbers=numbers,
-            words=words,
+            numbers={_column(n): NumberStatistics.of(v) for n, v in self._numbers.items()},
+            words={_column(name): _words(counts) for name, counts in self._words.items()},
+            lengths={_column(n): NumberStatistics.of(v) for n, v in self._lengths.items()},
+            column_images={_column(n): images for n, images in self._column_images.items()},
         )
 
 
@@ -291,6 +339,10 @@ def spread_of(counts: Mapping[int, int]) -> Spread:
         if seen > middle:
             break
     return Spread(minimum=ordered[0], median=median, maximum=ordered[-1])
+
+
+def _column(feature: str) -> str:
+    return feature.removeprefix(COLUMN_PREFIX)
 
 
 def _words(counts: Counter[str]) -> WordStatistics:

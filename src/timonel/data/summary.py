@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from timonel.data.dataset import Dataset
-from timonel.data.schema import PLAIN_NUMBERS, SPLITS, Column, ImageSchema, NumericColumn
+from timonel.data.schema import PLAIN_NUMBERS, SPLITS, ImageSchema
 from timonel.units import format_bytes
 
 _NAMED = 5
@@ -87,8 +88,8 @@ def _facts(dataset: Dataset) -> tuple[tuple[str, str], ...]:
         facts += [("size", size), ("formats", formats)]
         facts.append(("colour", "grey" if schema.channels == 1 else "colour"))
     else:
-        numeric = sum(column.type == "numeric" for column in schema.columns)
-        facts.append(("columns", f"{numeric} numeric, {len(schema.columns) - numeric} categorical"))
+        types = Counter(column.type for column in schema.columns)
+        facts.append(("columns", ", ".join(f"{count} {name}" for name, count in types.items())))
         facts.append(("label", schema.label))
     if manifest.target is not None:
         target = manifest.target
@@ -104,37 +105,33 @@ def _columns(dataset: Dataset) -> tuple[tuple[str, str, str, str], ...]:
     schema = dataset.manifest.record_schema
     described = {} if isinstance(schema, ImageSchema) else {c.name: c for c in schema.columns}
     return tuple(
-        (column.name, column.role, _values(described.get(column.name)), column.note)
+        (
+            column.name,
+            column.role,
+            described[column.name].values if column.name in described else "",
+            column.note,
+        )
         for column in dataset.manifest.columns
     )
-
-
-def _values(column: Column | None) -> str:
-    if column is None:
-        return ""
-    missing = f", {column.missing:,} missing" if column.missing else ""
-    if isinstance(column, NumericColumn):
-        return f"{column.minimum:g} to {column.maximum:g}, mean {column.mean:g}{missing}"
-    words = ", ".join(column.vocabulary[:3]) + (", ..." if len(column.vocabulary) > 3 else "")
-    shown = words if len(words) <= 40 else f"{words[:40]}..."
-    return f"{len(column.vocabulary):,} categories: {shown}{missing}"
 
 
 def warnings_of(dataset: Dataset) -> tuple[str, ...]:
     """Return one line per problem that the user should check."""
     manifest = dataset.manifest
     source = manifest.source
+    what = "image" if isinstance(manifest.record_schema, ImageSchema) else "row"
     warnings = list(source.warnings)
     doubtful = [column for column in manifest.columns if column.is_doubtful]
     dropped = [column for column in doubtful if column.role == "drop"]
     if dropped:
         names = ", ".join(f"{column.name} ({column.note})" for column in dropped[:_NAMED])
         more = f" and {len(dropped) - _NAMED} more" if len(dropped) > _NAMED else ""
-        line = f"{_counted(len(dropped), 'column')} dropped: {names}{more}"
+        line = f"{counted(len(dropped), 'column')} dropped: {names}{more}"
         # Columns of formatted numbers need new values: another column type does not help.
         usable = [column.name for column in dropped if not column.note.endswith(PLAIN_NUMBERS)]
         if usable:
-            line += f": keep a column with --columns {usable[0]}=categorical, or =float for numbers"
+            kind = "date" if dropped[0].note == "dates" else "text"
+            line += f": keep a column with --columns {usable[0]}={kind}, or =category"
         warnings.append(line)
     warnings += [
         f"column {column.name}: {column.note}" for column in doubtful if column.role != "drop"
@@ -142,16 +139,16 @@ def warnings_of(dataset: Dataset) -> tuple[str, ...]:
     if source.contradiction_count:
         twins = source.duplicates[0].keys
         warnings.append(
-            f"{_counted(source.contradiction_count, 'image')} with contradictory labels, "
+            f"{counted(source.contradiction_count, what)} with contradictory labels, "
             f"the first: {twins[0]} and {twins[1]}: correct the labels"
         )
     agreeing = source.duplicate_count - source.contradiction_count
     if agreeing:
         named = [group.keys for group in source.duplicates if len(group.labels) == 1]
         example = f", the first: {named[0][0]} and {named[0][1]}" if named else ""
-        warnings.append(
-            f"{_counted(agreeing, 'duplicate image')}{example}; copies stay in one split"
-        )
+        is_grouped = any(column.role == "group" for column in manifest.columns)
+        stay = "" if is_grouped else "; copies stay in one split"
+        warnings.append(f"{counted(agreeing, f'duplicate {what}')}{example}{stay}")
     if source.skipped_count:
         first = source.skipped[0]
         warnings.append(f"{source.skipped_count} skipped, the first: {first.key}: {first.reason}")
@@ -160,5 +157,6 @@ def warnings_of(dataset: Dataset) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def _counted(count: int, what: str) -> str:
+def counted(count: int, what: str) -> str:
+    """Return a count with a noun, such as ``2 images``."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -54,7 +54,7 @@ class SourceContract:
     def test_labels_fit_the_task(self, source: Source) -> None:
         scan = source.scan()
         entries = list(scan.entries)
-        expected = str if scan.task == "classification" else float
+        expected = float if scan.task == "regression" else str
         assert all(isinstance(entry.label, expected) for entry in entries)
         assert len({entry.label for entry in entries}) >= 2
 
@@ -120,7 +120,7 @@ class SourceContract:
             raw = source.read(entry)
             total += raw.image.bytes if raw.image else 0
             collectors["train" if index < half else "test"].add(
-                entry.label, raw.features, raw.image
+                entry.label, raw.features, raw.image, raw.facts
             )
         statistics = {split: collector.statistics() for split, collector in collectors.items()}
         digest = digest_lines(sorted(entry.key for entry in entries))

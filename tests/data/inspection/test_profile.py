@@ -79,3 +79,39 @@ def test_any_features_have_a_profile() -> None:
     assert found["image format"].summary()["common"] == {"PNG": 1, "damaged": 1}
     assert found["image width"].summary()["missing"] == 1
     assert found["label"].missing == 2
+
+
+def test_columns_with_the_names_of_others() -> None:
+    png = io.BytesIO()
+    Image.new("L", (7, 5)).save(png, "PNG")
+    features = {
+        "label": 1,
+        "column/label": "x",
+        "column/image": png.getvalue(),
+        "column/image width": 0.5,
+        "column/mixed": "word",
+    }
+    records = [encode_example(features), encode_example({**features, "column/mixed": 2})]
+    found = Profile(map(decode_example, records), ["a", "b"])
+    assert len(found.distributions) == 11
+    assert sorted(found.origins.values()).count("column/image") == 6
+    assert found.distributions["label"].summary()["common"] == {"b": 2}
+    kinds = {
+        found.distributions[name].summary()["type"]: name
+        for name in found.distributions
+        if "mixed" in name
+    }
+    assert set(kinds) == {"number", "words"}
+
+
+def test_missing_dates_and_empty_texts_are_missing() -> None:
+    records = [
+        {"date": 0, "text": "", "none": ""},
+        {"date": -(2**63), "text": "a" * 300, "none": ""},
+        {"date": 86400, "text": "b", "none": ""},
+    ]
+    found = Profile(decode_example(encode_example(record)) for record in records).distributions
+    assert found["date"].summary()["minimum"] == 0
+    assert found["date"].missing == 1
+    assert found["text"].missing == found["text bytes"].missing == 1
+    assert (found["none"].count, found["none"].missing) == (0, 3)

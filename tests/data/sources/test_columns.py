@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timonel.data.sources.columns import Kinds, NumberColumn, infer, is_missing, parse_number
+from timonel.data.schema import labels_of
+from timonel.data.sources.columns import (
+    Kinds,
+    NumberColumn,
+    infer,
+    is_missing,
+    multiple_labels,
+    parse_number,
+)
+from timonel.errors import DataError
 
 
 @pytest.mark.parametrize(
@@ -16,8 +25,14 @@ from timonel.data.sources.columns import Kinds, NumberColumn, infer, is_missing,
     [
         (["1", "2.5", "", "-3e4", "NA"], "numeric"),
         ([*map(str, range(99)), "x"], "numeric"),
-        ([*map(str, range(80)), *["x"] * 20], "drop"),
-        ([*map(str, range(8)), *["x"] * 2] * 20, "categorical"),
+        ([*map(str, range(80)), *["x"] * 20], "numeric"),
+        ([*map(str, range(8)), *["x"] * 2] * 20, "numeric"),
+        ([*map(str, range(8)), *["x"] * 8] * 20, "categorical"),
+        ([*map(str, range(80)), *(f"PC {i}" for i in range(20))], "drop"),
+        ([*map(str, range(80)), *(f"${i}.00" for i in range(20))], "numeric"),
+        ([*map(str, range(80)), *["inf"] * 20], "numeric"),
+        (["a/1.jpg", "", "b.PNG"], "image"),
+        (["a/1.jpg", "b.txt"], "categorical"),
         ([*map(str, range(95)), *["02139"] * 5], "drop"),
         (["02139", "10115", "20095"] * 20, "categorical"),
         (["red", "blue"] * 20, "categorical"),
@@ -40,9 +55,26 @@ def test_only_a_column_of_that_name_assigns_splits() -> None:
 
 
 def test_mixed_columns_are_named_with_their_first_word() -> None:
-    found = infer(Kinds.of(pa.array(["1", "2", "x", "3", "4"])))
+    found = infer(Kinds.of(pa.array(["1", "2", "x", "y"])))
     assert (found.role, found.first_bad, found.is_doubtful) == ("categorical", 2, True)
-    assert found.note == "1 of 5 values are not numbers, such as 'x'"
+    assert found.note == "2 of 4 values are not numbers, such as 'x'"
+
+
+def test_rows_without_a_finite_number_are_unusable() -> None:
+    kinds = Kinds.of(pa.array(["1", "", "x", "inf", "NA", "1e39", "-2"]))
+    assert kinds.unusable() == [2, 3, 5]
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="|"))))
+def test_several_labels_survive_their_text(labels: list[str]) -> None:
+    known = sorted({label.strip() for label in labels} - {""})
+    assert labels_of(multiple_labels(labels)) == known
+    assert multiple_labels(" | ".join(known)) in {multiple_labels(known), ""}
+
+
+def test_a_label_with_a_bar_in_a_list_is_an_error() -> None:
+    with pytest.raises(DataError, match="contains a bar"):
+        multiple_labels(["a|b"])
 
 
 TEXTS = [

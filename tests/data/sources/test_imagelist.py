@@ -127,7 +127,8 @@ def test_bad_rows(make_images: MakeImages, change: dict[str, str], message: str)
         return
     scan = ImageListSource(Location(path)).scan()
     assert len(list(scan.entries)) == 3
-    ((key, reason),) = scan.rejected
+    (rejected,) = scan.rejected
+    key, reason = rejected.key, rejected.reason
     assert re.search(message, f"{key}: {reason}")
 
 
@@ -148,4 +149,6 @@ def test_a_column_that_is_not_there(make_images: MakeImages) -> None:
 def test_a_pipe_is_refused(make_images: MakeImages, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
     scan = ImageListSource(Location(write_list(make_images(count=2), image_uri="pipe.png"))).scan()
-    assert scan.rejected == [("pipe.png", "not a regular file")]
+    assert [(each.key, each.reason) for each in scan.rejected] == [
+        ("pipe.png", "not a regular file")
+    ]

@@ -130,7 +130,8 @@ def test_a_file_named_like_an_image_that_is_none(make_images: MakeImages, conten
     (root / "cat" / "photo.JPG").write_bytes(content)
     reason = "not a JPEG, .* image" if content else "an empty file"
     entries, scan = found(root)
-    ((key, message),) = scan.rejected
+    (rejected,) = scan.rejected
+    key, message = rejected.key, rejected.reason
     assert key == "cat/photo.JPG"
     assert re.match(reason, message)
     assert len(entries) == 20

@@ -74,6 +74,10 @@ def test_the_values_of_a_column_are_classified_once(
     assert classified == [60] * 4
 
 
+def reasons(scan: Scan) -> list[tuple[str, str]]:
+    return [(each.key, each.reason) for each in scan.rejected]
+
+
 def role(path: Path, name: str = "a", **options: object) -> ColumnRole:
     _, scan = scanned(path, **options)
     return next(column for column in scan.columns if column.name == name)
@@ -82,21 +86,37 @@ def role(path: Path, name: str = "a", **options: object) -> ColumnRole:
 def test_a_few_bad_values_do_not_make_a_numeric_column_categorical(make_csv: MakeCsv) -> None:
     path = make_csv("a,y", *(f"{'n.a. yet' if i == 30 else i},{i % 2}" for i in range(100)))
     found = role(path)
-    assert (found.role, found.is_doubtful) == ("numeric", True)
-    assert found.note == "1 not a number, counted as missing, such as 'n.a. yet' in line 32"
-    source, scan = scanned(path)
-    assert math.isnan(source.read(scan.entries[30]).features["column/a"])  # type: ignore[arg-type] # a number
+    assert (found.role, found.is_doubtful) == ("numeric", False)
+    assert found.note == "1 value is not a finite number: row rejected"
+    _, scan = scanned(path)
+    assert len(scan.entries) == 99
+    (rejected,) = scan.rejected
+    assert rejected.key == "rows.csv#31"
+    assert (rejected.column, rejected.value) == ("a", "n.a. yet")
+    assert rejected.reason == "'n.a. yet' is not a finite number in column 'a' in line 32"
+    assert rejected.hint.endswith("--columns a=category")
     assert role(path, columns={"a": "categorical"}).note == "as given"
 
 
+def test_a_row_with_several_bad_values_is_rejected_once(make_csv: MakeCsv) -> None:
+    path = make_csv("a,b,y", "1,1,p", "x,z,q", "3,3,q", "4,inf,p", "5,5,", "6,6,p", "7,7,q")
+    _, scan = scanned(path)
+    assert [(each.key, each.column) for each in scan.rejected] == [
+        ("rows.csv#2", "a"),
+        ("rows.csv#4", "b"),
+        ("rows.csv#5", "y"),
+    ]
+    assert len(scan.entries) == 4
+
+
 @pytest.mark.parametrize("word", ["inf", "-Infinity", "1e999", "1e39"])
-def test_what_is_not_finite_is_missing(make_csv: MakeCsv, word: str) -> None:
+def test_rows_with_an_infinite_value_are_rejected(make_csv: MakeCsv, word: str) -> None:
     path = make_csv("a,y", *(f"{word if i % 4 == 3 else i},{i % 2}" for i in range(40)), "NaN,1")
-    assert role(path).note == "10 infinite or too large, counted as missing"
+    assert role(path).note == "10 values are not finite numbers: rows rejected"
     schema, _ = described(path)
     (column,) = schema.columns
     assert isinstance(column, NumericColumn)
-    assert (column.maximum, column.missing) == (38, 11)
+    assert (column.maximum, column.missing) == (38, 1)
     assert math.isfinite(column.std)
 
 
@@ -208,7 +228,7 @@ def test_a_word_among_the_numbers_to_predict_is_named(make_csv: MakeCsv) -> None
     path = make_csv("a,y", *(f"{i},{'sold' if i == 5 else i / 4}" for i in range(50)))
     _, scan = scanned(path)
     assert (scan.task, len(scan.entries)) == ("regression", 49)
-    assert scan.rejected == [("rows.csv#6", "no label but 'sold' in column 'y' in line 7")]
+    assert reasons(scan) == [("rows.csv#6", "no label but 'sold' in column 'y' in line 7")]
 
 
 def test_types_may_be_given(make_csv: MakeCsv) -> None:
@@ -313,7 +333,7 @@ def test_an_index_without_a_name_is_left_out(make_csv: MakeCsv, start: int) -> N
     assert [column.name for column in scan.columns] == ["a", "y"]
     assert scan.notes == ["row id: the first column has no name and numbers the rows; dropped"]
     assert source.read(scan.entries[3]).features == {"column/a": 3.0}
-    assert "such as 'x' in line 31" in role(path).note
+    assert reasons(scan) == [("rows.csv#30", "'x' is not a finite number in column 'a' in line 31")]
 
 
 def test_tabs_separate_the_values_of_a_tsv(make_csv: MakeCsv) -> None:
@@ -392,15 +412,17 @@ def test_a_type_for_a_column_that_is_not_there(make_csv: MakeCsv) -> None:
 
 
 def test_a_word_in_a_column_that_should_be_numeric(make_csv: MakeCsv) -> None:
-    path = make_csv("a,y", "1,x", "", "two,z")
-    with pytest.raises(DataError, match=r"in column 'a' of .*, got 'two' in line 4"):
-        scanned(path, columns={"a": "numeric"})
+    path = make_csv("a,y", "1,x", "", "two,z", "3,z")
+    _, scan = scanned(path, columns={"a": "numeric"})
+    assert reasons(scan) == [("rows.csv#2", "'two' is not a finite number in column 'a' in line 4")]
+    with pytest.raises(DataError, match=r"column .a. of .* has no finite numbers"):
+        scanned(make_csv("a,y", "one,x", "two,z"), columns={"a": "numeric"})
 
 
 def test_bad_rows_are_rejected(make_csv: MakeCsv) -> None:
     _, scan = scanned(make_csv("a,y", "1,x", "2,z,3", "3,", "4,z"))
     assert [entry.label for entry in scan.entries] == ["x", "z"]
-    assert scan.rejected == [
+    assert reasons(scan) == [
         ("rows.csv line 3", "expected 2 values, got 3"),
         ("rows.csv#2", "no label in column 'y' in line 4"),
     ]

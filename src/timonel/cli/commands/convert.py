@@ -8,7 +8,7 @@ import typer
 
 from timonel.cli.groups import Json, StyledCommand, single
 from timonel.cli.settings import GlobalOptions
-from timonel.data.schema import parse_column_type
+from timonel.data.schema import COLUMN_TYPE_NAMES, parse_column_type
 from timonel.errors import SpecError
 
 app = single()
@@ -62,14 +62,18 @@ def convert(
     columns: Annotated[
         list[str] | None,
         typer.Option(
-            help="Override inferred types of columns: numeric (float, "
-            "int), categorical (string), split or drop; separated by commas, or repeated.",
+            help=f"Override inferred types of columns: {COLUMN_TYPE_NAMES}; separated by commas, "
+            "or repeated.",
             metavar="NAME=TYPE,...",
         ),
     ] = None,
     task: Annotated[
-        Literal["classification", "regression"] | None,
+        Literal["classification", "multilabel", "regression"] | None,
         typer.Option(help="Override the inferred task."),
+    ] = None,
+    group_by: Annotated[
+        str | None,
+        typer.Option(help="Column of a table whose equal values keep rows in one split."),
     ] = None,
     folders: Annotated[
         Literal["auto", "labels", "splits"],
@@ -122,6 +126,7 @@ def convert(
             beam=beam,
             columns=parse_columns(columns or []),
             task=task,
+            group_by=group_by,
             folders=folders,
             delimiter=delimiter,
             encoding=encoding,

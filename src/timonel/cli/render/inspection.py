@@ -12,7 +12,7 @@ from timonel.cli.render.tables import pairs, table
 from timonel.styles import plain
 
 if TYPE_CHECKING:
-    from timonel.data import Comparison, Inspection, Profile, Record, Verification
+    from timonel.data import Comparison, Inspection, Profile, Record, Report, Verification
     from timonel.data.inspection.profile import Feature
     from timonel.data.schema import Split
 
@@ -101,6 +101,23 @@ def statistics_page(found: Mapping[Split, Profile]) -> RenderableType:
     if words:
         parts.append(table((*head, "DISTINCT", "MOST FREQUENT"), words, wide=5))
     return Group(*parts)
+
+
+def report_lines(found: Report) -> RenderableType:
+    """Render the warnings of a report, and where it is."""
+    warnings = [Text(f"warning: {line}", style="yellow") for line in found.warnings]
+    return Group(*warnings, Text(f"{found.path}: {found.records:,} records"))
+
+
+def report_json(found: Report) -> dict[str, Any]:
+    """Return a report's findings as JSON."""
+    return {
+        "path": str(found.path),
+        "records": found.records,
+        "identical": found.identical,
+        "near_duplicates": found.near_duplicates,
+        "warnings": list(found.warnings),
+    }
 
 
 def comparison_page(found: Comparison) -> RenderableType:

@@ -20,7 +20,7 @@ from timonel.data.inspection.survey import Place, Survey, first_image, survey
 from timonel.data.rejected import read_rejected
 from timonel.data.schema import LABEL_FEATURE, SPLITS, Split
 from timonel.data.sources.imagefile import open_image
-from timonel.data.summary import summarise
+from timonel.data.summary import counted, summarise
 from timonel.storage import write_text
 from timonel.styles import plain
 
@@ -241,12 +241,13 @@ class _Page:
             return
         found = read_rejected(self.dataset.path / manifest.rejected.name)
         yield f"<h2>Rejected records</h2><p>{len(found):,} records could not be used.</p>"
-        reasons = Counter(reason for _, reason in found)
+        reasons = Counter(each.reason for each in found)
         yield pages.table(
             [(reason, f"{count:,}") for reason, count in reasons.most_common(_MAX_REJECTED)],
             ("reason", "records"),
         )
-        yield pages.table(found[:_MAX_REJECTED], ("record", "reason"))
+        rows = [(each.key, each.reason) for each in found[:_MAX_REJECTED]]
+        yield pages.table(rows, ("record", "reason"))
 
     def _figure(self, place: Place, *, is_labelled: bool = False) -> str:
         record = self._record(place)
@@ -301,18 +302,24 @@ def _warnings(dataset: Dataset, found: Survey) -> Iterator[str]:
         yield f"no records in {' and '.join(empty)}"
     across = sum(pair.copy[0] != pair.original[0] for pair in found.pairs)
     if across:
-        yield f"{across:,} images look like an image of an earlier split: results may be too good"
+        yield (
+            f"{counted(across, 'near-duplicate')} of an image in an earlier split: results may be "
+            "too good"
+        )
     if len(found.pairs) > across:
-        yield f"{len(found.pairs) - across:,} images look like an image with another label"
-    if found.identical.across_splits:
-        yield f"{found.identical.across_splits:,} groups of identical records are in several splits"
-    if found.identical.contradictory:
-        yield f"{found.identical.contradictory:,} groups of identical records have several labels"
-    for name, part in found.profiles.get(
-        "train", next(iter(found.profiles.values()))
-    ).distributions.items():
+        what = counted(len(found.pairs) - across, "near-duplicate")
+        yield f"{what} of an image with another label"
+    identical = found.identical
+    for count, problem in (
+        (identical.across_splits, "in several splits"),
+        (identical.contradictory, "with several labels"),
+    ):
+        if count:
+            yield f"{counted(count, 'group')} of identical records {problem}"
+    first = next(iter(found.profiles.values()))
+    for name, part in first.distributions.items():
         if part.missing > part.count:
-            yield f"{name}: most values are missing in train"
+            yield f"{name}: most values are missing"
 
 
 def _missing_share(part: Distribution | None) -> str:

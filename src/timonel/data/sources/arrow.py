@@ -7,7 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timonel.data.sources.columns import trim
+from timonel.data.schema import ColumnType
+from timonel.data.sources.columns import count, trim
+from timonel.data.sources.imagefile import image_format
 
 
 def usable(column: Any) -> tuple[Any | None, str]:
@@ -29,6 +31,38 @@ def usable(column: Any) -> tuple[Any | None, str]:
         return None, "dates"
     is_empty = pa.types.is_null(kind)
     return None, "no values" if is_empty else f"values of the type {kind} are not supported"
+
+
+def kind_of(column: Any) -> ColumnType | None:
+    """Return the kind of a column from its type, for lists, structures and bytes.
+
+    Bytes and structures are images if the first value is one.
+    """
+    kind = column.type
+    first = next((value.as_py() for value in column if value.is_valid), None)
+    content = first.get("bytes") if isinstance(first, dict) else first
+    if isinstance(content, bytes):
+        return "image" if image_format(content[:12]) else "bytes"
+    if pa.types.is_struct(kind) or pa.types.is_map(kind):
+        return "json"
+    if _is_list(kind) and (
+        pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)
+    ):
+        return "numbers"
+    return None
+
+
+def has_several_labels(column: Any) -> bool:
+    """Tell whether values of a column are lists, or texts with bars between labels."""
+    values = _plain(column)
+    if pa.types.is_string(values.type):
+        return count(pc.match_substring(values, "|")) > 0
+    return _is_list(values.type)
+
+
+def _is_list(kind: Any) -> bool:
+    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(test(kind) for test in tests)
 
 
 def has_texts(kind: Any) -> bool:

@@ -16,8 +16,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from timonel.data.examples import Feature
+from timonel.data.manifest import Skipped
 from timonel.data.schema import ColumnRole, ColumnType, Schema, Split, Task
-from timonel.data.statistics import ImageFacts, Statistics
+from timonel.data.statistics import ImageFacts, Statistics, ValueFacts
 from timonel.errors import DataError, InputError, NotFoundError, SpecError
 from timonel.storage.location import Location
 
@@ -28,15 +29,27 @@ class UnusableError(DataError):
     Args:
         key: The record's key.
         reason: What is wrong with the record.
+        hint: A cure.
+        column: The column with a bad value.
+        value: The bad value, shortened.
     """
 
-    def __init__(self, key: str, reason: str, *, hint: str | None = None) -> None:
+    def __init__(
+        self,
+        key: str,
+        reason: str,
+        *,
+        hint: str | None = None,
+        column: str = "",
+        value: str = "",
+    ) -> None:
         super().__init__(
             f"{key}: {reason}",
             hint=hint or "repair or remove it",
         )
         self.key = key
         self.reason = reason
+        self.skipped = Skipped(key=key, reason=reason, column=column, value=value, hint=hint or "")
 
 
 class SourceOptions(BaseModel):
@@ -49,6 +62,9 @@ class SourceOptions(BaseModel):
         default_factory=dict, description="Column types that override the inferred ones."
     )
     task: Task | None = Field(default=None, description="Task that overrides the inferred one.")
+    group_by: str | None = Field(
+        default=None, description="Column whose equal values keep rows in one split."
+    )
     folders: Literal["auto", "labels", "splits"] = Field(
         default="auto", description="What the top-level folders name."
     )
@@ -71,6 +87,7 @@ class Entry:
         split: The split that the source assigns; None if it assigns none.
         group: Fingerprint of the content, equal for identical records, which stay in one split;
             None for a record that is a group of its own.
+        split_group: Name of the records that the user wants in one split, instead of ``group``.
         modified: Time of the last change, in any unit; another one voids an interrupted
             conversion of the record.
     """
@@ -82,6 +99,7 @@ class Entry:
     split: Split | None = None
     group: str | None = None
     modified: int = 0
+    split_group: str | None = None
 
 
 @dataclass(frozen=True)
@@ -93,7 +111,7 @@ class Scan:
             consumed, and append to ``ignored`` and ``rejected``.
         task: Classification or regression, from the labels.
         ignored: Names of items that are not records.
-        rejected: Unusable records: key and reason.
+        rejected: Unusable records.
         columns: How each column of a table is used.
         notes: Notes on how the source was read, one line each.
         warnings: Possible misreadings, one line each.
@@ -102,7 +120,7 @@ class Scan:
     entries: Iterable[Entry]
     task: Task
     ignored: Sequence[str] = ()
-    rejected: Sequence[tuple[str, str]] = ()
+    rejected: Sequence[Skipped] = ()
     columns: Sequence[ColumnRole] = ()
     notes: Sequence[str] = ()
     warnings: Sequence[str] = ()
@@ -116,10 +134,12 @@ class Raw:
         features: Features to store, besides key and label. Statistics count floats as numbers and
             text as words; NaN and empty text are missing values.
         image: Facts about the image, if the record is a file of one.
+        facts: Facts about values by feature, for all but plain numbers and words.
     """
 
     features: Mapping[str, Feature]
     image: ImageFacts | None = None
+    facts: Mapping[str, ValueFacts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -165,9 +185,6 @@ class Source(abc.ABC):
     kind: ClassVar[str]
     """Kind for users to select: ``images`` or ``table``."""
 
-    parallel: ClassVar[bool] = True
-    """Whether reading in several threads is faster."""
-
     precedence: ClassVar[int] = 0
     """Priority among sources that recognise the same location; the highest wins."""
 
@@ -178,6 +195,11 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def recognises(cls, location: Location, options: SourceOptions) -> bool:
         """Tell quickly whether ``location`` looks like a source of this class."""
+
+    @property
+    def parallel(self) -> bool:
+        """Whether reading in several threads is faster."""
+        return True
 
     @property
     def is_remote(self) -> bool:

@@ -1,8 +1,8 @@
 """Infer the role of table columns, and parse them with Arrow and NumPy.
 
-A column is numeric if at most a tenth of its values are not numbers: these count as missing, with a
-note. Dates, and words that hardly ever repeat, would become one category per row: such columns are
-dropped unless the user sets their type.
+A column is numeric if most of its values are numbers; rows with other values are rejected. Dates,
+and words that hardly ever repeat, would become one category per row: such columns are dropped
+unless the user sets their type.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timonel.data.schema import (
+    IMAGE_ENDINGS,
     PLAIN_NUMBERS,
     CategoricalColumn,
     ColumnType,
     NumericColumn,
     split_named,
 )
+from timonel.data.sources.kinds.base import FLOAT32_MAX
 from timonel.data.statistics import NumberStatistics, WordStatistics
+from timonel.errors import DataError
 
 MISSING = ("", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "?")
 """Lower-case words that stand for a missing value."""
 
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
-FLOAT32_MAX = 3.4028235e38
-"""Larger numbers count as infinite, and so as missing."""
-
 EXACT_INTEGERS = 1 << 53
 """Limit of whole numbers that 64-bit floats represent exactly."""
 
@@ -58,6 +58,7 @@ _DATE = (
     r"|\d{1,2}[- ][A-Za-z]{3,9}[- ,]+\d{4}|[A-Za-z]{3,9} \d{1,2},? \d{4})"
     r"([T ,]+\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?[AaPp][Mm])?( ?(Z|UTC|[+-]\d{2}:?\d{2}))?)?$"
 )
+_IMAGE = rf"(?i)({'|'.join(map(re.escape, IMAGE_ENDINGS))})$"
 _TEXT_WORDS = 3
 _NUMBER = re.compile(NUMBER, re.ASCII)
 
@@ -70,15 +71,13 @@ class Inference:
         role: How to use the column.
         note: The reason, or a problem to check; empty if obvious.
         is_doubtful: Values are lost, so that the user should check.
-        bad: Number of values that are neither missing nor numbers.
-        first_bad: Row of the first bad value.
-        cure: How to turn bad values into numbers; empty if they are words.
+        first_bad: Row of the first value that is not a number, in a mixed column.
+        cure: How to turn such values into numbers; empty if they are words.
     """
 
     role: ColumnType
     note: str = ""
     is_doubtful: bool = False
-    bad: int = 0
     first_bad: int | None = None
     cure: str = ""
 
@@ -124,6 +123,12 @@ class Kinds:
         """Whether the values are texts."""
         return bool(pa.types.is_string(self.values.type))
 
+    def unusable(self) -> list[int]:
+        """Return the rows that are neither missing nor finite numbers."""
+        mask = pc.or_(self.bad, self.infinite).to_numpy(zero_copy_only=False)
+        rows: list[int] = np.flatnonzero(mask).tolist()
+        return rows
+
     @property
     def bad(self) -> Any:
         """Mask of values that are neither missing nor numbers nor infinite."""
@@ -138,7 +143,7 @@ class NumberColumn:
 
     @classmethod
     def of(cls, kinds: Kinds) -> Self:
-        """Convert values to floats; those that are not finite numbers are missing."""
+        """Convert values to floats; others are missing."""
         numbers = pc.cast(pc.if_else(kinds.number, kinds.values, None), pa.float64(), safe=False)
         return cls(numbers.to_numpy(zero_copy_only=False).astype(np.float64))
 
@@ -207,10 +212,12 @@ def infer(kinds: Kinds, name: str = "", *, is_typed: bool = False) -> Inference:
     if name.strip().lower() == "split" and not unassigned(kinds.values):
         return Inference("split", "the split of each row")
     if not kinds.is_text:
-        return as_numeric(kinds)
+        return Inference("numeric")
     codes = count(pc.match_substring_regex(kinds.values, _CODE))
-    if bad * 10 <= known and not codes and numbers:
-        return _numbers_as_text(kinds, known) if is_typed else as_numeric(kinds)
+    if numbers > bad + infinite and not codes and not _are_identifiers(kinds, bad, known):
+        return _numbers_as_text(kinds, known) if is_typed else Inference("numeric")
+    if count(pc.match_substring_regex(kinds.values, _IMAGE)) == known:
+        return Inference("image", "names of image files")
     return _words(kinds, known, numbers, codes)
 
 
@@ -249,23 +256,19 @@ def _words(kinds: Kinds, known: int, numbers: int, codes: int) -> Inference:
         value = shorten(kinds.values[first].as_py())
         note = f"{count(kinds.bad):,} of {known:,} values are not numbers, such as {value}"
         role: ColumnType = "drop" if is_unrepeated else "categorical"
-        return Inference(role, note, True, count(kinds.bad), first, cure)
+        return Inference(role, note, True, first, cure)
     if is_unrepeated:
         return Inference("drop", _unrepeated(kinds, known, different), True)
     return Inference("categorical", "a leading zero: codes, not numbers" if codes else "")
 
 
-def as_numeric(kinds: Kinds) -> Inference:
-    """Return the numeric inference of a column, counting its bad values."""
-    bad, infinite = count(kinds.bad), count(kinds.infinite)
-    first = _first(kinds.bad)
-    notes = [f"{infinite:,} infinite or too large, counted as missing"] if infinite else []
-    if NumberColumn.of(kinds).is_rounded:
-        notes.append(ROUNDED)
-    if first is not None:
-        value = shorten(kinds.values[first].as_py())
-        notes.append(f"{bad:,} not a number, counted as missing, such as {value}")
-    return Inference("numeric", "; ".join(notes), bool(notes), bad, first, _cure(kinds))
+def _are_identifiers(kinds: Kinds, bad: int, known: int) -> bool:
+    """Tell whether a column has numbers and many different other values, such as ticket codes."""
+    if bad * 10 <= known or known < FEW_ROWS or _cure(kinds):
+        return False
+    others = len(pc.unique(pc.filter(kinds.values, kinds.bad)))
+    different = len(pc.unique(pc.filter(kinds.values, pc.invert(kinds.missing))))
+    return others * 2 > bad and different * 2 > known
 
 
 def unassigned(texts: Any) -> list[str]:
@@ -276,6 +279,23 @@ def unassigned(texts: Any) -> list[str]:
     different = pc.unique(trim(texts)).to_pylist()
     known = {"unassigned", "discard", *MISSING}
     return [word for word in different if split_named(word) is None and word.lower() not in known]
+
+
+def multiple_labels(value: Any) -> str:
+    """Return labels sorted and joined by bars; '' if the value is missing, '|' if it is empty.
+
+    Args:
+        value: Text with bars, or a list; None if it is missing.
+
+    Raises:
+        DataError: A label contains a bar.
+    """
+    if value is None or (isinstance(value, str) and is_missing(value)):
+        return ""
+    labels = value.split("|") if isinstance(value, str) else [str(each) for each in value]
+    if not isinstance(value, str) and any("|" in label for label in labels):
+        raise DataError(f"a label contains a bar: {labels}", hint="use another character")
+    return "|".join(sorted({label.strip() for label in labels} - {""})) or "|"
 
 
 def is_missing(text: str) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from timonel.data.manifest import Skipped
 from timonel.data.schema import IMAGE_ENDINGS, split_named
 from timonel.data.sources.base import UnusableError
 from timonel.data.sources.columns import Kinds, is_row_id, parse_number
@@ -262,12 +263,13 @@ class CsvFile:
             hint="name it in the first line",
         )
 
-    def _ragged(self) -> list[tuple[str, str]]:
+    def _ragged(self) -> list[Skipped]:
         width = len(self._names)
-        found = [
-            self._wrong_width(line, values) for line, values in self._rows() if len(values) != width
+        return [
+            self._wrong_width(line, values).skipped
+            for line, values in self._rows()
+            if len(values) != width
         ]
-        return [(error.key, error.reason) for error in found]
 
     def _wrong_width(self, line: int, values: list[str], hint: str | None = None) -> UnusableError:
         reason = f"expected {len(self._names)} values, got {len(values)}"

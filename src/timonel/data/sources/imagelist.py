@@ -31,7 +31,7 @@ from timonel.data.sources.images import (
     RemoteImage,
     image_entry,
 )
-from timonel.data.sources.tablefile import MemoryTable, TableFile
+from timonel.data.sources.tablefile import TableFile, place_beside
 from timonel.data.sources.tables import is_table, peek, read_table
 from timonel.data.statistics import Statistics
 from timonel.errors import DataError, NotFoundError, SpecError
@@ -89,7 +89,7 @@ class ImageListSource(ImageFolderSource):
             if isinstance(found, str):
                 ignored.append(found)
             elif isinstance(found, UnusableError):
-                rejected.append((found.key, found.reason))
+                rejected.append(found.skipped)
             else:
                 entries.append(found)
         self._check({str(entry.label) for entry in entries}, ignored)
@@ -143,7 +143,10 @@ class ImageListSource(ImageFolderSource):
             raise UnusableError(key or self._file.name, "no image")
         if not label:
             raise UnusableError(key, f"no label in {self._file.name}")
-        place = self._place(key, uri)
+        try:
+            place = place_beside(self.location, uri)
+        except SpecError as error:
+            raise UnusableError(key, error.message) from error
         if not place.is_local:
             try:
                 return RemoteImage(place.uri, place.blob()).entry(key, label, split)
@@ -156,18 +159,6 @@ class ImageListSource(ImageFolderSource):
         if entry is None:
             raise UnusableError(key, "not an image")
         return entry
-
-    def _place(self, key: str, uri: str) -> Location:
-        """Return an image's location: relative to the table, or else to the current directory."""
-        try:
-            if "://" in uri or isinstance(self.location, MemoryTable):
-                return Location(uri)
-            beside = self.location.parent / uri
-            if not beside.is_local or beside.path.exists():
-                return beside
-            return Location(uri)
-        except SpecError as error:
-            raise UnusableError(key, error.message) from error
 
     def _roles(self, names: Sequence[str], image: str, file: TableFile) -> list[ColumnRole]:
         label = self.options.label or next((n for n in names if n.lower() == "label"), None)

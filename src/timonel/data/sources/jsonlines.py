@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.json as pajson
 
+from timonel.data.manifest import Skipped
 from timonel.data.sources.columns import shorten
 from timonel.data.sources.tablefile import TableFile
 from timonel.data.sources.textfile import TextFile
@@ -55,7 +56,9 @@ def read_json_lines(text: TextFile) -> TableFile:
         bytes=text.location.local.stat().st_size,
         modified=text.location.modified(),
         places=places,
-        rejected=[(f"{name} line {number}", reason) for number, reason in bad.items()],
+        rejected=[
+            Skipped(key=f"{name} line {number}", reason=reason) for number, reason in bad.items()
+        ],
         notes=text.notes,
         warnings=text.warnings,
     )

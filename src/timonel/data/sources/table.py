@@ -5,14 +5,17 @@ The table is kept in memory during conversion.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
+from timonel.data.manifest import Skipped
 from timonel.data.schema import (
     COLUMN_PREFIX,
+    PLAIN_NUMBERS,
     Column,
     ColumnRole,
     Split,
@@ -20,7 +23,7 @@ from timonel.data.schema import (
     Task,
     split_named,
 )
-from timonel.data.sources.arrow import as_texts, usable
+from timonel.data.sources.arrow import as_texts, has_several_labels, kind_of, usable
 from timonel.data.sources.base import (
     Description,
     Entry,
@@ -29,26 +32,32 @@ from timonel.data.sources.base import (
     Scan,
     Source,
     SourceOptions,
+    UnusableError,
 )
+from timonel.data.sources.cells import Cells, group_rows
 from timonel.data.sources.columns import (
+    ROUNDED,
     Inference,
     Kinds,
     NumberColumn,
     Values,
     Words,
-    as_numeric,
     categorical_column,
     count,
     infer,
+    is_missing,
     is_row_id,
+    multiple_labels,
     numeric_column,
     shorten,
     unassigned,
 )
+from timonel.data.sources.kinds import KINDS
 from timonel.data.sources.tablefile import TableFile
 from timonel.data.sources.tables import is_table, read_table
-from timonel.data.statistics import Statistics
+from timonel.data.statistics import Statistics, merged
 from timonel.errors import DataError, InputError, SpecError
+from timonel.storage.digests import digest_lines
 from timonel.storage.location import Location
 
 _FEW = 20
@@ -60,8 +69,17 @@ class TableSource(Source):
 
     plugin: ClassVar[str] = "table"
     kind: ClassVar[str] = "table"
-    parallel: ClassVar[bool] = False
     precedence: ClassVar[int] = 1
+
+    @property
+    def parallel(self) -> bool:
+        """Whether rows name images, which several threads read faster."""
+        return self._cells.has_images
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether rows name images of a bucket or a web server."""
+        return self._cells.has_images and not self.location.is_local
 
     @classmethod
     def recognises(cls, location: Location, options: SourceOptions) -> bool:  # noqa: ARG003 - by name
@@ -76,46 +94,36 @@ class TableSource(Source):
         self._check_options(file, names)
         roles: dict[str, ColumnRole] = {}
         self._columns: dict[str, Values] = {}
+        self._cells = Cells(self.location)
+        bad: dict[int, str] = {}
         row_ids: set[str] = set()
         for name in names:
             # One column at a time: masks and trimmed texts take as much memory as the column.
-            values, reason = usable(file.table[name])
-            if values is None:
-                roles[name] = self._unusable(name, reason)
-                continue
-            kinds = Kinds.of(values)
-            roles[name] = self._role(name, kinds)
-            if roles[name].role == "numeric":
+            kinds, roles[name] = self._role(name, file.table[name])
+            role = roles[name].role
+            if role in KINDS:
+                self._cells.add(name, KINDS[role], file.table[name])
+            elif kinds is not None and role == "numeric":
                 self._columns[name] = NumberColumn.of(kinds)
+                bad = dict.fromkeys(kinds.unusable(), name) | bad
                 if name not in self.options.columns and is_row_id(kinds, name):
                     row_ids.add(name)
-            elif roles[name].role == "categorical":
+            elif kinds is not None and role == "categorical":
                 self._columns[name] = Words.of(as_texts(kinds.values))
-        if len(row_ids) < len(self._columns):
+        if len(row_ids) < len(self._columns) + len(self._cells.kinds):
             self._drop_row_ids(roles, row_ids)
-        if not self._columns:
+        if not self._columns and not self._cells.kinds:
             dropped = "".join(f", {role.name}: {role.note}" for role in roles.values())
             raise DataError(
                 f"{self.location} has no feature columns besides the label {label!r}{dropped}",
-                hint="add columns, or keep one with --columns NAME=categorical",
+                hint="add columns, or keep one with --columns NAME=category",
             )
         task, labels = self._labels(label)
-        kept, rejected = self._with_label(labels, label)
+        unlabelled = {row: label for row, value in enumerate(labels) if value == ""}
         splits, discarded = self._splits(roles.values())
-        size = max(1, file.bytes // max(1, file.table.num_rows))
-        entries = [
-            Entry(
-                file.key(row),
-                labels[row],
-                size,
-                row,
-                splits[row] if splits else None,
-                modified=file.modified,
-            )
-            for row in kept
-            if row not in discarded
-        ]
-        rejected = [*file.rejected, *rejected]
+        left_out = discarded | bad.keys() | unlabelled.keys()
+        entries = self._entries(labels, splits, left_out, names)
+        rejected = [*file.rejected, *self._rejected(bad | unlabelled, label)]
         self._check_labels(entries, label, rejected)
         ignored = [f"{file.key(row)} (split DISCARD)" for row in sorted(discarded)]
         ordered = [
@@ -130,23 +138,84 @@ class TableSource(Source):
         Raises:
             InputError: Another process scanned another version of the file.
         """
-        row: int = entry.ref
-        if entry.modified != self._file.modified:
+        row, images_modified = entry.ref
+        if entry.modified ^ images_modified != self._file.modified:
             raise InputError(f"{self.location} changed during its conversion", hint="convert again")
-        return Raw({COLUMN_PREFIX + name: column[row] for name, column in self._columns.items()})
+        plain = {COLUMN_PREFIX + name: column[row] for name, column in self._columns.items()}
+        if not self._cells.kinds:
+            return Raw(plain)
+        found = self._cells.read(entry.key, row)
+        return replace(found, features={**plain, **found.features})
 
-    def describe(self, statistics: Mapping[Split, Statistics], files: RawFiles) -> Description:  # noqa: ARG002 - rows have none
+    def digest(self, entry: Entry) -> str | None:
+        """Return a digest of a row with its label, or of its images."""
+        if self._cells.has_images:
+            return self._cells.digest(entry.ref[0])
+        return f"{entry.group} {entry.label}"
+
+    def describe(self, statistics: Mapping[Split, Statistics], files: RawFiles) -> Description:
         """Summarise the columns over the training split."""
-        train = statistics["train"]
-        columns: list[Column] = [
-            numeric_column(name, train.numbers[name])
+        train, everything = statistics["train"], merged(statistics.values())
+        columns: dict[str, Column] = {
+            name: numeric_column(name, train.numbers[name])
             if isinstance(column, NumberColumn)
             else categorical_column(name, train.words[name])
             for name, column in self._columns.items()
-        ]
+        }
+        columns |= self._cells.describe(everything, train)
         file = self._file
-        schema = TableSchema(label=self._label_column(file), columns=tuple(columns))
-        return Description(schema, file.digest, file.files, file.bytes)
+        ordered = [columns[name] for name in file.table.column_names if name in columns]
+        schema = TableSchema(label=self._label_column(file), columns=tuple(ordered))
+        count = sum(images.heights.total() for images in everything.column_images.values())
+        if not count:
+            return Description(schema, file.digest, file.files, file.bytes)
+        digest = digest_lines([file.digest, files.digest])
+        return Description(schema, digest, file.files + count, file.bytes + files.bytes)
+
+    def _entries(
+        self,
+        labels: Sequence[str | float],
+        splits: Sequence[Split | None],
+        left_out: Collection[int],
+        names: Sequence[str],
+    ) -> list[Entry]:
+        file = self._file
+        size = max(1, file.bytes // max(1, file.table.num_rows))
+        # Splits that the table assigns stay as they are; equal rows may be equal by chance.
+        is_divided = not splits and not self._cells.has_images
+        copies = group_rows(self._columns, self._cells) if is_divided else None
+        together = self._split_groups(names)
+        entries = []
+        for row, label in enumerate(labels):
+            if row in left_out:
+                continue
+            images = self._cells.images(row)
+            entries.append(
+                Entry(
+                    file.key(row),
+                    label,
+                    size + images.size,
+                    [row, images.modified],
+                    splits[row] if splits else None,
+                    copies[row] if copies else images.group,
+                    file.modified ^ images.modified,
+                    together[row] if together else None,
+                )
+            )
+        return entries
+
+    def _split_groups(self, names: Sequence[str]) -> list[str | None]:
+        """Return the group of each row that the user wants in one split; empty if not asked."""
+        name = self.options.group_by
+        if name is None:
+            return []
+        if name not in names:
+            raise SpecError(
+                f"{self.location} has no column {name!r} to group by",
+                hint=f"the columns are {', '.join(names)}",
+            )
+        words = as_texts(self._file.table[name]).to_pylist()
+        return [None if is_missing(word) else f"{name} {word}" for word in words]
 
     def _label_column(self, file: TableFile) -> str:
         names = file.table.column_names
@@ -173,44 +242,66 @@ class TableSource(Source):
         if not file.table.num_rows:
             raise DataError(f"{self.location} has no rows")
 
-    def _role(self, name: str, kinds: Kinds) -> ColumnRole:
+    def _role(self, name: str, column: Any) -> tuple[Kinds | None, ColumnRole]:
+        """Return how to use a column, and its classified values if it has texts or numbers."""
         given = self.options.columns.get(name)
-        if given is None:
-            found = infer(kinds, name, is_typed=self._file.is_typed)
-        elif given == "numeric":
-            found = as_numeric(kinds)
-            if found.bad * 2 >= len(kinds.values) - count(kinds.missing):
-                raise self._no_number(name, found.first_bad)
-        else:
-            found = Inference(given)
-        if found.role == "split" and (wrong := unassigned(as_texts(kinds.values))):
+        if given in KINDS:
+            return None, ColumnRole(name=name, role=given, note="as given")
+        if given is None and name == self.options.group_by:
+            return None, ColumnRole(name=name, role="group", note="equal values stay in one split")
+        values, reason = usable(column)
+        if values is None:
+            return None, self._role_by_type(name, column, reason)
+        kinds = Kinds.of(values)
+        found = Inference(given) if given else infer(kinds, name, is_typed=self._file.is_typed)
+        notes = ["as given" if given else found.note]
+        if found.first_bad is not None:
+            notes[0] += f" in {self._file.place(found.first_bad)}"
+        if found.cure:
+            notes[0] += f": {found.cure}"
+        if found.role == "numeric":
+            notes += self._numeric_notes(name, kinds)
+        if found.role == "split" and (wrong := unassigned(as_texts(values))):
             raise DataError(
                 f"expected train, validation or test in column {name!r} of {self.location}, "
                 f"got {shorten(wrong[0])}",
                 hint="correct it, or give the column another type",
             )
-        note = found.note if given is None else "; ".join(filter(None, ["as given", found.note]))
-        if found.first_bad is not None:
-            note += f" in {self._file.place(found.first_bad)}"
-        if found.cure:
-            note += f": {found.cure}"
-        return ColumnRole(name=name, role=found.role, note=note, is_doubtful=found.is_doubtful)
+        is_doubtful = found.is_doubtful or ROUNDED in notes
+        note = "; ".join(filter(None, notes))
+        return kinds, ColumnRole(name=name, role=found.role, note=note, is_doubtful=is_doubtful)
+
+    def _numeric_notes(self, name: str, kinds: Kinds) -> list[str]:
+        if not count(kinds.number):
+            raise DataError(
+                f"column {name!r} of {self.location} has no finite numbers",
+                hint=f"use --columns {name}=category, or =drop",
+            )
+        notes = [ROUNDED] if NumberColumn.of(kinds).is_rounded else []
+        if bad := len(kinds.unusable()):
+            one = "value is not a finite number: row"
+            what = one if bad == 1 else "values are not finite numbers: rows"
+            notes.append(f"{bad:,} {what} rejected")
+        return notes
+
+    def _role_by_type(self, name: str, column: Any, reason: str) -> ColumnRole:
+        """Return the role of a column whose type has neither texts nor numbers."""
+        given = self.options.columns.get(name)
+        kind = kind_of(column) if given is None else None
+        if kind is not None:
+            return ColumnRole(name=name, role=kind, note=f"the type {column.type}")
+        if given not in {None, "drop"}:
+            raise DataError(
+                f"column {name!r} of {self.location} cannot be {given}: {reason}",
+                hint="give it another type, or drop it",
+            )
+        return ColumnRole(name=name, role="drop", note=reason, is_doubtful=True)
 
     def _drop_row_ids(self, roles: dict[str, ColumnRole], row_ids: set[str]) -> None:
         note = "row id: a different whole number in each row"
         for name in row_ids:
             del self._columns[name]
             roles[name] = ColumnRole(name=name, role="drop", note=note, is_doubtful=True)
-
-    def _no_number(self, name: str, row: int | None) -> DataError:
-        if row is None:
-            return DataError(f"column {name!r} of {self.location} has no finite numbers")
-        value = shorten(self._file.table[name][row].as_py())
-        return DataError(
-            f"expected numbers in column {name!r} of {self.location}, "
-            f"got {value} in {self._file.place(row)}",
-            hint="correct it, or make the column categorical",
-        )
 
     def _splits(self, roles: Iterable[ColumnRole]) -> tuple[list[Split | None], set[int]]:
         """Return the split of each row, and the rows to discard.
@@ -232,6 +323,9 @@ class TableSource(Source):
     def _labels(self, name: str) -> tuple[Task, list[str | float]]:
         """Return the task and each row's label; missing labels are empty."""
         column = self._file.table[name]
+        asked = self.options.task
+        if asked == "multilabel" or (asked is None and has_several_labels(column)):
+            return "multilabel", [multiple_labels(value) for value in column.to_pylist()]
         values, reason = usable(column)
         if values is None:
             raise DataError(
@@ -283,38 +377,36 @@ class TableSource(Source):
                 hint="choose another --label, or force it with --task classification",
             )
 
-    def _with_label(
-        self, labels: Sequence[str | float], name: str
-    ) -> tuple[list[int], list[tuple[str, str]]]:
-        kept = [row for row, label in enumerate(labels) if label != ""]
-        file = self._file
-        places = file.places([row for row, label in enumerate(labels) if label == ""])
-        rejected = []
-        for row, place in places.items():
-            value = file.table[name][row].as_py()
+    def _rejected(self, bad: Mapping[int, str], label: str) -> list[Skipped]:
+        """Return the rows with a bad value, by the first column that has one."""
+        places = self._file.places(bad)
+        found = []
+        for row, name in sorted(bad.items()):
+            value = self._file.table[name][row].as_py()
             text = "" if value is None else str(value).strip()
-            found = f"no label but {shorten(text)}" if text else "no label"
-            rejected.append((file.key(row), f"{found} in column {name!r} in {place}"))
-        return kept, rejected
-
-    def _unusable(self, name: str, reason: str) -> ColumnRole:
-        """Return the role of a column whose type has neither texts nor numbers."""
-        if self.options.columns.get(name, "drop") != "drop":
-            raise DataError(
-                f"column {name!r} of {self.location} cannot be {self.options.columns[name]}: "
-                f"{reason}",
-                hint="give it another type in the file, or drop it",
+            reason = f"{shorten(text)} is not a finite number"
+            hint = f"{PLAIN_NUMBERS}, or keep all values as words: --columns {name}=category"
+            if name == label:
+                reason, hint = f"no label but {shorten(text)}" if text else "no label", ""
+            error = UnusableError(
+                self._file.key(row),
+                f"{reason} in column {name!r} in {places[row]}",
+                hint=hint,
+                column=name,
+                value=text[:40],
             )
-        return ColumnRole(name=name, role="drop", note=reason, is_doubtful=True)
+            found.append(error.skipped)
+        return found
 
     def _check_labels(
-        self, entries: Sequence[Entry], name: str, rejected: Sequence[tuple[str, str]]
+        self, entries: Sequence[Entry], name: str, rejected: Sequence[Skipped]
     ) -> None:
         found = {entry.label for entry in entries}
         if len(found) < 2:
             what = f"only {found.pop()!r}" if found else "none"
             if rejected:
-                what += f" ({len(rejected):,} rejected: {': '.join(rejected[0])})"
+                first = rejected[0]
+                what += f" ({len(rejected):,} rejected: {first.key}: {first.reason})"
             raise DataError(
                 f"column {name!r} of {self.location} needs at least two labels, found {what}",
                 hint="name the label column with --label",

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from timonel.data.manifest import Skipped
 from timonel.errors import DataError
 from timonel.storage.digests import digest_lines
 from timonel.storage.location import Location
@@ -32,7 +33,7 @@ class TableFile:
         modified: Number that changes when the file does.
         places: Positions of rows.
         is_typed: The columns have types that the file gives.
-        rejected: Rows that cannot be read: key and reason.
+        rejected: Rows that cannot be read.
         notes: Notes on how the file was read, one line each.
         warnings: Possible misreadings, one line each.
         parts: The files, if there are several.
@@ -45,7 +46,7 @@ class TableFile:
     modified: int
     places: Places
     is_typed: bool = True
-    rejected: list[tuple[str, str]] = field(default_factory=list)
+    rejected: list[Skipped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     parts: Sequence[TableFile] = ()
@@ -182,6 +183,18 @@ class _Hash:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def place_beside(table: Location, name: str) -> Location:
+    """Return a file that a table names: relative to it, or else to the current directory.
+
+    Raises:
+        SpecError: It has an unsupported scheme.
+    """
+    if "://" in name or isinstance(table, MemoryTable):
+        return Location(name)
+    beside = table.parent / name
+    return beside if not beside.is_local or beside.path.exists() else Location(name)
 
 
 def _starts(parts: Sequence[TableFile]) -> list[int]:

@@ -1,0 +1,185 @@
+"""Values of a table's columns that are neither plain numbers nor words, parsed row by row."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timonel.data.examples import Feature
+from timonel.data.schema import COLUMN_PREFIX, Column
+from timonel.data.sources.base import Raw, UnusableError
+from timonel.data.sources.columns import NumberColumn, Values, shorten
+from timonel.data.sources.images import RemoteImage, image_entry
+from timonel.data.sources.kinds import Kind
+from timonel.data.sources.kinds.pictures import files_of
+from timonel.data.sources.tablefile import place_beside
+from timonel.data.sources.transient import NEVER_READABLE
+from timonel.data.statistics import Statistics, ValueFacts
+from timonel.errors import DataError, NotFoundError, SpecError
+from timonel.storage.location import Location
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_MOST_REPEATED = 10
+"""With more than a tenth of repeated rows, equal rows are no copies."""
+
+
+@dataclass(frozen=True)
+class RowImages:
+    """Size, time of the last change and fingerprint of the images of a row."""
+
+    size: int = 0
+    modified: int = 0
+    group: str | None = None
+
+
+@dataclass
+class Cells:
+    """Columns of the kinds in `timonel.data.sources.kinds`. Thread-safe for reading.
+
+    Args:
+        table: Location of the table; names of files in cells are relative to it.
+        kinds: Kind of each column.
+        columns: Arrow columns.
+    """
+
+    table: Location
+    kinds: dict[str, Kind] = field(default_factory=dict)
+    columns: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_images(self) -> bool:
+        """Whether a column has images."""
+        return any(kind.type == "image" for kind in self.kinds.values())
+
+    def add(self, name: str, kind: Kind, values: Any) -> None:
+        """Add a column."""
+        if pa.types.is_timestamp(values.type):  # Python has no nanoseconds
+            values = pc.cast(values, pa.timestamp("us", values.type.tz), safe=False)
+        self.kinds[name] = kind
+        self.columns[name] = values
+
+    def read(self, key: str, row: int) -> Raw:
+        """Parse the values of one row.
+
+        Args:
+            key: The row's key in errors.
+            row: The row.
+
+        Raises:
+            UnusableError: A value is not of its column's kind.
+            OSError: A file cannot be read now.
+        """
+        features: dict[str, Feature] = {}
+        facts: dict[str, ValueFacts] = {}
+        for name, kind in self.kinds.items():
+            value = self.columns[name][row].as_py()
+            try:
+                found = kind.parse(value, self._content)
+            except (ValueError, UnusableError) as error:
+                reason = error.reason if isinstance(error, UnusableError) else str(error)
+                raise UnusableError(
+                    key,
+                    f"column {name!r}: {reason}",
+                    hint=f"correct it, raise --max-rejected, or use --columns {name}=drop",
+                    column=name,
+                    value=shorten(str(value)),
+                ) from error
+            features[COLUMN_PREFIX + name] = found.feature
+            facts[COLUMN_PREFIX + name] = found.facts
+        return Raw(features, facts=facts)
+
+    def describe(self, everything: Statistics, train: Statistics) -> Mapping[str, Column]:
+        """Return the descriptions of the columns by name."""
+        return {name: kind.describe(name, everything, train) for name, kind in self.kinds.items()}
+
+    def images(self, row: int) -> RowImages:
+        """Return facts about the images of a row; those that cannot be read have none."""
+        size, modified, groups = 0, 0, []
+        for name, kind in self.kinds.items():
+            if kind.type not in {"image", "mask"}:
+                continue
+            with contextlib.suppress(ValueError, DataError):
+                for item in files_of(self.columns[name][row].as_py()):
+                    found = self._entry(item)
+                    size, modified = size + found.size, max(modified, found.modified)
+                    groups += [found.group] if kind.type == "image" and found.group else []
+        return RowImages(size, modified, " ".join(groups) or None)
+
+    def digest(self, row: int) -> str | None:
+        """Return the digest of all values of a row and of the images that they name."""
+        sha = hashlib.sha256()
+        for name, kind in self.kinds.items():
+            if kind.type == "image":
+                try:
+                    items = files_of(self.columns[name][row].as_py())
+                    contents = [i if isinstance(i, bytes) else self._content(i) for i in items]
+                except (ValueError, UnusableError, OSError):
+                    return None  # reading the record reports the error
+                for content in contents:
+                    sha.update(hashlib.sha256(content).digest())
+        return sha.hexdigest()
+
+    def hashes(self, name: str) -> npt.NDArray[np.uint64]:
+        """Return a hash of each value of a column."""
+        values = (value.as_py() for value in self.columns[name])
+        return np.array([_hash(value) for value in values], np.uint64)
+
+    def _entry(self, item: str | bytes) -> RowImages:
+        if isinstance(item, bytes):
+            return RowImages(len(item), 0, hashlib.blake2b(item, digest_size=16).hexdigest())
+        place = place_beside(self.table, item)
+        found = RemoteImage(place.uri, place.blob()) if not place.is_local else place.path
+        entry = image_entry(found, item, "", None)
+        return RowImages() if entry is None else RowImages(entry.size, entry.modified, entry.group)
+
+    def _content(self, name: str) -> bytes:
+        try:
+            return place_beside(self.table, name).read()
+        except SpecError as error:
+            raise UnusableError(name, error.message) from error
+        except NotFoundError as error:
+            raise UnusableError(name, f"{name} not found") from error
+        except NEVER_READABLE as error:
+            raise UnusableError(name, f"cannot read {name}: {error.strerror}") from error
+
+
+def group_rows(columns: Mapping[str, Values], cells: Cells) -> list[str] | None:
+    """Return a fingerprint of each row, equal for identical rows.
+
+    Args:
+        columns: Columns of numbers and words.
+        cells: The other columns.
+
+    Returns:
+        None if many rows are equal: then they are no copies, the values just repeat.
+    """
+    mixed: Any = 0
+    parts = {name: _hashes(column) for name, column in columns.items()}
+    parts |= {name: cells.hashes(name) for name in cells.kinds}
+    with np.errstate(over="ignore"):
+        for name in sorted(parts):
+            mixed = (mixed ^ parts[name]) * _MIX
+            mixed ^= mixed >> np.uint64(29)
+    if not parts or (len(mixed) - len(np.unique(mixed))) * _MOST_REPEATED > len(mixed):
+        return None
+    return [f"{value:016x}" for value in mixed.tolist()]
+
+
+def _hashes(column: Values) -> npt.NDArray[np.uint64]:
+    if isinstance(column, NumberColumn):
+        return np.ascontiguousarray(column.values).view(np.uint64)
+    words = np.array([_hash(word) for word in column.words], np.uint64)
+    return words[column.codes]
+
+
+def _hash(value: Any) -> int:
+    content = value if isinstance(value, bytes) else str(value).encode(errors="backslashreplace")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest())

@@ -1,0 +1,15 @@
+"""All kinds of columns but plain numbers and words, which `sources/columns.py` parses in bulk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from timonel.data.sources.kinds.base import Kind
+from timonel.data.sources.kinds.lists import Boxes, Numbers
+from timonel.data.sources.kinds.pictures import Image, Mask
+from timonel.data.sources.kinds.scalars import Bytes, Date, Json, Text
+
+KINDS: Mapping[str, Kind] = {
+    kind.type: kind
+    for kind in (Text(), Json(), Bytes(), Date(), Numbers(), Image(), Mask(), Boxes())
+}

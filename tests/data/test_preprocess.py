@@ -1,0 +1,185 @@
+"""All kinds of columns from a table to batches of TensorFlow."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from timonel.data import load, load_registry
+from timonel.data.conversion import convert
+from timonel.data.dataset import Dataset
+from timonel.data.preprocessing import load_options, parse_preprocessing
+from timonel.data.sources.kinds.scalars import MISSING_DATE
+from timonel.errors import SpecError
+
+tf = pytest.importorskip("tensorflow")
+
+ROWS = 30
+COLUMNS = {
+    "photos": "image",
+    "mask": "mask",
+    "note": "text",
+    "day": "date",
+    "raw": "bytes",
+    "vector": "numbers",
+    "fixed": "numbers",
+    "objects": "boxes",
+    "meta": "json",
+}
+
+
+@pytest.fixture(autouse=True)
+def new_session() -> Iterator[None]:
+    load_registry.reset()
+    yield
+    load_registry.reset()
+
+
+def pixels_of(row: int) -> Any:
+    return np.random.default_rng(row).integers(0, 256, (6, 5, 3), np.uint8)
+
+
+def mask_of(row: int) -> Any:
+    return np.random.default_rng(row).integers(0, 3, (6, 5), np.uint8)
+
+
+def boxes_of(row: int) -> list[list[float]]:
+    return [[0, 0, (i + 1) / 4, 1, i] for i in range(row % 3)]
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """A table with all kinds of columns; made once, as every test only reads it."""
+    folder = tmp_path_factory.mktemp("mixed")
+    lines = ["photo\tphotos\tmask\tnote\tday\traw\tvector\tfixed\tobjects\tmeta\tsize\tkind\ttags"]
+    for row in range(ROWS):
+        Image.fromarray(pixels_of(row)).save(folder / f"{row}.png")
+        mask = Image.fromarray(mask_of(row)).convert("P")
+        mask.putdata(mask_of(row).ravel().tolist())
+        mask.putpalette([9, 200, 30, 40, 50, 60, 70, 80, 90])
+        mask.save(folder / f"m{row}.png")
+        values: list[Any] = [
+            f"{row}.png",
+            "|".join(f"{row}.png" for _ in range(1 + row % 2)),
+            f"m{row}.png",
+            f"note {row}",
+            "" if row == 3 else f"2024-01-{row + 1:02d}",
+            base64.b64encode(bytes([row, 0])).decode(),
+            " ".join(["0.5"] * (row % 4)),
+            f"{row} 1",
+            json.dumps(boxes_of(row)),
+            f"[{row}]",
+            row,
+            "red" if row % 2 else "blue",
+            ["a|b", "b", "c|a"][row % 3],
+        ]
+        lines.append("\t".join(map(str, values)))
+    (folder / "rows.tsv").write_text("\n".join(lines) + "\n")
+    return convert(
+        folder / "rows.tsv",
+        folder / "set",
+        label="tags",
+        columns=COLUMNS,
+        workspace=folder / "workspace",
+    )
+
+
+def loaded(dataset: Dataset, **options: Any) -> tuple[list[int], dict[str, Any], Any]:
+    """Return the row numbers, the columns and the labels of the training split."""
+    data = load(dataset.uri, features="columns", batch_size=ROWS, shuffle=False, **options)
+    ((x, y),) = list(data)
+    rows = [int(key.rpartition("#")[2]) - 1 for key in dataset.keys("train")]
+    return rows, {name: value.numpy() for name, value in x.items()}, y.numpy()
+
+
+@pytest.mark.parametrize("memory", [0, "1GB"])
+def test_values_come_back_as_they_were(mixed: Dataset, memory: str | int) -> None:
+    rows, x, _ = loaded(mixed, memory=memory)
+    assert len(rows) > 10
+    assert x["note"].tolist() == [f"note {row}".encode() for row in rows]
+    assert x["raw"].tolist() == [bytes([row, 0]) for row in rows]
+    assert x["meta"].tolist() == [f"[{row}]".encode() for row in rows]
+    first = 1704067200
+    assert x["day"].tolist() == [MISSING_DATE if row == 3 else first + 86400 * row for row in rows]
+
+
+def test_lists_are_padded_and_counted(mixed: Dataset) -> None:
+    rows, x, _ = loaded(mixed)
+    assert x["vector/count"].tolist() == [row % 4 for row in rows]
+    assert x["vector"].tolist() == [[0.5] * (row % 4) + [0] * (3 - row % 4) for row in rows]
+    assert x["fixed"].tolist() == [[row, 1] for row in rows]
+    assert "fixed/count" not in x
+
+
+def test_boxes_are_padded_and_counted(mixed: Dataset) -> None:
+    rows, x, _ = loaded(mixed)
+    assert x["objects"].shape == (len(rows), 2, 4)
+    assert x["objects/count"].tolist() == [row % 3 for row in rows]
+    assert x["objects/class"].tolist() == [[[-1, -1], [0, -1], [0, 1]][row % 3] for row in rows]
+    for row, boxes in zip(rows, x["objects"], strict=True):
+        expected = [box[:4] for box in boxes_of(row)] + [[-1] * 4] * (2 - row % 3)
+        assert boxes.tolist() == expected
+
+
+def test_images_and_masks_have_their_pixels(mixed: Dataset) -> None:
+    rows, x, _ = loaded(mixed, scale=1.0)
+    expected = np.stack([pixels_of(row) for row in rows])
+    assert np.array_equal(x["photo"], expected)
+    assert x["photos/count"].tolist() == [1 + row % 2 for row in rows]
+    assert np.array_equal(x["photos"][:, 0], expected)
+    second = np.array([row % 2 for row in rows]).reshape(-1, 1, 1, 1)
+    assert np.array_equal(x["photos"][:, 1], expected * second)
+    assert x["mask"].dtype == np.int32
+    assert np.array_equal(x["mask"], np.stack([mask_of(row) for row in rows]))
+
+
+def test_a_resized_mask_has_no_new_classes(mixed: Dataset) -> None:
+    _, x, _ = loaded(mixed, image_size=(11, 13))
+    assert x["photo"].shape[1:] == (11, 13, 3)
+    assert x["mask"].shape[1:] == (11, 13)
+    assert set(np.unique(x["mask"])) == {0, 1, 2}
+
+
+def test_several_labels_are_multi_hot(mixed: Dataset) -> None:
+    rows, _, y = loaded(mixed)
+    assert mixed.task == "multilabel"
+    assert mixed.labels == ("a", "b", "c")
+    assert y.dtype == np.float32
+    assert y.tolist() == [[[1, 1, 0], [0, 1, 0], [1, 0, 1]][row % 3] for row in rows]
+    with pytest.raises(SpecError, match="does not support multilabel"):
+        loaded(mixed, label_mode="int")
+
+
+def test_the_record_of_a_load_repeats_it(mixed: Dataset) -> None:
+    loaded(mixed, image_size=(3, 4), scale=1.0)
+    found = load_registry.loads[-1].preprocessing
+    assert parse_preprocessing(found.model_dump_json()) == found
+    load(mixed.uri, **load_options(found))
+    assert load_registry.loads[-1].preprocessing == found
+
+
+def test_images_have_no_place_in_a_vector(mixed: Dataset) -> None:
+    with pytest.raises(SpecError, match=r"'photo' \(image\) does not fit into a vector"):
+        load(mixed.uri)
+
+
+def test_any_reader_of_tensorflow_can_read_the_records(mixed: Dataset) -> None:
+    shards = [str(path) for path in mixed.shards("train")]
+    payload = next(iter(tf.data.TFRecordDataset(shards))).numpy()
+    found = tf.io.parse_single_example(
+        payload,
+        {
+            "column/photo": tf.io.FixedLenFeature((), tf.string),
+            "column/objects": tf.io.VarLenFeature(tf.float32),
+            "label": tf.io.VarLenFeature(tf.int64),
+        },
+    )
+    with Image.open(io.BytesIO(found["column/photo"].numpy())) as image:
+        assert image.size == (5, 6)
