@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.data.conftest import MakeCsv, MakeImages
-from timonel.data.conversion import convert, sort_labels
+from timonel.data.conversion import convert
 from timonel.data.dataset import Dataset
-from timonel.data.schema import SPLITS
+from timonel.data.schema import SPLITS, sort_labels
 from timonel.data.sources import Entry, Raw, transient
 from timonel.data.sources.images import ImageFolderSource
 from timonel.data.summary import summarise
@@ -514,14 +514,6 @@ def test_types_of_columns_from_python(make_csv: MakeCsv, out: Path, workspace: W
     assert "a  categorical" in str(summarise(dataset))
     with pytest.raises(SpecError, match="unknown column type 'floot'"):
         convert(path, out, label="y", columns={"a": "floot"}, workspace=workspace)
-
-
-def test_a_data_frame_is_refused_with_the_cure(out: Path, workspace: Workspace) -> None:
-    pandas = pytest.importorskip("pandas")
-    with pytest.raises(InputError, match=r"got a DataFrame: save it with to_csv"):
-        convert(pandas.DataFrame({"a": [1]}), out, workspace=workspace)
-    with pytest.raises(InputError, match="source must be a path, got list"):
-        convert([1, 2], out, workspace=workspace)  # type: ignore[arg-type] # what it refuses
 
 
 def test_a_place_whose_name_is_not_utf8(

@@ -20,6 +20,7 @@ from timonel.data.summary import DatasetSummary, summarise
 from timonel.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from timonel.data.given_schema import GivenSchema, schema_of
     from timonel.data.inspection import (
         Comparison,
         Inspection,
@@ -39,6 +40,7 @@ __all__ = [
     "Comparison",
     "Dataset",
     "DatasetSummary",
+    "GivenSchema",
     "ImagePreprocessing",
     "Inspection",
     "Manifest",
@@ -54,6 +56,7 @@ __all__ = [
     "load",
     "parse_preprocessing",
     "report",
+    "schema_of",
     "stats",
     "summarise",
     "verify",
@@ -63,6 +66,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "given_schema": ("GivenSchema", "schema_of"),
         "inspection": (
             "Comparison",
             "Inspection",

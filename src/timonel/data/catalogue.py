@@ -125,6 +125,15 @@ class Catalogue:
         """Return the classes."""
         return {str(row[0]) for row in self._db.execute("SELECT DISTINCT label FROM records")}
 
+    def first_of(self, label: str) -> str:
+        """Return the key of the first record with a class, alone or among several."""
+        row = self._db.execute(
+            "SELECT key FROM records WHERE instr('|' || label || '|', '|' || ? || '|') "
+            "ORDER BY key LIMIT 1",
+            (label,),
+        ).fetchone()
+        return str(row[0])
+
     def counts(self) -> dict[Split, int]:
         """Return the number of records of each split."""
         return self._of_splits("COUNT(*)")

@@ -28,12 +28,20 @@ from timonel.data.journal import Journal, ShardOutcome, plan_digest
 from timonel.data.manifest import Manifest
 from timonel.data.rejected import DEFAULT_LIMIT, check_limit, check_rejected, write_rejected
 from timonel.data.runners import Report, Runner, choose_runner
-from timonel.data.schema import Compression, Task, check_compression, labels_of, parse_column_type
+from timonel.data.schema import (
+    Compression,
+    Task,
+    check_compression,
+    labels_of,
+    parse_column_type,
+    sort_labels,
+)
 from timonel.data.shards import Job, plan_shards
 from timonel.data.sources import Description, Scan, Source, SourceOptions, choose_source
+from timonel.data.sources.frames import Frame, locate
 from timonel.data.splits import Fractions, check_fractions
 from timonel.data.summary import warnings_of
-from timonel.errors import DataError
+from timonel.errors import DataError, SpecError
 from timonel.storage import (
     Workspace,
     find_workspace,
@@ -41,7 +49,6 @@ from timonel.storage import (
     normalise,
     write_document,
 )
-from timonel.storage.location import Location
 from timonel.tracking import Artifact, start_run
 from timonel.tracking.mirrors.sidecar import mirror_in_background
 from timonel.units import parse_bytes
@@ -68,7 +75,7 @@ class _Request:
 
 
 def convert(  # noqa: PLR0913 - the façade of the command line's options
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Frame,
     destination: str | os.PathLike[str],
     *,
     kind: str = "auto",
@@ -85,6 +92,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     columns: Mapping[str, str] | None = None,
     task: Task | None = None,
     group_by: str | None = None,
+    schema: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     folders: Literal["auto", "labels", "splits"] = "auto",
     delimiter: str | None = None,
     encoding: str | None = None,
@@ -92,7 +100,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     workspace: Workspace | str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Convert images or a CSV file to sharded TFRecords with a manifest.
+    """Convert images or a table to sharded TFRecords with a manifest.
 
     Every image is decoded once to check that training can decode it; its bytes are stored
     unchanged. The destination is published atomically; in a bucket, the manifest comes last. A
@@ -100,10 +108,11 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
 
     Args:
         source: A folder with one folder of images per label, or with ``train``, ``validation``
-            and ``test`` of such folders; a CSV file of rows, or of image files with their labels.
+            and ``test`` of such folders; a table of rows, or of image files with their labels: a
+            file, folder or pattern of CSV, Parquet or JSON lines, or a DataFrame. Paths and URIs.
         destination: The folder to create, or its URI in a bucket.
         kind: ``images``, ``table``, or ``auto`` to detect it.
-        label: The label column of a CSV file.
+        label: The label column of a table.
         splits: Approximate fractions of train, validation and test, for each label; by default
             the splits of the source, else 0.8, 0.1, 0.1.
         seed: Seed of division and order.
@@ -121,6 +130,9 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
         task: ``classification``, ``multilabel`` (several labels per row, as ``a|b`` or a list) or
             ``regression``, to override the inferred task.
         group_by: Column of a table whose equal values keep rows in one split, such as a patient.
+        schema: YAML or JSON file, mapping or dataset with columns, labels and vocabularies; see
+            `timonel.data.schema_of`. Nothing is inferred, labels keep their numbers, and columns or
+            labels that are not listed are errors.
         folders: Whether the top-level folders name ``labels`` or ``splits``.
         delimiter: What separates the values of a CSV file; detected by default.
         encoding: Encoding of a CSV or JSON lines file; detected by default.
@@ -134,17 +146,13 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
         DataError: The raw data cannot be used.
     """
     check_paths(source, destination)
-    location, uri = Location(source), normalise(destination)
+    location, uri = locate(source), normalise(destination)
     fractions = None if splits is None else check_fractions(splits)
     size = parse_bytes(shard_bytes)
     if is_local(uri) and location.is_local:
         check_overlap(location.path, Path(uri))
-    types = {name: parse_column_type(word) for name, word in (columns or {}).items()}
     options = SourceOptions(
-        label=label,
-        columns=types,
-        task=task,
-        group_by=group_by,
+        **_schema_options(schema, label, columns, task, group_by),
         folders=folders,
         delimiter=delimiter,
         encoding=encoding,
@@ -171,6 +179,26 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     for line in warnings_of(dataset):
         _logger.warning("%s: %s", uri, line)
     return dataset
+
+
+def _schema_options(
+    schema: str | os.PathLike[str] | Mapping[str, Any] | None,
+    label: str | None,
+    columns: Mapping[str, str] | None,
+    task: Task | None,
+    group_by: str | None,
+) -> dict[str, Any]:
+    given = {"label": label, "columns": columns or None, "task": task, "group_by": group_by}
+    if schema is None:
+        types = {name: parse_column_type(word) for name, word in (columns or {}).items()}
+        return {**given, "columns": types}
+    if both := [name for name, value in given.items() if value is not None]:
+        raise SpecError(
+            f"a schema and {both[0]} exclude each other", hint=f"set {both[0]} in the schema"
+        )
+    from timonel.data.given_schema import read_schema  # noqa: PLC0415 - YAML is needed here only
+
+    return read_schema(schema).options()
 
 
 def _convert(request: _Request, workspace: Workspace) -> Dataset:
@@ -219,7 +247,7 @@ def _write(
 
 def _plan(request: _Request, scan: Scan, catalogue: Catalogue, journal: Journal) -> Planned:
     """Divide the records, and write the plan of all shards into the journal."""
-    labels = _labels(scan.task, catalogue.labels())
+    labels = _labels(request, scan.task, catalogue)
     identical = catalogue.find_identical(request.source)
     assignment = assign(
         catalogue,
@@ -255,22 +283,26 @@ def _plan(request: _Request, scan: Scan, catalogue: Catalogue, journal: Journal)
     )
 
 
-def _labels(task: Task, found: set[str]) -> list[str]:
+def _labels(request: _Request, task: Task, catalogue: Catalogue) -> list[str]:
+    """Return the classes in the order of their numbers.
+
+    Raises:
+        DataError: A class is not among those that were given.
+    """
     if task == "regression":
         return []
+    found = catalogue.labels()
     if task == "multilabel":
-        return sort_labels({label for labels in found for label in labels_of(labels)})
-    return sort_labels(found)
-
-
-def sort_labels(labels: set[str]) -> list[str]:
-    """Return class names in the order of their numbers.
-
-    Labels sort numerically if all are whole numbers, else alphabetically.
-    """
-    if all(label.isdecimal() for label in labels):
-        return sorted(labels, key=lambda label: (int(label), label))
-    return sorted(labels)
+        found = {label for labels in found for label in labels_of(labels)}
+    given = request.source.options.labels
+    if not given:
+        return sort_labels(found)
+    if unknown := sorted(found - set(given)):
+        raise DataError(
+            f"label {unknown[0]!r} of {catalogue.first_of(unknown[0])} is not in the schema",
+            hint=f"correct it, or add it to the end of the labels: {', '.join(given[-3:])}",
+        )
+    return list(given)
 
 
 def _params(request: _Request) -> dict[str, Any]:

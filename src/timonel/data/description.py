@@ -125,6 +125,9 @@ def _merge(planned: Planned, journal: Journal, catalogue: Catalogue) -> _Results
 def _check(planned: Planned, results: _Results) -> None:
     train = results.statistics["train"]
     lost = _lost(planned, train)
+    if planned.source.options.labels:  # not all need to be in the data
+        held_out = (results.statistics[split].labels for split in ("validation", "test"))
+        lost = [label for label in lost if any(counts[label] for counts in held_out)]
     if planned.scan.task == "multilabel":
         lost = []  # a warning
     if lost or not train.records:

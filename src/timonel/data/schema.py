@@ -72,6 +72,16 @@ def split_named(name: str) -> Split | None:
     return _SPLIT_NAMES.get(name.strip().lower())
 
 
+def sort_labels(labels: set[str]) -> list[str]:
+    """Return class names in the order of their numbers.
+
+    Labels sort numerically if all are whole numbers, else alphabetically.
+    """
+    if all(label.isdecimal() for label in labels):
+        return sorted(labels, key=lambda label: (int(label), label))
+    return sorted(labels)
+
+
 def labels_of(label: str) -> list[str]:
     """Return the labels of a row with several, which are separated by bars."""
     return [each for each in label.split("|") if each]

@@ -75,6 +75,13 @@ def convert(
         str | None,
         typer.Option(help="Column of a table whose equal values keep rows in one split."),
     ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            help="YAML or JSON file with columns and labels, as of 'timonel data schema', or a "
+            "dataset whose columns, labels and vocabularies to keep. Nothing is inferred.",
+        ),
+    ] = None,
     folders: Annotated[
         Literal["auto", "labels", "splits"],
         typer.Option(help="Meaning of the top-level folders of images."),
@@ -127,6 +134,7 @@ def convert(
             columns=parse_columns(columns or []),
             task=task,
             group_by=group_by,
+            schema=schema,
             folders=folders,
             delimiter=delimiter,
             encoding=encoding,

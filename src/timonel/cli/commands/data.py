@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from timonel.cli.commands.convert import convert
+from timonel.cli.commands.convert import convert, parse_columns, parse_names
 from timonel.cli.groups import Json, StyledCommand, noun
 from timonel.cli.settings import GlobalOptions
 
@@ -53,6 +53,59 @@ def list_(ctx: typer.Context, json: Json = False) -> None:
         for uri, (run, item) in made.items()
     ]
     console().print(table(("NAME", "RECORDS", "DIGEST", "CREATED", "PATH"), rows, wide=4))
+
+
+@app.command(cls=StyledCommand)
+def schema(
+    source: Annotated[str, typer.Argument(help="What 'timonel convert' takes, or a dataset.")],
+    *,
+    kind: Annotated[
+        Literal["auto", "images", "table"], typer.Option(help="Type of the source.")
+    ] = "auto",
+    label: Annotated[str | None, typer.Option(help="Label column of a table.")] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Types of columns that override the inferred ones.", metavar="NAME=TYPE,..."
+        ),
+    ] = None,
+    task: Annotated[
+        Literal["classification", "multilabel", "regression"] | None,
+        typer.Option(help="Override the inferred task."),
+    ] = None,
+    group_by: Annotated[
+        str | None, typer.Option(help="Column whose equal values keep rows in one split.")
+    ] = None,
+    delimiter: Annotated[str | None, typer.Option(help="Separator of a CSV file.")] = None,
+    encoding: Annotated[str | None, typer.Option(help="Encoding of a text file.")] = None,
+    column_names: Annotated[
+        str | None, typer.Option(help="Column names of a CSV file without a header.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Print the schema of a source, for 'timonel convert --schema'.
+
+    Save it, correct it, and give it to every conversion of this data: then labels and categories
+    keep their numbers, and data that contradict it are errors.
+    """
+    from timonel.cli.render.output import print_json
+    from timonel.data import schema_of
+
+    found = schema_of(
+        source,
+        kind=kind,
+        label=label,
+        columns=parse_columns(columns or []),
+        task=task,
+        group_by=group_by,
+        delimiter=delimiter,
+        encoding=encoding,
+        column_names=parse_names(column_names or ""),
+    )
+    if json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        typer.echo(found.to_yaml(), nl=False)
 
 
 @app.command(cls=StyledCommand)

@@ -65,6 +65,15 @@ class SourceOptions(BaseModel):
     group_by: str | None = Field(
         default=None, description="Column whose equal values keep rows in one split."
     )
+    labels: tuple[str, ...] = Field(
+        default=(), description="Classes in the order of their numbers; others are errors."
+    )
+    vocabularies: Mapping[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="Words of columns, in the order of their numbers."
+    )
+    has_all_columns: bool = Field(
+        default=False, description="Columns that have no given type are errors."
+    )
     folders: Literal["auto", "labels", "splits"] = Field(
         default="auto", description="What the top-level folders name."
     )

@@ -5,7 +5,7 @@ The table is kept in memory during conversion.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -130,7 +130,8 @@ class TableSource(Source):
             roles.get(name) or ColumnRole(name=name, role="label", note=task)
             for name in file.table.column_names
         ]
-        return Scan(entries, task, ignored, rejected, ordered, file.notes, file.warnings)
+        warnings = [*file.warnings, *self._unknown_words()]
+        return Scan(entries, task, ignored, rejected, ordered, file.notes, warnings)
 
     def read(self, entry: Entry) -> Raw:
         """Return one row's values: NaN or empty where missing.
@@ -159,7 +160,9 @@ class TableSource(Source):
         columns: dict[str, Column] = {
             name: numeric_column(name, train.numbers[name])
             if isinstance(column, NumberColumn)
-            else categorical_column(name, train.words[name])
+            else categorical_column(
+                name, train.words[name], self.options.vocabularies.get(name, ())
+            )
             for name, column in self._columns.items()
         }
         columns |= self._cells.describe(everything, train)
@@ -171,6 +174,17 @@ class TableSource(Source):
             return Description(schema, file.digest, file.files, file.bytes)
         digest = digest_lines([file.digest, files.digest])
         return Description(schema, digest, file.files + count, file.bytes + files.bytes)
+
+    def _unknown_words(self) -> Iterator[str]:
+        """Yield a warning for each column with words outside its given vocabulary."""
+        for name, known in self.options.vocabularies.items():
+            column = self._columns.get(name)
+            if isinstance(column, Words) and (new := sorted({*column.words} - {*known, ""})):
+                what = "1 word is" if len(new) == 1 else f"{len(new):,} words are"
+                yield (
+                    f"column {name}: {what} not in the vocabulary of the schema, such as "
+                    f"{shorten(new[0])}; counted as unknown"
+                )
 
     def _entries(
         self,
@@ -238,6 +252,12 @@ class TableSource(Source):
             raise SpecError(
                 f"{self.location} has no column {unknown[0]!r}",
                 hint=f"the columns are {', '.join(names)}",
+            )
+        given = {*self.options.columns, self.options.group_by}
+        if self.options.has_all_columns and (new := [name for name in names if name not in given]):
+            raise DataError(
+                f"column {new[0]!r} of {self.location} is not in the schema",
+                hint=f"add it; '{new[0]}: drop' leaves it out",
             )
         if not file.table.num_rows:
             raise DataError(f"{self.location} has no rows")

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from timonel.data.sources.arrow import as_texts, has_texts
+import pyarrow as pa
+
+from timonel.data.schema import Split
+from timonel.data.sources.arrow import as_texts, is_text
 from timonel.data.sources.base import SourceOptions
 from timonel.data.sources.csvfile import CsvFile
 from timonel.data.sources.jsonlines import read_json_lines
 from timonel.data.sources.parquet import read_parquet
+from timonel.data.sources.recordfiles import is_record_file, record_files, splits_of
+from timonel.data.sources.recordtable import read_record_table
 from timonel.data.sources.tablefile import MemoryTable, TableFile, joined
 from timonel.data.sources.textfile import TextFile
 from timonel.errors import DataError
@@ -24,6 +30,8 @@ _SAMPLE = 20
 def is_table(location: Location) -> bool:
     """Tell whether a location is a table, or a folder or pattern of tables with one ending."""
     if isinstance(location, MemoryTable):
+        return True
+    if record_files(location):
         return True
     first = location.first_file()
     if first is None or first.ending not in _ENDINGS:
@@ -41,11 +49,14 @@ def read_table(location: Location, options: SourceOptions) -> TableFile:
         return location.read_table()
     if location.is_file():
         return _read(location, options)
-    files = location.files()
+    files = record_files(location) or location.files()
     if not files:
         raise DataError(f"no files are in {location}")
     names = _unique_names(files)
-    tables = [(name, _read(file, options)) for name, file in zip(names, files, strict=True)]
+    tables = [
+        (name, _with_split(_read(file, options), split))
+        for name, file, split in zip(names, files, splits_of(files), strict=True)
+    ]
     return joined(location.name, tables)
 
 
@@ -61,6 +72,8 @@ def peek(location: Location, options: SourceOptions) -> dict[str, list[str]]:
         return {name: [row[i] for row in rows if len(row) > i] for i, name in enumerate(names)}
     if file.ending in JSON_ENDINGS:
         return _texts(read_json_lines(TextFile(file, options.encoding)).table.slice(0, _SAMPLE))
+    if record_files(location):
+        return {}  # lists of images are not stored as TFRecords
     return _texts(read_parquet(file, rows=_SAMPLE).table)
 
 
@@ -69,7 +82,18 @@ def _read(location: Location, options: SourceOptions) -> TableFile:
         return _csv(location, options).read()
     if location.ending in JSON_ENDINGS:
         return read_json_lines(TextFile(location, options.encoding))
+    if is_record_file(location):
+        return read_record_table(location)
     return read_parquet(location)
+
+
+def _with_split(file: TableFile, split: Split | None) -> TableFile:
+    """Return a table with a column for the split that its name assigns."""
+    if split is None or any(name.lower() == "split" for name in file.table.column_names):
+        return file
+    column = pa.repeat(split, file.table.num_rows)
+    notes = [*file.notes, "the names of the files assign the splits"]
+    return replace(file, table=file.table.append_column("split", column), notes=notes)
 
 
 def _csv(location: Location, options: SourceOptions) -> CsvFile:
@@ -83,7 +107,7 @@ def _csv(location: Location, options: SourceOptions) -> CsvFile:
 
 def _texts(table: Any) -> dict[str, list[str]]:
     return {
-        field.name: as_texts(table[field.name]).to_pylist() if has_texts(field.type) else []
+        field.name: as_texts(table[field.name]).to_pylist() if is_text(field.type) else []
         for field in table.schema
     }
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from timonel.data import Dataset, ImagePreprocessing, TablePreprocessing, load, load_registry
 from timonel.data.preprocess import image_batch, table_batch
-from timonel.data.preprocessing import load_options
+from timonel.data.preprocessing import Decode, load_options
 from timonel.data.schema import COLUMN_PREFIX, IMAGE_FEATURE, KEY_FEATURE
 from timonel.errors import DataError, ModelError, SpecError
 from timonel.models.exports import MAX_EXAMPLES
@@ -151,10 +151,16 @@ def _transform(preprocessing: ImagePreprocessing | TablePreprocessing) -> Callab
 def _columns(preprocessing: ImagePreprocessing | TablePreprocessing) -> dict[str, str] | None:
     if isinstance(preprocessing, ImagePreprocessing):
         return None
-    return {
-        column.column: "float32" if column.kind == "normalise" else "string"
-        for column in preprocessing.columns
-    }
+    columns = {}
+    for column in preprocessing.columns:
+        if isinstance(column, Decode):
+            raise SpecError(
+                f"a served model takes numbers and categories, but column {column.column!r} is "
+                f"{column.stored.type}",
+                hint="call context().export(model, preprocess=..., columns=...) in the script",
+            )
+        columns[column.column] = "float32" if column.kind == "normalise" else "string"
+    return columns
 
 
 def _reference(model: Any, record: load_registry.LoadRecord) -> dict[str, Any] | None:

@@ -1,0 +1,266 @@
+"""Schemas that users give to a conversion: columns, labels and vocabularies, as YAML or JSON.
+
+label: survived
+task: classification
+labels: [died, survived]
+columns:
+  age: number
+  deck: {type: category, vocabulary: [A, B, C]}
+  photo: image
+  ticket: drop
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped] # no stubs
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from timonel.data.dataset import Dataset
+from timonel.data.manifest import MANIFEST_NAME
+from timonel.data.schema import (
+    ColumnRole,
+    ColumnType,
+    ImageSchema,
+    Task,
+    labels_of,
+    parse_column_type,
+    sort_labels,
+)
+from timonel.data.sources import SourceOptions, choose_source
+from timonel.errors import InputError, NotFoundError, SpecError
+from timonel.storage import is_local
+from timonel.storage.location import Location
+
+GivenColumns = Mapping[str, str]
+
+
+class _Given(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class GivenColumn(_Given):
+    """Column of a given schema; its type alone is enough."""
+
+    type: ColumnType
+    vocabulary: tuple[str, ...] = Field(
+        default=(), description="Words of a category, in the order of their numbers."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _type_alone(cls, value: Any) -> Any:
+        return {"type": value} if isinstance(value, str) else value
+
+    @field_validator("type", mode="before")
+    @classmethod
+    def _alias(cls, value: Any) -> Any:
+        try:
+            return parse_column_type(value) if isinstance(value, str) else value
+        except SpecError as error:
+            raise ValueError(f"{error.message}: {error.hint}") from error
+
+    @model_validator(mode="after")
+    def _check(self) -> GivenColumn:
+        if self.vocabulary and self.type != "categorical":
+            raise ValueError("only a category has a vocabulary")
+        _check_unique(self.vocabulary)
+        return self
+
+
+class GivenSchema(_Given):
+    """Schema of a source, from which a conversion infers nothing.
+
+    Labels and vocabularies that are not given come from the data.
+    """
+
+    label: str | None = Field(default=None, description="Label column of a table.")
+    task: Task | None = None
+    labels: tuple[str, ...] = Field(
+        default=(), description="Class names, in the order of their numbers; others are errors."
+    )
+    group_by: str | None = Field(
+        default=None, description="Column whose equal values keep rows in one split."
+    )
+    columns: dict[str, GivenColumn] = Field(
+        default_factory=dict, description="All columns of a table but label and group."
+    )
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _whole_numbers(cls, value: Any) -> Any:
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            return value
+        return [str(each) if type(each) is int else each for each in value]
+
+    @model_validator(mode="after")
+    def _check(self) -> GivenSchema:
+        if self.labels and self.task == "regression":
+            raise ValueError("a regression has no labels")
+        _check_unique(self.labels)
+        return self
+
+    def options(self) -> dict[str, Any]:
+        """Return the fields of `SourceOptions` that this schema sets."""
+        return {
+            "label": self.label,
+            "task": self.task,
+            "group_by": self.group_by,
+            "labels": self.labels,
+            "columns": {name: column.type for name, column in self.columns.items()},
+            "vocabularies": {
+                name: column.vocabulary
+                for name, column in self.columns.items()
+                if column.vocabulary
+            },
+            "has_all_columns": bool(self.columns),
+        }
+
+    def to_yaml(self) -> str:
+        """Return the schema as YAML; a column with a type only is one word."""
+        body = self.model_dump(mode="json", exclude_defaults=True)
+        body["columns"] = {
+            name: column if "vocabulary" in column else column["type"]
+            for name, column in body.get("columns", {}).items()
+        }
+        filled = {name: value for name, value in body.items() if value}
+        text: str = yaml.safe_dump(filled, sort_keys=False, allow_unicode=True)
+        return text
+
+
+def read_schema(given: str | os.PathLike[str] | Mapping[str, Any] | GivenSchema) -> GivenSchema:
+    """Return a schema from a YAML or JSON file, a dataset, or a mapping.
+
+    Raises:
+        NotFoundError: There is no such file or dataset.
+        SpecError: The content is not a schema.
+    """
+    if isinstance(given, GivenSchema):
+        return given
+    if isinstance(given, Mapping):
+        return _parsed(given, "the schema")
+    if _is_dataset(given):
+        return _of_dataset(Dataset.open(given))
+    path = Path(given)
+    try:
+        body = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise NotFoundError(f"no schema at {path}", hint="check the path") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the schema {path}: {error}") from error
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise SpecError(f"{path} is neither YAML nor JSON: {reason}") from error
+    return _parsed(body, str(path))
+
+
+def schema_of(  # noqa: PLR0913 - the options of a conversion that concern the schema
+    source: str | os.PathLike[str],
+    *,
+    kind: str = "auto",
+    label: str | None = None,
+    columns: GivenColumns | None = None,
+    task: Task | None = None,
+    group_by: str | None = None,
+    delimiter: str | None = None,
+    encoding: str | None = None,
+    column_names: Sequence[str] = (),
+) -> GivenSchema:
+    """Return the schema that `convert` would infer for a source, or the one of a dataset.
+
+    That of a dataset includes vocabularies, which come from its training split.
+
+    Args:
+        source: What `convert` takes, or a dataset.
+        kind: See `convert`, as for the other options.
+        label: The label column of a table.
+        columns: Column types that override the inferred ones.
+        task: Task that overrides the inferred one.
+        group_by: Column whose equal values keep rows in one split.
+        delimiter: What separates the values of a CSV file.
+        encoding: Encoding of a CSV or JSON lines file.
+        column_names: Names of the columns of a CSV file without a header.
+
+    Raises:
+        InputError: The source cannot be read, or an option is wrong.
+        DataError: The raw data cannot be used.
+    """
+    if _is_dataset(source):
+        return _of_dataset(Dataset.open(source))
+    options = SourceOptions(
+        label=label,
+        columns={name: parse_column_type(word) for name, word in (columns or {}).items()},
+        task=task,
+        group_by=group_by,
+        delimiter=delimiter,
+        encoding=encoding,
+        column_names=tuple(column_names),
+    )
+    location = Location(source)
+    scan = choose_source(location, options, kind)(location, options).scan()
+    found = {str(entry.label) for entry in scan.entries} if scan.task != "regression" else set()
+    if scan.task == "multilabel":
+        found = {each for labels in found for each in labels_of(labels)}
+    return _of_columns(scan.columns, scan.task, sort_labels(found), {})
+
+
+def _of_dataset(dataset: Dataset) -> GivenSchema:
+    schema = dataset.manifest.record_schema
+    columns = () if isinstance(schema, ImageSchema) else schema.columns
+    words = {each.name: each.vocabulary for each in columns if each.type == "categorical"}
+    return _of_columns(dataset.manifest.columns, dataset.task, dataset.labels, words)
+
+
+def _of_columns(
+    roles: Sequence[ColumnRole],
+    task: Task,
+    labels: Sequence[str],
+    words: Mapping[str, tuple[str, ...]],
+) -> GivenSchema:
+    named = {role.role: role.name for role in roles}
+    return GivenSchema(
+        label=named.get("label"),
+        task=task,
+        labels=tuple(labels),
+        group_by=named.get("group"),
+        columns={
+            role.name: GivenColumn(type=role.role, vocabulary=words.get(role.name, ()))
+            for role in roles
+            if role.role not in {"label", "group"}
+        },
+    )
+
+
+def _is_dataset(place: str | os.PathLike[str]) -> bool:
+    if not is_local(place):
+        return not str(place).endswith((".yaml", ".yml", ".json"))
+    return (Path(place) / MANIFEST_NAME).is_file()
+
+
+def _parsed(body: Any, name: str) -> GivenSchema:
+    try:
+        return GivenSchema.model_validate(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        reason = first["msg"].removeprefix("Value error, ")
+        hint = 'write words such as "yes" in quotes' if first["type"] == "string_type" else None
+        raise SpecError(f"{name}: {f'{where}: ' if where else ''}{reason}", hint=hint) from error
+
+
+def _check_unique(words: Sequence[str]) -> None:
+    repeated = [word for word, count in Counter(words).items() if count > 1]
+    if repeated:
+        raise ValueError(f"{repeated[0]!r} is listed twice")
