@@ -4,7 +4,7 @@ usage: conversion.py [--images 20000] [--photographs FOLDER] [--rounds 3]
                      [--output benchmarks/results/conversion.md]
 
 FOLDER has label folders of photographs; by default, crops of scikit-learn's two are used. Beam
-takes part after ``make test-beam``, tensorflow-datasets and Ray Data with ``make bench-conversion``.
+takes part after ``make test-beam``; ``make bench-conversion`` installs the other tools.
 """
 
 from __future__ import annotations

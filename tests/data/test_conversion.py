@@ -516,14 +516,6 @@ def test_types_of_columns_from_python(make_csv: MakeCsv, out: Path, workspace: W
         convert(path, out, label="y", columns={"a": "floot"}, workspace=workspace)
 
 
-def test_a_data_frame_is_refused_with_the_cure(out: Path, workspace: Workspace) -> None:
-    pandas = pytest.importorskip("pandas")
-    with pytest.raises(InputError, match=r"got a DataFrame: save it with to_csv"):
-        convert(pandas.DataFrame({"a": [1]}), out, workspace=workspace)
-    with pytest.raises(InputError, match="source must be a path, got list"):
-        convert([1, 2], out, workspace=workspace)  # type: ignore[arg-type] # what it refuses
-
-
 def test_a_place_whose_name_is_not_utf8(
     make_images: MakeImages, tmp_path: Path, workspace: Workspace
 ) -> None:

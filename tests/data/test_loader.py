@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -611,6 +613,17 @@ class TestSession:
             match=r"the job has 2 datasets.*load\(name='digits'\) or load\(name='others'\)",
         ):
             load()
+
+
+def test_a_program_with_an_unfinished_iterator_ends(images: Dataset) -> None:
+    """TensorFlow's threads that wait for the GIL at the end would never return."""
+    program = (
+        "import timonel.data, sys, time\n"
+        "batches = timonel.data.load(sys.argv[1], memory=0, batch_size=1).repeat()\n"
+        "iterator = iter(batches.map(lambda x, y: x).prefetch(300))\n"
+        "next(iterator)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, images.uri], check=True, timeout=100)
 
 
 class TestBadInput:

@@ -20,7 +20,7 @@ def test_file_systems(tmp_path: Path) -> None:
     assert (fs.protocol, path) == ("memory", "/bucket/x")
     fs, path = open_filesystem(str(tmp_path))
     assert path == str(tmp_path)
-    with pytest.raises(SpecError, match="expected a path, s3:// or gs://, got nope://x"):
+    with pytest.raises(SpecError, match="expected a path, s3://, gs:// or https://, got nope://x"):
         open_filesystem("nope://x")
 
 

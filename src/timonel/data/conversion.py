@@ -38,6 +38,7 @@ from timonel.data.schema import (
 )
 from timonel.data.shards import Job, plan_shards
 from timonel.data.sources import Description, Scan, Source, SourceOptions, choose_source
+from timonel.data.sources.frames import Frame, locate
 from timonel.data.splits import Fractions, check_fractions
 from timonel.data.summary import warnings_of
 from timonel.errors import DataError, SpecError
@@ -48,7 +49,6 @@ from timonel.storage import (
     normalise,
     write_document,
 )
-from timonel.storage.location import Location
 from timonel.tracking import Artifact, start_run
 from timonel.tracking.mirrors.sidecar import mirror_in_background
 from timonel.units import parse_bytes
@@ -75,7 +75,7 @@ class _Request:
 
 
 def convert(  # noqa: PLR0913 - the façade of the command line's options
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Frame,
     destination: str | os.PathLike[str],
     *,
     kind: str = "auto",
@@ -100,7 +100,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     workspace: Workspace | str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Convert images or a CSV file to sharded TFRecords with a manifest.
+    """Convert images or a table to sharded TFRecords with a manifest.
 
     Every image is decoded once to check that training can decode it; its bytes are stored
     unchanged. The destination is published atomically; in a bucket, the manifest comes last. A
@@ -108,10 +108,11 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
 
     Args:
         source: A folder with one folder of images per label, or with ``train``, ``validation``
-            and ``test`` of such folders; a CSV file of rows, or of image files with their labels.
+            and ``test`` of such folders; a table of rows, or of image files with their labels: a
+            file, folder or pattern of CSV, Parquet or JSON lines, or a DataFrame. Paths and URIs.
         destination: The folder to create, or its URI in a bucket.
         kind: ``images``, ``table``, or ``auto`` to detect it.
-        label: The label column of a CSV file.
+        label: The label column of a table.
         splits: Approximate fractions of train, validation and test, for each label; by default
             the splits of the source, else 0.8, 0.1, 0.1.
         seed: Seed of division and order.
@@ -145,7 +146,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
         DataError: The raw data cannot be used.
     """
     check_paths(source, destination)
-    location, uri = Location(source), normalise(destination)
+    location, uri = locate(source), normalise(destination)
     fractions = None if splits is None else check_fractions(splits)
     size = parse_bytes(shard_bytes)
     if is_local(uri) and location.is_local:
@@ -207,6 +208,11 @@ def _convert(request: _Request, workspace: Workspace) -> Dataset:
         journal = stack.enter_context(unfinished(request.uri, replace=request.overwrite))
         catalogue = stack.enter_context(closing(Catalogue(journal.database, request.seed)))
         scan = request.source.scan()
+        if request.source.options.group_by and not any(c.role == "group" for c in scan.columns):
+            raise SpecError(
+                f"{request.source.location} has no columns to group by",
+                hint="list the images in a table with columns image_uri, label and a group",
+            )
         catalogue.add(scan)
         with start_run(workspace, "convert", name=name, params=_params(request)) as run:
             with stack.pop_all():  # publishes the dataset

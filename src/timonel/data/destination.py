@@ -94,17 +94,16 @@ def check_destination(uri: str, *, overwrite: bool) -> None:
 def check_paths(source: object, destination: object) -> None:
     """Check that source and destination are paths with UTF-8 names.
 
+    A source may also be a table in memory.
+
     Raises:
-        InputError: One is not a path, such as a DataFrame, or its name is not UTF-8.
+        InputError: The destination is not a path, or a name is not UTF-8.
     """
+    if not isinstance(destination, str | os.PathLike):
+        raise InputError(f"the destination must be a path, got {type(destination).__name__}")
     for what, path in (("source", source), ("destination", destination)):
-        if hasattr(path, "to_csv"):
-            raise InputError(
-                f"the {what} must be a path, got a {type(path).__name__}",
-                hint='save it with to_csv("rows.csv", index=False) and convert "rows.csv"',
-            )
         if not isinstance(path, str | os.PathLike):
-            raise InputError(f"the {what} must be a path, got {type(path).__name__}")
+            continue
         try:
             str(path).encode()
         except UnicodeEncodeError:

@@ -31,7 +31,7 @@ from timonel.data.schema import Split, StoredValue
 from timonel.data.sources.base import Entry
 from timonel.data.statistics import Statistics
 from timonel.errors import TimonelError
-from timonel.storage.atomic import ASIDE_PREFIX, unwritable
+from timonel.storage.atomic import ASIDE_PREFIX, unwritable, write_bytes
 from timonel.storage.digests import digest_file
 from timonel.storage.documents import read_document, write_document
 
@@ -86,7 +86,7 @@ class Journal:
 
     def begin(self, digest: str) -> None:
         """Keep the finished shards of the plan with this digest, and remove all others."""
-        if not self._is_of(digest):
+        if self.digest != digest:
             for folder in (self.content, self._finished):
                 shutil.rmtree(folder, ignore_errors=True)
         self.content.mkdir(exist_ok=True)
@@ -114,9 +114,35 @@ class Journal:
             raise unwritable(self._plan, error) from error
         return sha.hexdigest()
 
+    @property
+    def digest(self) -> str:
+        """Digest of the plan; empty if there is none."""
+        try:
+            return str(read_document(self.root / "conversion.json", _KIND)["plan"])
+        except (TimonelError, KeyError):
+            return ""
+
+    def plan_file(self, name: str) -> Path:
+        """Return the file with the records of a shard."""
+        return self._plan / name
+
+    def outcome_file(self, name: str) -> Path:
+        """Return the file with the outcome of a shard."""
+        return self._finished / f"{name}.json"
+
+    def receive(self, name: str, plan: bytes) -> None:
+        """Begin a journal elsewhere, for one shard whose records are in ``plan``.
+
+        Raises:
+            InputError: The folder cannot be written.
+        """
+        write_bytes(self.plan_file(name), plan)
+        for folder in (self.content, self._finished):
+            folder.mkdir(exist_ok=True)
+
     def entries(self, plan: ShardPlan) -> Iterator[Entry]:
         """Yield the records of a shard, in order."""
-        with (self._plan / plan.name).open("rb") as file:
+        with self.plan_file(plan.name).open("rb") as file:
             for line in file:
                 key, label, size, ref, modified = json.loads(line)
                 yield Entry(key, label, size, ref, plan.split, modified=modified)
@@ -136,7 +162,7 @@ class Journal:
         Raises:
             InputError: The folder cannot be written.
         """
-        path = self._outcome(outcome.shard.name)
+        path = self.outcome_file(outcome.shard.name)
         write_document(path, _OUTCOME, outcome.model_dump(mode="json"))
 
     def outcome(self, name: str) -> ShardOutcome:
@@ -146,7 +172,7 @@ class Journal:
             NotFoundError: The shard is not finished.
             CorruptError: The journal is damaged.
         """
-        return ShardOutcome.model_validate(read_document(self._outcome(name), _OUTCOME))
+        return ShardOutcome.model_validate(read_document(self.outcome_file(name), _OUTCOME))
 
     def has_finished(self) -> bool:
         """Return whether any shard is finished."""
@@ -163,15 +189,6 @@ class Journal:
     def remove(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.root, ignore_errors=True)
-
-    def _is_of(self, digest: str) -> bool:
-        try:
-            return bool(read_document(self.root / "conversion.json", _KIND)["plan"] == digest)
-        except (TimonelError, KeyError):
-            return False
-
-    def _outcome(self, name: str) -> Path:
-        return self._finished / f"{name}.json"
 
 
 def journal_of(target: Path) -> Journal:

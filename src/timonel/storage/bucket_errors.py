@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator, Mapping
+from typing import TypeGuard
 
 from timonel.errors import AlreadyExistsError, InputError, NotFoundError, TimonelError
 
@@ -44,6 +45,9 @@ def translated(verb: str, place: str) -> Iterator[None]:
 
 
 def _explained(error: Exception, verb: str, place: str) -> TimonelError:
+    if isinstance(error, FileNotFoundError) and _is_other_web_error(error.__cause__):
+        # fsspec reports each error of a web server as a missing file.
+        error = error.__cause__
     code, name = _code(error), type(error).__name__
     reason = " ".join(str(error).split()) or name
     if code in _EXPIRED or name == "RefreshError":
@@ -85,10 +89,17 @@ def _code(error: BaseException) -> str:
         response = getattr(seen, "response", None)
         if isinstance(response, Mapping):
             return str(response.get("Error", {}).get("Code", ""))
+        if isinstance(status := getattr(seen, "status", None), int):
+            return str(status)  # of aiohttp
         if isinstance(getattr(seen, "code", None), int | str):
             return str(seen.code)  # type: ignore[attr-defined] # gcsfs' HttpError
         seen = seen.__cause__
     return ""
+
+
+def _is_other_web_error(cause: BaseException | None) -> TypeGuard[Exception]:
+    is_of_web = isinstance(cause, Exception) and type(cause).__module__.startswith("aiohttp.")
+    return is_of_web and getattr(cause, "status", None) not in {404, 410}
 
 
 def _is_denied(error: Exception, code: str) -> bool:

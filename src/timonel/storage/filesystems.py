@@ -10,7 +10,14 @@ from typing import Any
 from timonel.errors import InputError, MissingExtraError, SpecError
 from timonel.storage.uris import normalise
 
-_EXTRA_BY_SCHEME = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+_EXTRA_BY_SCHEME = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gcs",
+    "gcs": "gcs",
+    "http": "http",
+    "https": "http",
+}
 _CONNECT_S, _READ_S = 5, 20
 _KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 
@@ -30,7 +37,7 @@ def open_filesystem(location: str) -> tuple[Any, str]:
     try:
         if _EXTRA_BY_SCHEME.get(scheme) == "gcs":
             return _google(), text.partition("://")[2]
-        options = _s3_options() if scheme in _EXTRA_BY_SCHEME else {}
+        options = _options(_EXTRA_BY_SCHEME.get(scheme))
         if scheme != "file":
             options["use_listings_cache"] = False
         fs, root = fsspec.core.url_to_fs(text, **options)
@@ -39,7 +46,7 @@ def open_filesystem(location: str) -> tuple[Any, str]:
             raise MissingExtraError(f"{scheme}://", _EXTRA_BY_SCHEME[scheme]) from error
         raise SpecError(f"cannot open {text}", hint=str(error)) from error
     except ValueError as error:
-        raise SpecError(f"expected a path, s3:// or gs://, got {text}") from error
+        raise SpecError(f"expected a path, s3://, gs:// or https://, got {text}") from error
     if scheme in _EXTRA_BY_SCHEME:
         fs.retries = 1  # callers repeat requests, for a bounded time
     return fs, root
@@ -69,7 +76,14 @@ def forget_connections() -> None:
         GCSFileSystem.clear_instance_cache()
 
 
-def _s3_options() -> dict[str, Any]:
+def _options(extra: str | None) -> dict[str, Any]:
+    if extra == "http":
+        from aiohttp import ClientTimeout  # noqa: PLC0415 - an extra
+
+        timeout = ClientTimeout(sock_connect=_CONNECT_S, sock_read=_READ_S)
+        return {"client_kwargs": {"timeout": timeout, "trust_env": True}}
+    if extra != "s3":
+        return {}
     # Without these, a server that accepts connections and never answers blocks for minutes.
     timeouts = {"connect_timeout": _CONNECT_S, "read_timeout": _READ_S}
     return {"config_kwargs": {**timeouts, "retries": {"max_attempts": 1}}}

@@ -6,7 +6,9 @@ import functools
 import glob
 import os
 import posixpath
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -184,8 +186,9 @@ class Location:
         """
         if self.is_local:
             return self.path
-        self._folder = tempfile.TemporaryDirectory(prefix="timonel-", ignore_cleanup_errors=True)
-        path = Path(self._folder.name, self.name or "file")
+        folder = tempfile.mkdtemp(prefix="timonel-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        path = Path(folder, self.name or "file")
         ObjectStore(self.uri).download({"": path}, {"": self.blob()})
         return path
 

@@ -156,7 +156,7 @@ class Study:
             SpecError: pandas is not installed.
         """
         try:
-            import pandas as pd  # type: ignore[import-untyped] # noqa: PLC0415 - optional
+            import pandas as pd  # noqa: PLC0415 - optional
         except ImportError:
             raise SpecError("to_dataframe needs pandas", hint="pip install pandas") from None
 

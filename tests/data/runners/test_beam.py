@@ -7,22 +7,27 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tests.data.conftest import MakeCsv, MakeImages
+from tests.storage.conftest import open_bucket
 from tests.waiting import until
 from timonel.data.conversion import convert
-from timonel.data.journal import Journal, ShardOutcome, journal_of
-from timonel.data.runners import Report, Runner
+from timonel.data.journal import Journal, ShardOutcome, ShardPlan, journal_of
+from timonel.data.runners import Report, Runner, exchange
 from timonel.data.runners.beam import BeamRunner
-from timonel.data.shards import Job
+from timonel.data.runners.exchange import Bucket
+from timonel.data.shards import Job, write_one
 from timonel.data.sources.table import TableSource
 from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import InputError, SpecError
 from timonel.storage import Workspace, digest_tree
+from timonel.storage.object_store import ObjectStore
 from timonel.testing.runners import RunnerContract
 
 PRISM = shutil.which(os.environ.get("TIMONEL_PRISM") or "prism")
@@ -133,6 +138,14 @@ def test_rows_have_the_bytes_of_the_local_runner(
     assert made.digest == local.digest
 
 
+def test_a_worker_with_another_release_is_refused(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timonel.data.runners.beam_worker.__version__", "0.0.1")
+    with pytest.raises(InputError, match=r"has timonel 0\.0\.1 instead of .*: install the same"):
+        convert(make_images(), tmp_path / "set", workspace=workspace, runner="beam", beam=DIRECT)
+
+
 def test_a_table_that_changes_meanwhile_is_refused(
     make_csv: MakeCsv, tmp_path: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +183,68 @@ def test_a_table_in_memory_is_refused(tmp_path: Path) -> None:
     job = Job(source, Journal(tmp_path), {})
     with pytest.raises(SpecError, match="cannot read a table in memory: write it to a Parquet"):
         BeamRunner(DIRECT).run(job, [], Unused())
+
+
+@pytest.fixture
+def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    yield from open_bucket("s3", request, monkeypatch)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_files_are_exchanged_through_a_bucket(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace, bucket: str, engine: str
+) -> None:
+    root = make_images(count=100)
+    ObjectStore(f"{bucket}/raw").upload(
+        {path.relative_to(root).as_posix(): path for path in root.rglob("*.png")}
+    )
+    local = convert(f"{bucket}/raw", tmp_path / "local", shards=5, workspace=workspace)
+    made = convert(
+        f"{bucket}/raw",
+        tmp_path / "beam",
+        shards=5,
+        workspace=workspace,
+        runner="beam",
+        beam=f"{engine},temp_location={bucket}/temp",
+    )
+    assert made.manifest.shards == local.manifest.shards
+    assert ObjectStore(f"{bucket}/temp").find() == {}
+
+
+def test_a_killed_conversion_collects_what_its_workers_left_in_the_bucket(
+    make_images: MakeImages,
+    tmp_path: Path,
+    workspace: Workspace,
+    bucket: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root, written = make_images(count=100), []
+    options = {"shards": 5, "workspace": workspace, "runner": "beam"}
+    beam = f"{DIRECT},temp_location={bucket}/temp"
+
+    def lost(*_: object) -> None:
+        raise InputError("the client is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bucket, "collect", lost)
+        with pytest.raises(InputError, match="the client is gone"):
+            convert(root, tmp_path / "set", beam=beam, **options)
+    left = ObjectStore(f"{bucket}/temp").find()
+    shards = sum("/finished/" in name for name in left)
+    monkeypatch.setattr(exchange, "write_one", counted(written))
+    made = convert(root, tmp_path / "set", beam=beam, **options)
+    assert len(written) == len(made.manifest.shards) - shards
+    made.verify()
+
+
+def counted(written: list[str]) -> Callable[..., ShardOutcome]:
+    """Return `write_one`, which also lists the shards."""
+
+    def write(plan: ShardPlan, *arguments: Any, **options: Any) -> ShardOutcome:
+        written.append(plan.name)
+        return write_one(plan, *arguments, **options)
+
+    return write
 
 
 def test_an_unknown_option() -> None:

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
+from timonel.data.runners.exchange import SharedFolder
 from timonel.data.runners.lease import EXPIRY_S, LeaseLostError, LeaseWatch, held
 from timonel.errors import InputError
 
@@ -18,9 +18,9 @@ class Clock:
 
 
 def test_a_lease_is_there_while_it_is_held(tmp_path: Path) -> None:
-    path, clock = tmp_path / "client", Clock()
-    with held(path):
-        watch = LeaseWatch(path, clock)
+    exchange, clock = SharedFolder(str(tmp_path)), Clock()
+    with held(exchange):
+        watch = LeaseWatch(exchange, clock)
         watch.check()
     watch.check()  # not looked at again within a second
     clock.now += 2
@@ -29,11 +29,11 @@ def test_a_lease_is_there_while_it_is_held(tmp_path: Path) -> None:
 
 
 def test_a_lease_that_is_not_renewed_expires(tmp_path: Path) -> None:
-    path, clock = tmp_path / "client", Clock()
-    path.touch()
-    watch = LeaseWatch(path, clock)
+    exchange, clock = SharedFolder(str(tmp_path)), Clock()
+    exchange.renew(0)
+    watch = LeaseWatch(exchange, clock)
     for second in range(3 * int(EXPIRY_S)):
-        os.utime(path, ns=(second, second))  # a clock far behind
+        exchange.renew(second)
         watch.check()
         clock.now += 1
     clock.now += EXPIRY_S - 5
@@ -44,5 +44,7 @@ def test_a_lease_that_is_not_renewed_expires(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot write"), held(tmp_path / "none" / "client"):
+    (tmp_path / "file").touch()
+    exchange = SharedFolder(str(tmp_path / "file"))
+    with pytest.raises(InputError, match="cannot write"), held(exchange):
         pass

@@ -1,33 +1,35 @@
 """Write shards with Apache Beam: each element is the plan of one shard.
 
-Workers read the records themselves and write into the conversion's folder, so no record goes
-through Beam, and the folder must be visible at the same path to all of them.
+Workers read the records themselves, so no record goes through Beam. They write into the
+conversion's folder, which must be visible at the same path to all of them, or exchange files with
+the client through the bucket of Beam's option ``temp_location``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from types import FrameType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
+from timonel._version import __version__
 from timonel.data.journal import ShardPlan
 from timonel.data.runners import lease
-from timonel.data.runners.base import Report, Runner
+from timonel.data.runners.base import PortableWork, RemoteRunner, RemoteWork, Report
+from timonel.data.runners.exchange import Bucket, Exchange, SharedFolder
+from timonel.data.runners.portable import RemoteConversion
 from timonel.data.shards import Job
 from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import InputError, MissingExtraError, NotFoundError, SpecError
+from timonel.storage import is_local, join
 
-_POLL_S = 0.2
 _SHOWN = 300
 
 
-class BeamRunner(Runner):
+class BeamRunner(RemoteRunner):
     """Runner on any engine of Apache Beam: Direct, Prism, Flink, Spark, Dataflow.
 
     Args:
@@ -56,39 +58,56 @@ class BeamRunner(Runner):
             SpecError: The source is a table in memory.
             InputError: A worker failed.
         """
-        from timonel.data.runners.beam_worker import ERROR, LEASE  # noqa: PLC0415
-
         if isinstance(job.source.location, MemoryTable):
             raise SpecError(
                 "workers of Apache Beam cannot read a table in memory",
                 hint="write it to a Parquet file first, or use the local runner",
             )
+        exchange = self._exchange(job)
+        self.run_remote(RemoteConversion(job, exchange), plans, report)
+        exchange.remove()
+
+    def run_remote(self, work: RemoteWork, plans: Sequence[Any], report: Report) -> None:
+        """Run one pipeline for all shards.
+
+        Raises:
+            InputError: A worker failed.
+        """
         if not plans:
             return
-        failure = job.journal.root / ERROR
-        failure.unlink(missing_ok=True)
+        work.offer(plans)
+        portable = work.portable
+        exchange = portable.exchange
         error: Exception | None = None
         with (
             _terminable(),
-            lease.held(job.journal.root / LEASE) as release,
-            _Follower(job, plans, report, release) as follower,
+            lease.held(exchange) as release,
+            _Follower(work, plans, report, release) as follower,
         ):
             try:
-                _run(self._flags, job, plans)
+                _run(self._flags, portable, plans)
             except Exception as found:  # noqa: BLE001 - Beam raises all kinds of exceptions
                 error = found
         if follower.error is not None:
             raise follower.error
         if error is not None:
-            raise _explained(error, failure) from error
+            raise (exchange.failure() or _explained(error)) from error
         if follower.waiting:
             raise InputError(
                 f"the pipeline of Apache Beam wrote no shard {follower.waiting[0].name}",
-                hint="check that its workers see the same file system",
+                hint="check that its workers see the same file system, or exchange files through "
+                "a bucket with --beam temp_location=URI",
             )
 
+    def _exchange(self, job: Job) -> Exchange:
+        found = [flag for flag in self._flags if flag.startswith("--temp_location=")]
+        uri = found[-1].partition("=")[2] if found else ""
+        if not uri or is_local(uri):
+            return SharedFolder(str(job.journal.root.resolve()))
+        return Bucket(join(uri, f"timonel-{job.journal.digest[:16]}"))
 
-def _run(flags: Sequence[str], job: Job, plans: Sequence[ShardPlan]) -> None:
+
+def _run(flags: Sequence[str], work: PortableWork, plans: Sequence[Any]) -> None:
     """Run the pipeline until it ends; cancel it if this is interrupted.
 
     In the main thread, because Beam sets signal handlers.
@@ -96,14 +115,14 @@ def _run(flags: Sequence[str], job: Job, plans: Sequence[ShardPlan]) -> None:
     import apache_beam as beam  # noqa: PLC0415 - an extra
     from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
 
-    from timonel.data.runners.beam_worker import PortableJob, WriteShard  # noqa: PLC0415
+    from timonel.data.runners.beam_worker import WriteShard  # noqa: PLC0415
 
     pipeline = beam.Pipeline(options=PipelineOptions(list(flags)))
     _ = (
         pipeline
-        | "plans" >> beam.Create([(plan.name, plan.split, plan.records) for plan in plans])
+        | "plans" >> beam.Create(list(plans))
         | "distribute" >> beam.Reshuffle()
-        | "write" >> beam.ParDo(WriteShard(PortableJob.of(job)))
+        | "write" >> beam.ParDo(WriteShard(work, __version__))
     )
     result = pipeline.run()
     try:
@@ -116,11 +135,8 @@ def _run(flags: Sequence[str], job: Job, plans: Sequence[ShardPlan]) -> None:
         raise RuntimeError(f"it ended as {state}")
 
 
-def _explained(error: Exception, failure: Path) -> InputError:
-    """Return a worker's error, or else the last line of Beam's."""
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        found = json.loads(failure.read_text())
-        return InputError(found["message"], hint=found["hint"])
+def _explained(error: Exception) -> InputError:
+    """Return the last line of Beam's error."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return InputError(
         f"the pipeline of Apache Beam failed: {lines[-1][:_SHOWN]}",
@@ -132,18 +148,23 @@ class _Follower:
     """Thread that reports shards as they are finished.
 
     Args:
-        job: The conversion.
+        work: The work.
         plans: The shards.
         report: Receives them; if it raises, the workers are stopped.
         stop: Stops the workers.
     """
 
     def __init__(
-        self, job: Job, plans: Sequence[ShardPlan], report: Report, stop: Callable[[], None]
+        self,
+        work: RemoteWork,
+        plans: Sequence[Any],
+        report: Report,
+        stop: Callable[[], None],
     ) -> None:
         self.waiting = list(plans)
         self.error: BaseException | None = None
-        self._job = job
+        self._poll_s = work.portable.exchange.poll_s
+        self._work = work
         self._report = report
         self._stop = stop
         self._ended = threading.Event()
@@ -159,7 +180,7 @@ class _Follower:
 
     def _follow(self) -> None:
         try:
-            while not self._ended.wait(_POLL_S):
+            while not self._ended.wait(self._poll_s):
                 self._look()
             self._look()
         except BaseException as error:  # noqa: BLE001 - raised by the main thread
@@ -167,9 +188,10 @@ class _Follower:
             self._stop()
 
     def _look(self) -> None:
+        self._work.collect()
         for plan in list(self.waiting):
             try:
-                outcome = self._job.journal.outcome(plan.name)
+                outcome = self._work.outcome(plan.name)
             except NotFoundError:
                 continue
             self.waiting.remove(plan)

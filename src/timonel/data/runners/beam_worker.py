@@ -2,98 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.utils.shared import Shared
 
-from timonel.data.journal import Journal, ShardPlan
+from timonel._version import __version__
+from timonel.data.runners.base import PortableWork
 from timonel.data.runners.lease import LeaseLostError, LeaseWatch
-from timonel.data.schema import Compression, Split
-from timonel.data.shards import Job, write_one
-from timonel.data.sources import SourceOptions, installed_sources
-from timonel.errors import TimonelError
-from timonel.storage.atomic import write_json
-from timonel.storage.location import Location
+from timonel.errors import InputError, TimonelError
 
-LEASE = "client"
-ERROR = "error.json"
 NAMESPACE = "timonel"
-
-Element = tuple[str, Split, int]
-"""Name, split and number of records of a shard."""
-
-
-@dataclass(frozen=True)
-class PortableJob:
-    """A conversion as plain values, from which each worker makes its own `Job`."""
-
-    plugin: str
-    location: str
-    options: Mapping[str, Any]
-    folder: str
-    labels: Mapping[str, int]
-    compression: Compression
-
-    @classmethod
-    def of(cls, job: Job) -> PortableJob:
-        """Return the plain values of a conversion."""
-        source = job.source
-        return cls(
-            plugin=source.plugin,
-            location=source.location.resolved,
-            options=source.options.model_dump(mode="json"),
-            folder=str(job.journal.root.resolve()),
-            labels=dict(job.labels),
-            compression=job.compression,
-        )
-
-    def open(self) -> Job:
-        """Return the conversion, with a source that can read records."""
-        options = SourceOptions.model_validate(self.options)
-        source = installed_sources()[self.plugin](Location(self.location), options)
-        source.reopen()
-        return Job(source, Journal(Path(self.folder)), self.labels, self.compression)
 
 
 class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
-    """Write the shards of a conversion, except those that are finished."""
+    """Write shards, except those that are finished.
 
-    def __init__(self, job: PortableJob) -> None:
-        self._portable = job
+    Args:
+        work: The work.
+        release: The client's release of timonel.
+    """
+
+    def __init__(self, work: PortableWork, release: str) -> None:
+        self._work = work
+        self._release = release
         self._shared = Shared()
         self._records = beam.metrics.Metrics.counter(NAMESPACE, "records")
 
     def setup(self) -> None:
-        """Open the conversion, once per process: a table is in its memory."""
-        self._job = self._shared.acquire(self._portable.open)
+        """Open the work, once per process: a table or a model is in its memory.
 
-    def process(self, element: Element) -> Iterator[str]:
+        Raises:
+            TimonelError: It cannot be opened, or the worker has another release, which may write
+                other bytes; the client gets the message too.
+        """
+        try:
+            self._check_release()
+            self._writer = self._shared.acquire(self._work.open)
+        except TimonelError as error:
+            self._work.exchange.report(error)
+            raise
+
+    def process(self, plan: Any) -> Iterator[str]:
         """Write one shard; yield its name.
 
         Raises:
-            TimonelError: It cannot be written; the message is in the conversion's folder too.
+            TimonelError: It cannot be written; the client gets the message too.
         """
-        journal = self._job.journal
-        lease = LeaseWatch(journal.root / LEASE)
+        exchange = self._work.exchange
+        lease = LeaseWatch(exchange)
 
-        def tick() -> None:
-            self._records.inc()
+        def tick(records: int) -> None:
+            self._records.inc(records)
             lease.check()
 
-        plan = ShardPlan(*element)
         try:
             lease.check()
-            # Beam repeats a bundle after the loss of a worker.
-            if not journal.is_finished(plan):
-                write_one(plan, self._job, tick=tick)
+            # Beam repeats a bundle after the loss of a worker; the shard may be finished.
+            self._writer.write(plan, tick)
         except LeaseLostError:
             raise
         except TimonelError as error:
-            body = {"message": error.message, "hint": error.hint}
-            write_json(journal.root / ERROR, body)
+            exchange.report(error)
             raise
         yield plan.name
+
+    def _check_release(self) -> None:
+        if self._release != __version__:
+            raise InputError(
+                f"a worker of Apache Beam has timonel {__version__} instead of {self._release}",
+                hint="install the same release on all workers",
+            )

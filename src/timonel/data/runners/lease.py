@@ -1,20 +1,19 @@
 """Lease of a remote job: workers stop soon after their client is gone.
 
-The client touches a file in the conversion's folder while it waits, and removes it when it stops.
-Workers that see the file missing, or unchanged for a minute, stop. So a job does not outlive a
-killed client, whatever the runner.
+The client renews it while it waits, and gives it up when it stops. Workers that see none, or the
+same for a minute, stop. So a job does not outlive a killed client, whatever the runner.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
+from timonel.data.runners.exchange import Exchange
 from timonel.errors import TimonelError
-from timonel.storage.atomic import unwritable
 
 RENEWAL_S = 5.0
 EXPIRY_S = 60.0
@@ -26,30 +25,29 @@ class LeaseLostError(TimonelError):
 
 
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[Callable[[], None]]:
+def held(exchange: Exchange) -> Iterator[Callable[[], None]]:
     """Hold a lease during the block; yield a function that gives it up earlier.
 
     Raises:
-        InputError: The file cannot be written.
+        InputError: It cannot be written.
     """
     stop = threading.Event()
 
     def renew() -> None:
-        while not stop.wait(RENEWAL_S):
-            with contextlib.suppress(OSError):
-                path.touch()
+        for number in itertools.count(1):
+            if stop.wait(RENEWAL_S):
+                return
+            with contextlib.suppress(TimonelError):
+                exchange.renew(number)
 
-    try:
-        path.touch()
-    except OSError as error:
-        raise unwritable(path, error) from error
+    exchange.renew(0)
     thread = threading.Thread(target=renew, name="lease", daemon=True)
     thread.start()
 
     def release() -> None:
         stop.set()
         thread.join()
-        path.unlink(missing_ok=True)
+        exchange.release()
 
     try:
         yield release
@@ -61,15 +59,15 @@ class LeaseWatch:
     """A worker's view of a lease. Compares no clocks of different machines.
 
     Args:
-        path: The client's file.
+        exchange: Where the client renews it.
         clock: Monotonic time in seconds.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path = path
+    def __init__(self, exchange: Exchange, clock: Callable[[], float] = time.monotonic) -> None:
+        self._exchange = exchange
         self._clock = clock
         self._renewed = self._checked = clock() - _CHECK_S
-        self._seen: int | None = None
+        self._seen: bytes | None = None
 
     def check(self) -> None:
         """Check the lease, at most once a second.
@@ -81,10 +79,9 @@ class LeaseWatch:
         if now - self._checked < _CHECK_S:
             return
         self._checked = now
-        try:
-            seen = self._path.stat().st_mtime_ns
-        except FileNotFoundError:
-            raise LeaseLostError("the conversion was stopped") from None
+        seen = self._exchange.lease()
+        if seen is None:
+            raise LeaseLostError("the conversion was stopped")
         if seen != self._seen:
             self._seen, self._renewed = seen, now
         elif now - self._renewed > EXPIRY_S:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timonel.data.schema import ColumnType
-from timonel.data.sources.columns import count, trim
+from timonel.data.sources.columns import EXACT_INTEGERS, count, trim
 from timonel.data.sources.imagefile import image_format
 
 
@@ -69,12 +69,12 @@ def _is_list(kind: Any) -> bool:
     return any(test(kind) for test in tests)
 
 
-def has_texts(kind: Any) -> bool:
-    """Tell whether values of an Arrow type have texts."""
+def is_text(kind: Any) -> bool:
+    """Tell whether an Arrow type is text."""
     if pa.types.is_dictionary(kind):
-        return has_texts(kind.value_type)
-    return not (
-        pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+        return is_text(kind.value_type)
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     )
 
 
@@ -88,8 +88,12 @@ def as_texts(column: Any) -> Any:
     """
     values = _plain(column)
     if pa.types.is_floating(values.type):
+        values = pc.cast(values, pa.float64())
         values = pc.if_else(pc.is_nan(values), None, values)
-        if not pc.any(pc.not_equal(values, pc.floor(values))).as_py():
+        exact = pc.and_(
+            pc.equal(values, pc.floor(values)), pc.less_equal(pc.abs(values), EXACT_INTEGERS)
+        )
+        if pc.all(exact).as_py():
             values = pc.cast(values, pa.int64())
     return trim(pc.fill_null(pc.cast(values, pa.string()), ""))
 

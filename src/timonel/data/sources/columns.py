@@ -153,7 +153,7 @@ class NumberColumn:
     @property
     def is_rounded(self) -> bool:
         """Whether whole numbers are too large for an exact float."""
-        return bool(np.any(np.abs(self.values) > EXACT_INTEGERS))
+        return bool(np.any(np.abs(self.values) >= EXACT_INTEGERS))
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ def is_row_id(kinds: Kinds, name: str) -> bool:
     least = FEW_ROWS if name.strip() else 1
     if len(kinds.values) < least or count(kinds.number) < len(kinds.values):
         return False
-    values = pc.cast(kinds.values, pa.float64()).to_numpy()
+    values = pc.cast(kinds.values, pa.float64(), safe=False).to_numpy()
     if not np.all(values == np.floor(values)):
         return False
     if np.all(np.diff(values) == 1):

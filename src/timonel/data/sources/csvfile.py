@@ -215,13 +215,16 @@ class CsvFile:
             ragged += 1
             return "skip"
 
+        has_other_names = self._has_header and self._given_names
         try:
             with self.text.open() as file:
                 table = pacsv.read_csv(
                     file,
                     # With several threads, Arrow does not know the number of an invalid row.
                     read_options=pacsv.ReadOptions(
-                        use_threads=False, column_names=None if self._has_header else names
+                        use_threads=False,
+                        column_names=self._given_names or (None if self._has_header else names),
+                        skip_rows_after_names=1 if has_other_names else 0,
                     ),
                     parse_options=pacsv.ParseOptions(
                         delimiter=self.delimiter,

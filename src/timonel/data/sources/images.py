@@ -28,7 +28,7 @@ from timonel.data.sources.base import (
 from timonel.data.sources.imagefile import SUPPORTED, image_format, verify_image
 from timonel.data.sources.transient import NEVER_READABLE, retried, unreadable
 from timonel.data.statistics import Statistics, merged, spread_of
-from timonel.errors import DataError, NotFoundError, SpecError
+from timonel.errors import DataError, NotFoundError
 from timonel.storage.blobs import Blob
 from timonel.storage.digests import digest_file
 from timonel.storage.location import Location, revision_number
@@ -59,11 +59,6 @@ class ImageFolderSource(Source):
 
     def scan(self) -> Scan:
         """Find the images of all label folders."""
-        if self.options.group_by is not None:
-            raise SpecError(
-                "folders of images have no columns to group by",
-                hint="list the images in a table with columns image_uri, label and a group",
-            )
         ignored: list[str] = []
         rejected: list[Skipped] = []
         warnings: list[str] = []

@@ -95,7 +95,7 @@ def joined(name: str, files: Sequence[tuple[str, TableFile]]) -> TableFile:
     tables = [part.table.select(order) for part in parts]
     try:
         table = pa.concat_tables(tables, promote_options="permissive")
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:
         raise _conflict(parts, error) from error
     starts = _starts(parts)
 

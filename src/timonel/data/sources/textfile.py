@@ -131,7 +131,7 @@ class TextFile:
                 case "xz":
                     return cast("BinaryIO", lzma.open(path))
                 case "zstd":
-                    return cast("BinaryIO", pa.CompressedInputStream(str(path), "zstd"))
+                    return io.BufferedReader(pa.CompressedInputStream(str(path), "zstd"))
             return path.open("rb")
         except OSError as error:
             raise self._unreadable(error) from error

@@ -1,0 +1,158 @@
+"""TFRecord files of any writer: TFRecorder, TensorFlow Datasets, own scripts."""
+
+from __future__ import annotations
+
+import gzip
+import mmap
+import os
+import re
+import tempfile
+import weakref
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from timonel.data.examples import decode_example
+from timonel.data.records import CRC_BYTES, Span, check_payload, spans
+from timonel.data.schema import Split, split_named
+from timonel.errors import CorruptError, DataError
+from timonel.storage.atomic import unwritable
+from timonel.storage.location import Location
+
+_NAME = re.compile(
+    r"\.tfrecords?(\.gz)?(-\d+-of-\d+)?$|\.tfrecords?-\d+-of-\d+(\.gz)?$", re.IGNORECASE
+)
+_GZIP = b"\x1f\x8b"
+_BLOCK_BYTES = 1 << 20
+
+
+def is_record_file(location: Location) -> bool:
+    """Tell whether a file is named as TFRecords are."""
+    return bool(_NAME.search(location.name))
+
+
+def record_files(location: Location) -> list[Location]:
+    """Return the TFRecord files at a file, pattern or folder; folders inside are not searched."""
+    if location.is_dir():
+        names = location.children[1]
+        return [location / name for name in names if _NAME.search(name)]
+    if location.is_pattern or location.is_file():
+        return [file for file in location.files() if is_record_file(file)]
+    return []
+
+
+Example = dict[str, list[Any]]
+"""Values of a record's features: bytes, whole numbers or floats."""
+
+
+class RecordFile:
+    """TFRecord file whose records are read at any position. Thread-safe.
+
+    Compressed files are decompressed to a temporary file without a name, which ends with this
+    object.
+
+    Args:
+        location: The file.
+
+    Raises:
+        DataError: The file cannot be decompressed or read.
+    """
+
+    def __init__(self, location: Location) -> None:
+        self.location = location
+        path = location.local
+        try:
+            file: BinaryIO = path.open("rb")
+        except OSError as error:
+            raise DataError(f"cannot read {location}: {error.strerror}") from error
+        if file.read(2) == _GZIP:
+            file = self._decompressed(file)
+        self._file = file
+        weakref.finalize(self, file.close)
+
+    def records(self) -> Iterator[tuple[Span, Example | str]]:
+        """Yield the position of each record with its features, or with what is wrong with it.
+
+        Raises:
+            DataError: The file is cut off, or a length is damaged.
+        """
+        if not os.fstat(self._file.fileno()).st_size:
+            return
+        path = self.location.local
+        with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            try:
+                for span in spans(content, path):
+                    framed = content[span.offset : span.offset + span.length + CRC_BYTES]
+                    yield span, _decoded(framed, span, path)
+            except CorruptError as error:
+                raise DataError(
+                    error.message.replace(str(path), str(self.location)),
+                    hint="it is damaged: write it again",
+                ) from error
+
+    def read(self, span: Span) -> Example:
+        """Return the features of a record that `records` yielded.
+
+        Raises:
+            CorruptError: It changed meanwhile.
+        """
+        framed = os.pread(self._file.fileno(), span.length + CRC_BYTES, span.offset)
+        return decode_example(check_payload(framed, span, self.location.local))
+
+    def _decompressed(self, file: BinaryIO) -> BinaryIO:
+        target = cast("BinaryIO", tempfile.TemporaryFile(prefix="timonel-"))  # noqa: SIM115 - kept
+        file.seek(0)
+        try:
+            with file, gzip.open(file) as content:
+                while block := self._block(content):
+                    target.write(block)
+            target.flush()
+        except OSError as error:
+            target.close()
+            raise unwritable(Path(tempfile.gettempdir()), error) from error
+        except BaseException:
+            target.close()
+            raise
+        return target
+
+    def _block(self, content: gzip.GzipFile) -> bytes:
+        try:
+            return content.read(_BLOCK_BYTES)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"cannot decompress {self.location}: {error}") from error
+
+
+def _decoded(framed: bytes, span: Span, path: Path) -> Example | str:
+    try:
+        payload = check_payload(framed, span, path)
+    except CorruptError:
+        return "a wrong checksum"
+    try:
+        return decode_example(payload)
+    except CorruptError:
+        return "not a tf.train.Example"
+
+
+def splits_of(files: Sequence[Location]) -> list[Split | None]:
+    """Return the splits that the names of files or folders assign, or else None for each.
+
+    Each name has a split as a word, such as ``mnist-train.tfrecord-00000-of-00001``, or each folder
+    is named as one, and not all the same.
+    """
+    splits = [_split_of(file) for file in files]
+    is_assigned = None not in splits and len(set(splits)) > 1
+    return splits if is_assigned else [None] * len(files)
+
+
+def _split_of(file: Location) -> Split | None:
+    words = [*re.split(r"[-_.]", file.name.lower()), file.parent.name]
+    return next(filter(None, map(split_named, words)), None)
+
+
+def label_names(folder: Location, label: str) -> list[str]:
+    """Return the names of classes that TensorFlow Datasets stores beside its records."""
+    file = folder / f"{label}.labels.txt"
+    if not folder.is_dir() or not file.is_file():
+        return []
+    return [line.strip() for line in file.read().decode().splitlines() if line.strip()]

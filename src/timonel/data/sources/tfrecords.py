@@ -1,0 +1,230 @@
+"""TFRecords with one image per record: TFRecorder, TensorFlow Datasets, own scripts."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from timonel.data.manifest import Skipped
+from timonel.data.records import Span
+from timonel.data.schema import IMAGE_FEATURE, ColumnRole, Split, split_named
+from timonel.data.sources.base import (
+    Description,
+    Entry,
+    Raw,
+    RawFiles,
+    Scan,
+    SourceOptions,
+    UnusableError,
+)
+from timonel.data.sources.imagefile import image_format, verify_image
+from timonel.data.sources.images import ImageFolderSource
+from timonel.data.sources.pixels import FEATURES, decode_pixels
+from timonel.data.sources.recordfiles import (
+    Example,
+    RecordFile,
+    label_names,
+    record_files,
+    splits_of,
+)
+from timonel.data.statistics import Statistics
+from timonel.errors import CorruptError, DataError, SpecError
+from timonel.storage.location import Location
+
+_SAMPLE = 20
+_LABELS = ("label", "image/class/text", "image/class/label", "class", "target")
+
+
+class RecordImageSource(ImageFolderSource):
+    """Images in records of tf.train.Example, in file order.
+
+    A feature ``split``, or else a word in the names of the files, assigns the splits.
+    """
+
+    plugin: ClassVar[str] = "tfrecord-images"
+    kind: ClassVar[str] = "images"
+    precedence: ClassVar[int] = 2
+
+    @classmethod
+    def recognises(cls, location: Location, options: SourceOptions) -> bool:  # noqa: ARG003 - by name
+        """Tell whether ``location`` has TFRecords with one image each."""
+        files = record_files(location)
+        return bool(files) and _image_feature(_sample(RecordFile(files[0]))) is not None
+
+    @property
+    def is_remote(self) -> bool:
+        """False: records are read from a local copy."""
+        return False
+
+    def scan(self) -> Scan:
+        """Read all records, and remember where they are."""
+        files = record_files(self.location)
+        if not files:
+            raise DataError(f"{self.location} has no TFRecords")
+        self._opened = [RecordFile(file) for file in files]
+        sample = self._sample_image()
+        label = self._label_feature(sample)
+        folder = self.location if self.location.is_dir() else self.location.parent
+        self._names = label_names(folder, label)
+        ignored: list[str] = []
+        rejected: list[Skipped] = []
+        task = "regression" if _is_float(sample, label) else "classification"
+        return Scan(
+            entries=self._entries(label, rejected, ignored),
+            task="classification" if task == "classification" else "regression",
+            ignored=ignored,
+            rejected=rejected,
+            columns=self._columns(sample, label),
+        )
+
+    def reopen(self) -> None:
+        """Open the files that a scan found."""
+        self._opened = [RecordFile(file) for file in record_files(self.location)]
+        self._sample_image()
+
+    def read(self, entry: Entry) -> Raw:
+        """Read a record and decode its image once to verify it."""
+        index, offset, length = entry.ref
+        try:
+            example = self._opened[index].read(Span(offset, length))
+        except CorruptError as error:
+            raise UnusableError(entry.key, "the file changed during the conversion") from error
+        content = decode_pixels(entry.key, example) if self._is_raw else example[self._image][0]
+        return Raw({IMAGE_FEATURE: content}, verify_image(entry.key, content))
+
+    def digest(self, entry: Entry) -> str | None:
+        """Return the digest of an image."""
+        index, offset, length = entry.ref
+        try:
+            content = self._opened[index].read(Span(offset, length))[self._image][0]
+        except CorruptError:
+            return None  # reading the record reports the error
+        return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+    def describe(self, statistics: Mapping[Split, Statistics], files: RawFiles) -> Description:
+        """Summarise the images."""
+        found = super().describe(statistics, files)
+        return replace(found, files=len(self._opened))
+
+    def _sample_image(self) -> list[Example]:
+        """Find the feature with the image; return the first records."""
+        sample = _sample(self._opened[0])
+        image = _image_feature(sample)
+        if image is None:
+            raise DataError(f"the records of {self.location} have no feature with one image each")
+        self._image, self._is_raw = image, sample[0].keys() >= FEATURES
+        return sample
+
+    def _entries(self, label: str, rejected: list[Skipped], ignored: list[str]) -> Iterator[Entry]:
+        labels = set()
+        splits = splits_of([file.location for file in self._opened])
+        for index, (file, split) in enumerate(zip(self._opened, splits, strict=True)):
+            modified = file.location.modified()
+            for number, (span, example) in enumerate(file.records(), start=1):
+                key = f"{file.location.name}#{number}"
+                try:
+                    found = self._entry_of(key, example, label, span, split)
+                except UnusableError as error:
+                    rejected.append(error.skipped)
+                    continue
+                if found is None:
+                    ignored.append(f"{key} (split DISCARD)")
+                    continue
+                labels.add(str(found.label))
+                ref = [index, span.offset, span.length]
+                yield replace(found, ref=ref, modified=modified)
+        self._check(labels, ignored)
+
+    def _entry_of(
+        self, key: str, example: Example | str, label: str, span: Span, split: Split | None
+    ) -> Entry | None:
+        if isinstance(example, str):
+            raise UnusableError(key, example)
+        images, labels = example.get(self._image, []), example.get(label, [])
+        if len(images) != 1 or not isinstance(images[0], bytes):
+            raise UnusableError(key, f"{len(images)} images in the feature {self._image!r}")
+        if len(labels) != 1:
+            raise UnusableError(key, f"{len(labels)} labels in the feature {label!r}")
+        word = _text(example.get("split", [b""])[0]) if example.get("split") else ""
+        if word.lower() == "discard":
+            return None
+        group = hashlib.blake2b(images[0], digest_size=16).hexdigest()
+        size = max(1, span.length)
+        return Entry(key, self._label(labels[0]), size, None, split_named(word) or split, group)
+
+    def _label(self, value: bytes | float) -> str | float:
+        if isinstance(value, float):
+            return value
+        if isinstance(value, int) and 0 <= value < len(self._names):
+            return self._names[value]
+        return _text(value)
+
+    def _label_feature(self, sample: Sequence[Example]) -> str:
+        names = sorted(sample[0])
+        label = self.options.label or next((name for name in _LABELS if name in names), None)
+        if label is None or label not in names or label == self._image:
+            raise SpecError(
+                f"the label feature of {self.location} is not known",
+                hint=f"name it with --label; the features are {', '.join(names)}",
+            )
+        return label
+
+    def _columns(self, sample: Sequence[Example], label: str) -> list[ColumnRole]:
+        roles = {self._image: "image", label: "label", "split": "split"}
+        described = FEATURES if self._is_raw else frozenset()
+        return [
+            ColumnRole.model_validate(
+                {
+                    "name": name,
+                    "role": roles.get(name, "drop"),
+                    "note": _note(name, roles, described),
+                }
+            )
+            for name in sorted(sample[0])
+        ]
+
+
+def _sample(file: RecordFile) -> list[Example]:
+    found = (example for _, example in file.records() if not isinstance(example, str))
+    return list(itertools.islice(found, _SAMPLE))
+
+
+def _image_feature(sample: Sequence[Example]) -> str | None:
+    """Return the only feature that has one image in each record."""
+    if not sample:
+        return None
+    if sample[0].keys() >= FEATURES:
+        return "image"
+    names = sorted({name for example in sample for name in example})
+    found = [name for name in names if _has_images([each.get(name, []) for each in sample])]
+    return found[0] if len(found) == 1 else None
+
+
+def _has_images(values: Sequence[Sequence[object]]) -> bool:
+    """Tell whether at least half of the records have one image; others may be damaged."""
+    images = (
+        len(each) == 1 and isinstance(each[0], bytes) and image_format(each[0]) is not None
+        for each in values
+    )
+    return sum(images) * 2 >= len(values)
+
+
+def _is_float(sample: Sequence[Example], name: str) -> bool:
+    return any(isinstance(value, float) for each in sample for value in each.get(name, []))
+
+
+def _text(value: bytes | float) -> str:
+    return (
+        value.decode(errors="backslashreplace").strip() if isinstance(value, bytes) else str(value)
+    )
+
+
+def _note(name: str, roles: Mapping[str, str], described: frozenset[str]) -> str:
+    if name in roles:
+        return ""
+    if name in described:
+        return "describes the pixels of the image"
+    return "not the image, its label or its split"

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.storage.conftest import open_bucket
+from timonel.data.journal import Journal
+from timonel.data.runners.exchange import Bucket, Exchange, SharedFolder
+from timonel.data.shards import Job, write_one
+from timonel.errors import SpecError
+from timonel.storage import digest_tree
+from timonel.storage.object_store import ObjectStore
+from timonel.testing.runners import images, planned
+
+
+@pytest.fixture(params=["folder", "memory", "s3"])
+def exchange(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Exchange]:
+    """An exchange of the conversion whose journal is in the folder ``job``."""
+    if request.param == "folder":
+        yield SharedFolder(str(tmp_path / "job"))
+        return
+    for uri in open_bucket(request.param, request, monkeypatch):
+        yield Bucket(uri)
+
+
+def test_shards_of_workers_come_into_the_journal(exchange: Exchange, tmp_path: Path) -> None:
+    source = images(tmp_path)
+    expected, plans = planned(source, tmp_path / "expected")
+    for plan in plans:
+        write_one(plan, expected)
+    job, _ = planned(source, tmp_path / "job")
+    exchange.offer(job.journal, plans)
+    worker = pickle.loads(pickle.dumps(exchange))
+    for plan in plans:
+        worker.write(plan, lambda journal: Job(source, journal, job.labels), lambda: None)
+        exchange.collect(job.journal)
+        assert job.journal.outcome(plan.name) == expected.journal.outcome(plan.name)
+    assert digest_tree(job.journal.content) == digest_tree(expected.journal.content)
+
+
+def test_a_finished_shard_is_not_written_again(exchange: Exchange, tmp_path: Path) -> None:
+    source = images(tmp_path)
+    job, plans = planned(source, tmp_path / "job")
+    exchange.offer(job.journal, plans)
+    made: list[Journal] = []
+
+    def opened(journal: Journal) -> Job:
+        made.append(journal)
+        return Job(source, journal, job.labels)
+
+    for _ in range(2):
+        exchange.write(plans[0], opened, lambda: None)
+    assert len(made) == 1
+
+
+def test_a_shard_without_an_outcome_is_not_collected(tmp_path: Path) -> None:
+    job, plans = planned(images(tmp_path), tmp_path / "job")
+    exchange = Bucket(f"memory://{tmp_path.name}/half")
+    exchange.offer(job.journal, plans)
+    exchange.put(f"content/{plans[0].name}", b"half")
+    exchange.collect(job.journal)
+    assert not job.journal.has_finished()
+    exchange.remove()
+    assert ObjectStore(exchange.place).find() == {}
+
+
+def test_errors_of_workers_reach_the_client(exchange: Exchange, tmp_path: Path) -> None:
+    job, plans = planned(images(tmp_path), tmp_path / "job")
+    assert exchange.failure() is None
+    exchange.report(SpecError("the disk is full", hint="make room"))
+    assert str(exchange.failure()) == "the disk is full: make room"
+    exchange.offer(job.journal, plans)
+    assert exchange.failure() is None
+
+
+def test_leases(exchange: Exchange, tmp_path: Path) -> None:
+    planned(images(tmp_path), tmp_path / "job")
+    assert exchange.lease() is None
+    exchange.renew(1)
+    first = exchange.lease()
+    exchange.renew(2)
+    assert exchange.lease() not in {first, None}
+    exchange.release()
+    assert exchange.lease() is None
