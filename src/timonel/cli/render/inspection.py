@@ -9,10 +9,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from timonel.cli.render.tables import pairs, table
-from timonel.styles import number
+from timonel.styles import plain
 
 if TYPE_CHECKING:
-    from timonel.data import Comparison, Inspection, Profile, Record, Verification
+    from timonel.data import Comparison, Inspection, Profile, Record, Report, Verification
     from timonel.data.inspection.profile import Feature
     from timonel.data.schema import Split
 
@@ -103,6 +103,23 @@ def statistics_page(found: Mapping[Split, Profile]) -> RenderableType:
     return Group(*parts)
 
 
+def report_lines(found: Report) -> RenderableType:
+    """Render the warnings of a report, and where it is."""
+    warnings = [Text(f"warning: {line}", style="yellow") for line in found.warnings]
+    return Group(*warnings, Text(f"{found.path}: {found.records:,} records"))
+
+
+def report_json(found: Report) -> dict[str, Any]:
+    """Return a report's findings as JSON."""
+    return {
+        "path": str(found.path),
+        "records": found.records,
+        "identical": found.identical,
+        "near_duplicates": found.near_duplicates,
+        "warnings": list(found.warnings),
+    }
+
+
 def comparison_page(found: Comparison) -> RenderableType:
     """Render differences of schemas, then distances, those above their limits first."""
     parts: list[RenderableType] = []
@@ -180,9 +197,7 @@ def _lines(record: Record) -> Iterator[tuple[str, str]]:
 
 
 def _short(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else number(value)
-    return str(value)
+    return plain(value) if isinstance(value, float) else str(value)
 
 
 def _feature(feature: Feature, records: int) -> tuple[str, str, str]:

@@ -180,7 +180,7 @@ Distribution = Numbers | Words
 def bin_edges(parts: Sequence[Numbers], bins: int = 30) -> Floats:
     """Return edges of equal bins for the values of all parts; empty without values.
 
-    Whole numbers in a small range get a bin each. Values farther from the quartiles than three
+    Bins of whole numbers have whole widths. Values farther from the quartiles than three
     times the distance of these are outside, so that outliers do not leave most bins empty.
     """
     bits = min(part.bits for part in parts)
@@ -189,13 +189,15 @@ def bin_edges(parts: Sequence[Numbers], bins: int = 30) -> Floats:
     if not len(values):
         return np.empty(0)
     low, high = values[0], max(part.moments.maximum or values[-1] for part in parts if part.count)
-    if high - low < bins and np.array_equal(values, np.round(values)):
-        return np.arange(low - 0.5, high + 1)
     places = np.searchsorted(np.cumsum(counts), np.array([0.25, 0.75]) * counts.sum())
     first, third = values[np.minimum(places, len(values) - 1)]
     spread = 3 * (third - first)
     if spread > 0:
         low, high = max(low, first - spread), min(high, third + spread)
+    if np.array_equal(values, np.round(values)):
+        low, high = np.ceil(low), np.floor(high)
+        width = -(-(high - low + 1) // bins)
+        return np.arange(low, high + width + 1, width) - 0.5
     return np.linspace(low, high if high > low else low + 1, bins + 1)
 
 

@@ -6,6 +6,7 @@ Features are profiled by their content, so that it works for any schema and any 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,10 +18,12 @@ from timonel.data.examples import decode_example
 from timonel.data.inspection.distributions import Distribution, Numbers, Words
 from timonel.data.schema import COLUMN_PREFIX, KEY_FEATURE, LABEL_FEATURE, SPLITS, Split
 from timonel.data.sources.imagefile import image_format, open_image
+from timonel.data.sources.kinds.scalars import MISSING_DATE
 
 Progress = Callable[[int, int], None]
 _LONGEST_WORD = 200
 _TICK = 1000
+_VALUES = "values"
 _KINDS = {bytes: "bytes", int: "int64", float: "float"}
 _Kind = TypeVar("_Kind", Numbers, Words)
 _Item = TypeVar("_Item")
@@ -47,7 +50,7 @@ class Profile:
     records has one of that number.
 
     Args:
-        payloads: Serialised tf.train.Examples.
+        examples: Features of each record: lists of bytes, ints or floats by name.
         labels: Class names, by the number in the feature ``label``.
 
     Attributes:
@@ -57,16 +60,20 @@ class Profile:
         origins: The feature of each distribution.
     """
 
-    def __init__(self, payloads: Iterable[bytes], labels: Sequence[str] = ()) -> None:
+    def __init__(
+        self, examples: Iterable[Mapping[str, Sequence[Any]]], labels: Sequence[str] = ()
+    ) -> None:
         self.records = 0
         self.features: dict[str, Feature] = {}
-        self._labels = labels
+        self.distributions: dict[str, Distribution] = {}
         self.origins: dict[str, str] = {}
-        self._found: dict[str, Distribution] = {}
-        for payload in payloads:
-            self._add(decode_example(payload))
-        self._add_missing()
-        self.distributions = dict(sorted(self._found.items()))
+        self._labels = labels
+        self._found: dict[tuple[str, str, type[Distribution]], Distribution] = {}
+        self._empty: Counter[str] = Counter()
+        for features in examples:
+            self._add(features)
+        self._add_lengths()
+        self._name()
 
     def summary(self) -> dict[str, Any]:
         """Return the distributions as JSON values."""
@@ -90,11 +97,14 @@ class Profile:
             elif name == LABEL_FEATURE and self._labels:
                 self._words(name).add([self._label(value) for value in values])
             else:
-                self._numbers(name).add(values)
+                is_missing = MISSING_DATE in values
+                self._numbers(name).add([math.nan] if is_missing else values)
 
     def _add_bytes(self, name: str, value: bytes) -> None:
         word = as_word(value)
-        if word is not None:
+        if not value:
+            self._empty[name] += 1
+        elif word is not None:
             self._words(name).add([word])
         elif image_format(value[:12]) is None:
             self._numbers(name, "bytes").add([len(value)])
@@ -117,16 +127,32 @@ class Profile:
         self._words(name, "format").add([str(image.format)])
         self._words(name, "mode").add([image.mode])
 
-    def _add_missing(self) -> None:
-        """Count records without a feature, and features with different numbers of values."""
-        for name, origin in self.origins.items():
-            lengths = self.features[origin].lengths
-            self._found[name].add_missing(self.records - lengths.total() + lengths[0])
+    def _add_lengths(self) -> None:
+        """Count the values of features whose records have different numbers of them."""
         for name, feature in self.features.items():
             if len(feature.lengths.keys() - {0}) > 1:
-                values = self._numbers(name, "values")
+                values = self._numbers(name, _VALUES)
                 for length, count in feature.lengths.items():
                     values.add([length] * count)
+
+    def _name(self) -> None:
+        """Name the distributions, and count missing values."""
+        for feature in self._empty:
+            if not any(key[0] == feature for key in self._found):
+                self._words(feature)
+        # The features label and image keep their names; a column may be called "label", too.
+        ordered = sorted(self._found.items(), key=lambda each: each[0][0].startswith(COLUMN_PREFIX))
+        for (feature, part, kind), found in ordered:
+            lengths = self.features[feature].lengths
+            if part != _VALUES:
+                absent = self.records - lengths.total() + lengths[0]
+                found.add_missing(absent + self._empty[feature])
+            name = f"{feature.removeprefix(COLUMN_PREFIX)} {part}".rstrip()
+            while name in self.distributions:
+                name += f" ({feature} {kind.__name__.lower()})"
+            self.distributions[name] = found
+            self.origins[name] = feature
+        self.distributions = dict(sorted(self.distributions.items()))
 
     def _label(self, number: int) -> str:
         is_known = 0 <= number < len(self._labels)
@@ -139,11 +165,9 @@ class Profile:
         return self._distribution(Words, feature, part)
 
     def _distribution(self, kind: type[_Kind], feature: str, part: str) -> _Kind:
-        name = f"{feature.removeprefix(COLUMN_PREFIX)} {part}".rstrip()
-        found = self._found.get(name)
+        found = self._found.get((feature, part, kind))
         if found is None:
-            self.origins[name] = feature
-            found = self._found[name] = kind()
+            found = self._found[feature, part, kind] = kind()
         return cast("_Kind", found)
 
 
@@ -167,7 +191,7 @@ def stats(
     chosen = SPLITS if split is None else (check_split(split),)
     tick = ticker(sum(map(opened.count, chosen)), progress)
     return {
-        each: Profile(map(tick, opened.payloads(each)), opened.labels)
+        each: Profile(map(decode_example, map(tick, opened.payloads(each))), opened.labels)
         for each in chosen
         if opened.count(each)
     }
