@@ -129,19 +129,19 @@ class _Collected:
         features: Mapping[str, list[Any]],
         look: tuple[bytes, bytes] | None,
     ) -> None:
-        label = features.get(LABEL_FEATURE) or [-1]
-        is_class = bool(self._labels) and 0 <= label[0] < len(self._labels)
-        name = self._labels[label[0]] if is_class else ""
-        samples = self.found.samples[name]
-        if len(samples) < self._per_label:
-            samples.append((split, number))
+        numbers = sorted(features.get(LABEL_FEATURE, ())) if self._labels else []
+        names = [self._labels[each] for each in numbers if 0 <= each < len(self._labels)]
+        for name in names or [""]:
+            samples = self.found.samples[name]
+            if len(samples) < self._per_label:
+                samples.append((split, number))
         if look is not None:
             self._with_image.append(len(self._splits))
             self._hashes += look[0]
             self._thumbnails += look[1]
         self._splits.append(SPLITS.index(split))
         self._numbers.append(number)
-        self._classes.append(label[0] if is_class else -1)
+        self._classes.append(hash(tuple(numbers)))
         self._contents.append(_fingerprint(features))
 
     def identical(self) -> Identical:
