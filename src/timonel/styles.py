@@ -33,6 +33,11 @@ def number(value: float) -> str:
     return f"{value:.4g}"
 
 
+def plain(value: float) -> str:
+    """Format a number as `number` does, but large ones without an exponent: ``22,710``."""
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else number(value)
+
+
 def from_here(place: str | Path) -> str:
     """Return a path relative to the current directory if below it."""
     path, here = Path(place), Path.cwd()

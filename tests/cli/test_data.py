@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
 import pytest
+import typer
 
+import timonel.data
 from tests.cli.conftest import Timonel
 from timonel.cli import project
+from timonel.cli.commands import data
 from timonel.cli.commands.convert import parse_columns, parse_splits
 from timonel.errors import SpecError
 
@@ -122,6 +126,32 @@ def test_statistics_are_shown_by_split(here: Path, timonel: Timonel) -> None:
         "histogram",
     }
     assert timonel("data", "stats", "data", "--split", "tset").exit_code == 2
+
+
+def test_a_report_is_written(here: Path, timonel: Timonel, digits: Path) -> None:
+    timonel("convert", "digits", "data/digits")
+    outcome = timonel("data", "report", "data/digits", "--out", "page.html")
+    assert "page.html: 100 records" in outcome.out
+    assert "<h2>Samples</h2>" in (here / "page.html").read_text()
+    value = json.loads(timonel("data", "report", "data/digits", "--json").out)
+    assert set(value) == {"path", "records", "identical", "near_duplicates", "warnings"}
+    assert (here / "report.html").is_file()
+    outcome = timonel("data", "report", "data/digits", "--out", "page.txt")
+    assert outcome.exit_code == 2
+    assert "a report is an HTML page" in outcome.error_line
+
+
+@pytest.mark.parametrize("command", ["verify", "inspect", "stats", "report", "diff"])
+def test_commands_and_functions_have_the_same_options(command: str) -> None:
+    group = typer.main.get_command(data.app)
+    params = {param.name: param for param in group.commands[command].params}
+    only = {"json", "help", "fail_on"}  # Comparison.fails() is the same in Python
+    signature = inspect.signature(getattr(timonel.data, command)).parameters
+    assert params.keys() - only == signature.keys() - {"progress"}
+    for name in params.keys() & signature.keys():
+        default = signature[name].default
+        if default is not inspect.Parameter.empty:
+            assert str(params[name].default) == str(default), name
 
 
 def test_differences_can_fail_a_command(here: Path, timonel: Timonel) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-from timonel.endpoints.figures import check_ending, new_figure, set_log_ticks, style, to_svg
-from timonel.errors import SpecError
+from timonel.endpoints.figures import new_figure, set_log_ticks, style, to_svg
 
 
 @pytest.mark.parametrize(
@@ -54,10 +52,3 @@ def test_equal_figures_have_equal_bytes() -> None:
         return to_svg(figure)
 
     assert drawn() == drawn()
-
-
-def test_endings() -> None:
-    check_ending(Path("a.HTML"), "a report")
-    check_ending(Path("a.svg"), "a figure", (".svg", ".html"))
-    with pytest.raises(SpecError, match=r"a report is an HTML page, got 'a.svg': .* with \.html$"):
-        check_ending(Path("a.svg"), "a report")

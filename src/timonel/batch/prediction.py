@@ -30,8 +30,11 @@ from timonel.batch.inputs import find_inputs
 from timonel.batch.journal import Journal, Outcome
 from timonel.batch.model import BatchModel, check_signature, default_batch_size
 from timonel.batch.plan import JobSpec, ShardPlan, digest_of, plan_shards
+from timonel.batch.remote import RemotePrediction
 from timonel.batch.shards import predict_all
 from timonel.batch.writers import output_format
+from timonel.data.runners import RemoteRunner, Report, choose_runner
+from timonel.data.runners.local import LocalRunner
 from timonel.errors import DataError, ModelError, NotFoundError, SpecError, TimonelError
 from timonel.models.exports import saved_model_of
 from timonel.models.publish import find_model, open_export
@@ -88,6 +91,8 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
     batch_size: int | None = None,
     max_errors: float = 0.01,
     overwrite: bool = False,
+    runner: str = "local",
+    beam: str = "",
     workspace: Workspace | str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> BatchPrediction:
@@ -115,6 +120,8 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
         max_errors: Greatest fraction of rows without a prediction. They are listed in a file; if
             there are more, the call fails.
         overwrite: Replace existing predictions.
+        runner: Where shards are predicted: ``local``, ``beam``, or a plug-in's name.
+        beam: Options of Apache Beam's pipeline, such as ``runner=FlinkRunner,flink_master=...``.
         workspace: The workspace with the model, which records the run.
         progress: Called with the number of finished and of all rows, at most ten times a second.
 
@@ -128,6 +135,7 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
         raise SpecError(f"expected a fraction of errors from 0 to 1, got {max_errors:g}")
     if batch_size is not None and batch_size < 1:
         raise SpecError(f"the batch size must be positive, got {batch_size}")
+    chosen_runner = _runner(runner, beam)
     target = local_path(out)
     file_format, is_folder = output_format(target, format)
     check_destination(target, is_folder=is_folder, overwrite=overwrite)
@@ -160,7 +168,7 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
             _logger.warning("the model, the input or an option changed: predicting anew")
         with start_run(place, "predict", name=target.name, params=_params(job, paths)) as run:
             run.input(Artifact("model", chosen.path, identity_of(chosen.path), str(chosen)))
-            _predict(job, plans, journal, report)
+            _predict(job, plans, journal, report, chosen_runner)
             errors = publish(target, job, plans, journal, is_folder=is_folder)
             run.metrics({"rows": report.rows, "failed": report.failed})
     return BatchPrediction(
@@ -168,7 +176,13 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
     )
 
 
-def _predict(job: JobSpec, plans: Sequence[ShardPlan], journal: Journal, report: _Report) -> None:
+def _predict(
+    job: JobSpec,
+    plans: Sequence[ShardPlan],
+    journal: Journal,
+    report: _Report,
+    runner: RemoteRunner | None,
+) -> None:
     finished = {plan.name for plan in plans if journal.is_finished(plan, job.format)}
     for plan in plans:
         if plan.name in finished:
@@ -177,9 +191,22 @@ def _predict(job: JobSpec, plans: Sequence[ShardPlan], journal: Journal, report:
     rest = [plan for plan in plans if plan.name not in finished]
     if not rest:
         return
+    if runner is not None:
+        runner.run_remote(RemotePrediction(job), rest, report)
+        return
     with BatchModel(job.model, Path(job.path), job.signature, journal.log) as model:
         for outcome in predict_all(rest, job, model, report.tick):
             report.finished(outcome)
+
+
+def _runner(name: str, beam: str) -> RemoteRunner | None:
+    """Return the runner on other machines; None for this process."""
+    found = choose_runner(name, beam)
+    if name == LocalRunner.plugin:
+        return None
+    if not isinstance(found, RemoteRunner):
+        raise SpecError(f"the runner {name} is for conversions only", hint="use local or beam")
+    return found
 
 
 def _reference(model: str | os.PathLike[str]) -> str:
@@ -243,7 +270,7 @@ def _params(job: JobSpec, paths: Sequence[object]) -> dict[str, object]:
     }
 
 
-class _Report:
+class _Report(Report):
     """Count rows, report them at most ten times a second, and limit those that fail."""
 
     def __init__(
@@ -268,10 +295,10 @@ class _Report:
         """Number of rows without a prediction."""
         return sum(len(outcome.failures) for outcome in self._outcomes)
 
-    def tick(self, rows: int) -> None:
+    def tick(self, records: int = 1) -> None:
         """Count rows that are done."""
         with self._lock:
-            self._done += rows
+            self._done += records
             now = time.monotonic()
             if self._progress is not None and (now >= self._next or self._done == self._total):
                 self._next = now + _PROGRESS_INTERVAL_S

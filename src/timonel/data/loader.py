@@ -40,6 +40,7 @@ ENVIRONMENT_VARIABLE = "TIMONEL_DATA"
 _NAMED = f"{ENVIRONMENT_VARIABLE}_"
 
 
+do_not_convert = tf.autograph.experimental.do_not_convert
 Compute = Callable[[Any], Any]
 """Map indices int64 [B] to a batch (x, y)."""
 _CACHE_FORMAT = 1
@@ -210,9 +211,8 @@ def _cached(
     compute: Compute, record: LoadRecord, place: str | os.PathLike[str], limit: int
 ) -> Compute:
     """Return ``compute`` with a cache in memory or a folder."""
-    rows = tf.data.Dataset.from_tensors(tf.zeros([0], tf.int64)).map(
-        lambda rows: compute(tf.ensure_shape(rows, [None]))
-    )
+    no_rows = tf.data.Dataset.from_tensors(tf.zeros([0], tf.int64))
+    rows = no_rows.map(do_not_convert(lambda rows: compute(tf.ensure_shape(rows, [None]))))
     layout = row_layout(rows.element_spec, record.records)
     if place == "memory":
         return cached(compute, rows.element_spec, RowCache.in_memory(layout, limit))
@@ -234,10 +234,13 @@ def _pipeline(compute: Compute, stream: Stream) -> Any:
         weights = tf.cast(rows >= 0, tf.float32)
         return *compute(tf.maximum(rows, 0)), weights
 
+    # AutoGraph would take most of the time until the first batch, and nothing here needs it.
     # Of AUTOTUNE and one or two batches per core, one was the fastest on a busy machine
     # (photographs: 0.75 s an epoch against 1.3 s of both others) and needs the least memory.
     cores = len(os.sched_getaffinity(0))
-    result = steps_of(stream).map(batch, num_parallel_calls=cores, deterministic=True)
+    result = steps_of(stream).map(
+        do_not_convert(batch), num_parallel_calls=cores, deterministic=True
+    )
     result = result.prefetch(_PREFETCHED_BATCHES)
     options = tf.data.Options()
     # Nothing is left to tune, and the autotuner delays the end of an epoch: the iterators of
@@ -260,7 +263,7 @@ def steps_of(stream: Stream) -> Any:
         rows.set_shape(shape)
         return rows
 
-    return tf.data.Dataset.from_tensors(0).map(begin).unbatch()
+    return tf.data.Dataset.from_tensors(0).map(do_not_convert(begin)).unbatch()
 
 
 def _inputs(dataset: Dataset, spec: Preprocessing) -> Callable[[dict[str, Any]], Any]:

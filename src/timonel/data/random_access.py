@@ -9,6 +9,8 @@ Features are named as in the records; N records in all, B of them in a batch.
 
 from __future__ import annotations
 
+import atexit
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +27,9 @@ from timonel.errors import CorruptError, InputError
 
 Fetch = Callable[[Any], dict[str, Any]]
 """Map indices int64 [B] to features [B]."""
+
+_QUIET_S = 0.2
+_DRAIN_S = 2.0
 
 
 def open_store(dataset: Dataset, split: str, memory_bytes: int) -> Fetch:
@@ -90,7 +95,7 @@ def _on_disk(dataset: Dataset, split: str, spec: dict[str, Any]) -> Fetch:
             raise
 
     def fetch(indices: Any) -> dict[str, Any]:
-        payloads = tf.numpy_function(read, [indices], tf.string)
+        payloads = tf.numpy_function(_until_exit(read), [indices], tf.string)
         payloads.set_shape(indices.shape)
         parsed: dict[str, Any] = tf.io.parse_example(payloads, spec)
         return parsed
@@ -123,7 +128,7 @@ def cached(
 
     def look_up(indices: Any) -> Any:
         types = [tf.bool, *(spec.dtype for spec in specs)]
-        found, *arrays = tf.numpy_function(cache.read, [indices], types)
+        found, *arrays = tf.numpy_function(_until_exit(cache.read), [indices], types)
         found.set_shape(indices.shape)
         for array, spec in zip(arrays, specs, strict=True):
             array.set_shape([indices.shape[0], *spec.shape[1:]])
@@ -132,7 +137,7 @@ def cached(
             absent = tf.where(tf.logical_not(found))
             missing = tf.gather_nd(indices, absent)
             new = tf.nest.flatten(compute(missing))
-            tf.numpy_function(cache.write, [missing, *new], [])
+            tf.numpy_function(_until_exit(cache.write), [missing, *new], [])
             pairs = zip(arrays, new, strict=True)
             return [tf.tensor_scatter_nd_update(array, absent, each) for array, each in pairs]
 
@@ -140,3 +145,39 @@ def cached(
         return tf.nest.pack_sequence_as(element_spec, arrays)
 
     return look_up
+
+
+def _until_exit(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function``, with the time of its calls, which may be refused at exit."""
+
+    def call(*arguments: Any) -> Any:
+        _calls.last_s = time.monotonic()
+        if _calls.refused:
+            raise RuntimeError("the interpreter exits")
+        return function(*arguments)
+
+    return call
+
+
+class _Calls:
+    """Calls by threads of TensorFlow."""
+
+    refused = False
+    last_s = -_QUIET_S
+
+
+_calls = _Calls()
+
+
+@atexit.register
+def _drain() -> None:
+    """Wait until prefetching pipelines have stopped calling Python.
+
+    A thread that waits for the GIL when the interpreter exits never returns, and the destructor
+    of its iterator would wait for it forever. Without a consumer, a pipeline stops when its buffers
+    are full. If that takes long, calls are refused, which TensorFlow logs.
+    """
+    start_s = time.monotonic()
+    while (now_s := time.monotonic()) < min(start_s + 2 * _DRAIN_S, _calls.last_s + _QUIET_S):
+        _calls.refused = now_s > start_s + _DRAIN_S
+        time.sleep(_QUIET_S / 10)

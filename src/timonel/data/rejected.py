@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from timonel.data.manifest import Sidecar, Skipped
-from timonel.errors import DataError, SpecError
+from timonel.errors import CorruptError, DataError, SpecError
 
 REJECTED_NAME = "rejected.jsonl"
 DEFAULT_LIMIT = 0.01
@@ -63,3 +63,18 @@ def write_rejected(path: Path, rejected: Iterable[Skipped]) -> Sidecar:
             sha.update(line)
             size += file.write(line)
     return Sidecar(name=path.name, bytes=size, digest=f"sha256:{sha.hexdigest()}")
+
+
+def read_rejected(path: Path) -> list[Skipped]:
+    """Return the records that a file lists.
+
+    Raises:
+        CorruptError: The file is damaged or missing.
+    """
+    try:
+        return [Skipped.model_validate_json(line) for line in path.read_bytes().splitlines()]
+    except (OSError, ValueError) as error:
+        raise CorruptError(
+            f"{path} is not a list of rejected records",
+            hint="'timonel data verify' lists all problems",
+        ) from error

@@ -126,7 +126,7 @@ def warnings_of(dataset: Dataset) -> tuple[str, ...]:
     if dropped:
         names = ", ".join(f"{column.name} ({column.note})" for column in dropped[:_NAMED])
         more = f" and {len(dropped) - _NAMED} more" if len(dropped) > _NAMED else ""
-        line = f"{_counted(len(dropped), 'column')} dropped: {names}{more}"
+        line = f"{counted(len(dropped), 'column')} dropped: {names}{more}"
         # Columns of formatted numbers need new values: another column type does not help.
         usable = [column.name for column in dropped if not column.note.endswith(PLAIN_NUMBERS)]
         if usable:
@@ -139,7 +139,7 @@ def warnings_of(dataset: Dataset) -> tuple[str, ...]:
     if source.contradiction_count:
         twins = source.duplicates[0].keys
         warnings.append(
-            f"{_counted(source.contradiction_count, what)} with contradictory labels, "
+            f"{counted(source.contradiction_count, what)} with contradictory labels, "
             f"the first: {twins[0]} and {twins[1]}: correct the labels"
         )
     agreeing = source.duplicate_count - source.contradiction_count
@@ -148,7 +148,7 @@ def warnings_of(dataset: Dataset) -> tuple[str, ...]:
         example = f", the first: {named[0][0]} and {named[0][1]}" if named else ""
         is_grouped = any(column.role == "group" for column in manifest.columns)
         stay = "" if is_grouped else "; copies stay in one split"
-        warnings.append(f"{_counted(agreeing, f'duplicate {what}')}{example}{stay}")
+        warnings.append(f"{counted(agreeing, f'duplicate {what}')}{example}{stay}")
     if source.skipped_count:
         first = source.skipped[0]
         warnings.append(f"{source.skipped_count} skipped, the first: {first.key}: {first.reason}")
@@ -157,5 +157,6 @@ def warnings_of(dataset: Dataset) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def _counted(count: int, what: str) -> str:
+def counted(count: int, what: str) -> str:
+    """Return a count with a noun, such as ``2 images``."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -8,9 +8,9 @@ from PIL import Image
 
 from tests.data.conftest import MakeCsv, MakeImages
 from timonel.data import Profile, convert, stats
-from timonel.data.examples import encode_example
+from timonel.data.examples import decode_example, encode_example
 from timonel.data.inspection.distributions import Numbers, Words
-from timonel.errors import CorruptError, SpecError
+from timonel.errors import SpecError
 from timonel.storage import Workspace
 
 
@@ -59,7 +59,7 @@ def test_any_features_have_a_profile() -> None:
     Image.new("L", (7, 5)).save(file, "PNG")
     damaged = file.getvalue()[:20]
     profile = Profile(
-        encode_example(features)
+        decode_example(encode_example(features))
         for features in (
             {"n": [1, 2, 3], "text": "BMW 320i touring", "raw": b"\x00\xff", "image": damaged},
             {"n": [4], "text": "", "raw": b"a" * 300, "image": file.getvalue(), "label": 9},
@@ -81,6 +81,54 @@ def test_any_features_have_a_profile() -> None:
     assert found["label"].missing == 2
 
 
-def test_other_bytes_are_an_error() -> None:
-    with pytest.raises(CorruptError, match="are not a tf"):
-        Profile([b"\xff\xff"])
+def test_columns_with_the_names_of_others() -> None:
+    png = io.BytesIO()
+    Image.new("L", (7, 5)).save(png, "PNG")
+    features = {
+        "label": 1,
+        "column/label": "x",
+        "column/image": png.getvalue(),
+        "column/image width": 0.5,
+        "column/mixed": "word",
+    }
+    records = [encode_example(features), encode_example({**features, "column/mixed": 2})]
+    found = Profile(map(decode_example, records), ["a", "b"])
+    assert len(found.distributions) == 11
+    assert sorted(found.origins.values()).count("column/image") == 6
+    assert found.distributions["label"].summary()["common"] == {"b": 2}
+    kinds = {
+        found.distributions[name].summary()["type"]: name
+        for name in found.distributions
+        if "mixed" in name
+    }
+    assert set(kinds) == {"number", "words"}
+
+
+def test_missing_dates_and_empty_texts_are_missing() -> None:
+    records = [
+        {"date": 0, "text": "", "none": ""},
+        {"date": -(2**63), "text": "a" * 300, "none": ""},
+        {"date": 86400, "text": "b", "none": ""},
+    ]
+    found = Profile(decode_example(encode_example(record)) for record in records).distributions
+    assert found["date"].summary()["minimum"] == 0
+    assert found["date"].missing == 1
+    assert found["text"].missing == found["text bytes"].missing == 1
+    assert (found["none"].count, found["none"].missing) == (0, 3)
+
+
+def test_types_of_columns_choose_their_distributions() -> None:
+    first = {"when": 86400, "note": "short", "boxes": [0.0, 0.25, 0.5, 1.0, 3.0]}
+    second = {"when": 0, "note": "", "boxes": []}
+    types = {"when": "date", "note": "text", "boxes": "boxes"}
+    records = map(decode_example, map(encode_example, (first, second)))
+    found = Profile(records, types=types).distributions
+    when = found["when"]
+    assert isinstance(when, Numbers)
+    assert when.show(when.quantiles([1])[0]) == "1970-01-02"
+    assert (found["note bytes"].count, found["note bytes"].missing) == (1, 1)
+    shown = {name: part.summary() for name, part in found.items() if name.startswith("boxes ")}
+    assert set(shown) == {"boxes number", "boxes height", "boxes width", "boxes class"}
+    assert shown["boxes number"]["histogram"]["counts"] == [1, 1]
+    assert (shown["boxes height"]["maximum"], shown["boxes width"]["maximum"]) == (0.5, 0.75)
+    assert shown["boxes class"]["common"] == {"3": 1}

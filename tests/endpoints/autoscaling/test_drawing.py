@@ -31,7 +31,7 @@ def test_a_page_with_facts(simulation: Simulation, tmp_path: Path) -> None:
     write_figure(path, simulation, "<title>", {"cold starts": "<4>"})
     page = path.read_text()
     assert "<h1>&lt;title&gt;</h1>" in page
-    assert "<td>cold starts</td><td>&lt;4&gt;</td>" in page
+    assert "<th scope=row>cold starts</th><td>&lt;4&gt;</td>" in page
     assert "data:image/svg+xml;base64," in page
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -207,6 +208,28 @@ def stats(
         print_json({"splits": {each: value.summary() for each, value in found.items()}})
     else:
         console(whole=True).print(render.statistics_page(found))
+
+
+@app.command(cls=StyledCommand)
+def report(
+    ctx: typer.Context,
+    dataset: Annotated[str, DATASET],
+    out: Annotated[Path, typer.Option(help="The page.", metavar="FILE.html")] = Path("report.html"),
+    json: Json = False,
+) -> None:
+    """Write an HTML page: counts, distributions, samples, near-duplicates across splits."""
+    from timonel.cli.render import inspection as render
+    from timonel.cli.render.output import console, print_json
+    from timonel.cli.render.progress import Counter
+    from timonel.data import report
+
+    remarks = GlobalOptions.of(ctx).remarks(stderr=True)
+    with Counter(remarks, "reading", "records") as progress:
+        found = report(dataset, out, progress=progress)
+    if json:
+        print_json(render.report_json(found))
+    else:
+        console(whole=True).print(render.report_lines(found))
 
 
 @app.command(cls=StyledCommand)

@@ -192,9 +192,9 @@ def rollout(
     """
     from timonel.cli.render import rollouts as render
     from timonel.cli.render.output import console, print_json
-    from timonel.endpoints.figures import check_ending
     from timonel.endpoints.rollouts.documents import Command
     from timonel.endpoints.rollouts.report import write_report
+    from timonel.pages import check_ending
 
     commands = {Command.PAUSE: pause, Command.RESUME: resume, Command.ABORT: abort}
     given = [command for command, chosen in commands.items() if chosen]
@@ -339,7 +339,7 @@ def simulate(
     from timonel.endpoints.autoscaling.simulation import ServiceModel
     from timonel.endpoints.autoscaling.simulation import simulate as replay
     from timonel.endpoints.autoscaling.traces import load_trace
-    from timonel.endpoints.figures import check_ending
+    from timonel.pages import check_ending
     from timonel.units import parse_seconds
 
     if out is not None:

@@ -19,7 +19,7 @@ BATCH = "Batch prediction"
 SINGLE_OPTIONS = ("top", "api_key_file", "tls_ca")
 BATCH_OPTIONS = (
     *("out", "split", "key", "keep", "input_format", "format", "signature", "batch_size"),
-    *("max_errors", "overwrite"),
+    *("max_errors", "overwrite", "runner", "beam"),
 )
 
 
@@ -112,6 +112,18 @@ def predict(
         bool,
         typer.Option("--overwrite", help="Replace existing predictions.", rich_help_panel=BATCH),
     ] = False,
+    runner: Annotated[
+        str,
+        typer.Option(help="Where shards are predicted: local or beam.", rich_help_panel=BATCH),
+    ] = "local",
+    beam: Annotated[
+        str,
+        typer.Option(
+            help="Options of Apache Beam's pipeline.",
+            metavar="NAME=VALUE,...",
+            rich_help_panel=BATCH,
+        ),
+    ] = "",
     json: Json = False,
 ) -> None:
     """Get predictions from a model for files or rows.
@@ -144,6 +156,8 @@ def predict(
             batch_size=batch_size,
             max_errors=max_errors,
             overwrite=overwrite,
+            runner=runner,
+            beam=beam,
         )
         return
     if not inputs:

@@ -9,10 +9,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from timonel.cli.render.tables import pairs, table
-from timonel.styles import number
+from timonel.data.inspection.distributions import Numbers
+from timonel.styles import plain
+from timonel.units import format_seconds
 
 if TYPE_CHECKING:
-    from timonel.data import Comparison, Inspection, Profile, Record, Verification
+    from timonel.data import Comparison, Inspection, Profile, Record, Report, Verification
     from timonel.data.inspection.profile import Feature
     from timonel.data.schema import Split
 
@@ -90,8 +92,8 @@ def statistics_page(found: Mapping[Split, Profile]) -> RenderableType:
                 continue
             value = each.summary()
             row = (name, split, f"{value['count']:,}", f"{value['missing']:,}")
-            if value["type"] == "number":
-                numbers.append((*row, *_moments(value)))
+            if isinstance(each, Numbers):
+                numbers.append((*row, *_moments(each, value)))
             else:
                 words.append((*row, _distinct(value["distinct"]), _common(value["common"])))
     head = ("COLUMN", "SPLIT", "COUNT", "MISSING")
@@ -101,6 +103,23 @@ def statistics_page(found: Mapping[Split, Profile]) -> RenderableType:
     if words:
         parts.append(table((*head, "DISTINCT", "MOST FREQUENT"), words, wide=5))
     return Group(*parts)
+
+
+def report_lines(found: Report) -> RenderableType:
+    """Render the warnings of a report, and where it is."""
+    warnings = [Text(f"warning: {line}", style="yellow") for line in found.warnings]
+    return Group(*warnings, Text(f"{found.path}: {found.records:,} records"))
+
+
+def report_json(found: Report) -> dict[str, Any]:
+    """Return a report's findings as JSON."""
+    return {
+        "path": str(found.path),
+        "records": found.records,
+        "identical": found.identical,
+        "near_duplicates": found.near_duplicates,
+        "warnings": list(found.warnings),
+    }
 
 
 def comparison_page(found: Comparison) -> RenderableType:
@@ -149,10 +168,12 @@ def comparison_json(found: Comparison) -> dict[str, Any]:
     }
 
 
-def _moments(value: Mapping[str, Any]) -> tuple[str | None, ...]:
+def _moments(found: Numbers, value: Mapping[str, Any]) -> Iterator[str | None]:
     quantiles = [value["quantiles"].get(name) for name in ("0.25", "0.5", "0.75")]
-    found = (value["mean"], value["std"], value["minimum"], *quantiles, value["maximum"])
-    return tuple(None if each is None else _short(float(each)) for each in found)
+    yield found.show(value["mean"]) if found.count else None
+    yield format_seconds(value["std"]) if found.is_date else _short(value["std"])
+    for each in (value["minimum"], *quantiles, value["maximum"]):
+        yield None if each is None else found.show(each)
 
 
 def _distinct(count: int | None) -> str:
@@ -180,9 +201,7 @@ def _lines(record: Record) -> Iterator[tuple[str, str]]:
 
 
 def _short(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else number(value)
-    return str(value)
+    return plain(value) if isinstance(value, float) else str(value)
 
 
 def _feature(feature: Feature, records: int) -> tuple[str, str, str]:

@@ -3,6 +3,7 @@
 from timonel.data.inspection.browsing import Inspection, Record, inspect
 from timonel.data.inspection.comparison import Comparison, diff
 from timonel.data.inspection.profile import Profile, stats
+from timonel.data.inspection.report_page import Report, report
 from timonel.data.inspection.verification import Problem, Verification, verify
 
 __all__ = [
@@ -11,9 +12,11 @@ __all__ = [
     "Problem",
     "Profile",
     "Record",
+    "Report",
     "Verification",
     "diff",
     "inspect",
+    "report",
     "stats",
     "verify",
 ]

@@ -211,7 +211,7 @@ def _inspect_file(path: Path, start: int, number: int, progress: Progress | None
             yield tick(payload)
 
     try:
-        profile = Profile(payloads())
+        profile = Profile(map(decode_example, payloads()))
     except CorruptError as error:
         text = error.message.removeprefix(str(path)).strip()
         raise CorruptError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timonel.data.statistics import NumberStatistics
+from timonel.styles import plain
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -23,6 +25,7 @@ QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 _MANTISSA_BITS = 52
 _BUFFERED = 1 << 16
 _COMMON = 20
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class Numbers:
@@ -32,9 +35,13 @@ class Numbers:
     bits count as long as there are few distinct values, so the histogram is exact; then bits are
     dropped until the cells suffice. The histogram depends on the values, but not on their order.
     NaN and infinite values count as missing.
+
+    Args:
+        is_date: Whether the numbers are seconds since 1970 in UTC.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_date: bool = False) -> None:
+        self.is_date = is_date
         self._missing = 0
         self._moments = NumberStatistics()
         self._buffer = array("d")
@@ -68,6 +75,12 @@ class Numbers:
     def add_missing(self, count: int) -> None:
         """Add missing values."""
         self._missing += count
+
+    def show(self, value: float) -> str:
+        """Return one of the numbers as text for people."""
+        if not self.is_date:
+            return plain(value)
+        return f"{_EPOCH + dt.timedelta(seconds=value):%Y-%m-%d}"
 
     @property
     def bits(self) -> int:
@@ -180,7 +193,7 @@ Distribution = Numbers | Words
 def bin_edges(parts: Sequence[Numbers], bins: int = 30) -> Floats:
     """Return edges of equal bins for the values of all parts; empty without values.
 
-    Whole numbers in a small range get a bin each. Values farther from the quartiles than three
+    Bins of whole numbers have whole widths. Values farther from the quartiles than three
     times the distance of these are outside, so that outliers do not leave most bins empty.
     """
     bits = min(part.bits for part in parts)
@@ -189,13 +202,15 @@ def bin_edges(parts: Sequence[Numbers], bins: int = 30) -> Floats:
     if not len(values):
         return np.empty(0)
     low, high = values[0], max(part.moments.maximum or values[-1] for part in parts if part.count)
-    if high - low < bins and np.array_equal(values, np.round(values)):
-        return np.arange(low - 0.5, high + 1)
     places = np.searchsorted(np.cumsum(counts), np.array([0.25, 0.75]) * counts.sum())
     first, third = values[np.minimum(places, len(values) - 1)]
     spread = 3 * (third - first)
     if spread > 0:
         low, high = max(low, first - spread), min(high, third + spread)
+    if np.array_equal(values, np.round(values)):
+        low, high = np.ceil(low), np.floor(high)
+        width = -(-(high - low + 1) // bins)
+        return np.arange(low, high + width + 1, width) - 0.5
     return np.linspace(low, high if high > low else low + 1, bins + 1)
 
 

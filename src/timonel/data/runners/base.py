@@ -1,5 +1,7 @@
 """Interface and registry of runners, which write the shards of a conversion.
 
+A `RemoteRunner` also does other work in shards, such as batch prediction.
+
 A runner calls `timonel.data.shards.write_one` for each shard: anywhere, in any order, and again
 after a failure. The bytes of a shard do not depend on the runner.
 """
@@ -7,11 +9,12 @@ after a failure. The bytes of a shard do not depend on the runner.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
-from timonel.data.journal import ShardOutcome, ShardPlan
+from timonel.data.journal import ShardPlan
+from timonel.data.runners.exchange import Exchange
 from timonel.data.shards import Job
 from timonel.errors import SpecError
 
@@ -26,7 +29,7 @@ class Report(abc.ABC):
         """Count records that were read. Thread-safe; may raise, to stop the runner."""
 
     @abc.abstractmethod
-    def finished(self, outcome: ShardOutcome) -> None:
+    def finished(self, outcome: Any) -> None:
         """Take a shard's outcome. Thread-safe; may raise, to stop the runner."""
 
 
@@ -61,6 +64,70 @@ class Runner(abc.ABC):
         Raises:
             SpecError: The runner cannot read the job's source.
             InputError: A record cannot be read now, or a shard cannot be written.
+        """
+
+
+class ShardWriter(Protocol):
+    """Writer of shards in a worker. Thread-safe for different shards."""
+
+    def write(self, plan: Any, tick: Callable[[int], None]) -> None:
+        """Write a shard unless it is finished, and record its outcome.
+
+        Args:
+            plan: The plan of the shard.
+            tick: Called with a number of finished records; may raise, to stop the writer.
+
+        Raises:
+            TimonelError: The shard cannot be written.
+        """
+
+
+class PortableWork(Protocol):
+    """Work in shards as values that can be pickled."""
+
+    @property
+    def exchange(self) -> Exchange:
+        """Where workers see the lease of the client, and report errors."""
+
+    def open(self) -> ShardWriter:
+        """Return a writer; called once per process of a worker."""
+
+
+class RemoteWork(Protocol):
+    """Work in shards that any machine can do, as its client sees it."""
+
+    @property
+    def portable(self) -> PortableWork:
+        """The work for its workers."""
+
+    def offer(self, plans: Sequence[Any]) -> None:
+        """Give the plans to the workers, and forget earlier errors."""
+
+    def collect(self) -> None:
+        """Get the shards that were finished since the last call."""
+
+    def outcome(self, name: str) -> Any:
+        """Return the outcome of the shard with this name.
+
+        Raises:
+            NotFoundError: It is not finished.
+        """
+
+
+class RemoteRunner(Runner):
+    """Runner on several machines, of conversions and of other work in shards."""
+
+    @abc.abstractmethod
+    def run_remote(self, work: RemoteWork, plans: Sequence[Any], report: Report) -> None:
+        """Write all shards; see `run`.
+
+        Args:
+            work: The work.
+            plans: The shards: values that can be pickled, with ``name`` and ``records``.
+            report: Receives progress and outcomes.
+
+        Raises:
+            InputError: A worker failed.
         """
 
 

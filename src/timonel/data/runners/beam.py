@@ -13,24 +13,23 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import Any, ClassVar, Self
 
+from timonel._version import __version__
 from timonel.data.journal import ShardPlan
 from timonel.data.runners import lease
-from timonel.data.runners.base import Report, Runner
+from timonel.data.runners.base import PortableWork, RemoteRunner, RemoteWork, Report
 from timonel.data.runners.exchange import Bucket, Exchange, SharedFolder
+from timonel.data.runners.portable import RemoteConversion
 from timonel.data.shards import Job
 from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import InputError, MissingExtraError, NotFoundError, SpecError
 from timonel.storage import is_local, join
 
-if TYPE_CHECKING:
-    from timonel.data.runners.beam_worker import PortableJob
-
 _SHOWN = 300
 
 
-class BeamRunner(Runner):
+class BeamRunner(RemoteRunner):
     """Runner on any engine of Apache Beam: Direct, Prism, Flink, Spark, Dataflow.
 
     Args:
@@ -59,25 +58,34 @@ class BeamRunner(Runner):
             SpecError: The source is a table in memory.
             InputError: A worker failed.
         """
-        from timonel.data.runners.beam_worker import PortableJob  # noqa: PLC0415
-
         if isinstance(job.source.location, MemoryTable):
             raise SpecError(
                 "workers of Apache Beam cannot read a table in memory",
                 hint="write it to a Parquet file first, or use the local runner",
             )
+        exchange = self._exchange(job)
+        self.run_remote(RemoteConversion(job, exchange), plans, report)
+        exchange.remove()
+
+    def run_remote(self, work: RemoteWork, plans: Sequence[Any], report: Report) -> None:
+        """Run one pipeline for all shards.
+
+        Raises:
+            InputError: A worker failed.
+        """
         if not plans:
             return
-        exchange = self._exchange(job)
-        exchange.offer(job.journal, plans)
+        work.offer(plans)
+        portable = work.portable
+        exchange = portable.exchange
         error: Exception | None = None
         with (
             _terminable(),
             lease.held(exchange) as release,
-            _Follower(job, exchange, plans, report, release) as follower,
+            _Follower(work, plans, report, release) as follower,
         ):
             try:
-                _run(self._flags, PortableJob.of(job, exchange), plans)
+                _run(self._flags, portable, plans)
             except Exception as found:  # noqa: BLE001 - Beam raises all kinds of exceptions
                 error = found
         if follower.error is not None:
@@ -90,7 +98,6 @@ class BeamRunner(Runner):
                 hint="check that its workers see the same file system, or exchange files through "
                 "a bucket with --beam temp_location=URI",
             )
-        exchange.remove()
 
     def _exchange(self, job: Job) -> Exchange:
         found = [flag for flag in self._flags if flag.startswith("--temp_location=")]
@@ -100,7 +107,7 @@ class BeamRunner(Runner):
         return Bucket(join(uri, f"timonel-{job.journal.digest[:16]}"))
 
 
-def _run(flags: Sequence[str], job: PortableJob, plans: Sequence[ShardPlan]) -> None:
+def _run(flags: Sequence[str], work: PortableWork, plans: Sequence[Any]) -> None:
     """Run the pipeline until it ends; cancel it if this is interrupted.
 
     In the main thread, because Beam sets signal handlers.
@@ -113,9 +120,9 @@ def _run(flags: Sequence[str], job: PortableJob, plans: Sequence[ShardPlan]) -> 
     pipeline = beam.Pipeline(options=PipelineOptions(list(flags)))
     _ = (
         pipeline
-        | "plans" >> beam.Create([(plan.name, plan.split, plan.records) for plan in plans])
+        | "plans" >> beam.Create(list(plans))
         | "distribute" >> beam.Reshuffle()
-        | "write" >> beam.ParDo(WriteShard(job))
+        | "write" >> beam.ParDo(WriteShard(work, __version__))
     )
     result = pipeline.run()
     try:
@@ -141,8 +148,7 @@ class _Follower:
     """Thread that reports shards as they are finished.
 
     Args:
-        job: The conversion.
-        exchange: Where workers put shards.
+        work: The work.
         plans: The shards.
         report: Receives them; if it raises, the workers are stopped.
         stop: Stops the workers.
@@ -150,16 +156,15 @@ class _Follower:
 
     def __init__(
         self,
-        job: Job,
-        exchange: Exchange,
-        plans: Sequence[ShardPlan],
+        work: RemoteWork,
+        plans: Sequence[Any],
         report: Report,
         stop: Callable[[], None],
     ) -> None:
         self.waiting = list(plans)
         self.error: BaseException | None = None
-        self._exchange = exchange
-        self._job = job
+        self._poll_s = work.portable.exchange.poll_s
+        self._work = work
         self._report = report
         self._stop = stop
         self._ended = threading.Event()
@@ -175,7 +180,7 @@ class _Follower:
 
     def _follow(self) -> None:
         try:
-            while not self._ended.wait(self._exchange.poll_s):
+            while not self._ended.wait(self._poll_s):
                 self._look()
             self._look()
         except BaseException as error:  # noqa: BLE001 - raised by the main thread
@@ -183,10 +188,10 @@ class _Follower:
             self._stop()
 
     def _look(self) -> None:
-        self._exchange.collect(self._job.journal)
+        self._work.collect()
         for plan in list(self.waiting):
             try:
-                outcome = self._job.journal.outcome(plan.name)
+                outcome = self._work.outcome(plan.name)
             except NotFoundError:
                 continue
             self.waiting.remove(plan)

@@ -90,6 +90,10 @@ class Exchange(abc.ABC):
         body = {"message": error.message, "hint": error.hint}
         self.put(_ERROR, json.dumps(body).encode())
 
+    def forget(self) -> None:
+        """Forget the errors of workers."""
+        self.delete(_ERROR)
+
     def failure(self) -> InputError | None:
         """Return why a worker failed; None if it did not say."""
         with contextlib.suppress(TimonelError, ValueError, KeyError):
@@ -106,7 +110,7 @@ class SharedFolder(Exchange):
 
     def offer(self, journal: Journal, plans: Sequence[ShardPlan]) -> None:  # noqa: ARG002 - they are there
         """Forget earlier errors."""
-        self.delete(_ERROR)
+        self.forget()
 
     def collect(self, journal: Journal) -> None:
         """Do nothing: workers write into the journal."""
@@ -154,7 +158,7 @@ class Bucket(Exchange):
 
     def offer(self, journal: Journal, plans: Sequence[ShardPlan]) -> None:
         """Upload the plans."""
-        self.delete(_ERROR)
+        self.forget()
         self._store.upload({f"plan/{plan.name}": journal.plan_file(plan.name) for plan in plans})
 
     def collect(self, journal: Journal) -> None:

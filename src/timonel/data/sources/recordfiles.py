@@ -135,10 +135,10 @@ def _decoded(framed: bytes, span: Span, path: Path) -> Example | str:
 
 
 def splits_of(files: Sequence[Location]) -> list[Split | None]:
-    """Return the splits that the names of files assign, or else None for each.
+    """Return the splits that the names of files or folders assign, or else None for each.
 
-    Each name has a split as a word, such as ``mnist-train.tfrecord-00000-of-00001``, and not all
-    the same.
+    Each name has a split as a word, such as ``mnist-train.tfrecord-00000-of-00001``, or each folder
+    is named as one, and not all the same.
     """
     splits = [_split_of(file) for file in files]
     is_assigned = None not in splits and len(set(splits)) > 1
@@ -146,7 +146,7 @@ def splits_of(files: Sequence[Location]) -> list[Split | None]:
 
 
 def _split_of(file: Location) -> Split | None:
-    words = re.split(r"[-_.]", file.name.lower())
+    words = [*re.split(r"[-_.]", file.name.lower()), file.parent.name]
     return next(filter(None, map(split_named, words)), None)
 
 

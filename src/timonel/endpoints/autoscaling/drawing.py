@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from timonel import pages
 from timonel.endpoints import figures
 from timonel.endpoints.autoscaling.simulation import Simulation
 from timonel.endpoints.autoscaling.traces import Levels
-from timonel.endpoints.figures import BLUE, DARK, ORANGE, RED
+from timonel.pages import BLUE, DARK, ORANGE, RED
 from timonel.storage import write_bytes
 
 ENDINGS = (".svg", ".html")
@@ -26,11 +27,11 @@ def write_figure(path: Path, simulation: Simulation, title: str, facts: Mapping[
         SpecError: The name ends in neither ``.svg`` nor ``.html``.
         InputError: The file cannot be written.
     """
-    figures.check_ending(path, "a figure", ENDINGS)
+    pages.check_ending(path, "a figure", ENDINGS)
     picture = svg(simulation, title)
     if path.suffix.lower() == ".html":
-        image = figures.image(picture, "Load, replicas and latency over time")
-        picture = figures.page(title, image + figures.table(facts.items())).encode()
+        image = pages.image(picture, "Load, replicas and latency over time")
+        picture = pages.page(title, image + pages.table(facts.items())).encode()
     write_bytes(path, picture)
 
 

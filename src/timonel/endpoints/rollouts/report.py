@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from timonel import pages
 from timonel.endpoints import figures
-from timonel.endpoints.figures import BLUE, RED
 from timonel.endpoints.rollouts.counts import Counts
 from timonel.endpoints.rollouts.documents import Point, Rollout, RolloutFolder, RolloutState
 from timonel.endpoints.rollouts.sequential import bounds
+from timonel.pages import BLUE, RED
 from timonel.storage import write_bytes
 
 _ALPHA = 0.05
@@ -135,9 +136,9 @@ def _page(title: str, rollout: Rollout, state: RolloutState, picture: bytes | No
     image = "<p>No requests were counted.</p>"
     if picture is not None:
         image = (
-            figures.image(picture, "Share of requests, latency, errors and agreement over time")
+            pages.image(picture, "Share of requests, latency, errors and agreement over time")
             + "<p>Since the beginning of each step; bands are 95% confidence intervals, valid at "
             "all times at once.</p>"
         )
-    guards = figures.table(checks, ("guard", "state", "value", "limit", "requests"))
-    return figures.page(title, figures.table(facts.items()) + image + guards)
+    guards = pages.table(checks, ("guard", "state", "value", "limit", "requests"))
+    return pages.page(title, pages.table(facts.items()) + image + guards)

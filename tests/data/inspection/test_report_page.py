@@ -1,0 +1,146 @@
+"""The report: that it is whole, harmless, and says what was planted."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.conftest import MakeCsv, MakeImages
+from tests.data.inspection.test_near_duplicates import encoded, photograph
+from timonel.data import convert, report
+from timonel.errors import InputError, SpecError
+from timonel.storage import Workspace
+
+
+class Tags(HTMLParser):
+    """Tags of a page; all that need an end have one."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.open: list[str] = []
+        self.images: list[dict[str, str]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs) -> None:
+        self.names.append(tag)
+        loaded = [value or "" for name, value in attrs if name in {"src", "href", "data"}]
+        assert all(value.startswith("data:image/") for value in loaded)
+        if tag == "img":
+            self.images.append({name: value or "" for name, value in attrs})
+        if tag not in {"img", "meta", "path", "br"}:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs) -> None:
+        self.names.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def page_of(path: Path) -> Tags:
+    tags = Tags(path.read_text())
+    assert not {"script", "link", "iframe"} & set(tags.names)
+    return tags
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    """Two labels with evil names; two near-duplicates across splits, a wrong label, a damage."""
+    root = tmp_path / "raw"
+    for number in range(60):
+        split = "train" if number < 50 else "test"
+        folder = root / split / ("<script>" if number % 2 else "b&b")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"<img src=x>{number}.jpg").write_bytes(encoded(photograph(number)))
+    for number in (1, 2):
+        folder = root / "test" / ("<script>" if number % 2 else "b&b")
+        (folder / f"copy{number}.jpg").write_bytes(encoded(photograph(number), quality=50))
+    (root / "train" / "<script>" / "wrong.jpg").write_bytes(encoded(photograph(4)))
+    (root / "train" / "b&b" / "damaged.jpg").write_bytes(encoded(photograph(5))[:900])
+    return root
+
+
+def test_what_is_wrong_with_images_is_shown(
+    planted: Path, tmp_path: Path, workspace: Workspace
+) -> None:
+    convert(planted, tmp_path / "data", max_rejected=0.1, workspace=workspace)
+    found = report(tmp_path / "data", tmp_path / "page.html")
+    assert (found.records, found.identical, found.near_duplicates) == (63, 1, 2)
+    warnings = "\n".join(found.warnings)
+    assert "2 near-duplicates of an image in an earlier split" in warnings
+    assert "1 group of identical records with several labels" in warnings
+    tags = page_of(tmp_path / "page.html")
+    assert all(line in tags.text for line in found.warnings)
+    assert "damaged JPEG image" in tags.text
+    assert "train: train/<script>/<img src=x>1.jpg, label <script>" in tags.text
+    assert "test: test/<script>/copy1.jpg, label <script>" in tags.text
+    # A pair each, the identical ones, and eight samples of two labels.
+    assert len(tags.images) == 2 * 2 + 2 + 2 * 8
+    assert all(image["alt"] for image in tags.images)
+    for image in tags.images:
+        content = base64.b64decode(image["src"].partition(",")[2])
+        assert max(Image.open(io.BytesIO(content)).size) <= 160
+
+
+def test_a_table_has_charts_missing_values_and_rows(
+    make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
+) -> None:
+    random = np.random.default_rng(0)
+    rows = [
+        f"{'' if i % 5 == 0 else random.normal()},{'<b>' if i % 3 else 'x'},{i % 2}"
+        for i in range(300)
+    ]
+    source = make_csv("size,<i>colour</i>,good", *rows, "1,x,0", "1,x,1")
+    convert(source, tmp_path / "data", label="good", workspace=workspace)
+    found = report(tmp_path / "data", tmp_path / "page.html")
+    assert found.near_duplicates == 0
+    tags = page_of(tmp_path / "page.html")
+    assert tags.names.count("svg") == 1
+    assert "<i>colour</i>" in tags.text
+    assert "Near-duplicate images" not in tags.text
+    for heading in ("Missing values", "Distributions by split", "Identical records", "Samples"):
+        assert heading in tags.text
+    assert re.search(r"size\d+ \(\d\d\.\d%\)", tags.text)
+
+
+def test_a_regression_with_few_rows(
+    make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
+) -> None:
+    source = make_csv("a,y", *[f"{i * 7 % 13},{i}.5" for i in range(40)])
+    convert(source, tmp_path / "data", label="y", workspace=workspace)
+    report(tmp_path / "data", tmp_path / "page.html")
+    assert page_of(tmp_path / "page.html").names.count("svg") == 2
+
+
+def test_many_labels_and_an_empty_split(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace
+) -> None:
+    source = make_images([f"label {number:03d}" for number in range(160)], 3, size=(3, 3))
+    convert(source, tmp_path / "data", splits=(1, 0, 0), workspace=workspace)
+    found = report(tmp_path / "data", tmp_path / "page.html")
+    assert "no records in validation and test" in found.warnings
+    tags = page_of(tmp_path / "page.html")
+    assert 150 <= len(tags.images) <= 300
+    assert "label 159" in tags.text
+
+
+def test_wrong_requests(make_images: MakeImages, tmp_path: Path, workspace: Workspace) -> None:
+    convert(make_images(), tmp_path / "data", workspace=workspace)
+    with pytest.raises(SpecError, match="a report is an HTML page"):
+        report(tmp_path / "data", tmp_path / "page.pdf")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write"):
+        report(tmp_path / "data", tmp_path / "file" / "page.html")
