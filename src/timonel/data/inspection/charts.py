@@ -13,7 +13,7 @@ from timonel.pages import BLUE, ORANGE, RED
 STYLE = f"""
 .charts {{ display: grid; gap: 1.5em; grid-template-columns:
   repeat(auto-fill, minmax(min(300px, 100%), 1fr)) }}
-figure {{ margin: 0; min-width: 0 }} figcaption {{ font-size: 13px; overflow-wrap: anywhere }}
+figure {{ margin: 0; min-width: 0 }} figcaption {{ font-size: 13px }}
 figure svg {{ width: 100%; height: auto }} figure table {{ font-size: 13px; margin: .3em 0 }}
 figure td, figure th {{ padding: .1em .8em .1em 0; font-weight: normal }}
 figure th {{ overflow-wrap: anywhere; min-width: 4em }}
