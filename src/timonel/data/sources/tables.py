@@ -23,7 +23,7 @@ from timonel.errors import DataError
 from timonel.storage.location import Location
 
 CSV_ENDINGS = frozenset({".csv", ".tsv"})
-JSON_ENDINGS = frozenset({".jsonl", ".ndjson"})
+JSON_ENDINGS = frozenset({".jsonl", ".ndjson", ".json"})
 PARQUET_ENDINGS = frozenset({".parquet", ".pq"})
 _ENDINGS = CSV_ENDINGS | JSON_ENDINGS | PARQUET_ENDINGS | {".arrow"}
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
