@@ -68,8 +68,7 @@ class RecordImageSource(ImageFolderSource):
         self._opened = [RecordFile(file) for file in files]
         sample = self._sample_image()
         label = self._label_feature(sample)
-        folder = self.location if self.location.is_dir() else self.location.parent
-        self._names = label_names(folder, label)
+        self._names = label_names(self.location, label)
         ignored: list[str] = []
         rejected: list[Skipped] = []
         task = "regression" if _is_float(sample, label) else "classification"
