@@ -136,7 +136,7 @@ def test_columns_keep_their_types(tmp_path: Path) -> None:
         "missing": ("drop", "no values"),
         "large": ("numeric", "whole numbers beyond 9,007,199,254,740,992 are rounded"),
         "day": ("drop", "dates"),
-        "items": ("numbers", "the type list<element: int64>"),
+        "items": ("numbers", "from the type list<element: int64>"),
         "nothing": ("drop", "no values"),
         "y": ("label", "classification"),
     }

@@ -15,7 +15,7 @@ from timonel.data.dataset import Dataset
 from timonel.data.inspection import charts
 from timonel.data.inspection.browsing import Record, describe, record_of
 from timonel.data.inspection.distributions import Distribution, Numbers, Words
-from timonel.data.inspection.profile import Progress
+from timonel.data.inspection.profile import Progress, types_of
 from timonel.data.inspection.survey import Place, Survey, first_image, survey
 from timonel.data.rejected import read_rejected
 from timonel.data.schema import LABEL_FEATURE, SPLITS, Split
@@ -103,6 +103,7 @@ class _Page:
         self.survey = found
         self.warnings = [*summarise(dataset).warnings, *_warnings(dataset, found)]
         self._splits = tuple(found.profiles)
+        self._types = types_of(dataset)
 
     def html(self) -> str:
         """Return the page."""
@@ -253,7 +254,7 @@ class _Page:
         record = self._record(place)
         name = (record.key or "").rpartition("/")[2]
         caption = name if is_labelled else f"{place[0]}: {record.key}, label {_text(record.label)}"
-        content = first_image(record.features)
+        content = first_image(record.features, self._types)
         image = "" if content is None else thumbnail(content, f"Image {record.key}")
         return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"
 
@@ -263,11 +264,7 @@ class _Page:
         return record_of(self.dataset, split, position, payload)
 
     def _has_images(self) -> bool:
-        return any(
-            name.endswith(" width")
-            for found in self.survey.profiles.values()
-            for name in found.distributions
-        )
+        return "image" in self._types.values()
 
     def _number(self, sample: tuple[str, Sequence[Place]]) -> int:
         labels = self.dataset.labels
