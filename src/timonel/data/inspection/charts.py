@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from html import escape
 from itertools import pairwise
 
@@ -13,9 +13,9 @@ from timonel.pages import BLUE, ORANGE, RED
 STYLE = f"""
 .charts {{ display: grid; gap: 1.5em; grid-template-columns:
   repeat(auto-fill, minmax(min(300px, 100%), 1fr)) }}
-figure {{ margin: 0; min-width: 0 }} figcaption {{ font-size: 13px; overflow-wrap: anywhere }}
+figure {{ margin: 0; min-width: 0 }} figcaption {{ font-size: 13px }}
 figure svg {{ width: 100%; height: auto }} figure table {{ font-size: 13px; margin: .3em 0 }}
-figure td, figure th {{ padding: .1em .8em .1em 0; font-weight: normal }}
+figure td, figure th {{ padding: .1em .5em .1em 0; font-weight: normal }}
 figure th {{ overflow-wrap: anywhere; min-width: 4em }}
 .bar {{ display: inline-block; height: .7em; margin-left: .5em }} td {{ white-space: nowrap }}
 .train {{ background: {BLUE} }} .validation {{ background: {ORANGE} }} .test {{ background: {RED} }}
@@ -93,22 +93,21 @@ def words(name: str, parts: Mapping[Split, Words]) -> str:
     return _figure(name, body, f"different words: {distinct}")
 
 
-def count_rows(counts: Mapping[str, Mapping[Split, int]], splits: Sequence[Split]) -> str:
-    """Return a table of the number of records by label and split, with bars."""
+def count_rows(counts: Mapping[str, Mapping[Split, int]], totals: Mapping[Split, int]) -> str:
+    """Return a table of the number of records by label and split, with bars, and in all."""
     top = max((count for row in counts.values() for count in row.values()), default=0) or 1
-    totals = {split: sum(row.get(split, 0) for row in counts.values()) for split in splits}
-    heads = "".join(f"<th scope=col>{split}</th>" for split in splits)
+    heads = "".join(f"<th scope=col>{split}</th>" for split in totals)
     rows = [
         f"<tr><th scope=row>{escape(label)}</th>"
         + "".join(
             f"<td>{row.get(split, 0):,}<span class='bar {split}' "
             f"style='width:{_BAR * row.get(split, 0) / top:.1f}px'></span></td>"
-            for split in splits
+            for split in totals
         )
         + "</tr>"
         for label, row in counts.items()
     ]
-    sums = "".join(f"<td>{totals[split]:,}</td>" for split in splits)
+    sums = "".join(f"<td>{total:,}</td>" for total in totals.values())
     return (
         f"<div class=scroll><table><tr><th scope=col>label</th>{heads}</tr>{''.join(rows)}"
         f"<tr><th scope=row>all</th>{sums}</tr></table></div>"
