@@ -51,7 +51,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]
 def test_each_tutorial_is_run_here() -> None:
     # What the server's page does is tried in a browser, by the tests of the page.
     pages = {path.stem for path in TUTORIALS.glob("*.md")} - {"index", "page"}
-    assert pages == {*SEQUENCE, "table", "python", "formats", "buckets", "tfrecorder"}
+    assert pages == {*SEQUENCE, "table", "python", "columns", "formats", "buckets", "tfrecorder"}
     assert all(blocks(TUTORIALS / f"{page}.md") for page in pages)
 
 
@@ -126,12 +126,12 @@ def test_the_table_tutorial_does_what_it_shows(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("page", ["formats", "tfrecorder"])
+@pytest.mark.parametrize("page", ["columns", "formats", "tfrecorder"])
 def test_the_tutorials_on_sources_do_what_they_show(page: str, tmp_path: Path) -> None:
     folder, _ = run_page(TUTORIALS / f"{page}.md", tmp_path)
     assert (
         len(list((folder / "data").glob("*/manifest.json")))
-        == {"formats": 8, "tfrecorder": 2}[page]
+        == {"columns": 2, "formats": 8, "tfrecorder": 2}[page]
     )
 
 
