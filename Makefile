@@ -68,7 +68,7 @@ $(VENV)/.browser: $(VENV)/.ready requirements/browser.txt
 	@touch $@
 
 test-browser: $(VENV)/.browser ## test pages in Chromium (Debian: apt install chromium)
-	$(BIN)/python -m pytest -m browser --timeout 300 tests/serving/console/page tests/endpoints/test_browser.py tests/edge
+	$(BIN)/python -m pytest -m browser --timeout 300 tests/serving/console/page tests/endpoints/test_browser.py tests/edge tests/data/inspection/test_browser.py
 
 # In an environment of its own: Beam needs pillow 12.
 $(BEAM_VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requirements/beam.txt

@@ -9,7 +9,7 @@ compile() {
 }
 # Without vizier, which requires a nightly build.
 compile pyproject.toml --extra cmaes --extra endpoints --extra legacy-keras --extra mlflow --extra mpi --extra mysql \
-    --extra postgresql --extra quantization --extra wandb --extra gcs --extra otel --extra s3 --extra tensorboard --group dev --group docs \
+    --extra postgresql --extra quantization --extra wandb --extra gcs --extra http --extra otel --extra s3 --extra tensorboard --group dev --group docs \
     -o requirements/dev.txt
 compile pyproject.toml --extra mlflow -c requirements/dev.txt -o requirements/demo.txt
 # Not with the others: Beam 2.77 needs a pillow below 13.

@@ -16,6 +16,7 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1f2d3d; max-width: 1100px;
   margin: 2em auto; padding: 0 1em }
 h1 { font-size: 1.6em } h2 { font-size: 1.2em; margin: 2em 0 .5em } img { max-width: 100% }
+h1, h2, h3, p, figcaption { overflow-wrap: anywhere }
 .scroll { overflow-x: auto } table { border-collapse: collapse; margin: 1em 0 }
 td, th { padding: .2em 1.5em .2em 0; text-align: left; vertical-align: top }
 td { font-variant-numeric: tabular-nums }

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml  # type: ignore[import-untyped]
 from hypothesis import given
@@ -13,7 +14,7 @@ from timonel.data.conversion import convert
 from timonel.data.given_schema import GivenSchema, read_schema, schema_of
 from timonel.data.schema import CategoricalColumn, TableSchema
 from timonel.data.summary import summarise
-from timonel.errors import DataError, NotFoundError, SpecError
+from timonel.errors import DataError, InputError, NotFoundError, SpecError
 from timonel.storage import Workspace
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1)
@@ -74,7 +75,7 @@ def test_a_wrong_schema_is_one_line(tmp_path: Path, text: str, message: str) -> 
 
 
 def test_no_schema(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="no schema at"):
+    with pytest.raises(NotFoundError, match="no schema or dataset at"):
         read_schema(tmp_path / "none.yaml")
 
 
@@ -157,3 +158,18 @@ def test_one_of_several_labels_outside_the_schema(
     schema = {"label": "y", "labels": ["q", "p"], "task": "multilabel"}
     with pytest.raises(DataError, match=r"label 'x%' of rows.csv#21 is not in the schema"):
         convert(path, tmp_path / "set", schema=schema, workspace=workspace)
+
+
+def test_the_schema_of_a_table_in_memory(tmp_path: Path, workspace: Workspace) -> None:
+    table = pa.table({"v": [[1.0, 2.0]] * 20, "n": list(range(0, 40, 2)), "y": ["a", "b"] * 10})
+    schema = schema_of(table, label="y")
+    assert {name: column.type for name, column in schema.columns.items()} == {
+        "v": "numbers",
+        "n": "numeric",
+    }
+    assert convert(table, tmp_path / "set", schema=schema, workspace=workspace).count() == 20
+
+
+def test_a_folder_is_no_schema(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot read the schema"):
+        read_schema(tmp_path)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
 from tests.data.conftest import MakeCsv, MakeImages
-from timonel.data import load, load_registry
+from timonel.data import load, load_registry, random_access
 from timonel.data.conversion import convert
 from timonel.data.dataset import Dataset
 from timonel.data.examples import decode_example, encode_example
@@ -32,6 +30,7 @@ from timonel.data.preprocessing import (
 )
 from timonel.data.random_access import feature_spec
 from timonel.data.records import read_records
+from timonel.data.split_records import SplitRecords
 from timonel.errors import CorruptError, InputError, NotFoundError, SpecError
 from timonel.storage import Workspace
 
@@ -615,15 +614,44 @@ class TestSession:
             load()
 
 
-def test_a_program_with_an_unfinished_iterator_ends(images: Dataset) -> None:
-    """TensorFlow's threads that wait for the GIL at the end would never return."""
-    program = (
-        "import timonel.data, sys, time\n"
-        "batches = timonel.data.load(sys.argv[1], memory=0, batch_size=1).repeat()\n"
-        "iterator = iter(batches.map(lambda x, y: x).prefetch(300))\n"
-        "next(iterator)\n"
-    )
-    subprocess.run([sys.executable, "-c", program, images.uri], check=True, timeout=100)
+class TestExit:
+    """Threads of TensorFlow that wait for the GIL when Python exits would never return."""
+
+    @pytest.fixture
+    def calls(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+        calls: list[int] = []
+        payload = SplitRecords.payload
+
+        def counted(records: SplitRecords, index: int) -> bytes:
+            calls.append(index)
+            return payload(records, index)
+
+        monkeypatch.setattr(SplitRecords, "payload", counted)
+        yield calls
+        random_access._calls.refused = False
+
+    def test_prefetching_has_ended(self, images: Dataset, calls: list[int]) -> None:
+        batches = load(images.uri, memory=ON_DISK, batch_size=1).repeat()
+        iterator = iter(batches.prefetch(100))
+        next(iterator)
+        random_access._drain()
+        count = len(calls)
+        assert count > 100
+        random_access._drain()
+        assert len(calls) == count
+        assert not random_access._calls.refused
+
+    def test_endless_prefetching_is_refused(
+        self, images: Dataset, calls: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(random_access, "_DRAIN_S", 0.3)
+        batches = load(images.uri, memory=ON_DISK, batch_size=1).repeat()
+        iterator = iter(batches.prefetch(10**6))
+        next(iterator)
+        random_access._drain()
+        assert random_access._calls.refused
+        with pytest.raises(tf.errors.OpError, match="the interpreter exits"):
+            list(iterator)
 
 
 class TestBadInput:

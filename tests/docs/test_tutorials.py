@@ -51,7 +51,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]
 def test_each_tutorial_is_run_here() -> None:
     # What the server's page does is tried in a browser, by the tests of the page.
     pages = {path.stem for path in TUTORIALS.glob("*.md")} - {"index", "page"}
-    assert pages == {*SEQUENCE, "table", "python"}
+    assert pages == {*SEQUENCE, "table", "python", "columns", "formats", "buckets", "tfrecorder"}
     assert all(blocks(TUTORIALS / f"{page}.md") for page in pages)
 
 
@@ -122,3 +122,30 @@ def test_the_tutorial_on_python_does_what_it_shows(tmp_path: Path) -> None:
 def test_the_table_tutorial_does_what_it_shows(tmp_path: Path) -> None:
     _, printed = run_page(TUTORIALS / "table.md", tmp_path)
     assert "fast" in printed[-1] or "slow" in printed[-1]
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", ["columns", "formats", "tfrecorder"])
+def test_the_tutorials_on_sources_do_what_they_show(page: str, tmp_path: Path) -> None:
+    folder, _ = run_page(TUTORIALS / f"{page}.md", tmp_path)
+    assert (
+        len(list((folder / "data").glob("*/manifest.json")))
+        == {"columns": 2, "formats": 8, "tfrecorder": 2}[page]
+    )
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+def test_the_tutorial_on_buckets_does_what_it_shows(
+    tmp_path: Path, s3_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3fs = pytest.importorskip("s3fs")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    s3fs.S3FileSystem(skip_instance_cache=True).mkdir("photos")
+    _, printed = run_page(TUTORIALS / "buckets.md", tmp_path)
+    assert "600" in printed[-1]

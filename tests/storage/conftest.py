@@ -33,6 +33,14 @@ def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     yield from open_bucket(request.param, request, monkeypatch)
 
 
+def set_credentials(monkeypatch: pytest.MonkeyPatch, server: str) -> None:
+    """Set the environment for clients of an S3 endpoint."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+
+
 def open_bucket(
     kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
@@ -43,10 +51,7 @@ def open_bucket(
         return
     import s3fs
 
-    monkeypatch.setenv("AWS_ENDPOINT_URL", request.getfixturevalue("s3_server"))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    set_credentials(monkeypatch, request.getfixturevalue("s3_server"))
     s3fs.S3FileSystem.clear_instance_cache()
     s3fs.S3FileSystem().mkdir(name)
     yield f"s3://{name}/place"

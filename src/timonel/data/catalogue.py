@@ -104,7 +104,6 @@ class Catalogue:
                 raise DataError("the source gives two records the same key") from error
             self._db.execute("COMMIT")
             self._db.execute("CREATE INDEX units ON records (unit)")
-            self._db.execute("CREATE INDEX contents ON records (content)")
             self._db.execute("CREATE INDEX places ON records (label, place)")
             self._db.execute(
                 "CREATE TEMP TABLE mixed AS SELECT unit FROM records WHERE is_shared "

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped] # no stubs
@@ -40,8 +39,8 @@ from timonel.data.schema import (
     sort_labels,
 )
 from timonel.data.sources import SourceOptions, choose_source
+from timonel.data.sources.frames import Frame, locate
 from timonel.errors import InputError, NotFoundError, SpecError
-from timonel.storage import is_local
 from timonel.storage.location import Location
 
 GivenColumns = Mapping[str, str]
@@ -153,21 +152,21 @@ def read_schema(given: str | os.PathLike[str] | Mapping[str, Any] | GivenSchema)
         return _parsed(given, "the schema")
     if _is_dataset(given):
         return _of_dataset(Dataset.open(given))
-    path = Path(given)
+    file = Location(given)
     try:
-        body = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise NotFoundError(f"no schema at {path}", hint="check the path") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the schema {path}: {error}") from error
-    except yaml.YAMLError as error:
+        body = yaml.safe_load(file.read().decode())
+    except (FileNotFoundError, NotFoundError) as error:
+        raise NotFoundError(f"no schema or dataset at {file}", hint="check the path") from error
+    except OSError as error:
+        raise InputError(f"cannot read the schema {file}: {error.strerror or error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
-        raise SpecError(f"{path} is neither YAML nor JSON: {reason}") from error
-    return _parsed(body, str(path))
+        raise SpecError(f"{file} is neither YAML nor JSON: {reason}") from error
+    return _parsed(body, str(file))
 
 
 def schema_of(  # noqa: PLR0913 - the options of a conversion that concern the schema
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Frame,
     *,
     kind: str = "auto",
     label: str | None = None,
@@ -197,7 +196,7 @@ def schema_of(  # noqa: PLR0913 - the options of a conversion that concern the s
         InputError: The source cannot be read, or an option is wrong.
         DataError: The raw data cannot be used.
     """
-    if _is_dataset(source):
+    if isinstance(source, str | os.PathLike) and _is_dataset(source):
         return _of_dataset(Dataset.open(source))
     options = SourceOptions(
         label=label,
@@ -208,7 +207,7 @@ def schema_of(  # noqa: PLR0913 - the options of a conversion that concern the s
         encoding=encoding,
         column_names=tuple(column_names),
     )
-    location = Location(source)
+    location = locate(source)
     scan = choose_source(location, options, kind)(location, options).scan()
     found = {str(entry.label) for entry in scan.entries} if scan.task != "regression" else set()
     if scan.task == "multilabel":
@@ -244,9 +243,7 @@ def _of_columns(
 
 
 def _is_dataset(place: str | os.PathLike[str]) -> bool:
-    if not is_local(place):
-        return not str(place).endswith((".yaml", ".yml", ".json"))
-    return (Path(place) / MANIFEST_NAME).is_file()
+    return (Location(place) / MANIFEST_NAME).is_file()
 
 
 def _parsed(body: Any, name: str) -> GivenSchema:

@@ -29,7 +29,7 @@ Fetch = Callable[[Any], dict[str, Any]]
 """Map indices int64 [B] to features [B]."""
 
 _QUIET_S = 0.2
-_DRAIN_S = 5.0
+_DRAIN_S = 2.0
 
 
 def open_store(dataset: Dataset, split: str, memory_bytes: int) -> Fetch:
@@ -148,7 +148,7 @@ def cached(
 
 
 def _until_exit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``function``, refused once the interpreter exits."""
+    """Return ``function``, with the time of its calls, which may be refused at exit."""
 
     def call(*arguments: Any) -> Any:
         _calls.last_s = time.monotonic()
@@ -174,9 +174,10 @@ def _drain() -> None:
     """Wait until prefetching pipelines have stopped calling Python.
 
     A thread that waits for the GIL when the interpreter exits never returns, and the destructor
-    of its iterator would wait for it forever. Without a consumer, a pipeline soon stops.
+    of its iterator would wait for it forever. Without a consumer, a pipeline stops when its buffers
+    are full. If that takes long, calls are refused, which TensorFlow logs.
     """
-    _calls.refused = True
-    end_s = time.monotonic() + _DRAIN_S
-    while time.monotonic() < min(end_s, _calls.last_s + _QUIET_S):
+    start_s = time.monotonic()
+    while (now_s := time.monotonic()) < min(start_s + 2 * _DRAIN_S, _calls.last_s + _QUIET_S):
+        _calls.refused = now_s > start_s + _DRAIN_S
         time.sleep(_QUIET_S / 10)

@@ -63,7 +63,8 @@ class RowCache:
         self._start = layout.rows * _CRC_BYTES
         self._file = file
         self._is_full = False
-        weakref.finalize(self, os.close, file)
+        # Not at exit, when TensorFlow's threads may still read.
+        weakref.finalize(self, os.close, file).atexit = False
 
     @classmethod
     def in_memory(cls, layout: RowLayout, limit_bytes: int) -> RowCache:

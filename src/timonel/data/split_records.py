@@ -41,7 +41,8 @@ class SplitRecords(Sequence[dict[str, Any]]):
         self._shard = np.repeat(np.arange(len(self._paths)), [len(part) for part in positions])
         self._positions = np.concatenate(positions) if positions else np.empty((0, 4), np.int64)
         self._files: list[int] = []
-        weakref.finalize(self, _close, self._files)
+        # Not at exit, when TensorFlow's threads may still read.
+        weakref.finalize(self, _close, self._files).atexit = False
         self._files += map(_open, self._paths[:_MAX_OPEN_FILES])
 
     def __reduce__(self) -> Any:

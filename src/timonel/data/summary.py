@@ -128,10 +128,9 @@ def warnings_of(dataset: Dataset) -> tuple[str, ...]:
         more = f" and {len(dropped) - _NAMED} more" if len(dropped) > _NAMED else ""
         line = f"{counted(len(dropped), 'column')} dropped: {names}{more}"
         # Columns of formatted numbers need new values: another column type does not help.
-        usable = [column.name for column in dropped if not column.note.endswith(PLAIN_NUMBERS)]
+        usable = [column for column in dropped if not column.note.endswith(PLAIN_NUMBERS)]
         if usable:
-            kind = "date" if dropped[0].note == "dates" else "text"
-            line += f": keep a column with --columns {usable[0]}={kind}, or =category"
+            line += f": keep a column with --columns {usable[0].name}={_kept_as(usable[0].note)}"
         warnings.append(line)
     warnings += [
         f"column {column.name}: {column.note}" for column in doubtful if column.role != "drop"
@@ -155,6 +154,14 @@ def warnings_of(dataset: Dataset) -> tuple[str, ...]:
     if source.ignored_count:
         warnings.append(f"{source.ignored_count} ignored, the first: {source.ignored[0]}")
     return tuple(warnings)
+
+
+def _kept_as(note: str) -> str:
+    """Return the kind that keeps a column which was dropped for the reason in ``note``."""
+    kinds = {"dates": "date", "bytes": "bytes"}
+    if note in kinds:
+        return kinds[note]
+    return "json" if note.startswith("values of the type") else "text, or =category"
 
 
 def counted(count: int, what: str) -> str:

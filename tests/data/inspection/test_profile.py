@@ -115,3 +115,20 @@ def test_missing_dates_and_empty_texts_are_missing() -> None:
     assert found["date"].missing == 1
     assert found["text"].missing == found["text bytes"].missing == 1
     assert (found["none"].count, found["none"].missing) == (0, 3)
+
+
+def test_types_of_columns_choose_their_distributions() -> None:
+    first = {"when": 86400, "note": "short", "boxes": [0.0, 0.25, 0.5, 1.0, 3.0]}
+    second = {"when": 0, "note": "", "boxes": []}
+    types = {"when": "date", "note": "text", "boxes": "boxes"}
+    records = map(decode_example, map(encode_example, (first, second)))
+    found = Profile(records, types=types).distributions
+    when = found["when"]
+    assert isinstance(when, Numbers)
+    assert when.show(when.quantiles([1])[0]) == "1970-01-02"
+    assert (found["note bytes"].count, found["note bytes"].missing) == (1, 1)
+    shown = {name: part.summary() for name, part in found.items() if name.startswith("boxes ")}
+    assert set(shown) == {"boxes number", "boxes height", "boxes width", "boxes class"}
+    assert shown["boxes number"]["histogram"]["counts"] == [1, 1]
+    assert (shown["boxes height"]["maximum"], shown["boxes width"]["maximum"]) == (0.5, 0.75)
+    assert shown["boxes class"]["common"] == {"3": 1}

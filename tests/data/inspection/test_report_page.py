@@ -81,7 +81,7 @@ def test_what_is_wrong_with_images_is_shown(
     assert (found.records, found.identical, found.near_duplicates) == (63, 1, 2)
     warnings = "\n".join(found.warnings)
     assert "2 near-duplicates of an image in an earlier split" in warnings
-    assert "1 group of identical records with several labels" in warnings
+    assert "1 image with contradictory labels" in warnings
     tags = page_of(tmp_path / "page.html")
     assert all(line in tags.text for line in found.warnings)
     assert "damaged JPEG image" in tags.text

@@ -126,6 +126,7 @@ def test_records_that_are_no_records_of_the_dataset(dataset: Path) -> None:
         encode_example({"key": "k", "label": 0, "image": b""}),
         encode_example({"key": "l", "label": 0, "image": b"", "other": 1}),
         encode_example({"label": 0, "image": b""}),
+        encode_example({"key": "m", "label": [0, 1], "image": b""}),
     ]
     content = b"".join(b"".join(frame(payload)) for payload in bad)
     shard.write_bytes(compress(content) if shard.suffix == ".gz" else content)
@@ -135,6 +136,7 @@ def test_records_that_are_no_records_of_the_dataset(dataset: Path) -> None:
     assert "2 records have the key of another record" in found
     assert "the record l has other features than those before it" in found
     assert "a record has no key" in found
+    assert "the record m has 2 labels instead of 1" in found
 
 
 def test_many_problems_are_counted_and_some_listed(dataset: Path) -> None:
@@ -173,3 +175,24 @@ def test_a_dataset_in_a_bucket_is_read_from_there(
 def test_no_dataset(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no dataset"):
         verify(tmp_path)
+
+
+def test_any_changed_or_lost_byte_is_found(dataset: Path) -> None:
+    random = np.random.default_rng(0)
+    files = [path for path in sorted(dataset.iterdir()) if path.name != "manifest.json"]
+    assert len(files) >= 7
+    for _ in range(60):
+        path = files[random.integers(len(files))]
+        content = path.read_bytes()
+        position = int(random.integers(len(content)))
+        flipped = bytes([content[position] ^ (1 << int(random.integers(8)))])
+        for damaged in (
+            content[:position] + flipped + content[position + 1 :],
+            content[:position],
+            content + flipped,
+        ):
+            path.write_bytes(damaged)
+            found = verify(dataset)
+            assert path.name in {each.file for each in found.problems}, position
+        path.write_bytes(content)
+    assert verify(dataset).problem_count == 0

@@ -16,10 +16,12 @@ import pytest
 from tests.data.conftest import MakeImages
 from tests.data.runners import clusters
 from tests.data.runners.clusters import Cluster
+from tests.storage.conftest import open_bucket, set_credentials
 from tests.waiting import until
 from timonel.data.conversion import convert
 from timonel.data.journal import journal_of
 from timonel.storage import Workspace, digest_tree
+from timonel.storage.object_store import ObjectStore
 
 pytestmark = [
     pytest.mark.beam,
@@ -40,13 +42,16 @@ convert(root, out, shards=100, workspace=workspace, runner="beam", beam=options)
 
 @pytest.fixture(scope="module", params=["flink", "spark"])
 def cluster(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, s3_server: str
 ) -> Iterator[Cluster]:
     start: Callable[[Path], contextlib.AbstractContextManager[Cluster]] = getattr(
         clusters, request.param
     )
-    with start(tmp_path_factory.mktemp(request.param)) as made:
-        yield made
+    with pytest.MonkeyPatch.context() as patch:
+        # For the workers, which the cluster's processes start.
+        set_credentials(patch, s3_server)
+        with start(tmp_path_factory.mktemp(request.param)) as made:
+            yield made
 
 
 class Conversion:
@@ -127,6 +132,33 @@ def test_a_stopped_client_cancels_its_job(
     continued = convert(root, conversion.out, shards=SHARDS, workspace=workspace)
     whole = convert(root, tmp_path / "whole", shards=SHARDS, workspace=workspace)
     assert same_shards(continued.path, whole.path)
+
+
+def test_a_cluster_without_a_common_file_system(
+    cluster: Cluster,
+    make_images: MakeImages,
+    tmp_path: Path,
+    workspace: Workspace,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = make_images(count=200)
+    for bucket in open_bucket("s3", request, monkeypatch):
+        raw = {path.relative_to(root).as_posix(): path for path in root.rglob("*.png")}
+        ObjectStore(f"{bucket}/raw").upload(raw)
+        beam = f"{cluster.options},temp_location={bucket}/temp"
+        made = [
+            convert(
+                f"{bucket}/raw",
+                tmp_path / runner,
+                shards=10,
+                workspace=workspace,
+                runner=runner,
+                beam=beam if runner == "beam" else "",
+            )
+            for runner in ("beam", "local")
+        ]
+        assert made[0].digest == made[1].digest
 
 
 @contextlib.contextmanager

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.data.conftest import MakeImages
+from timonel.data.conversion import convert
 from timonel.data.sources import Source, SourceOptions, choose_source
 from timonel.data.sources.imagelist import ImageListSource
 from timonel.data.sources.table import TableSource
 from timonel.errors import DataError, SpecError
+from timonel.storage import Workspace
 from timonel.storage.location import Location
 from timonel.testing.sources import SourceContract
 
@@ -152,3 +154,36 @@ def test_a_pipe_is_refused(make_images: MakeImages, tmp_path: Path) -> None:
     assert [(each.key, each.reason) for each in scan.rejected] == [
         ("pipe.png", "not a regular file")
     ]
+
+
+def test_images_of_a_group_stay_together(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace
+) -> None:
+    root = make_images(count=40)
+    paths = sorted(path.relative_to(tmp_path).as_posix() for path in root.rglob("*.png"))
+    lines = [f"p{i % 13},{path},{path.split('/')[1]}" for i, path in enumerate(paths)]
+    (tmp_path / "list.csv").write_text("\n".join(["patient,image_uri,label", *lines]) + "\n")
+    dataset = convert(
+        tmp_path / "list.csv", tmp_path / "set", group_by="patient", workspace=workspace
+    )
+    splits = [
+        {paths.index(key) % 13 for key in dataset.keys(split)}
+        for split in ("train", "validation", "test")
+    ]
+    assert sum(map(len, splits)) == 13
+    with pytest.raises(SpecError, match="has no columns to group by"):
+        convert(root, tmp_path / "other", group_by="patient", workspace=workspace)
+
+
+def test_images_may_have_several_labels(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace
+) -> None:
+    root = make_images(count=10)
+    paths = sorted(path.relative_to(tmp_path).as_posix() for path in root.rglob("*.png"))
+    lines = [f"{path},{'b | a' if i % 2 else 'c'}" for i, path in enumerate(paths)]
+    (tmp_path / "list.csv").write_text("\n".join(["image_uri,label", *lines]) + "\n")
+    dataset = convert(tmp_path / "list.csv", tmp_path / "set", workspace=workspace)
+    assert (dataset.task, dataset.labels) == ("multilabel", ("a", "b", "c"))
+    for example in dataset.examples("train"):
+        expected = [0, 1] if paths.index(example["key"]) % 2 else 2
+        assert example["label"] == expected

@@ -136,7 +136,7 @@ def test_columns_keep_their_types(tmp_path: Path) -> None:
         "missing": ("drop", "no values"),
         "large": ("numeric", "whole numbers beyond 9,007,199,254,740,992 are rounded"),
         "day": ("drop", "dates"),
-        "items": ("numbers", "the type list<element: int64>"),
+        "items": ("numbers", "from the type list<element: int64>"),
         "nothing": ("drop", "no values"),
         "y": ("label", "classification"),
     }
@@ -185,9 +185,53 @@ def test_names_of_files_assign_splits(tmp_path: Path) -> None:
         pq.write_table(rows(4), tmp_path / f"{split}-0.parquet")
     _, scan, entries = scanned(tmp_path)
     assert [entry.split for entry in entries] == ["test"] * 4 + ["train"] * 4
-    assert "the names of the files assign the splits" in scan.notes
+    assert "the paths of the files assign the column split" in scan.notes
     _, _, entries = scanned(tmp_path / "train-0.parquet")
     assert {entry.split for entry in entries} == {None}
+
+
+def test_names_of_folders_assign_columns(tmp_path: Path) -> None:
+    for year in ("2023", "__HIVE_DEFAULT_PARTITION__"):
+        path = tmp_path / f"year={year}" / "region=North%20Sea" / "0.parquet"
+        path.parent.mkdir(parents=True)
+        pq.write_table(rows(20), path)
+    source, scan, entries = scanned(tmp_path)
+    assert values(source, entries, "year") == ["2023"] * 20 + [""] * 20
+    assert set(values(source, entries, "region")) == {"North Sea"}
+    assert "the paths of the files assign the column year" in scan.notes
+    assert len({entry.key for entry in entries}) == 40
+
+
+def save_to_disk(folder: Path, table: pa.Table, **label: object) -> None:
+    """Write what Dataset.save_to_disk() of Hugging Face's library writes."""
+    folder.mkdir(parents=True)
+    with pa.ipc.new_stream(folder / "data-00000-of-00001.arrow", table.schema) as writer:
+        writer.write_table(table)
+    state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_format_type": None}
+    (folder / "state.json").write_text(json.dumps(state))
+    (folder / "dataset_info.json").write_text(json.dumps({"features": {"y": label}}))
+
+
+def test_a_saved_dataset_of_hugging_face(tmp_path: Path) -> None:
+    table = rows().set_column(2, "y", pa.array([0, 1, -1, 1] * 5))
+    names = {"names": ["no", "yes"], "_type": "ClassLabel"}
+    for split in ("train", "test"):
+        save_to_disk(tmp_path / "saved" / split, table, **names)
+    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    source, scan, entries = scanned(tmp_path / "saved")
+    assert [entry.split for entry in entries] == ["train"] * 15 + ["test"] * 15
+    assert {entry.label for entry in entries} == {"no", "yes"}
+    assert len(scan.rejected) == 10
+    assert values(source, entries[:2], "x") == [0, 1 / 7]
+    _, _, entries = scanned(tmp_path / "saved" / "train")
+    assert {entry.split for entry in entries} == {None}
+    path = tmp_path / "saved" / "train" / "data-00000-of-00001.arrow"
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(DataError, match="is not a valid Arrow file: "):
+        scanned(tmp_path / "saved" / "train")
+    (tmp_path / "saved" / "train" / "state.json").write_text("[")
+    with pytest.raises(DataError, match=r"cannot read .*state\.json: "):
+        scanned(tmp_path / "saved" / "train")
 
 
 @pytest.mark.parametrize("cut", [0, 4, 100, -1])
@@ -213,9 +257,10 @@ def test_bad_lines_of_json_are_rejected(tmp_path: Path) -> None:
             "not valid JSON: Expecting property name enclosed in double quotes",
         ),
     ]
-    path.write_text("[]\n")
-    with pytest.raises(DataError, match="has no lines with JSON objects"):
-        scanned(path)
+    array = tmp_path / "array.json"
+    array.write_text(json.dumps(rows().to_pylist(), indent=1))
+    with pytest.raises(DataError, match="has no lines with JSON objects: write one object per li"):
+        scanned(array)
 
 
 def test_values_of_another_type_in_json(tmp_path: Path) -> None:
@@ -304,6 +349,9 @@ def test_records_are_described_by_their_types(tmp_path: Path) -> None:
     assert rejected(scan) == [("rows.tfrecord record 1", "a wrong checksum")]
     path.write_bytes(content[:-3])
     with pytest.raises(DataError, match=r"rows\.tfrecord has a truncated record at byte"):
+        scanned(path)
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match=r"rows\.tfrecord has no records"):
         scanned(path)
 
 

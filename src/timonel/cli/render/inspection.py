@@ -9,7 +9,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from timonel.cli.render.tables import pairs, table
+from timonel.data.inspection.distributions import Numbers
 from timonel.styles import plain
+from timonel.units import format_seconds
 
 if TYPE_CHECKING:
     from timonel.data import Comparison, Inspection, Profile, Record, Report, Verification
@@ -90,8 +92,8 @@ def statistics_page(found: Mapping[Split, Profile]) -> RenderableType:
                 continue
             value = each.summary()
             row = (name, split, f"{value['count']:,}", f"{value['missing']:,}")
-            if value["type"] == "number":
-                numbers.append((*row, *_moments(value)))
+            if isinstance(each, Numbers):
+                numbers.append((*row, *_moments(each, value)))
             else:
                 words.append((*row, _distinct(value["distinct"]), _common(value["common"])))
     head = ("COLUMN", "SPLIT", "COUNT", "MISSING")
@@ -166,10 +168,12 @@ def comparison_json(found: Comparison) -> dict[str, Any]:
     }
 
 
-def _moments(value: Mapping[str, Any]) -> tuple[str | None, ...]:
+def _moments(found: Numbers, value: Mapping[str, Any]) -> Iterator[str | None]:
     quantiles = [value["quantiles"].get(name) for name in ("0.25", "0.5", "0.75")]
-    found = (value["mean"], value["std"], value["minimum"], *quantiles, value["maximum"])
-    return tuple(None if each is None else _short(float(each)) for each in found)
+    yield found.show(value["mean"]) if found.count else None
+    yield format_seconds(value["std"]) if found.is_date else _short(value["std"])
+    for each in (value["minimum"], *quantiles, value["maximum"]):
+        yield None if each is None else found.show(each)
 
 
 def _distinct(count: int | None) -> str:

@@ -34,7 +34,7 @@ class Record:
         features: Lists of bytes, ints or floats by name.
         split: Its split; None in a TFRecord file.
         key: Its key; None in a TFRecord file.
-        label: Its class, or a regression's value; None in a TFRecord file.
+        label: Its class, its classes joined by ``|``, or a regression's value; None in a file.
     """
 
     position: int
@@ -167,6 +167,7 @@ def _records(
     if label is not None and label not in dataset.labels:
         hint = did_you_mean(label, dataset.labels) or "'timonel data show' lists the labels"
         raise SpecError(f"the dataset has no label {label!r}", hint=hint)
+    number = None if label is None else dataset.labels.index(label)
     splits = SPLITS if split is None and key is not None else (check_split(split or "train"),)
     tick = ticker(sum(map(dataset.count, splits)), progress)
     for each in splits:
@@ -178,7 +179,8 @@ def _records(
             found = itertools.islice(enumerate(map(tick, dataset.payloads(each))), start, None)
         for place, payload in found:
             record = record_of(dataset, each, place, payload)
-            if label in {None, record.label} and key in {None, record.key}:
+            has_label = number is None or number in record.features[LABEL_FEATURE]
+            if has_label and key in {None, record.key}:
                 yield record
 
 
@@ -190,8 +192,12 @@ def record_of(dataset: Dataset, split: Split, place: int, payload: bytes) -> Rec
     """
     features = decode_example(payload)
     try:
-        key, label = features[KEY_FEATURE][0].decode(errors="replace"), features[LABEL_FEATURE][0]
-        name = dataset.labels[label] if dataset.labels else float(label)
+        key, labels = features[KEY_FEATURE][0].decode(errors="replace"), features[LABEL_FEATURE]
+        name = (
+            "|".join(dataset.labels[number] for number in labels)
+            if dataset.labels
+            else float(labels[0])
+        )
     except (LookupError, AttributeError, TypeError) as error:
         raise CorruptError(
             f"record {place} of {split} in {dataset.uri} has no valid key or label",

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from html import escape
 from itertools import pairwise
 
 from timonel.data.inspection.distributions import Numbers, Words, bin_edges
 from timonel.data.schema import Split
 from timonel.pages import BLUE, ORANGE, RED
-from timonel.styles import plain
 
 STYLE = f"""
 .charts {{ display: grid; gap: 1.5em; grid-template-columns:
   repeat(auto-fill, minmax(min(300px, 100%), 1fr)) }}
-figure {{ margin: 0; min-width: 0 }} figcaption {{ font-size: 13px; overflow-wrap: anywhere }}
+figure {{ margin: 0; min-width: 0 }} figcaption {{ font-size: 13px }}
 figure svg {{ width: 100%; height: auto }} figure table {{ font-size: 13px; margin: .3em 0 }}
-figure td, figure th {{ padding: .1em .8em .1em 0; font-weight: normal; overflow-wrap: anywhere }}
+figure td, figure th {{ padding: .1em .5em .1em 0; font-weight: normal }}
+figure th {{ overflow-wrap: anywhere; min-width: 4em }}
 .bar {{ display: inline-block; height: .7em; margin-left: .5em }} td {{ white-space: nowrap }}
 .train {{ background: {BLUE} }} .validation {{ background: {ORANGE} }} .test {{ background: {RED} }}
 .key {{ display: inline-block; width: .9em; height: .9em; margin: 0 .3em 0 1em }}
@@ -25,6 +25,7 @@ figure td, figure th {{ padding: .1em .8em .1em 0; font-weight: normal; overflow
 _COLOURS: Mapping[Split, str] = {"train": BLUE, "validation": ORANGE, "test": RED}
 _WIDTH, _HEIGHT, _FOOT = 320, 130, 18
 _WORDS = 8
+_BAR = 40
 
 
 def legend(splits: Iterable[Split]) -> str:
@@ -56,17 +57,18 @@ def histogram(name: str, parts: Mapping[Split, Numbers]) -> str:
             f'stroke="{_COLOURS[split]}" stroke-width="1.5"/>'
         )
     outside = sum(part.count - int(counts[split].sum()) for split, part in known.items())
-    means = ", ".join(f"{split} {plain(part.moments.mean)}" for split, part in known.items())
+    means = ", ".join(f"{split} {part.show(part.moments.mean)}" for split, part in known.items())
     note = f"mean: {means}" + (f"; values outside of the chart: {outside:,}" if outside else "")
-    low, high = edges[0], edges[-1]
+    first = next(iter(known.values()))
+    low, high = float(edges[0]), float(edges[-1])
     if low % 1 == 0.5:  # bins of whole numbers
         low, high = low + 0.5, high - 0.5
     text = f'<text y="{_HEIGHT + _FOOT - 3}" font-size="12"'
     svg = (
         f'<svg viewBox="0 -2 {_WIDTH} {_HEIGHT + _FOOT}" role="img" '
         f'aria-label="{escape(f"Histogram of {name}; {note}")}">{"".join(outlines)}'
-        f'<path d="M0 {_HEIGHT}H{_WIDTH}" stroke="#888"/>{text} x="0">{plain(low)}</text>'
-        f'{text} x="{_WIDTH}" text-anchor="end">{plain(high)}</text></svg>'
+        f'<path d="M0 {_HEIGHT}H{_WIDTH}" stroke="#888"/>{text} x="0">{first.show(low)}</text>'
+        f'{text} x="{_WIDTH}" text-anchor="end">{first.show(high)}</text></svg>'
     )
     return _figure(name, svg, note)
 
@@ -91,22 +93,21 @@ def words(name: str, parts: Mapping[Split, Words]) -> str:
     return _figure(name, body, f"different words: {distinct}")
 
 
-def count_rows(counts: Mapping[str, Mapping[Split, int]], splits: Sequence[Split]) -> str:
-    """Return a table of the number of records by label and split, with bars."""
+def count_rows(counts: Mapping[str, Mapping[Split, int]], totals: Mapping[Split, int]) -> str:
+    """Return a table of the number of records by label and split, with bars, and in all."""
     top = max((count for row in counts.values() for count in row.values()), default=0) or 1
-    totals = {split: sum(row.get(split, 0) for row in counts.values()) for split in splits}
-    heads = "".join(f"<th scope=col>{split}</th>" for split in splits)
+    heads = "".join(f"<th scope=col>{split}</th>" for split in totals)
     rows = [
         f"<tr><th scope=row>{escape(label)}</th>"
         + "".join(
             f"<td>{row.get(split, 0):,}<span class='bar {split}' "
-            f"style='width:{80 * row.get(split, 0) / top:.1f}px'></span></td>"
-            for split in splits
+            f"style='width:{_BAR * row.get(split, 0) / top:.1f}px'></span></td>"
+            for split in totals
         )
         + "</tr>"
         for label, row in counts.items()
     ]
-    sums = "".join(f"<td>{totals[split]:,}</td>" for split in splits)
+    sums = "".join(f"<td>{total:,}</td>" for total in totals.values())
     return (
         f"<div class=scroll><table><tr><th scope=col>label</th>{heads}</tr>{''.join(rows)}"
         f"<tr><th scope=row>all</th>{sums}</tr></table></div>"
@@ -121,7 +122,7 @@ def _figure(name: str, body: str, note: str) -> str:
 
 
 def _bar(split: Split, share: float) -> str:
-    style = f"style='width:{80 * share:.1f}px'"
+    style = f"style='width:{_BAR * share:.1f}px'"
     return f"<td>{share:.1%}<span class='bar {split}' {style}></span></td>"
 
 

@@ -178,7 +178,8 @@ def _columns(dataset: Dataset) -> dict[str, dict[str, Any]]:
     if isinstance(schema, ImageSchema):
         return {"image": {"channels": schema.channels}}
     found = {
-        column.name: column.model_dump(include={"type", "vocabulary"}) for column in schema.columns
+        column.name: column.model_dump(include={"type", "vocabulary", "classes", "channels"})
+        for column in schema.columns
     }
     return {**found, "label": {"column": schema.label}}
 

@@ -10,7 +10,6 @@ import numpy as np
 from scipy.special import chdtri, ndtri  # type: ignore[import-untyped]
 
 from timonel.data.inspection.distributions import Counts, Floats, Numbers, Words
-from timonel.styles import plain
 
 Measure = Literal["L-infinity", "Jensen-Shannon", "missing"]
 _MAX_BINS = 20
@@ -80,7 +79,7 @@ def difference_of_numbers(one: Numbers, other: Numbers, chance: float) -> Differ
     # With equal distributions, 8 ln(2) / (1/n + 1/m) times the divergence is about chi-squared.
     quantile = float(chdtri(freedom, chance)) if freedom else 0.0
     noise = quantile * float((1 / totals).sum()) / (8 * math.log(2))
-    means = [plain(part.moments.mean) for part in (one, other)]
+    means = [part.show(part.moments.mean) for part in (one, other)]
     return Difference("Jensen-Shannon", divergence, noise, f"mean {means[0]}, then {means[1]}")
 
 

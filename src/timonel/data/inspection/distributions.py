@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timonel.data.statistics import NumberStatistics
+from timonel.styles import plain
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -23,6 +25,7 @@ QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 _MANTISSA_BITS = 52
 _BUFFERED = 1 << 16
 _COMMON = 20
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class Numbers:
@@ -32,9 +35,13 @@ class Numbers:
     bits count as long as there are few distinct values, so the histogram is exact; then bits are
     dropped until the cells suffice. The histogram depends on the values, but not on their order.
     NaN and infinite values count as missing.
+
+    Args:
+        is_date: Whether the numbers are seconds since 1970 in UTC.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_date: bool = False) -> None:
+        self.is_date = is_date
         self._missing = 0
         self._moments = NumberStatistics()
         self._buffer = array("d")
@@ -68,6 +75,12 @@ class Numbers:
     def add_missing(self, count: int) -> None:
         """Add missing values."""
         self._missing += count
+
+    def show(self, value: float) -> str:
+        """Return one of the numbers as text for people."""
+        if not self.is_date:
+            return plain(value)
+        return f"{_EPOCH + dt.timedelta(seconds=value):%Y-%m-%d}"
 
     @property
     def bits(self) -> int:

@@ -81,8 +81,8 @@ def find_copies(
     words = np.ascontiguousarray(hashes).view(np.uint64)
     best = np.full(len(hashes), np.iinfo(np.int64).max)
     for start in range(hashes.shape[1]):
-        turned = np.roll(hashes, -start, axis=1)[:, :8]
-        order = np.argsort(np.ascontiguousarray(turned).view(">u8").ravel(), kind="stable")
+        turned = np.take(hashes, np.arange(start, start + 8), axis=1, mode="wrap")
+        order = np.argsort(turned.view(">u8").ravel(), kind="stable")
         for step in range(1, min(_WINDOW, len(order) - 1) + 1):
             one, other = order[:-step], order[step:]
             differ = (splits[one] != splits[other]) | (labels[one] != labels[other])

@@ -16,7 +16,15 @@ from typing import Any, TypeVar, cast
 from timonel.data.dataset import Dataset, check_split
 from timonel.data.examples import decode_example
 from timonel.data.inspection.distributions import Distribution, Numbers, Words
-from timonel.data.schema import COLUMN_PREFIX, KEY_FEATURE, LABEL_FEATURE, SPLITS, Split
+from timonel.data.schema import (
+    COLUMN_PREFIX,
+    IMAGE_FEATURE,
+    KEY_FEATURE,
+    LABEL_FEATURE,
+    SPLITS,
+    ImageSchema,
+    Split,
+)
 from timonel.data.sources.imagefile import image_format, open_image
 from timonel.data.sources.kinds.scalars import MISSING_DATE
 
@@ -24,6 +32,9 @@ Progress = Callable[[int, int], None]
 _LONGEST_WORD = 200
 _TICK = 1000
 _VALUES = "values"
+_TEXTS = frozenset({"text", "json", "bytes"})
+_BOX = 5
+"""Numbers of a box: ymin, xmin, ymax, xmax, class."""
 _KINDS = {bytes: "bytes", int: "int64", float: "float"}
 _Kind = TypeVar("_Kind", Numbers, Words)
 _Item = TypeVar("_Item")
@@ -45,13 +56,14 @@ class Feature:
 class Profile:
     """Distributions of the features of records, by name; ``column/age`` has the name ``age``.
 
-    Images have several: width, height, aspect ratio, bytes, format and mode. Texts of more than 200
-    bytes and other content have one of their size. A feature whose number of values differs between
-    records has one of that number.
+    Images have several: width, height, aspect ratio, bytes, format and mode. So have boxes: number,
+    height, width and class. Texts, JSON and other content have one of their size. A feature whose
+    number of values differs between records has one of that number.
 
     Args:
         examples: Features of each record: lists of bytes, ints or floats by name.
         labels: Class names, by the number in the feature ``label``.
+        types: Types of columns by feature, as the schema of a dataset has them.
 
     Attributes:
         records: Number of records.
@@ -61,13 +73,17 @@ class Profile:
     """
 
     def __init__(
-        self, examples: Iterable[Mapping[str, Sequence[Any]]], labels: Sequence[str] = ()
+        self,
+        examples: Iterable[Mapping[str, Sequence[Any]]],
+        labels: Sequence[str] = (),
+        types: Mapping[str, str] | None = None,
     ) -> None:
         self.records = 0
         self.features: dict[str, Feature] = {}
         self.distributions: dict[str, Distribution] = {}
         self.origins: dict[str, str] = {}
         self._labels = labels
+        self._types = types or {}
         self._found: dict[tuple[str, str, type[Distribution]], Distribution] = {}
         self._empty: Counter[str] = Counter()
         for features in examples:
@@ -85,31 +101,41 @@ class Profile:
         for name, values in features.items():
             feature = self.features.get(name) or self.features.setdefault(name, Feature())
             feature.lengths[len(values)] += 1
-            if not values:
-                continue
-            kind = _KINDS[type(values[0])]
-            feature.types[kind] += 1
-            if name == KEY_FEATURE:
-                continue
-            if kind == "bytes":
-                for value in values:
-                    self._add_bytes(name, value)
-            elif name == LABEL_FEATURE and self._labels:
-                self._words(name).add([self._label(value) for value in values])
-            else:
-                is_missing = MISSING_DATE in values
-                self._numbers(name).add([math.nan] if is_missing else values)
+            if values:
+                feature.types[_KINDS[type(values[0])]] += 1
+            if self._types.get(name) == "boxes":
+                self._add_boxes(name, values)
+            elif values and name != KEY_FEATURE:
+                self._add_values(name, values)
+
+    def _add_values(self, name: str, values: Sequence[Any]) -> None:
+        if isinstance(values[0], bytes):
+            for value in values:
+                self._add_bytes(name, value)
+        elif name == LABEL_FEATURE and self._labels:
+            self._words(name).add([self._label(value) for value in values])
+        else:
+            self._numbers(name).add([math.nan] if MISSING_DATE in values else values)
 
     def _add_bytes(self, name: str, value: bytes) -> None:
-        word = as_word(value)
+        is_text = self._types.get(name) in _TEXTS
+        word = None if is_text else as_word(value)
         if not value:
             self._empty[name] += 1
         elif word is not None:
             self._words(name).add([word])
-        elif image_format(value[:12]) is None:
+        elif is_text or image_format(value[:12]) is None:
             self._numbers(name, "bytes").add([len(value)])
         else:
             self._add_image(name, value)
+
+    def _add_boxes(self, name: str, values: Sequence[float]) -> None:
+        self._numbers(name, "number").add([len(values) // _BOX])
+        for start in range(0, len(values), _BOX):
+            top, left, bottom, right, number = values[start : start + _BOX]
+            self._numbers(name, "height").add([bottom - top])
+            self._numbers(name, "width").add([right - left])
+            self._words(name, "class").add([f"{number:g}"])
 
     def _add_image(self, name: str, content: bytes) -> None:
         self._numbers(name, "bytes").add([len(content)])
@@ -130,7 +156,7 @@ class Profile:
     def _add_lengths(self) -> None:
         """Count the values of features whose records have different numbers of them."""
         for name, feature in self.features.items():
-            if len(feature.lengths.keys() - {0}) > 1:
+            if len(feature.lengths.keys() - {0}) > 1 and self._types.get(name) != "boxes":
                 values = self._numbers(name, _VALUES)
                 for length, count in feature.lengths.items():
                     values.add([length] * count)
@@ -144,7 +170,7 @@ class Profile:
         ordered = sorted(self._found.items(), key=lambda each: each[0][0].startswith(COLUMN_PREFIX))
         for (feature, part, kind), found in ordered:
             lengths = self.features[feature].lengths
-            if part != _VALUES:
+            if part != _VALUES and self._types.get(feature) != "boxes":  # none is not missing
                 absent = self.records - lengths.total() + lengths[0]
                 found.add_missing(absent + self._empty[feature])
             name = f"{feature.removeprefix(COLUMN_PREFIX)} {part}".rstrip()
@@ -167,7 +193,9 @@ class Profile:
     def _distribution(self, kind: type[_Kind], feature: str, part: str) -> _Kind:
         found = self._found.get((feature, part, kind))
         if found is None:
-            found = self._found[feature, part, kind] = kind()
+            is_date = kind is Numbers and self._types.get(feature) == "date"
+            found = Numbers(is_date=True) if is_date else kind()
+            self._found[feature, part, kind] = found
         return cast("_Kind", found)
 
 
@@ -190,11 +218,19 @@ def stats(
     opened = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
     chosen = SPLITS if split is None else (check_split(split),)
     tick = ticker(sum(map(opened.count, chosen)), progress)
-    return {
-        each: Profile(map(decode_example, map(tick, opened.payloads(each))), opened.labels)
-        for each in chosen
-        if opened.count(each)
-    }
+    found: dict[Split, Profile] = {}
+    for each in filter(opened.count, chosen):
+        examples = map(decode_example, map(tick, opened.payloads(each)))
+        found[each] = Profile(examples, opened.labels, types_of(opened))
+    return found
+
+
+def types_of(dataset: Dataset) -> dict[str, str]:
+    """Return the types of a dataset's columns by feature."""
+    schema = dataset.manifest.record_schema
+    if isinstance(schema, ImageSchema):
+        return {IMAGE_FEATURE: "image"}
+    return {column.feature: column.type for column in schema.columns}
 
 
 def ticker(total: int, progress: Progress | None) -> Callable[[_Item], _Item]:

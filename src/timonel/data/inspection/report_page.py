@@ -15,7 +15,7 @@ from timonel.data.dataset import Dataset
 from timonel.data.inspection import charts
 from timonel.data.inspection.browsing import Record, describe, record_of
 from timonel.data.inspection.distributions import Distribution, Numbers, Words
-from timonel.data.inspection.profile import Progress
+from timonel.data.inspection.profile import Progress, types_of
 from timonel.data.inspection.survey import Place, Survey, first_image, survey
 from timonel.data.rejected import read_rejected
 from timonel.data.schema import LABEL_FEATURE, SPLITS, Split
@@ -27,7 +27,7 @@ from timonel.styles import plain
 _SIDE = 160
 """Longer side of a thumbnail in pixels."""
 _MAX_PAIRS = 24
-_MAX_SAMPLES = 300
+_MAX_SAMPLES = _MAX_LABELS = 300
 _PER_LABEL = 8
 _MAX_REJECTED = 50
 _IMBALANCE = 10
@@ -103,6 +103,8 @@ class _Page:
         self.survey = found
         self.warnings = [*summarise(dataset).warnings, *_warnings(dataset, found)]
         self._splits = tuple(found.profiles)
+        self._types = types_of(dataset)
+        self._records = {split: dataset.records(split) for split in self._splits}
 
     def html(self) -> str:
         """Return the page."""
@@ -123,16 +125,15 @@ class _Page:
         return pages.page(f"Dataset {name}", "".join(sections), charts.STYLE + _STYLE)
 
     def _labels(self) -> Iterator[str]:
-        if self.dataset.labels:
-            by_split = self.dataset.manifest.label_counts
-            counts = {
-                label: {split: by_split.get(split, {}).get(label, 0) for split in SPLITS}
-                for label in self.dataset.labels
-            }
-        else:
-            counts = {"records": {split: self.dataset.count(split) for split in SPLITS}}
+        by_split = self.dataset.manifest.label_counts
+        counts = {
+            label: {split: by_split.get(split, {}).get(label, 0) for split in SPLITS}
+            for label in self.dataset.labels[:_MAX_LABELS]
+        }
         yield "<h2>Records by label and split</h2>"
-        yield charts.count_rows(counts, SPLITS)
+        yield charts.count_rows(counts, {split: self.dataset.count(split) for split in SPLITS})
+        if len(self.dataset.labels) > _MAX_LABELS:
+            yield f"<p>The first {_MAX_LABELS} of {len(self.dataset.labels):,} labels.</p>"
 
     def _missing(self) -> Iterator[str]:
         rows = []
@@ -215,9 +216,9 @@ class _Page:
                 yield f"<p>Labels after the first {_MAX_SAMPLES} have no samples here.</p>"
                 return
             left -= len(places)
-            yield f"<h3>{escape(label)}</h3><div class=grid>"
-            yield "".join(self._figure(place, is_labelled=True) for place in places)
-            yield "</div>"
+            yield f"<h3>{escape(label)}</h3>" if label else ""
+            figures = (self._figure(place, is_labelled=True) for place in places)
+            yield f"<div class=grid>{''.join(figures)}</div>"
 
     def _rows(self) -> Iterator[str]:
         """Return a table of rows."""
@@ -253,21 +254,16 @@ class _Page:
         record = self._record(place)
         name = (record.key or "").rpartition("/")[2]
         caption = name if is_labelled else f"{place[0]}: {record.key}, label {_text(record.label)}"
-        content = first_image(record.features)
+        content = first_image(record.features, self._types)
         image = "" if content is None else thumbnail(content, f"Image {record.key}")
         return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"
 
     def _record(self, place: Place) -> Record:
         split, position = place
-        payload = self.dataset.records(split).payload(position)
-        return record_of(self.dataset, split, position, payload)
+        return record_of(self.dataset, split, position, self._records[split].payload(position))
 
     def _has_images(self) -> bool:
-        return any(
-            name.endswith(" width")
-            for found in self.survey.profiles.values()
-            for name in found.distributions
-        )
+        return "image" in self._types.values()
 
     def _number(self, sample: tuple[str, Sequence[Place]]) -> int:
         labels = self.dataset.labels
@@ -309,13 +305,12 @@ def _warnings(dataset: Dataset, found: Survey) -> Iterator[str]:
     if len(found.pairs) > across:
         what = counted(len(found.pairs) - across, "near-duplicate")
         yield f"{what} of an image with another label"
-    identical = found.identical
-    for count, problem in (
-        (identical.across_splits, "in several splits"),
-        (identical.contradictory, "with several labels"),
-    ):
-        if count:
-            yield f"{counted(count, 'group')} of identical records {problem}"
+    group = "group of identical records", "groups of identical records"
+    across, contradictory = found.identical.across_splits, found.identical.contradictory
+    if across:
+        yield f"{across:,} {group[across > 1]} in several splits"
+    if contradictory and not dataset.manifest.source.contradiction_count:  # which is a warning
+        yield f"{contradictory:,} {group[contradictory > 1]} with several labels"
     first = next(iter(found.profiles.values()))
     for name, part in first.distributions.items():
         if part.missing > part.count:

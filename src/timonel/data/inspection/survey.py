@@ -19,9 +19,8 @@ import numpy as np
 from timonel.data.dataset import Dataset
 from timonel.data.examples import decode_example
 from timonel.data.inspection.near_duplicates import find_copies, look_of
-from timonel.data.inspection.profile import Profile, Progress, ticker
+from timonel.data.inspection.profile import Profile, Progress, ticker, types_of
 from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE, SPLITS, Split
-from timonel.data.sources.imagefile import image_format
 
 _READ_AHEAD = 256
 _GROUPS, _PER_GROUP = 20, 4
@@ -89,7 +88,8 @@ def survey(dataset: Dataset, per_label: int, progress: Progress | None = None) -
             if dataset.count(split):
                 payloads = map(tick, dataset.payloads(split))
                 records = collected.records(split, payloads, pool)
-                collected.found.profiles[split] = Profile(records, dataset.labels)
+                profile = Profile(records, dataset.labels, types_of(dataset))
+                collected.found.profiles[split] = profile
     collected.found.identical = collected.identical()
     collected.found.pairs = collected.pairs()
     return collected.found
@@ -101,6 +101,7 @@ class _Collected:
     def __init__(self, dataset: Dataset, per_label: int) -> None:
         self.found = Survey()
         self._labels = dataset.labels
+        self._types = types_of(dataset)
         self._per_label = per_label
         self._splits = array("b")
         self._numbers = array("q")
@@ -116,7 +117,7 @@ class _Collected:
         """Yield the features of each record, and collect its facts."""
         examples = enumerate(map(decode_example, payloads))
         while batch := list(itertools.islice(examples, _READ_AHEAD)):
-            looks = pool.map(lambda each: _look(each[1]), batch)
+            looks = pool.map(lambda each: _look(each[1], self._types), batch)
             for (number, features), look in zip(batch, looks, strict=True):
                 self._add(split, number, features, look)
                 yield features
@@ -128,19 +129,19 @@ class _Collected:
         features: Mapping[str, list[Any]],
         look: tuple[bytes, bytes] | None,
     ) -> None:
-        label = features.get(LABEL_FEATURE) or [-1]
-        is_class = bool(self._labels) and 0 <= label[0] < len(self._labels)
-        name = self._labels[label[0]] if is_class else ""
-        samples = self.found.samples[name]
-        if len(samples) < self._per_label:
-            samples.append((split, number))
+        numbers = sorted(features.get(LABEL_FEATURE, ())) if self._labels else []
+        names = [self._labels[each] for each in numbers if 0 <= each < len(self._labels)]
+        for name in names or [""]:
+            samples = self.found.samples[name]
+            if len(samples) < self._per_label:
+                samples.append((split, number))
         if look is not None:
             self._with_image.append(len(self._splits))
             self._hashes += look[0]
             self._thumbnails += look[1]
         self._splits.append(SPLITS.index(split))
         self._numbers.append(number)
-        self._classes.append(label[0] if is_class else -1)
+        self._classes.append(hash(tuple(numbers)))
         self._contents.append(_fingerprint(features))
 
     def identical(self) -> Identical:
@@ -198,17 +199,19 @@ class _Collected:
         return SPLITS[self._splits[record]], self._numbers[record]
 
 
-def first_image(features: Mapping[str, list[Any]]) -> bytes | None:
-    """Return the first encoded image of a record, or None."""
-    for name in sorted(features):
+def first_image(features: Mapping[str, list[Any]], types: Mapping[str, str]) -> bytes | None:
+    """Return the first encoded image of a record that is no mask, or None."""
+    for name in sorted(name for name in features if types.get(name) == "image"):
         for value in features[name]:
-            if isinstance(value, bytes) and image_format(value[:12]) is not None:
-                return value
+            if value:
+                return bytes(value)
     return None
 
 
-def _look(features: Mapping[str, list[Any]]) -> tuple[bytes, bytes] | None:
-    content = first_image(features)
+def _look(
+    features: Mapping[str, list[Any]], types: Mapping[str, str]
+) -> tuple[bytes, bytes] | None:
+    content = first_image(features, types)
     return None if content is None else look_of(content)
 
 

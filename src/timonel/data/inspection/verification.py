@@ -172,6 +172,7 @@ class _Check:
         self._by_file: Counter[str] = Counter()
         self._records: Counter[str] = Counter()
         self._labels: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
+        self._numbers = range(len(self._manifest.labels))
         self._keys = array("q")
         self._features: frozenset[str] | None = None
         self._seen = 0
@@ -226,7 +227,7 @@ class _Check:
 
     def _record(self, shard: Shard, payload: bytes) -> None:
         features = decode_example(payload)
-        key, label = features.get(KEY_FEATURE), features.get(LABEL_FEATURE)
+        key = features.get(KEY_FEATURE)
         if not key or not isinstance(key[0], bytes):
             raise CorruptError("a record has no key")
         name = key[0].decode(errors="replace")
@@ -234,11 +235,16 @@ class _Check:
         if self._features is not None and self._features != features.keys():
             raise CorruptError(f"the record {name} has other features than those before it")
         self._features = frozenset(features)
+        numbers = features.get(LABEL_FEATURE, [])
+        if len(numbers) != 1 and self._manifest.task != "multilabel":
+            raise CorruptError(f"the record {name} has {len(numbers)} labels instead of 1")
         if self._manifest.labels:
-            number = label[0] if label else None
-            if not isinstance(number, int) or not 0 <= number < len(self._manifest.labels):
-                raise CorruptError(f"the record {name} has the label {number}, which is unknown")
-            self._labels[shard.split][self._manifest.labels[number]] += 1
+            unknown = [n for n in numbers if n not in self._numbers]
+            if unknown:
+                raise CorruptError(
+                    f"the record {name} has the label {unknown[0]}, which is unknown"
+                )
+            self._labels[shard.split].update(self._manifest.labels[n] for n in set(numbers))
         self._records[shard.name] += 1
 
     def counts(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -27,24 +28,28 @@ def usable(column: Any) -> tuple[Any | None, str]:
         return values, ""
     if pa.types.is_decimal(kind):
         return pc.cast(values, pa.float64()), ""
+    return None, _reason(kind)
+
+
+def _reason(kind: Any) -> str:
+    """Return why values of a type are neither texts nor numbers."""
     if pa.types.is_temporal(kind):
-        return None, "dates"
-    is_empty = pa.types.is_null(kind)
-    return None, "no values" if is_empty else f"values of the type {kind} are not supported"
+        return "dates"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return "bytes"
+    return "no values" if pa.types.is_null(kind) else f"values of the type {kind}"
 
 
 def kind_of(column: Any) -> ColumnType | None:
-    """Return the kind of a column from its type, for lists, structures and bytes.
+    """Return the kind of a column of images or lists of numbers; None for other types.
 
-    Bytes and structures are images if the first value is one.
+    Bytes, also in structures, are images if the first ones are.
     """
     kind = column.type
     first = next((value.as_py() for value in column if value.is_valid), None)
     content = first.get("bytes") if isinstance(first, dict) else first
     if isinstance(content, bytes):
-        return "image" if image_format(content[:12]) else "bytes"
-    if pa.types.is_struct(kind) or pa.types.is_map(kind):
-        return "json"
+        return "image" if image_format(content[:12]) else None
     if _is_list(kind) and (
         pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)
     ):
@@ -92,6 +97,17 @@ def as_texts(column: Any) -> Any:
         if pc.all(exact).as_py():
             values = pc.cast(values, pa.int64())
     return trim(pc.fill_null(pc.cast(values, pa.string()), ""))
+
+
+def with_names(table: Any, column: str, names: Sequence[str]) -> Any:
+    """Return a table whose column has names of classes instead of numbers.
+
+    Other numbers, such as -1, are missing labels.
+    """
+    numbers = table[column]
+    is_known = pc.and_(pc.greater_equal(numbers, 0), pc.less(numbers, len(names)))
+    found = pc.take(pa.array(names, pa.string()), pc.if_else(is_known, numbers, None))
+    return table.set_column(table.column_names.index(column), column, found)
 
 
 def _plain(column: Any) -> Any:

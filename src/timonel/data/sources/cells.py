@@ -27,6 +27,7 @@ from timonel.errors import DataError, NotFoundError, SpecError
 from timonel.storage.location import Location
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
+_IMAGES = frozenset({"image", "mask"})
 _MOST_REPEATED = 10
 """With more than a tenth of repeated rows, equal rows are no copies."""
 
@@ -38,6 +39,9 @@ class RowImages:
     size: int = 0
     modified: int = 0
     group: str | None = None
+
+
+NO_IMAGES = RowImages()
 
 
 @dataclass
@@ -56,8 +60,8 @@ class Cells:
 
     @property
     def has_images(self) -> bool:
-        """Whether a column has images."""
-        return any(kind.type == "image" for kind in self.kinds.values())
+        """Whether a column has images or masks."""
+        return any(kind.type in _IMAGES for kind in self.kinds.values())
 
     def add(self, name: str, kind: Kind, values: Any) -> None:
         """Add a column."""
@@ -104,7 +108,7 @@ class Cells:
         """Return facts about the images of a row; those that cannot be read have none."""
         size, modified, groups = 0, 0, []
         for name, kind in self.kinds.items():
-            if kind.type not in {"image", "mask"}:
+            if kind.type not in _IMAGES:
                 continue
             with contextlib.suppress(ValueError, DataError):
                 for item in files_of(self.columns[name][row].as_py()):

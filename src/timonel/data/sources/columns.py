@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -28,7 +28,7 @@ from timonel.data.schema import (
 )
 from timonel.data.sources.kinds.base import FLOAT32_MAX
 from timonel.data.statistics import NumberStatistics, WordStatistics
-from timonel.errors import DataError
+from timonel.errors import DataError, SpecError
 
 MISSING = ("", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "?")
 """Lower-case words that stand for a missing value."""
@@ -303,6 +303,19 @@ def multiple_labels(value: Any) -> str:
     if not isinstance(value, str) and any("|" in label for label in labels):
         raise DataError(f"a label contains a bar: {labels}", hint="use another character")
     return "|".join(sorted({label.strip() for label in labels} - {""})) or "|"
+
+
+def split_group(column: str | None, word: str) -> str | None:
+    """Return the name of a row's group from its cell; a missing one is no group."""
+    return None if column is None or is_missing(word) else f"{column} {word}"
+
+
+def no_group(table: object, name: str, names: Sequence[str]) -> SpecError:
+    """Return the error for a table without the column to group by."""
+    return SpecError(
+        f"{table} has no column {name!r} to group by",
+        hint=f"the columns are {', '.join(names)}",
+    )
 
 
 def is_missing(text: str) -> bool:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from timonel.data.schema import IMAGE_ENDINGS, ColumnRole, Split, split_named
+from timonel.data.schema import IMAGE_ENDINGS, ColumnRole, Split, Task, split_named
 from timonel.data.sources.arrow import as_texts
 from timonel.data.sources.base import (
     Description,
@@ -24,7 +24,7 @@ from timonel.data.sources.base import (
     SourceOptions,
     UnusableError,
 )
-from timonel.data.sources.columns import shorten, unassigned
+from timonel.data.sources.columns import multiple_labels, no_group, shorten, split_group, unassigned
 from timonel.data.sources.images import (
     INCOMPARABLE,
     ImageFolderSource,
@@ -81,7 +81,12 @@ class ImageListSource(ImageFolderSource):
             for role in roles
             if role.role != "drop"
         }
-        column.setdefault("split", [""] * file.table.num_rows)
+        task: Task = "classification"
+        if self.options.task in {None, "multilabel"} and any("|" in s for s in column["label"]):
+            task = "multilabel"
+            column["label"] = [multiple_labels(text) for text in column["label"]]
+        for name in ("split", "group"):
+            column.setdefault(name, [""] * file.table.num_rows)
         entries: list[Entry] = []
         ignored: list[str] = []
         rejected = list(file.rejected)
@@ -97,7 +102,7 @@ class ImageListSource(ImageFolderSource):
         comparable = all(entry.group is not None for entry in entries)
         return Scan(
             entries=entries,
-            task="classification",
+            task=task,
             ignored=ignored,
             rejected=rejected,
             columns=roles,
@@ -117,24 +122,25 @@ class ImageListSource(ImageFolderSource):
         """Yield the entry of each row, what is wrong with it, or the key of a row to leave out."""
         seen: set[str] = set()
 
-        def keyed() -> Iterator[tuple[str, str, str, str]]:
-            rows = zip(column["image"], column["label"], column["split"], strict=True)
-            for row, (uri, label, split) in enumerate(rows):
+        def keyed() -> Iterator[tuple[str, str, str, str, str]]:
+            used = [column[role] for role in ("image", "label", "split", "group")]
+            for row, (uri, label, split, group) in enumerate(zip(*used, strict=True)):
                 key = uri if uri not in seen else f"{uri} ({self._file.key(row)})"
                 seen.add(key)
-                yield key, uri, label, split
+                yield key, uri, label, split, group
 
         rows = keyed()
         with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="list") as pool:
             while batch := list(itertools.islice(rows, _BATCH)):
                 yield from pool.map(self._read_row, batch)
 
-    def _read_row(self, row: tuple[str, str, str, str]) -> Entry | UnusableError | str:
-        key, uri, label, split = row
+    def _read_row(self, row: tuple[str, str, str, str, str]) -> Entry | UnusableError | str:
+        key, uri, label, split, group = row
         if split.lower() == "discard":
             return f"{key} (split DISCARD)"
         try:
-            return self._listed(key, uri, label, split_named(split))
+            found = self._listed(key, uri, label, split_named(split))
+            return replace(found, split_group=split_group(self.options.group_by, group))
         except UnusableError as error:
             return error
 
@@ -186,7 +192,10 @@ class ImageListSource(ImageFolderSource):
                 f"got {shorten(wrong[0])}",
                 hint=f"correct it, or ignore the column with --columns {split}=drop",
             )
-        roles = {image: "image", label: "label", split: "split"}
+        group = self.options.group_by
+        if group is not None and group not in names:
+            raise no_group(self.location, group, names)
+        roles = {image: "image", label: "label", split: "split", group: "group"}
         return [
             ColumnRole.model_validate(
                 {"name": name, "role": roles.get(name, "drop"), "note": _note(name, roles)}

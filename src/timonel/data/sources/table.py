@@ -34,7 +34,7 @@ from timonel.data.sources.base import (
     SourceOptions,
     UnusableError,
 )
-from timonel.data.sources.cells import Cells, group_rows
+from timonel.data.sources.cells import NO_IMAGES, Cells, group_rows
 from timonel.data.sources.columns import (
     ROUNDED,
     Inference,
@@ -45,11 +45,12 @@ from timonel.data.sources.columns import (
     categorical_column,
     count,
     infer,
-    is_missing,
     is_row_id,
     multiple_labels,
+    no_group,
     numeric_column,
     shorten,
+    split_group,
     unassigned,
 )
 from timonel.data.sources.kinds import KINDS
@@ -139,7 +140,7 @@ class TableSource(Source):
         Raises:
             InputError: Another process scanned another version of the file.
         """
-        row, images_modified = entry.ref
+        row, images_modified = entry.ref if self._cells.has_images else (entry.ref, 0)
         if entry.modified ^ images_modified != self._file.modified:
             raise InputError(f"{self.location} changed during its conversion", hint="convert again")
         plain = {COLUMN_PREFIX + name: column[row] for name, column in self._columns.items()}
@@ -195,21 +196,22 @@ class TableSource(Source):
     ) -> list[Entry]:
         file = self._file
         size = max(1, file.bytes // max(1, file.table.num_rows))
+        has_images = self._cells.has_images
         # Splits that the table assigns stay as they are; equal rows may be equal by chance.
-        is_divided = not splits and not self._cells.has_images
+        is_divided = not splits and not has_images
         copies = group_rows(self._columns, self._cells) if is_divided else None
         together = self._split_groups(names)
         entries = []
         for row, label in enumerate(labels):
             if row in left_out:
                 continue
-            images = self._cells.images(row)
+            images = self._cells.images(row) if has_images else NO_IMAGES
             entries.append(
                 Entry(
                     file.key(row),
                     label,
                     size + images.size,
-                    [row, images.modified],
+                    [row, images.modified] if has_images else row,
                     splits[row] if splits else None,
                     copies[row] if copies else images.group,
                     file.modified ^ images.modified,
@@ -224,12 +226,9 @@ class TableSource(Source):
         if name is None:
             return []
         if name not in names:
-            raise SpecError(
-                f"{self.location} has no column {name!r} to group by",
-                hint=f"the columns are {', '.join(names)}",
-            )
+            raise no_group(self.location, name, names)
         words = as_texts(self._file.table[name]).to_pylist()
-        return [None if is_missing(word) else f"{name} {word}" for word in words]
+        return [split_group(name, word) for word in words]
 
     def _label_column(self, file: TableFile) -> str:
         names = file.table.column_names
@@ -309,7 +308,7 @@ class TableSource(Source):
         given = self.options.columns.get(name)
         kind = kind_of(column) if given is None else None
         if kind is not None:
-            return ColumnRole(name=name, role=kind, note=f"the type {column.type}")
+            return ColumnRole(name=name, role=kind, note=f"from the type {column.type}")
         if given not in {None, "drop"}:
             raise DataError(
                 f"column {name!r} of {self.location} cannot be {given}: {reason}",

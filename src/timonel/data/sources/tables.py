@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
-from timonel.data.schema import Split
-from timonel.data.sources.arrow import as_texts, is_text
+from timonel.data.schema import LABEL_FEATURE
+from timonel.data.sources.arrow import as_texts, is_text, with_names
+from timonel.data.sources.arrowfile import read_arrow, saved_files
 from timonel.data.sources.base import SourceOptions
 from timonel.data.sources.csvfile import CsvFile
 from timonel.data.sources.jsonlines import read_json_lines
 from timonel.data.sources.parquet import read_parquet
-from timonel.data.sources.recordfiles import is_record_file, record_files, splits_of
+from timonel.data.sources.recordfiles import is_record_file, label_names, record_files, splits_of
 from timonel.data.sources.recordtable import read_record_table
 from timonel.data.sources.tablefile import MemoryTable, TableFile, joined
 from timonel.data.sources.textfile import TextFile
@@ -22,8 +24,10 @@ from timonel.errors import DataError
 from timonel.storage.location import Location
 
 CSV_ENDINGS = frozenset({".csv", ".tsv"})
-JSON_ENDINGS = frozenset({".jsonl", ".ndjson"})
-_ENDINGS = CSV_ENDINGS | JSON_ENDINGS | {".parquet", ".pq"}
+JSON_ENDINGS = frozenset({".jsonl", ".ndjson", ".json"})
+PARQUET_ENDINGS = frozenset({".parquet", ".pq"})
+_ENDINGS = CSV_ENDINGS | JSON_ENDINGS | PARQUET_ENDINGS | {".arrow"}
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _SAMPLE = 20
 
 
@@ -31,7 +35,7 @@ def is_table(location: Location) -> bool:
     """Tell whether a location is a table, or a folder or pattern of tables with one ending."""
     if isinstance(location, MemoryTable):
         return True
-    if record_files(location):
+    if record_files(location) or saved_files(location):
         return True
     first = location.first_file()
     if first is None or first.ending not in _ENDINGS:
@@ -48,33 +52,34 @@ def read_table(location: Location, options: SourceOptions) -> TableFile:
     if isinstance(location, MemoryTable):
         return location.read_table()
     if location.is_file():
-        return _read(location, options)
-    files = record_files(location) or location.files()
+        return _named_labels(_read(location, options), location, options)
+    files = record_files(location) or saved_files(location) or location.files()
     if not files:
         raise DataError(f"no files are in {location}")
-    names = _unique_names(files)
-    tables = [
-        (name, _with_split(_read(file, options), split))
-        for name, file, split in zip(names, files, splits_of(files), strict=True)
-    ]
-    return joined(location.name, tables)
+    tables = []
+    for file, name, split in zip(files, _unique_names(files), splits_of(files), strict=True):
+        constants = _partition(location, file)
+        if split is not None:
+            constants["split"] = split
+        tables.append((name, _with_constants(_read(file, options), constants)))
+    return _named_labels(joined(location.name, tables), location, options)
 
 
 def peek(location: Location, options: SourceOptions) -> dict[str, list[str]]:
     """Return the first texts of each column, of the first file."""
     if isinstance(location, MemoryTable):
         return _texts(location.table.slice(0, _SAMPLE))
-    file = location.first_file()
+    if record_files(location):
+        return {}  # lists of images are not stored as TFRecords
+    file = next(iter(saved_files(location)), None) or location.first_file()
     if file is None:
         return {}
     if file.ending in CSV_ENDINGS:
         names, rows = _csv(file, options).peek(_SAMPLE)
         return {name: [row[i] for row in rows if len(row) > i] for i, name in enumerate(names)}
-    if file.ending in JSON_ENDINGS:
-        return _texts(read_json_lines(TextFile(file, options.encoding)).table.slice(0, _SAMPLE))
-    if record_files(location):
-        return {}  # lists of images are not stored as TFRecords
-    return _texts(read_parquet(file, rows=_SAMPLE).table)
+    if file.ending in PARQUET_ENDINGS:
+        return _texts(read_parquet(file, rows=_SAMPLE).table)
+    return _texts(_read(file, options).table.slice(0, _SAMPLE))
 
 
 def _read(location: Location, options: SourceOptions) -> TableFile:
@@ -84,16 +89,36 @@ def _read(location: Location, options: SourceOptions) -> TableFile:
         return read_json_lines(TextFile(location, options.encoding))
     if is_record_file(location):
         return read_record_table(location)
-    return read_parquet(location)
+    return read_arrow(location) if location.ending == ".arrow" else read_parquet(location)
 
 
-def _with_split(file: TableFile, split: Split | None) -> TableFile:
-    """Return a table with a column for the split that its name assigns."""
-    if split is None or any(name.lower() == "split" for name in file.table.column_names):
+def _named_labels(file: TableFile, location: Location, options: SourceOptions) -> TableFile:
+    """Return a table of TFRecords with the names of classes that are stored beside them."""
+    label, table = options.label or LABEL_FEATURE, file.table
+    if not record_files(location) or label not in table.column_names:
         return file
-    column = pa.repeat(split, file.table.num_rows)
-    notes = [*file.notes, "the names of the files assign the splits"]
-    return replace(file, table=file.table.append_column("split", column), notes=notes)
+    if not pa.types.is_integer(table[label].type) or not (names := label_names(location, label)):
+        return file
+    return replace(file, table=with_names(table, label, names))
+
+
+def _partition(location: Location, file: Location) -> dict[str, str]:
+    """Return the values in names of folders such as ``year=2024``, as Spark writes them."""
+    start = 0 if location.is_pattern else len(location.uri)
+    folders = file.uri[start:].split("/")[:-1]
+    pairs = (unquote(folder).partition("=") for folder in folders if "=" in folder)
+    return {name: "" if value == _NO_VALUE else value for name, _, value in pairs}
+
+
+def _with_constants(file: TableFile, constants: Mapping[str, str]) -> TableFile:
+    """Return a table with a column for each value that the file's path assigns."""
+    table, notes = file.table, list(file.notes)
+    known = {name.lower() for name in table.column_names}
+    for name, value in constants.items():
+        if name.lower() not in known:
+            table = table.append_column(name, pa.repeat(value, table.num_rows))
+            notes.append(f"the paths of the files assign the column {name}")
+    return replace(file, table=table, notes=notes)
 
 
 def _csv(location: Location, options: SourceOptions) -> CsvFile:
