@@ -137,7 +137,8 @@ def _csv_shards(file: InputFile) -> Iterator[ShardPlan]:
     rows = read_table(file.uri, file.modified).num_rows
     total = max(1, min(rows, file.size // _SHARD_BYTES))
     for start, end in itertools.pairwise(rows * index // total for index in range(total + 1)):
-        yield _shard(file, start, 0, end - start)
+        if end > start:
+            yield _shard(file, start, 0, end - start)
 
 
 def _line_shards(file: InputFile) -> Iterator[ShardPlan]:
