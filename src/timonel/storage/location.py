@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import glob
+import hashlib
 import os
 import posixpath
 import shutil
@@ -239,7 +240,7 @@ class Location:
 
 def revision_number(blob: Blob) -> int:
     """Return a number that changes when an object is replaced."""
-    return int.from_bytes(blob.revision.encode()[-7:], "big")
+    return int(hashlib.sha256(blob.revision.encode()).hexdigest()[:14], 16)
 
 
 def _is_visible(name: str) -> bool:

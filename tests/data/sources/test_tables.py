@@ -257,9 +257,10 @@ def test_bad_lines_of_json_are_rejected(tmp_path: Path) -> None:
             "not valid JSON: Expecting property name enclosed in double quotes",
         ),
     ]
-    path.write_text("[]\n")
-    with pytest.raises(DataError, match="has no lines with JSON objects"):
-        scanned(path)
+    array = tmp_path / "array.json"
+    array.write_text(json.dumps(rows().to_pylist(), indent=1))
+    with pytest.raises(DataError, match="has no lines with JSON objects: write one object per li"):
+        scanned(array)
 
 
 def test_values_of_another_type_in_json(tmp_path: Path) -> None:
@@ -348,6 +349,9 @@ def test_records_are_described_by_their_types(tmp_path: Path) -> None:
     assert rejected(scan) == [("rows.tfrecord record 1", "a wrong checksum")]
     path.write_bytes(content[:-3])
     with pytest.raises(DataError, match=r"rows\.tfrecord has a truncated record at byte"):
+        scanned(path)
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match=r"rows\.tfrecord has no records"):
         scanned(path)
 
 

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.conftest import MakeImages
+from tests.data.conftest import MakeCsv, MakeImages
 from tests.data.sources.test_tables import write_records
+from timonel.data import convert
 from timonel.data.sources import Entry, Source, SourceOptions, choose_source
 from timonel.data.sources.recordfiles import is_record_file
 from timonel.data.sources.tfrecords import RecordImageSource
 from timonel.errors import DataError, SpecError
+from timonel.storage import Workspace
 from timonel.storage.location import Location
 from timonel.testing.sources import SourceContract
 
@@ -82,6 +84,17 @@ def test_compressed_records_are_read_at_any_position(
     packed.write_bytes(packed.read_bytes()[:-20])
     with pytest.raises(DataError, match=r"cannot decompress .*packed\.tfrecord\.gz: Compressed fi"):
         open_source(packed)
+
+
+def test_datasets_keep_the_names_of_their_classes(
+    make_images: MakeImages, make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
+) -> None:
+    convert(make_images(), tmp_path / "images", workspace=workspace)
+    entries = open_source(tmp_path / "images").scan().entries
+    assert {entry.label for entry in entries} == {"cat", "dog"}
+    convert(make_csv(), tmp_path / "rows", label="good", workspace=workspace)
+    source = open_source(tmp_path / "rows", label="label")
+    assert {entry.label for entry in source.scan().entries} == {"no", "yes"}
 
 
 def raw(pixels: np.ndarray, **changes: object) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -96,6 +97,17 @@ def as_texts(column: Any) -> Any:
         if pc.all(exact).as_py():
             values = pc.cast(values, pa.int64())
     return trim(pc.fill_null(pc.cast(values, pa.string()), ""))
+
+
+def with_names(table: Any, column: str, names: Sequence[str]) -> Any:
+    """Return a table whose column has names of classes instead of numbers.
+
+    Other numbers, such as -1, are missing labels.
+    """
+    numbers = table[column]
+    is_known = pc.and_(pc.greater_equal(numbers, 0), pc.less(numbers, len(names)))
+    found = pc.take(pa.array(names, pa.string()), pc.if_else(is_known, numbers, None))
+    return table.set_column(table.column_names.index(column), column, found)
 
 
 def _plain(column: Any) -> Any:

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from timonel.data.sources.arrow import with_names
 from timonel.data.sources.tablefile import TableFile, named_places
 from timonel.errors import DataError
 from timonel.storage.location import Location
@@ -57,9 +57,7 @@ def read_arrow(location: Location) -> TableFile:
     features = _document(info).get("features") if info.is_file() else None
     for name, feature in (features or {}).items():
         if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
-            classes = pa.array([str(each) for each in feature.get("names", [])], pa.string())
-            index = table.column_names.index(name)
-            table = table.set_column(index, name, _named(table[name], classes))
+            table = with_names(table, name, [str(each) for each in feature.get("names", [])])
     return TableFile(
         table=table,
         name=location.name,
@@ -68,12 +66,6 @@ def read_arrow(location: Location) -> TableFile:
         modified=location.modified(),
         places=named_places("row"),
     )
-
-
-def _named(numbers: Any, classes: Any) -> Any:
-    """Return names of classes; -1 is a missing label."""
-    is_known = pc.and_(pc.greater_equal(numbers, 0), pc.less(numbers, len(classes)))
-    return pc.take(classes, pc.if_else(is_known, numbers, None))
 
 
 def _document(location: Location) -> dict[str, Any]:

@@ -309,6 +309,6 @@ def choose_source(location: Location, options: SourceOptions, kind: str = "auto"
     source_kind = "" if kind == "auto" else f" of kind {kind}"
     raise InputError(
         f"no installed source{source_kind} reads the {what} {location}",
-        hint="use a folder with one folder of images per label, or a table: .csv, .tsv, .parquet "
-        "or .jsonl",
+        hint="use a folder with one folder of images per label, or a table: .csv, .tsv, .parquet, "
+        ".jsonl or .tfrecord",
     )

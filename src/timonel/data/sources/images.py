@@ -181,7 +181,8 @@ class ImageFolderSource(Source):
             found = f"{len(ignored)} other files or folders" if ignored else "nothing"
             raise DataError(
                 f"{self.location} has no folders of images: found {found}",
-                hint="put the images into one folder per label, named after the label",
+                hint="put the images into one folder per label, named after the label; name tables "
+                "among other files with a pattern such as 'folder/*.csv'",
             )
         if len(labels) < 2:
             (label,) = labels

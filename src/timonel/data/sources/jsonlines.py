@@ -36,7 +36,10 @@ def read_json_lines(text: TextFile) -> TableFile:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         bad, content = _checked(text)
         if not content:
-            raise DataError(f"{text.location} has no lines with JSON objects") from error
+            raise DataError(
+                f"{text.location} has no lines with JSON objects",
+                hint="write one object per line, as df.to_json(orient='records', lines=True) does",
+            ) from error
         try:
             table = _parse(io.BytesIO(content))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as again:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import mmap
 import os
 import re
@@ -14,8 +15,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from timonel.data.examples import decode_example
+from timonel.data.manifest import MANIFEST_NAME
 from timonel.data.records import CRC_BYTES, Span, check_payload, spans
-from timonel.data.schema import Split, split_named
+from timonel.data.schema import LABEL_FEATURE, Split, split_named
 from timonel.errors import CorruptError, DataError
 from timonel.storage.atomic import unwritable
 from timonel.storage.location import Location
@@ -150,9 +152,19 @@ def _split_of(file: Location) -> Split | None:
     return next(filter(None, map(split_named, words)), None)
 
 
-def label_names(folder: Location, label: str) -> list[str]:
-    """Return the names of classes that TensorFlow Datasets stores beside its records."""
-    file = folder / f"{label}.labels.txt"
-    if not folder.is_dir() or not file.is_file():
+def label_names(location: Location, label: str) -> list[str]:
+    """Return the names of classes that are stored beside TFRecords; empty if there are none.
+
+    TensorFlow Datasets writes ``label.labels.txt``, timonel a manifest.
+    """
+    folder = location if location.is_dir() else location.parent
+    names, manifest = folder / f"{label}.labels.txt", folder / MANIFEST_NAME
+    if names.is_file():
+        return [line.strip() for line in names.read().decode().splitlines() if line.strip()]
+    if label != LABEL_FEATURE or not manifest.is_file():
         return []
-    return [line.strip() for line in file.read().decode().splitlines() if line.strip()]
+    try:
+        found = json.loads(manifest.read())
+    except ValueError as error:
+        raise DataError(f"cannot read {manifest}: {error}") from error
+    return [str(name) for name in found.get("labels", [])] if isinstance(found, dict) else []

@@ -36,6 +36,8 @@ def read_record_table(location: Location) -> TableFile:
             f"a feature of {location} has values of several types: {error}",
             hint="write each feature with one type",
         ) from error
+    if not lists.column_names:
+        raise DataError(f"{location} has no records")
     return TableFile(
         table=pa.table({name: _values(lists[name]) for name in sorted(lists.column_names)}),
         name=location.name,

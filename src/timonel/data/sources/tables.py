@@ -9,13 +9,14 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from timonel.data.sources.arrow import as_texts, is_text
+from timonel.data.schema import LABEL_FEATURE
+from timonel.data.sources.arrow import as_texts, is_text, with_names
 from timonel.data.sources.arrowfile import read_arrow, saved_files
 from timonel.data.sources.base import SourceOptions
 from timonel.data.sources.csvfile import CsvFile
 from timonel.data.sources.jsonlines import read_json_lines
 from timonel.data.sources.parquet import read_parquet
-from timonel.data.sources.recordfiles import is_record_file, record_files, splits_of
+from timonel.data.sources.recordfiles import is_record_file, label_names, record_files, splits_of
 from timonel.data.sources.recordtable import read_record_table
 from timonel.data.sources.tablefile import MemoryTable, TableFile, joined
 from timonel.data.sources.textfile import TextFile
@@ -23,7 +24,7 @@ from timonel.errors import DataError
 from timonel.storage.location import Location
 
 CSV_ENDINGS = frozenset({".csv", ".tsv"})
-JSON_ENDINGS = frozenset({".jsonl", ".ndjson"})
+JSON_ENDINGS = frozenset({".jsonl", ".ndjson", ".json"})
 PARQUET_ENDINGS = frozenset({".parquet", ".pq"})
 _ENDINGS = CSV_ENDINGS | JSON_ENDINGS | PARQUET_ENDINGS | {".arrow"}
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -51,7 +52,7 @@ def read_table(location: Location, options: SourceOptions) -> TableFile:
     if isinstance(location, MemoryTable):
         return location.read_table()
     if location.is_file():
-        return _read(location, options)
+        return _named_labels(_read(location, options), location, options)
     files = record_files(location) or saved_files(location) or location.files()
     if not files:
         raise DataError(f"no files are in {location}")
@@ -61,7 +62,7 @@ def read_table(location: Location, options: SourceOptions) -> TableFile:
         if split is not None:
             constants["split"] = split
         tables.append((name, _with_constants(_read(file, options), constants)))
-    return joined(location.name, tables)
+    return _named_labels(joined(location.name, tables), location, options)
 
 
 def peek(location: Location, options: SourceOptions) -> dict[str, list[str]]:
@@ -89,6 +90,16 @@ def _read(location: Location, options: SourceOptions) -> TableFile:
     if is_record_file(location):
         return read_record_table(location)
     return read_arrow(location) if location.ending == ".arrow" else read_parquet(location)
+
+
+def _named_labels(file: TableFile, location: Location, options: SourceOptions) -> TableFile:
+    """Return a table of TFRecords with the names of classes that are stored beside them."""
+    label, table = options.label or LABEL_FEATURE, file.table
+    if not record_files(location) or label not in table.column_names:
+        return file
+    if not pa.types.is_integer(table[label].type) or not (names := label_names(location, label)):
+        return file
+    return replace(file, table=with_names(table, label, names))
 
 
 def _partition(location: Location, file: Location) -> dict[str, str]:

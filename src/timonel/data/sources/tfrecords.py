@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+from timonel.data.examples import decode_example
 from timonel.data.manifest import Skipped
-from timonel.data.records import Span
+from timonel.data.records import Span, read_stream
 from timonel.data.schema import IMAGE_FEATURE, ColumnRole, Split, split_named
 from timonel.data.sources.base import (
     Description,
@@ -52,7 +53,7 @@ class RecordImageSource(ImageFolderSource):
     def recognises(cls, location: Location, options: SourceOptions) -> bool:  # noqa: ARG003 - by name
         """Tell whether ``location`` has TFRecords with one image each."""
         files = record_files(location)
-        return bool(files) and _image_feature(_sample(RecordFile(files[0]))) is not None
+        return bool(files) and _image_feature(_first_records(files[0])) is not None
 
     @property
     def is_remote(self) -> bool:
@@ -67,8 +68,7 @@ class RecordImageSource(ImageFolderSource):
         self._opened = [RecordFile(file) for file in files]
         sample = self._sample_image()
         label = self._label_feature(sample)
-        folder = self.location if self.location.is_dir() else self.location.parent
-        self._names = label_names(folder, label)
+        self._names = label_names(self.location, label)
         ignored: list[str] = []
         rejected: list[Skipped] = []
         task = "regression" if _is_float(sample, label) else "classification"
@@ -185,6 +185,15 @@ class RecordImageSource(ImageFolderSource):
             )
             for name in sorted(sample[0])
         ]
+
+
+def _first_records(location: Location) -> list[Example]:
+    """Return the first records without decompressing the whole file."""
+    try:
+        payloads = itertools.islice(read_stream(location.local), _SAMPLE)
+        return [decode_example(payload) for payload in payloads]
+    except (CorruptError, OSError):
+        return _sample(RecordFile(location))  # skips damaged records
 
 
 def _sample(file: RecordFile) -> list[Example]:

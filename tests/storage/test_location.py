@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.storage.conftest import open_bucket
+from timonel.errors import InputError, NotFoundError, SpecError
+from timonel.storage.blobs import Blob
+from timonel.storage.location import Location, revision_number
+from timonel.storage.object_store import ObjectStore
+
+FILES = ("a.csv", "b/c.csv", "b/d[1].csv", "b/.hidden.csv", "_spark/x.csv")
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Location]:
+    """A folder with `FILES`, local and in buckets."""
+    if request.param == "local":
+        yield filled(str(tmp_path / "root"))
+        return
+    yield from map(filled, open_bucket(request.param, request, monkeypatch))
+
+
+def filled(root: str) -> Location:
+    store = ObjectStore(root)
+    for name in FILES:
+        store.write(name, name.encode())
+    return Location(root)
+
+
+def below(place: Location, files: list[Location]) -> list[str]:
+    return [file.uri.removeprefix(f"{place.uri}/") for file in files]
+
+
+def test_files_of_a_folder_a_pattern_and_a_file(place: Location) -> None:
+    assert below(place, place.files()) == ["a.csv", "b/c.csv", "b/d[1].csv"]
+    assert below(place, (place / "*.csv").files()) == ["a.csv"]
+    assert below(place, (place / "b/c*").files()) == ["b/c.csv"]
+    assert below(place, (place / "a.csv").files()) == ["a.csv"]
+    assert below(place, [place.first_file() or place]) == ["a.csv"]
+    assert (place / "none").first_file() is None
+
+
+def test_kinds_of_locations(place: Location) -> None:
+    file, pattern, none = place / "a.csv", place / "b/*.csv", place / "none"
+    assert (place.is_dir(), place.is_file(), place.is_pattern) == (True, False, False)
+    assert (file.is_dir(), file.is_file(), file.is_pattern) == (False, True, False)
+    assert (pattern.is_dir(), pattern.is_file(), pattern.is_pattern) == (False, False, True)
+    assert [each.exists() for each in (place, file, pattern, none)] == [True, True, True, False]
+    assert not (place / "x*").exists()
+    assert place.children == (["_spark", "b"], ["a.csv"])
+    assert file.parent == place
+
+
+def test_content(place: Location) -> None:
+    file = place / "b" / "c.csv"
+    assert file.read() == b"b/c.csv"
+    assert file.local.read_bytes() == b"b/c.csv"
+    copy, is_local = file.local, file.is_local
+    del file
+    gc.collect()
+    assert copy.exists() == is_local
+    file = place / "b" / "c.csv"
+    before = file.modified()
+    ObjectStore(place.uri).write("b/c.csv", b"other content")
+    assert (place / "b" / "c.csv").modified() != before
+
+
+def test_a_local_name_that_looks_like_a_pattern(tmp_path: Path) -> None:
+    path = tmp_path / "d[1].csv"
+    path.touch()
+    assert Location(path).is_file()
+    assert not Location(path).is_pattern
+
+
+@pytest.mark.parametrize(
+    ("uri", "name", "ending"),
+    [
+        ("/x/Rows.CSV.gz", "Rows.CSV.gz", ".csv"),
+        ("/x/rows.tar.zst", "rows.tar.zst", ".tar"),
+        ("s3://bucket/a b.parquet", "a b.parquet", ".parquet"),
+        ("https://host/a%20b.csv?x=y.z&c=*", "a b.csv", ".csv"),
+        ("https://host/folder/", "folder", ""),
+    ],
+)
+def test_names_and_endings(uri: str, name: str, ending: str) -> None:
+    location = Location(uri)
+    assert (location.name, location.ending) == (name, ending)
+    assert not location.is_pattern
+
+
+def test_remote_locations_have_no_path() -> None:
+    with pytest.raises(InputError, match="expected a local path, got s3://bucket/x: copy it"):
+        _ = Location("s3://bucket/x").path
+    with pytest.raises(NotFoundError, match="no file at memory://nothing/here"):
+        Location("memory://nothing/here").blob()
+    with pytest.raises(SpecError, match=r"expected a path, s3://.*, got nope://x"):
+        Location("nope://x").exists()
+
+
+def test_revisions_differ() -> None:
+    first, second = (Blob("x", 1, revision) for revision in ('"0a"', '"0b"'))
+    assert revision_number(first) != revision_number(second)
+    assert 0 <= revision_number(first) < 2**63
