@@ -115,9 +115,12 @@ class _Collected:
         self, split: Split, payloads: Iterable[bytes], pool: ThreadPoolExecutor
     ) -> Iterator[dict[str, list[Any]]]:
         """Yield the features of each record, and collect its facts."""
+        has_images = "image" in self._types.values()
         examples = enumerate(map(decode_example, payloads))
         while batch := list(itertools.islice(examples, _READ_AHEAD)):
-            looks = pool.map(lambda each: _look(each[1], self._types), batch)
+            looks: Iterable[tuple[bytes, bytes] | None] = [None] * len(batch)
+            if has_images:
+                looks = pool.map(lambda each: _look(each[1], self._types), batch)
             for (number, features), look in zip(batch, looks, strict=True):
                 self._add(split, number, features, look)
                 yield features

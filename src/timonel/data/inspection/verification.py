@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from timonel.data.examples import decode_example
 from timonel.data.index import INDEX_NAME, read_numbers
@@ -29,10 +31,6 @@ from timonel.errors import CorruptError, NotFoundError
 from timonel.storage import is_local, local_path, normalise, read_document, verify_file
 from timonel.storage.blobs import Blob
 from timonel.storage.object_store import ObjectStore
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 Progress = Callable[[int, int], None]
 _LISTED = 20
@@ -259,7 +257,7 @@ class _Check:
             for label, count in labels.items():
                 found = self._labels[split][label]
                 self._compare(MANIFEST_NAME, f"records of {split} with label {label}", found, count)
-        copies = len(self._keys) - len(set(self._keys))
+        copies = len(self._keys) - len(np.unique(np.array(self._keys, np.int64)))
         if copies:
             self._add(MANIFEST_NAME, f"{copies:,} records have the key of another record")
 
