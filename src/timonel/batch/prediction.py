@@ -44,7 +44,7 @@ from timonel.models.versions import ModelVersion
 from timonel.serving.references import workspace_for
 from timonel.serving.runtimes.saved_model import signatures_in
 from timonel.serving.signature import DEFAULT_SIGNATURE, Signature
-from timonel.storage import Workspace, local_path
+from timonel.storage import Workspace, digest_file, digest_tree, local_path
 from timonel.tracking import Artifact, start_run
 
 _logger = logging.getLogger(__name__)
@@ -165,15 +165,19 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
         plans = plan_shards(found.files)
         if not plans:
             raise DataError(f"nothing to predict in {', '.join(map(str, paths))}: found no rows")
-        report = _Report(plans, target, max_errors, progress)
         if journal.begin(digest_of(found.files, job), job):
             _logger.warning("the model, the input or an option changed: predicting anew")
+        report = _Report(plans, target, max_errors, progress)
         with start_run(place, "predict", name=target.name, params=_params(job, paths)) as run:
-            run.input(Artifact("model", chosen.path, identity_of(chosen.path), str(chosen)))
+            run.input(_model_artifact(chosen))
+            if found.dataset is not None:
+                run.input(found.dataset.artifact())
             _predict(job, plans, journal, report, chosen_runner)
             report.check_any()
             errors = publish(target, job, plans, journal, is_folder=is_folder)
             run.metrics({"rows": report.rows, "failed": report.failed})
+            digest = digest_tree(target) if is_folder else digest_file(target)
+            run.output(Artifact("files", target, digest, target.name))
     return BatchPrediction(
         target, job.model, job.version, report.rows, report.failed, errors, found.ignored
     )
@@ -262,6 +266,12 @@ def _signature(version: ModelVersion, name: str) -> Signature:
         return check_signature(signatures_in(version.path, ("serve",)), name, str(version))
     except (OSError, DecodeError) as error:
         raise ModelError(f"cannot read {version}: {error}") from error
+
+
+def _model_artifact(version: ModelVersion) -> Artifact:
+    """Return the version as `timonel.export` records it, so that lineage joins the two."""
+    metadata = {"model": version.name, "version": version.number}
+    return Artifact("model", version.path, digest_tree(version.path), str(version), metadata)
 
 
 def _params(job: JobSpec, paths: Sequence[object]) -> dict[str, object]:
