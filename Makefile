@@ -8,7 +8,7 @@ WHEEL_VENV ?= .venv-wheel
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-endpoints bench-browser bench-conversion bench-peers lock-peers test-soak test-soak-serving test-browser test-beam clean
+.PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-endpoints bench-browser bench-conversion bench-batch-prediction bench-peers lock-peers test-soak test-soak-serving test-browser test-beam clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -100,6 +100,9 @@ bench-endpoints: $(VENV)/.ready ## measure the gateway and starts from zero (nee
 
 bench-workspace: $(VENV)/.ready ## compare a workspace in a bucket with one in a folder
 	$(BIN)/python benchmarks/workspace.py
+
+bench-batch-prediction: $(VENV)/.ready ## compare batch prediction with loops by hand and its bound (Beam's after test-beam)
+	$(BIN)/python benchmarks/batch_prediction.py
 
 bench-edge: $(VENV)/.ready ## compare LiteRT models with the plain recipes of TensorFlow's converter
 	$(BIN)/python benchmarks/edge.py

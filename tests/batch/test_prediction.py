@@ -225,6 +225,14 @@ def test_only_the_bad_rows_fail(models: Workspace, tmp_path: Path) -> None:
     assert len(lines(tmp_path / "b.errors.jsonl")) == 4
 
 
+def test_without_any_prediction_nothing_is_written(models: Workspace, tmp_path: Path) -> None:
+    source, out = tmp_path / "rows.jsonl", tmp_path / "o.parquet"
+    source.write_text("-1.0\n-2.0\n")
+    with pytest.raises(DataError, match="2 of 2 rows have no prediction, so there is nothing"):
+        predict_batch("picky", source, out, max_errors=1.0, workspace=models)
+    assert not out.exists()
+
+
 def test_a_batch_that_needs_too_much_memory_is_divided(models: Workspace, tmp_path: Path) -> None:
     source = tmp_path / "rows.jsonl"
     source.write_text("".join(f"{float(i * i)}\n" for i in range(200)))
@@ -269,6 +277,7 @@ def test_broken_images_are_listed(
         ("table", ("a.jsonl", "{\n"), {}, DataError, "first line of .*a.jsonl is not JSON"),
         ("table", ("a.parquet", "no"), {}, DataError, "a.parquet is not a valid Parquet file"),
         ("images", ("a.tfrecord", "no"), {}, DataError, "truncated|no records"),
+        ("table", ("a.csv", "age,name,seats\n"), {}, DataError, "found no rows"),
         (
             "images",
             ("a.xyz", "no"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -86,7 +85,7 @@ def _of_file(file: InputFile, signature: Signature, wanted: Collection[str]) -> 
     if names is None:
         if len(signature.inputs) > 1 or wanted:
             raise InputError(
-                f"the rows of {file.path} have no names",
+                f"the rows of {file.uri} have no names",
                 hint=f"the model takes {_described(signature)}",
             )
         (only,) = signature.inputs
@@ -100,7 +99,7 @@ def _of_file(file: InputFile, signature: Signature, wanted: Collection[str]) -> 
             return {missing[0]: RECORD}  # the model parses tf.train.Examples
     if missing:
         raise InputError(
-            f"{file.path} lacks {', '.join(missing)}",
+            f"{file.uri} lacks {', '.join(missing)}",
             hint=f"its columns are {', '.join(names)}; the model takes {_described(signature)}",
         )
     return {name: column for name, column in columns.items() if column is not None}
@@ -116,31 +115,31 @@ def _column(name: str, names: Collection[str], signature: Signature) -> str | No
 def _names(file: InputFile) -> Sequence[str] | None:
     """Return the names of the columns; None for rows without names."""
     if file.format == "csv":
-        names, _ = CsvFile(Location(file.path)).peek(1)
+        names, _ = CsvFile(file.location).peek(1)
         return names
     if file.format == "parquet":
-        return _parquet_names(file.path)
+        return _parquet_names(file.location)
     if file.format == "jsonl":
         return _json_names(file)
     return _record_names(file)
 
 
-def _parquet_names(path: Path) -> Sequence[str]:
+def _parquet_names(location: Location) -> Sequence[str]:
     try:
-        names: list[str] = pq.read_schema(path).names
+        names: list[str] = pq.read_schema(location.local).names
     except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path} is not a valid Parquet file: {error}") from error
+        raise DataError(f"{location} is not a valid Parquet file: {error}") from error
     return names
 
 
 def _json_names(file: InputFile) -> Sequence[str] | None:
-    with open_lines(file.path) as lines:
+    with open_lines(file.location) as lines:
         line = next((line for line in lines if line.strip()), b"")
     try:
         value = json.loads(line)
     except ValueError as error:
         raise DataError(
-            f"the first line of {file.path} is not JSON: {error}",
+            f"the first line of {file.uri} is not JSON: {error}",
             hint='write one JSON value per line, such as {"column": 1.0}',
         ) from error
     is_row = isinstance(value, dict) and not is_b64(value)
@@ -148,13 +147,13 @@ def _json_names(file: InputFile) -> Sequence[str] | None:
 
 
 def _record_names(file: InputFile) -> Sequence[str] | None:
-    for payload in itertools.islice(read_stream(file.path), 1):
+    for payload in itertools.islice(read_stream(file.location.local), 1):
         try:
             features: Mapping[str, object] = decode_example(payload)
         except CorruptError:
             return None
         return sorted(features) or None
-    raise DataError(f"{file.path} has no records")
+    raise DataError(f"{file.uri} has no records")
 
 
 def _described(signature: Signature) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import gzip
 import os
+import posixpath
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import IO, Literal, cast, get_args
 
 from timonel.data import Dataset
@@ -17,7 +18,8 @@ from timonel.data.dataset import check_split
 from timonel.data.manifest import MANIFEST_NAME
 from timonel.data.schema import IMAGE_ENDINGS
 from timonel.errors import DataError, InputError, NotFoundError, SpecError
-from timonel.storage import is_local, local_path
+from timonel.storage.location import COMPRESSED_ENDINGS, Location, revision_number
+from timonel.storage.object_store import ObjectStore
 
 InputFormat = Literal["images", "csv", "jsonl", "parquet", "tfrecord"]
 
@@ -28,7 +30,8 @@ _ENDINGS: dict[str, InputFormat] = {
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
     **dict.fromkeys((".tfrecord", ".tfrecords"), "tfrecord"),
 }
-_COMPRESSIBLE = ("csv", "jsonl", "tfrecord")
+_GZIP = ("csv", "jsonl", "tfrecord")
+"""Formats of files that may be compressed with gzip."""
 
 
 @dataclass(frozen=True)
@@ -37,22 +40,37 @@ class InputFile:
 
     Args:
         key: Name of the file in keys: its path relative to the input.
-        path: Its path.
+        uri: Its path or URI.
         format: Its format.
         size: Its size in bytes.
-        modified: Time of its last change, in nanoseconds.
+        modified: Number that changes when the file does.
     """
 
     key: str
-    path: Path
+    uri: str
     format: InputFormat
     size: int
     modified: int
 
     @property
+    def location(self) -> Location:
+        """Its location; a downloaded copy exists as long as this object."""
+        return local_copy(self.uri, self.modified)
+
+    @property
     def is_compressed(self) -> bool:
         """Whether it is compressed with gzip."""
-        return self.path.suffix == ".gz"
+        return self.uri.endswith(".gz")
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A file of any format."""
+
+    uri: str
+    size: int
+    modified: int
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,7 +96,7 @@ def find_inputs(
     """Find files, in folders recursively.
 
     Args:
-        inputs: Folders, files, glob patterns, or one dataset.
+        inputs: Folders, files, patterns, or one dataset; paths or URIs.
         split: Split of the dataset.
         input_format: Format of files whose names do not show it.
 
@@ -98,43 +116,51 @@ def find_inputs(
     found: list[InputFile] = []
     ignored = 0
     for each in inputs:
-        files = list(_files(os.fspath(each), several=len(inputs) > 1))
-        known_files = [(key, path, given or format_of(path)) for key, path in files]
-        found += [_input(key, path, kind) for key, path, kind in known_files if kind is not None]
-        ignored += sum(kind is None for _, _, kind in known_files)
+        for file in _files(os.fspath(each), several=len(inputs) > 1):
+            kind = given or format_of(file.uri.rpartition("/")[2])
+            if kind is None:
+                ignored += 1
+            else:
+                found.append(InputFile(file.key, file.uri, kind, file.size, file.modified))
     _check(inputs, found, ignored)
     return Inputs(found, ignored)
 
 
-def format_of(path: Path) -> InputFormat | None:
+def format_of(name: str) -> InputFormat | None:
     """Return the format that the name of a file shows, or None."""
-    name = path.name.lower()
-    if name.endswith(".gz"):
-        kind = _ENDINGS.get(Path(name[:-3]).suffix)
-        return kind if kind in _COMPRESSIBLE else None
+    root, ending = posixpath.splitext(name.lower())
+    if ending in COMPRESSED_ENDINGS:
+        kind = _ENDINGS.get(posixpath.splitext(root)[1])
+        return kind if ending == ".gz" and kind in _GZIP else None
     # TensorFlow's shards are named data.tfrecord-00000-of-00010.
-    return _ENDINGS.get(Path(name).suffix.partition("-")[0])
+    return _ENDINGS.get(ending.partition("-")[0])
+
+
+@functools.lru_cache(maxsize=8)
+def local_copy(uri: str, _modified: int) -> Location:
+    """Return the location of a file, whose ``local`` is downloaded once."""
+    return Location(uri)
 
 
 @contextlib.contextmanager
-def open_lines(path: Path) -> Iterator[IO[bytes]]:
+def open_lines(location: Location) -> Iterator[IO[bytes]]:
     """Open a file of lines, which may be compressed.
 
     Raises:
         DataError: It cannot be read.
     """
+    path = location.local
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield cast("IO[bytes]", file)
     except (OSError, EOFError) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
+        raise DataError(f"cannot read {location}: {error}") from error
 
 
 def _dataset(inputs: Sequence[str | os.PathLike[str]], split: str | None) -> Inputs | None:
     """Return the shards of a dataset; None if the inputs are other files."""
     first = os.fspath(inputs[0])
-    is_dataset = not is_local(first) or (local_path(first) / MANIFEST_NAME).is_file()
-    if not is_dataset:
+    if not (Location(first) / MANIFEST_NAME).is_file():
         if split is not None:
             raise SpecError(f"{first} is no dataset, so it has no split {split}")
         return None
@@ -143,43 +169,70 @@ def _dataset(inputs: Sequence[str | os.PathLike[str]], split: str | None) -> Inp
     if split is None:
         raise SpecError(f"{first} is a dataset", hint="name its split, such as --split test")
     dataset = Dataset.open(first)
-    files = [_input(path.name, path, "tfrecord") for path in dataset.shards(check_split(split))]
-    if not files:
+    shards = dataset.shards(check_split(split))
+    if not shards:
         raise InputError(f"the dataset {first} has no records in the split {split}")
+    files = [
+        InputFile(path.name, found.uri, "tfrecord", found.size, found.modified)
+        for path in shards
+        for found in [_state(Location(path))]
+    ]
     return Inputs(files, labels=dataset.labels)
 
 
-def _files(text: str, *, several: bool) -> Iterator[tuple[str, Path]]:
-    """Yield the key and path of each file of one input, in order."""
-    path = local_path(text)
-    if path.is_dir():
-        prefix = f"{text.rstrip('/')}/" if several else ""
-        for parent, folders, names in os.walk(path):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            for name in sorted(name for name in names if not name.startswith(".")):
-                file = Path(parent, name)
-                yield prefix + _readable(file.relative_to(path).as_posix()), file
-    elif path.exists():
-        yield _readable(text if several else path.name), path
-    elif glob.has_magic(text):
-        for name in sorted(glob.glob(text, recursive=True)):  # noqa: PTH207 - keeps names as given
-            if Path(name).is_file():
-                yield _readable(name), Path(name)
+def _files(text: str, *, several: bool) -> Iterator[_Found]:
+    """Yield the files of one input, in order."""
+    location = Location(text)
+    if location.is_pattern:
+        fixed = posixpath.dirname(location.uri[: _magic(location.uri)])
+        shown = posixpath.dirname(text[: _magic(text)])
+        found: Iterator[_Found] = map(_state, location.files())
+    elif location.is_file():
+        yield replace(_state(location), key=_readable(text if several else location.name))
+        return
+    elif location.is_dir():
+        fixed, shown = location.uri, text.rstrip("/")
+        found = _below(location)
     else:
         raise NotFoundError(f"no folder or file at {text}", hint="check the path")
+    for file in found:
+        name = file.uri.removeprefix(fixed).lstrip("/")
+        yield replace(file, key=_readable(f"{shown}/{name}" if several and shown else name))
+
+
+def _below(folder: Location) -> Iterator[_Found]:
+    """Yield the files below a folder that are not hidden, in order."""
+    if not folder.is_local:
+        # One listing has the sizes of all.
+        for name, blob in sorted(ObjectStore(folder.uri).find().items()):
+            if not any(part.startswith(".") for part in name.split("/")):
+                yield _Found((folder / name).uri, blob.size, revision_number(blob))
+        return
+    for parent, folders, names in os.walk(folder.path):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(name for name in names if not name.startswith(".")):
+            yield _state(Location(os.path.join(parent, name)))  # noqa: PTH118 - for the URI
+
+
+def _state(location: Location) -> _Found:
+    if not location.is_local:
+        blob = location.blob()
+        return _Found(location.uri, blob.size, revision_number(blob))
+    try:
+        state = location.path.stat()
+    except OSError as error:
+        raise InputError(f"cannot read {location}: {error.strerror}") from error
+    return _Found(location.uri, state.st_size, state.st_mtime_ns)
+
+
+def _magic(text: str) -> int:
+    """Return the position of the first special character of a pattern."""
+    return next(i for i, letter in enumerate(text) if glob.has_magic(letter) or letter == "[")
 
 
 def _readable(name: str) -> str:
     """Escape bytes that are not UTF-8, as keys require."""
     return os.fsencode(name).decode(errors="backslashreplace")
-
-
-def _input(key: str, path: Path, kind: InputFormat) -> InputFile:
-    try:
-        state = path.stat()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    return InputFile(key, path.absolute(), kind, state.st_size, state.st_mtime_ns)
 
 
 def _check(inputs: Sequence[object], found: Sequence[InputFile], ignored: int) -> None:

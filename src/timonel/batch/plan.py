@@ -7,12 +7,13 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
-from timonel.batch.inputs import InputFile, InputFormat, open_lines
+from timonel.batch.inputs import InputFile, InputFormat, local_copy, open_lines
 from timonel.batch.tables import read_table
 from timonel.data.records import FRAME_BYTES, mapped, read_stream, spans
 from timonel.errors import DataError
+from timonel.storage.location import Location
 
 OutputFormat = Literal["parquet", "jsonl", "csv", "tfrecord"]
 RECORD = ""
@@ -31,21 +32,28 @@ class ShardPlan:
         name: Name of the shard.
         format: Format of the input.
         records: Number of rows.
-        path: The file; empty for images.
+        uri: The file; empty for images.
+        modified: Number that changes when the file does.
         key: Name of the file in keys.
         first: Number of the first row in the file.
         offset: Byte of the first row (JSON lines, TFRecord), or its row group (Parquet).
-        images: Key and path of each image.
+        images: Key and URI of each image.
     """
 
     name: str
     format: InputFormat
     records: int
-    path: str = ""
+    uri: str = ""
+    modified: int = 0
     key: str = ""
     first: int = 0
     offset: int = 0
     images: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def location(self) -> Location:
+        """The file."""
+        return local_copy(self.uri, self.modified)
 
     def keys(self, start: int, count: int) -> list[str]:
         """Return the keys of rows, counted from the start of the shard."""
@@ -104,7 +112,7 @@ def digest_of(files: Sequence[InputFile], job: JobSpec) -> str:
     """Return the digest of all that determines the predictions; not of the files' content."""
     sha = hashlib.sha256(json.dumps(asdict(job), sort_keys=True).encode())
     for file in files:
-        sha.update(json.dumps([file.key, str(file.path), file.size, file.modified]).encode())
+        sha.update(json.dumps([file.key, file.uri, file.size, file.modified]).encode())
     return sha.hexdigest()
 
 
@@ -112,7 +120,7 @@ def _image_shards(files: Sequence[InputFile]) -> Iterator[ShardPlan]:
     images: list[tuple[str, str]] = []
     size = 0
     for file in files:
-        images.append((file.key, str(file.path)))
+        images.append((file.key, file.uri))
         size += file.size
         if len(images) == _SHARD_IMAGES or size >= 4 * _SHARD_BYTES:
             yield ShardPlan("", "images", len(images), images=tuple(images))
@@ -122,28 +130,30 @@ def _image_shards(files: Sequence[InputFile]) -> Iterator[ShardPlan]:
 
 
 def _shard(file: InputFile, first: int, offset: int, records: int) -> ShardPlan:
-    return ShardPlan("", file.format, records, str(file.path), file.key, first, offset)
+    return ShardPlan("", file.format, records, file.uri, file.modified, file.key, first, offset)
 
 
 def _csv_shards(file: InputFile) -> Iterator[ShardPlan]:
-    rows = read_table(file.path).num_rows
+    rows = read_table(file.uri, file.modified).num_rows
     total = max(1, min(rows, file.size // _SHARD_BYTES))
     for start, end in itertools.pairwise(rows * index // total for index in range(total + 1)):
-        yield _shard(file, start, 0, end - start)
+        if end > start:
+            yield _shard(file, start, 0, end - start)
 
 
 def _line_shards(file: InputFile) -> Iterator[ShardPlan]:
-    with open_lines(file.path) as lines:
+    with open_lines(file.location) as lines:
         sizes = ((len(line), bool(line.strip())) for line in lines)
         yield from _byte_shards(file, sizes)
 
 
 def _record_shards(file: InputFile) -> Iterator[ShardPlan]:
+    copy = file.location
     if file.is_compressed:
-        yield _shard(file, 0, 0, sum(1 for _ in read_stream(file.path)))
+        yield _shard(file, 0, 0, sum(1 for _ in read_stream(copy.local)))
         return
-    with mapped(file.path) as content:
-        sizes = (FRAME_BYTES + span.length for span in spans(content, file.path))
+    with mapped(copy.local) as content:
+        sizes = (FRAME_BYTES + span.length for span in spans(content, copy.local))
         yield from _byte_shards(file, ((size, True) for size in sizes))
 
 
@@ -169,12 +179,13 @@ def _parquet_shards(file: InputFile) -> Iterator[ShardPlan]:
     import pyarrow as pa  # noqa: PLC0415 - 100 ms, for tables only
     import pyarrow.parquet as pq  # noqa: PLC0415 - 100 ms, for tables only
 
+    copy = file.location
     try:
-        with pq.ParquetFile(file.path) as content:
+        with pq.ParquetFile(copy.local) as content:
             groups = content.metadata
             counts = [groups.row_group(index).num_rows for index in range(groups.num_row_groups)]
     except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{file.path} is not a valid Parquet file: {error}") from error
+        raise DataError(f"{file.uri} is not a valid Parquet file: {error}") from error
     first = offset = count = 0
     for index, rows in enumerate(counts):
         count += rows
@@ -189,9 +200,3 @@ _CUTS: Mapping[str, Callable[[InputFile], Iterator[ShardPlan]]] = {
     "parquet": _parquet_shards,
     "tfrecord": _record_shards,
 }
-
-
-def plan_from(values: Mapping[str, Any]) -> ShardPlan:
-    """Return a plan from its `dataclasses.asdict`, after JSON or pickle."""
-    images = tuple((key, path) for key, path in values["images"])
-    return ShardPlan(**{**values, "images": images})

@@ -163,12 +163,15 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
             labels=found.labels,
         )
         plans = plan_shards(found.files)
+        if not plans:
+            raise DataError(f"nothing to predict in {', '.join(map(str, paths))}: found no rows")
         report = _Report(plans, target, max_errors, progress)
         if journal.begin(digest_of(found.files, job), job):
             _logger.warning("the model, the input or an option changed: predicting anew")
         with start_run(place, "predict", name=target.name, params=_params(job, paths)) as run:
             run.input(Artifact("model", chosen.path, identity_of(chosen.path), str(chosen)))
             _predict(job, plans, journal, report, chosen_runner)
+            report.check_any()
             errors = publish(target, job, plans, journal, is_folder=is_folder)
             run.metrics({"rows": report.rows, "failed": report.failed})
     return BatchPrediction(
@@ -313,12 +316,23 @@ class _Report(Report):
         with self._lock:
             self.rows += outcome.rows
             self._outcomes.append(outcome)
-            if self.failed <= self._limit * self._total:
-                return
-            write_errors(self._errors, self._outcomes)
-            key, reason = next(each for o in self._outcomes for each in o.failures)
-            raise DataError(
-                f"{self.failed:,} of {self._total:,} rows have no prediction, above the limit of "
-                f"{self._limit:.2%}: {key}: {reason}",
-                hint=f"see {self._errors}; correct them, or raise --max-errors",
-            )
+            if self.failed > self._limit * self._total:
+                raise self._too_many(f"above the limit of {self._limit:.2%}")
+
+    def check_any(self) -> None:
+        """Check that there is something to publish.
+
+        Raises:
+            DataError: No row has a prediction.
+        """
+        if not self.rows:
+            raise self._too_many("so there is nothing to write")
+
+    def _too_many(self, why: str) -> DataError:
+        """List the rows that failed; return the error."""
+        write_errors(self._errors, self._outcomes)
+        key, reason = next(each for outcome in self._outcomes for each in outcome.failures)
+        return DataError(
+            f"{self.failed:,} of {self._total:,} rows have no prediction, {why}: {key}: {reason}",
+            hint=f"see {self._errors}; correct them, or raise --max-errors",
+        )

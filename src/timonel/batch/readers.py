@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -26,8 +25,9 @@ from timonel.data.records import read_appended, read_stream
 from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE
 from timonel.data.sources.imagefile import image_format
 from timonel.data.sources.transient import NEVER_READABLE, retried, unreadable
-from timonel.errors import CorruptError, DataError
+from timonel.errors import CorruptError, DataError, NotFoundError
 from timonel.serving.protocols.tfs_rest.tensors import is_b64
+from timonel.storage.location import Location
 
 TRUE_LABEL, TRUE_VALUE = "true_label", "true_value"
 
@@ -85,13 +85,15 @@ def _images(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
 def _load_images(images: Sequence[tuple[str, str]], name: str) -> Rows:
     found: dict[str, bytes] = {}
     failures: list[Failure] = []
-    for key, path in images:
+    for key, uri in images:
         try:
-            content = retried(Path(path).read_bytes)
+            content = retried(Location(uri).read)
         except NEVER_READABLE as error:
             failures.append((key, f"cannot read it: {error.strerror}"))
+        except NotFoundError:
+            failures.append((key, "cannot read it: it does not exist any more"))
         except OSError as error:
-            raise unreadable(path, error) from error
+            raise unreadable(uri, error) from error
         else:
             if image_format(content[:16]) is None:
                 what = "not a JPEG, PNG, GIF, BMP or WebP image" if content else "an empty file"
@@ -102,7 +104,7 @@ def _load_images(images: Sequence[tuple[str, str]], name: str) -> Rows:
 
 
 def _csv(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
-    table = read_table(Path(plan.path)).slice(plan.first, plan.records)
+    table = read_table(plan.uri, plan.modified).slice(plan.first, plan.records)
     for start in range(0, plan.records, job.batch_size):
         part = table.slice(start, job.batch_size)
         yield partial(_of_table, part, plan.keys(start, part.num_rows), job)
@@ -110,9 +112,9 @@ def _csv(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
 
 def _parquet(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
     names = {*job.columns.values(), *job.keep, *([job.key] if job.key else [])}
-    start = 0
+    start, copy = 0, plan.location
     try:
-        with pq.ParquetFile(plan.path) as file:
+        with pq.ParquetFile(copy.local) as file:
             groups = range(plan.offset, file.num_row_groups)
             counts = itertools.accumulate(file.metadata.row_group(each).num_rows for each in groups)
             own = [
@@ -123,7 +125,7 @@ def _parquet(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
                 yield partial(_of_table, table, plan.keys(start, len(batch)), job)
                 start += len(batch)
     except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"cannot read {plan.path}: {error}") from error
+        raise DataError(f"cannot read {plan.uri}: {error}") from error
 
 
 def _of_table(table: pa.Table, keys: Sequence[str], job: JobSpec) -> Rows:
@@ -137,7 +139,7 @@ def _of_table(table: pa.Table, keys: Sequence[str], job: JobSpec) -> Rows:
 
 
 def _jsonl(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
-    with open_lines(Path(plan.path)) as file:
+    with open_lines(plan.location) as file:
         file.seek(plan.offset)
         lines = itertools.islice((line for line in file if line.strip()), plan.records)
         yield from _in_batches(lines, plan, job, _parse_line)
@@ -156,11 +158,11 @@ def _parse_line(line: bytes, job: JobSpec) -> Mapping[str, Any]:
 
 
 def _tfrecord(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
-    path = Path(plan.path)
-    if path.suffix == ".gz":
-        payloads = read_stream(path)
+    copy = plan.location
+    if plan.uri.endswith(".gz"):
+        payloads = read_stream(copy.local)
     else:
-        payloads = (payload for payload, _ in read_appended(path, plan.offset))
+        payloads = (payload for payload, _ in read_appended(copy.local, plan.offset))
     yield from _in_batches(itertools.islice(payloads, plan.records), plan, job, _parse_record)
 
 

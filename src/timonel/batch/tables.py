@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timonel.batch.inputs import local_copy
 from timonel.data.sources.columns import Kinds, NumberColumn, trim
 from timonel.data.sources.csvfile import CsvFile
 from timonel.errors import DataError
 from timonel.serving.protocols.tfs_rest.tensors import to_array
 from timonel.serving.signature import NUMPY_TYPES, STRING, Array, TensorSpec
 from timonel.serving.status import StatusError, invalid_argument
-from timonel.storage.location import Location
 
 Column = Any
 """Values of rows: a list from JSON or tf.train.Examples, or an array of Arrow."""
@@ -25,19 +24,18 @@ Column = Any
 _FLOATS = {"DT_FLOAT", "DT_DOUBLE", "DT_HALF", "DT_BFLOAT16"}
 
 
-def read_table(path: Path) -> pa.Table:
-    """Read a CSV file as a table of text.
+@functools.lru_cache(maxsize=1)
+def read_table(uri: str, modified: int) -> pa.Table:
+    """Read a CSV file as a table of text; the last one is kept in memory.
+
+    Args:
+        uri: The file.
+        modified: Number that changes when the file does.
 
     Raises:
         DataError: It is not a valid CSV file, or a row has too many or too few values.
     """
-    state = path.stat()
-    return _read_table(path, state.st_size, state.st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=1)
-def _read_table(path: Path, _size: int, _modified: int) -> pa.Table:
-    file = CsvFile(Location(path)).read()
+    file = CsvFile(local_copy(uri, modified)).read()
     if file.rejected:
         first = file.rejected[0]
         # Left out, it would shift the numbers of all later rows, which are their keys.

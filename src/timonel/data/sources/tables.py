@@ -14,7 +14,7 @@ from timonel.data.sources.arrow import as_texts, is_text, with_names
 from timonel.data.sources.arrowfile import read_arrow, saved_files
 from timonel.data.sources.base import SourceOptions
 from timonel.data.sources.csvfile import CsvFile
-from timonel.data.sources.jsonlines import read_json_lines
+from timonel.data.sources.jsonlines import first_texts, read_json_lines
 from timonel.data.sources.parquet import read_parquet
 from timonel.data.sources.recordfiles import is_record_file, label_names, record_files, splits_of
 from timonel.data.sources.recordtable import read_record_table
@@ -72,11 +72,15 @@ def peek(location: Location, options: SourceOptions) -> dict[str, list[str]]:
     if record_files(location):
         return {}  # lists of images are not stored as TFRecords
     file = next(iter(saved_files(location)), None) or location.first_file()
-    if file is None:
-        return {}
+    return {} if file is None else _peek(file, options)
+
+
+def _peek(file: Location, options: SourceOptions) -> dict[str, list[str]]:
     if file.ending in CSV_ENDINGS:
         names, rows = _csv(file, options).peek(_SAMPLE)
         return {name: [row[i] for row in rows if len(row) > i] for i, name in enumerate(names)}
+    if file.ending in JSON_ENDINGS:
+        return first_texts(TextFile(file, options.encoding), _SAMPLE)
     if file.ending in PARQUET_ENDINGS:
         return _texts(read_parquet(file, rows=_SAMPLE).table)
     return _texts(_read(file, options).table.slice(0, _SAMPLE))

@@ -1,0 +1,108 @@
+"""Finding input files, on disks and in buckets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import s3fs
+
+from tests.storage.faulty import FaultyServer
+from timonel.batch import predict_batch
+from timonel.batch.inputs import find_inputs, format_of
+from timonel.errors import DataError, NotFoundError, SpecError
+from timonel.storage import Workspace
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "in"
+    names = ("b/2.jpg", "a.JPG", "_DSC01.jpg", "b/.hidden.jpg", ".cache/x.jpg", "notes.txt")
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    return root
+
+
+def keys(*inputs: object, **options: str) -> list[str]:
+    return [file.key for file in find_inputs([str(each) for each in inputs], **options).files]
+
+
+def test_a_folder_is_read_recursively_in_order(tree: Path) -> None:
+    assert keys(tree) == ["_DSC01.jpg", "a.JPG", "b/2.jpg"]
+    assert find_inputs([tree]).ignored == 1
+
+
+def test_keys_of_several_inputs_and_patterns(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tree.parent)
+    assert keys("in/*.jpg") == ["_DSC01.jpg"]
+    assert keys("in/**/*.jpg") == ["_DSC01.jpg", "b/2.jpg"]
+    assert keys("in/a.JPG") == ["a.JPG"]
+    assert keys("in/a.JPG", "in/b") == ["in/a.JPG", "in/b/2.jpg"]
+    with pytest.raises(SpecError, match=r"in/b/2.jpg is named twice"):
+        keys("in/b", "in/b/2.jpg")
+
+
+def test_what_cannot_be_predicted(tree: Path) -> None:
+    (tree / "rows.csv").write_text("x\n1\n")
+    with pytest.raises(SpecError, match="files of several formats: 3 images, 1 csv"):
+        keys(tree)
+    with pytest.raises(NotFoundError, match=r"no folder or file at .*nothing"):
+        keys(tree / "nothing")
+    with pytest.raises(DataError, match="found no files"):
+        keys(tree / "*.png")
+    with pytest.raises(DataError, match="found 1 files of unknown type"):
+        keys(tree / "notes.txt")
+    assert keys(tree / "notes.txt", input_format="jsonl") == ["notes.txt"]
+    with pytest.raises(SpecError, match="expected one of the formats"):
+        keys(tree, input_format="xml")
+    with pytest.raises(SpecError, match="nothing to predict"):
+        keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a.JPEG", "images"),
+        ("a.csv.gz", "csv"),
+        ("a.json", "jsonl"),
+        ("a.jsonl.gz", "jsonl"),
+        ("a.parquet", "parquet"),
+        ("a.parquet.gz", None),
+        ("data.tfrecord-00000-of-00010", "tfrecord"),
+        ("a.tfrecords.gz", "tfrecord"),
+        ("a", None),
+    ],
+)
+def test_the_format_of_a_name(name: str, expected: str | None) -> None:
+    assert format_of(name) == expected
+
+
+def test_files_in_a_bucket(
+    models: Workspace, faulty: tuple[str, FaultyServer], png, tmp_path: Path
+) -> None:
+    uri, _ = faulty
+    fs = s3fs.S3FileSystem()
+    for number in range(5):
+        fs.pipe(f"{uri}/photos/{number}.png", png(number % 2))
+    text = "".join(json.dumps([float(i), 0.5]) + "\n" for i in range(10))
+    fs.pipe(f"{uri}/rows.jsonl", text.encode())
+    fs.pipe(f"{uri}/rows.csv", b"age,name,seats\n1,ann,2\n")
+
+    def predicted(model: str, name: str) -> list[dict]:
+        out = tmp_path / f"{model}.jsonl"
+        predict_batch(model, f"{uri}/{name}", out, workspace=models, overwrite=True)
+        return [json.loads(line) for line in out.read_text().splitlines()]
+
+    assert [(row["key"], row["label"]) for row in predicted("images", "photos")] == [
+        (f"{number}.png", "dog" if number % 2 else "cat") for number in range(5)
+    ]
+    assert [row["key"] for row in predicted("images", "photos/[12].png")] == ["1.png", "2.png"]
+    assert [row["doubled"][0] for row in predicted("doubler", "rows.jsonl")] == [
+        2.0 * i for i in range(10)
+    ]
+    assert predicted("table", "rows.csv") == [{"key": "rows.csv#1", "value": 7.0}]
+    fs.pipe(f"{uri}/rows.csv", b"age,name,seats\n2,ann,2\n")
+    assert predicted("table", "rows.csv") == [{"key": "rows.csv#1", "value": 9.0}]
