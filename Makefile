@@ -8,7 +8,7 @@ WHEEL_VENV ?= .venv-wheel
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-endpoints bench-browser bench-conversion bench-batch-prediction bench-peers lock-peers test-soak test-soak-serving test-browser test-beam clean
+.PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-endpoints bench-browser bench-conversion bench-reading bench-batch-prediction bench-peers lock-peers test-soak test-soak-serving test-browser test-beam clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -128,6 +128,9 @@ benchmarks/peers/datasets/.venv/.ready: benchmarks/peers/datasets/requirements.t
 
 bench-conversion: $(VENV)/.ready benchmarks/peers/datasets/.venv/.ready ## compare conversions with other tools (Beam's after test-beam)
 	$(BIN)/python benchmarks/conversion.py
+
+bench-reading: $(VENV)/.ready ## compare reading for training with other readers and with decoding alone
+	$(BIN)/python benchmarks/reading.py
 
 $(WHEEL_VENV)/.ready: requirements/bootstrap.txt
 	@sh scripts/setup-venv.sh "$(PYTHON)" "$(WHEEL_VENV)"

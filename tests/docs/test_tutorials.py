@@ -20,6 +20,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 TUTORIALS = DOCS / "tutorials"
 SEQUENCE = (
     "dataset",
+    "loading",
     "job",
     "run",
     "tuning",

@@ -94,6 +94,9 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     group_by: str | None = None,
     schema: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     folders: Literal["auto", "labels", "splits"] = "auto",
+    image_size: tuple[int, int] | None = None,
+    image_format: Literal["jpeg", "png", "webp"] | None = None,
+    quality: int | None = None,
     delimiter: str | None = None,
     encoding: str | None = None,
     column_names: Sequence[str] = (),
@@ -134,6 +137,11 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
             `timonel.data.schema_of`. Nothing is inferred, labels keep their numbers, and columns or
             labels that are not listed are errors.
         folders: Whether the top-level folders name ``labels`` or ``splits``.
+        image_size: Height and width. Larger images are scaled down to cover it, with their aspect
+            ratio, so that `load` with this ``image_size`` loses nothing. Others are unchanged.
+        image_format: ``jpeg``, ``png`` or ``webp``, to re-encode images of other formats.
+        quality: Quality of JPEG and WebP images, 1 to 100, to re-encode all of them; otherwise 90
+            for those that ``image_size`` or ``image_format`` changes.
         delimiter: What separates the values of a CSV file; detected by default.
         encoding: Encoding of a CSV or JSON lines file; detected by default.
         column_names: Names of the columns of a CSV file that has no header.
@@ -154,6 +162,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     options = SourceOptions(
         **_schema_options(schema, label, columns, task, group_by),
         folders=folders,
+        **_image_options(image_size, image_format, quality),
         delimiter=delimiter,
         encoding=encoding,
         column_names=tuple(column_names),
@@ -179,6 +188,18 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     for line in warnings_of(dataset):
         _logger.warning("%s: %s", uri, line)
     return dataset
+
+
+def _image_options(
+    size: Sequence[int] | None, format_: str | None, quality: int | None
+) -> dict[str, Any]:
+    if size is not None and (len(size) != 2 or min(size) < 1):
+        raise SpecError(f"expected image_size as (height, width), got {tuple(size)}")
+    if format_ not in {None, "jpeg", "png", "webp"}:
+        raise SpecError(f"expected the image format jpeg, png or webp, got {format_!r}")
+    if quality is not None and not 1 <= quality <= 100:
+        raise SpecError(f"expected a quality from 1 to 100, got {quality}")
+    return {"image_size": size, "image_format": format_, "quality": quality}
 
 
 def _schema_options(

@@ -19,6 +19,7 @@ from timonel.data.manifest import Shard, Skipped
 from timonel.data.records import compress, frame
 from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE, SPLITS, Compression, Split, labels_of
 from timonel.data.sources.base import Entry, Raw, Source, UnusableError
+from timonel.data.sources.reencode import reencoded
 from timonel.data.sources.transient import retried, unreadable
 from timonel.data.statistics import Collector, ImageFacts
 from timonel.errors import SpecError
@@ -100,7 +101,7 @@ def read_one(source: Source, entry: Entry) -> ReadRecord:
         InputError: The record cannot be read now.
     """
     try:
-        return entry, retried(lambda: source.read(entry))
+        return entry, reencoded(retried(lambda: source.read(entry)), source.options)
     except UnusableError as error:
         return entry, error
     except OSError as error:

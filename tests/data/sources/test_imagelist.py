@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 
 from tests.data.conftest import MakeImages
@@ -187,3 +191,21 @@ def test_images_may_have_several_labels(
     for example in dataset.examples("train"):
         expected = [0, 1] if paths.index(example["key"]) % 2 else 2
         assert example["label"] == expected
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_lists_in_other_formats(make_images: MakeImages, tmp_path: Path, ending: str) -> None:
+    rows = pa.csv.read_csv(write_list(make_images(count=2)))
+    path = tmp_path / f"list.{ending}"
+    if ending == "parquet":
+        pq.write_table(rows, path)
+    else:
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows.to_pylist()))
+    assert choose_source(Location(path), SourceOptions()) is ImageListSource
+    scan = ImageListSource(Location(path)).scan()
+    assert [(entry.label, entry.split) for entry in scan.entries] == [
+        ("cat", "train"),
+        ("cat", "validation"),
+        ("dog", "test"),
+        ("dog", None),
+    ]

@@ -20,6 +20,8 @@ from tests.storage.faulty import FaultyServer
 from timonel.data import convert
 from timonel.data.sources import SourceOptions, choose_source
 from timonel.data.sources.images import INCOMPARABLE
+from timonel.data.sources.tablefile import MemoryTable
+from timonel.data.tfrecorder import write_tfrecorder
 from timonel.errors import InputError, NotFoundError
 from timonel.storage import Workspace
 from timonel.storage.location import Location
@@ -229,3 +231,55 @@ def test_errors_of_a_web_server(
     web.close()
     with pytest.raises(InputError, match="the server does not answer"):
         convert(uri, tmp_path / "set")
+
+
+def test_the_layout_of_tfrecorder_in_a_bucket(
+    faulty: Faulty, make_images: MakeImages, tmp_path: Path, workspace: Workspace
+) -> None:
+    uri, _ = faulty
+    root = make_images(count=4)
+    upload(root, f"{uri}/raw")
+    rows = [
+        {"split": ("TRAIN", "TEST")[index % 2], "image_uri": f"{uri}/raw/{path}", "label": path[:3]}
+        for index, path in enumerate(
+            sorted(file.relative_to(root).as_posix() for file in root.rglob("*.png"))
+        )
+    ]
+    result = write_tfrecorder(MemoryTable(pa.Table.from_pylist(rows)), f"{uri}/out")
+    assert result["tfrecord_dir"].startswith(f"{uri}/out/tfrecorder-")
+    dataset = convert(result["tfrecord_dir"], tmp_path / "set", workspace=workspace, splits=[1])
+    assert (dataset.count(), dataset.manifest.labels) == (8, ("0", "1"))
+
+
+@pytest.mark.parametrize(("fault", "lasting"), [("cut", False), ("flip", False), ("flip", True)])
+def test_a_table_that_arrives_damaged(
+    faulty: Faulty,
+    tmp_path: Path,
+    workspace: Workspace,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    lasting: bool,
+) -> None:
+    uri, server = faulty
+    rows = "".join(f"{index / 7},{'ab'[index % 2]}\n" for index in range(40))
+    (tmp_path / "rows.csv").write_text(f"x,y\n{rows}")
+    upload(tmp_path / "rows.csv", f"{uri}/rows.csv")
+    seen: list[str] = []
+
+    def damage(method: str, path: str, _: str) -> str | None:
+        if method != "GET" or not path.endswith("rows.csv") or (seen and not lasting):
+            return None
+        seen.append(path)
+        return fault
+
+    server.fault = damage
+    if lasting:
+        monkeypatch.setitem(ObjectStore.__init__.__kwdefaults__, "patience_s", 0.3)
+        with pytest.raises(InputError, match=r"cannot read .*rows\.csv: it arrives damaged"):
+            convert(f"{uri}/rows.csv", tmp_path / "set", label="y", workspace=workspace)
+        assert not (tmp_path / "set").exists()
+        return
+    remote = convert(f"{uri}/rows.csv", tmp_path / "set", label="y", workspace=workspace)
+    local = convert(tmp_path / "rows.csv", tmp_path / "local", label="y", workspace=workspace)
+    assert remote.digest == local.digest
+    assert seen

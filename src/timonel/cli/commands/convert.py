@@ -86,6 +86,20 @@ def convert(
         Literal["auto", "labels", "splits"],
         typer.Option(help="Meaning of the top-level folders of images."),
     ] = "auto",
+    image_size: Annotated[
+        str | None,
+        typer.Option(
+            help="Scale larger images down to cover this size. [default: unchanged]",
+            metavar="HEIGHT,WIDTH",
+        ),
+    ] = None,
+    image_format: Annotated[
+        Literal["jpeg", "png", "webp"] | None,
+        typer.Option("--format", help="Re-encode images of other formats."),
+    ] = None,
+    quality: Annotated[
+        int | None, typer.Option(help="Re-encode JPEG and WebP images with this quality (1-100).")
+    ] = None,
     delimiter: Annotated[
         str | None,
         typer.Option(help="What separates the values of a CSV file. [default: detected]"),
@@ -136,6 +150,9 @@ def convert(
             group_by=group_by,
             schema=schema,
             folders=folders,
+            image_size=None if image_size is None else parse_size(image_size),
+            image_format=image_format,
+            quality=quality,
             delimiter=delimiter,
             encoding=encoding,
             column_names=parse_names(column_names or ""),
@@ -164,6 +181,22 @@ def parse_splits(text: str) -> tuple[float, ...]:
         raise SpecError(
             f"--splits must be three numbers such as 0.8,0.1,0.1, got {text!r}"
         ) from None
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Parse height and width; one number is both.
+
+    Raises:
+        SpecError: They are not whole numbers.
+    """
+    parts = text.split(",")
+    try:
+        height, width = (int(part) for part in (parts * 2 if len(parts) == 1 else parts))
+    except ValueError:
+        raise SpecError(
+            f"--image-size must be HEIGHT,WIDTH such as 224,224, got {text!r}"
+        ) from None
+    return height, width
 
 
 def parse_names(text: str) -> list[str]:

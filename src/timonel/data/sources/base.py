@@ -11,7 +11,7 @@ import abc
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -73,6 +73,15 @@ class SourceOptions(BaseModel):
     )
     has_all_columns: bool = Field(
         default=False, description="Columns that have no given type are errors."
+    )
+    image_size: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] | None = Field(
+        default=None, description="Height and width that scaled-down images still cover."
+    )
+    image_format: Literal["jpeg", "png", "webp"] | None = Field(
+        default=None, description="Format of all images."
+    )
+    quality: Annotated[int, Field(ge=1, le=100)] | None = Field(
+        default=None, description="Quality of JPEG and WebP images."
     )
     folders: Literal["auto", "labels", "splits"] = Field(
         default="auto", description="What the top-level folders name."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import json
@@ -65,6 +66,17 @@ def read_json_lines(text: TextFile) -> TableFile:
         notes=text.notes,
         warnings=text.warnings,
     )
+
+
+def first_texts(text: TextFile, rows: int) -> dict[str, list[str]]:
+    """Return the names in the first objects, and their values that are texts."""
+    found: dict[str, list[str]] = {}
+    for _, line in itertools.islice(_lines(text), rows):
+        with contextlib.suppress(ValueError):
+            value = json.loads(line)
+            for name, each in value.items() if isinstance(value, dict) else ():
+                found.setdefault(name, []).extend([each] if isinstance(each, str) else [])
+    return found
 
 
 def _parse(file: BinaryIO) -> Any:

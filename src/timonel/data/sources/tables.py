@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
@@ -14,14 +14,14 @@ from timonel.data.sources.arrow import as_texts, is_text, with_names
 from timonel.data.sources.arrowfile import read_arrow, saved_files
 from timonel.data.sources.base import SourceOptions
 from timonel.data.sources.csvfile import CsvFile
-from timonel.data.sources.jsonlines import read_json_lines
+from timonel.data.sources.jsonlines import first_texts, read_json_lines
 from timonel.data.sources.parquet import read_parquet
 from timonel.data.sources.recordfiles import is_record_file, label_names, record_files, splits_of
 from timonel.data.sources.recordtable import read_record_table
 from timonel.data.sources.tablefile import MemoryTable, TableFile, joined
 from timonel.data.sources.textfile import TextFile
 from timonel.errors import DataError
-from timonel.storage.location import Location
+from timonel.storage.location import Location, distinct_names
 
 CSV_ENDINGS = frozenset({".csv", ".tsv"})
 JSON_ENDINGS = frozenset({".jsonl", ".ndjson", ".json"})
@@ -57,7 +57,7 @@ def read_table(location: Location, options: SourceOptions) -> TableFile:
     if not files:
         raise DataError(f"no files are in {location}")
     tables = []
-    for file, name, split in zip(files, _unique_names(files), splits_of(files), strict=True):
+    for file, name, split in zip(files, distinct_names(files), splits_of(files), strict=True):
         constants = _partition(location, file)
         if split is not None:
             constants["split"] = split
@@ -72,11 +72,15 @@ def peek(location: Location, options: SourceOptions) -> dict[str, list[str]]:
     if record_files(location):
         return {}  # lists of images are not stored as TFRecords
     file = next(iter(saved_files(location)), None) or location.first_file()
-    if file is None:
-        return {}
+    return {} if file is None else _peek(file, options)
+
+
+def _peek(file: Location, options: SourceOptions) -> dict[str, list[str]]:
     if file.ending in CSV_ENDINGS:
         names, rows = _csv(file, options).peek(_SAMPLE)
         return {name: [row[i] for row in rows if len(row) > i] for i, name in enumerate(names)}
+    if file.ending in JSON_ENDINGS:
+        return first_texts(TextFile(file, options.encoding), _SAMPLE)
     if file.ending in PARQUET_ENDINGS:
         return _texts(read_parquet(file, rows=_SAMPLE).table)
     return _texts(_read(file, options).table.slice(0, _SAMPLE))
@@ -135,12 +139,3 @@ def _texts(table: Any) -> dict[str, list[str]]:
         field.name: as_texts(table[field.name]).to_pylist() if is_text(field.type) else []
         for field in table.schema
     }
-
-
-def _unique_names(files: Sequence[Location]) -> list[str]:
-    """Return the shortest parts of the files' paths that tell them apart."""
-    paths = [file.uri.split("/") for file in files]
-    shared = next(
-        (i for i, parts in enumerate(zip(*paths, strict=False)) if len(set(parts)) > 1), -1
-    )
-    return ["/".join(path[shared:]) for path in paths]
