@@ -82,7 +82,7 @@ def groups(
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.sampled_from(["x", "", None])),
+        st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.sampled_from(["x", "None", None])),
         min_size=1,
         max_size=10,
         unique=True,
