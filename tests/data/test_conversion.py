@@ -616,7 +616,7 @@ def test_a_row_with_a_bad_value_of_a_kind_is_rejected(
     )
     lines = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
     assert {(line["column"], line["value"]) for line in lines} == {
-        ("day", f"'2024-01-{day:02d}'") for day in (*range(32, 40), 0)
+        ("day", f"2024-01-{day:02d}") for day in (*range(32, 40), 0)
     }
     assert dataset.count() + len(lines) == 59
 

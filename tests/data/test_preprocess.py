@@ -5,19 +5,25 @@ from __future__ import annotations
 import base64
 import io
 import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.data.conftest import MakeImages
 from timonel.data import load, load_registry
 from timonel.data.conversion import convert
 from timonel.data.dataset import Dataset
-from timonel.data.preprocessing import load_options, parse_preprocessing
+from timonel.data.preprocess import table_batch
+from timonel.data.preprocessing import load_options, parse_preprocessing, table_preprocessing
+from timonel.data.schema import BoxesColumn, NumbersColumn, TableSchema
 from timonel.data.sources.kinds.scalars import MISSING_DATE
-from timonel.errors import SpecError
+from timonel.errors import DataError, SpecError
+from timonel.storage import Workspace
 
 tf = pytest.importorskip("tensorflow")
 
@@ -128,6 +134,16 @@ def test_boxes_are_padded_and_counted(mixed: Dataset) -> None:
         assert boxes.tolist() == expected
 
 
+def test_a_column_may_have_no_boxes_and_no_numbers() -> None:
+    columns = (BoxesColumn(name="b", most=0), NumbersColumn(name="n", shortest=0, longest=0))
+    spec = table_preprocessing(TableSchema(label="y", columns=columns), "columns")
+    empty = tf.RaggedTensor.from_row_lengths(tf.zeros([0]), [0, 0])
+    found = table_batch(spec, {"b": empty, "n": empty})
+    assert found["b"].shape == (2, 0, 4)
+    assert found["b/count"].numpy().tolist() == [0, 0]
+    assert found["n"].shape == (2, 0)
+
+
 def test_images_and_masks_have_their_pixels(mixed: Dataset) -> None:
     rows, x, _ = loaded(mixed, scale=1.0)
     expected = np.stack([pixels_of(row) for row in rows])
@@ -183,3 +199,46 @@ def test_any_reader_of_tensorflow_can_read_the_records(mixed: Dataset) -> None:
     )
     with Image.open(io.BytesIO(found["column/photo"].numpy())) as image:
         assert image.size == (5, 6)
+
+
+def test_rows_with_a_missing_or_damaged_image_are_rejected(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace
+) -> None:
+    paths = sorted(make_images(count=10).rglob("*.png"))
+    paths[3].write_bytes(paths[3].read_bytes()[:-20])
+    paths[5].unlink()
+    lines = [f"{p.relative_to(tmp_path)},{p.parent.name},{i % 3},{i}" for i, p in enumerate(paths)]
+    (tmp_path / "rows.csv").write_text("\n".join(["photo,y,kind,n", *lines]) + "\n")
+    out = tmp_path / "set"
+    with pytest.raises(DataError, match=r"rows.csv#\d: column 'photo'"):
+        convert(tmp_path / "rows.csv", out, label="y", workspace=workspace)
+    assert not out.exists()
+    dataset = convert(tmp_path / "rows.csv", out, label="y", max_rejected=0.1, workspace=workspace)
+    lines = (out / "rejected.jsonl").read_text().splitlines()
+    found = {each["key"]: each for each in map(json.loads, lines)}
+    assert {key: each["value"] for key, each in found.items()} == {
+        "rows.csv#4": "raw/cat/003.png",
+        "rows.csv#6": "raw/cat/005.png",
+    }
+    assert "damaged PNG image" in found["rows.csv#4"]["reason"]
+    assert dataset.count() == 18
+    assert dataset.manifest.source.files == 19
+
+
+def test_copies_of_an_image_stay_in_one_split(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace
+) -> None:
+    paths = sorted(make_images(count=30).rglob("*.png"))
+    for i in range(10):
+        shutil.copy(paths[i], tmp_path / f"copy{i}.png")
+    names = [*paths, *(tmp_path / f"copy{i}.png" for i in range(10))]
+    lines = [f"{p.relative_to(tmp_path)},{'ab'[i % 2]},{i % 3},{i}" for i, p in enumerate(names)]
+    (tmp_path / "rows.csv").write_text("\n".join(["photo,y,kind,n", *lines]) + "\n")
+    dataset = convert(tmp_path / "rows.csv", tmp_path / "set", label="y", workspace=workspace)
+    split_of = {
+        int(key.rpartition("#")[2]) - 1: split
+        for split in ("train", "validation", "test")
+        for key in dataset.keys(split)
+    }
+    assert all(split_of[i] == split_of[60 + i] for i in range(10))
+    assert dataset.manifest.source.duplicate_count == 10

@@ -9,7 +9,7 @@ import pytest
 from tests.storage.conftest import open_bucket
 from timonel.errors import InputError, NotFoundError, SpecError
 from timonel.storage.blobs import Blob
-from timonel.storage.location import Location, revision_number
+from timonel.storage.location import Location, distinct_names, revision_number
 from timonel.storage.object_store import ObjectStore
 
 FILES = ("a.csv", "b/c.csv", "b/d[1].csv", "b/.hidden.csv", "_spark/x.csv")
@@ -107,3 +107,10 @@ def test_revisions_differ() -> None:
     first, second = (Blob("x", 1, revision) for revision in ('"0a"', '"0b"'))
     assert revision_number(first) != revision_number(second)
     assert 0 <= revision_number(first) < 2**63
+
+
+def test_distinct_names() -> None:
+    files = [Location(f"s3://bucket/x/{name}") for name in ("a/1.csv", "a/2.csv", "b/1.csv")]
+    assert distinct_names(files) == ["a/1.csv", "a/2.csv", "b/1.csv"]
+    assert distinct_names(files[:2]) == ["1.csv", "2.csv"]
+    assert distinct_names(files[:1]) == ["1.csv"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -17,6 +18,8 @@ from timonel.batch.writers import join
 from timonel.errors import AlreadyExistsError, InputError
 from timonel.storage.atomic import aside_name, install_dir, sweep, sync, unwritable
 from timonel.storage.locks import LockedError, exclusive
+
+_logger = logging.getLogger(__name__)
 
 ERRORS = "errors.jsonl"
 _PART = re.compile(r"part-\d{5}-of-\d{5}\.[a-z]+")
@@ -71,9 +74,15 @@ def unfinished(out: Path) -> Iterator[Journal]:
             ) from None
         try:
             yield journal
-        finally:
-            if not journal.has_finished():
+        except BaseException:
+            if journal.has_finished():
+                _logger.warning(
+                    "finished shards are kept in %s: run the same command again to continue",
+                    journal.root,
+                )
+            else:
                 journal.remove()
+            raise
 
 
 def publish(

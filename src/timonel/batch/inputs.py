@@ -80,12 +80,17 @@ class Inputs:
     Args:
         files: The files, in the order of the predictions.
         ignored: Number of other files in the folders.
-        labels: Class names of a dataset; empty for a regression, None without a dataset.
+        dataset: The dataset that they belong to, if any.
     """
 
     files: Sequence[InputFile]
     ignored: int = 0
-    labels: tuple[str, ...] | None = None
+    dataset: Dataset | None = None
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """Class names of a dataset; empty for a regression, None without a dataset."""
+        return None if self.dataset is None else self.dataset.labels
 
 
 def find_inputs(
@@ -177,7 +182,7 @@ def _dataset(inputs: Sequence[str | os.PathLike[str]], split: str | None) -> Inp
         for path in shards
         for found in [_state(Location(path))]
     ]
-    return Inputs(files, labels=dataset.labels)
+    return Inputs(files, dataset=dataset)
 
 
 def _files(text: str, *, several: bool) -> Iterator[_Found]:

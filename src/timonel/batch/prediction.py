@@ -26,10 +26,10 @@ from timonel.batch.destination import (
     unfinished,
     write_errors,
 )
-from timonel.batch.inputs import find_inputs
+from timonel.batch.inputs import Inputs, find_inputs
 from timonel.batch.journal import Journal, Outcome
 from timonel.batch.model import BatchModel, check_signature, default_batch_size
-from timonel.batch.plan import JobSpec, ShardPlan, digest_of, plan_shards
+from timonel.batch.plan import JobSpec, OutputFormat, ShardPlan, digest_of, plan_shards
 from timonel.batch.remote import RemotePrediction
 from timonel.batch.shards import predict_all
 from timonel.batch.writers import output_format
@@ -44,7 +44,7 @@ from timonel.models.versions import ModelVersion
 from timonel.serving.references import workspace_for
 from timonel.serving.runtimes.saved_model import signatures_in
 from timonel.serving.signature import DEFAULT_SIGNATURE, Signature
-from timonel.storage import Workspace, local_path
+from timonel.storage import Workspace, digest_file, digest_tree, local_path
 from timonel.tracking import Artifact, start_run
 
 _logger = logging.getLogger(__name__)
@@ -74,6 +74,24 @@ class BatchPrediction:
     failed: int
     errors: Path | None
     ignored: int
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Checked arguments of a batch prediction."""
+
+    reference: str
+    version: int | None
+    signature: str
+    paths: Sequence[str | os.PathLike[str]]
+    found: Inputs
+    target: Path
+    format: OutputFormat
+    is_folder: bool
+    key: str | None
+    keep: tuple[str, ...]
+    batch_size: int | None
+    runner: RemoteRunner | None
 
 
 def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
@@ -135,45 +153,79 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
         raise SpecError(f"expected a fraction of errors from 0 to 1, got {max_errors:g}")
     if batch_size is not None and batch_size < 1:
         raise SpecError(f"the batch size must be positive, got {batch_size}")
-    chosen_runner = _runner(runner, beam)
     target = local_path(out)
+    chosen_runner = _runner(runner, beam)
     file_format, is_folder = output_format(target, format)
     check_destination(target, is_folder=is_folder, overwrite=overwrite)
     paths = [inputs] if isinstance(inputs, str | os.PathLike) else list(inputs)
-    found = find_inputs(paths, split, input_format)
-    reference = _reference(model)
-    place = workspace_for(workspace, [reference])
+    request = _Request(
+        reference=_reference(model),
+        version=version,
+        signature=signature,
+        paths=paths,
+        found=find_inputs(paths, split, input_format),
+        target=target,
+        format=file_format,
+        is_folder=is_folder,
+        key=key,
+        keep=tuple(keep),
+        batch_size=batch_size,
+        runner=chosen_runner,
+    )
+    place = workspace_for(workspace, [request.reference])
     with unfinished(target) as journal:
-        chosen = _version(reference, version, place, journal)
-        known = _signature(chosen, signature)
-        wanted = [*keep, *([] if key is None else [key])]
-        check_outputs(known, keep, has_labels=found.labels is not None)
-        job = JobSpec(
-            model=chosen.name,
-            version=chosen.number,
-            path=str(chosen.path.absolute()),
-            identity=f"{identity_of(chosen.path)} {chosen_runtime(chosen.path)}",
-            signature=signature,
-            batch_size=batch_size or default_batch_size(known),
-            folder=str(journal.root.absolute()),
-            format=file_format,
-            columns=match_columns(found.files, known, wanted),
-            key=key,
-            keep=tuple(keep),
-            labels=found.labels,
-        )
-        plans = plan_shards(found.files)
+        job = _job(request, place, journal)
+        plans = plan_shards(request.found.files)
         if not plans:
             raise DataError(f"nothing to predict in {', '.join(map(str, paths))}: found no rows")
-        report = _Report(plans, target, max_errors, progress)
-        if journal.begin(digest_of(found.files, job), job):
+        if journal.begin(digest_of(request.found.files, job), job):
             _logger.warning("the model, the input or an option changed: predicting anew")
-        with start_run(place, "predict", name=target.name, params=_params(job, paths)) as run:
-            run.input(Artifact("model", chosen.path, identity_of(chosen.path), str(chosen)))
-            _predict(job, plans, journal, report, chosen_runner)
-            report.check_any()
-            errors = publish(target, job, plans, journal, is_folder=is_folder)
-            run.metrics({"rows": report.rows, "failed": report.failed})
+        report = _Report(plans, target, max_errors, progress)
+        return _run(request, place, journal, job, plans, report)
+
+
+def _job(request: _Request, place: Workspace, journal: Journal) -> JobSpec:
+    """Choose the version, and match its inputs with the columns of the files."""
+    version = _version(request.reference, request.version, place, journal)
+    signature = _signature(version, request.signature)
+    wanted = [*request.keep, *([] if request.key is None else [request.key])]
+    check_outputs(signature, request.keep, has_labels=request.found.labels is not None)
+    return JobSpec(
+        model=version.name,
+        version=version.number,
+        path=str(version.path.absolute()),
+        identity=f"{identity_of(version.path)} {chosen_runtime(version.path)}",
+        signature=request.signature,
+        batch_size=request.batch_size or default_batch_size(signature),
+        folder=str(journal.root.absolute()),
+        format=request.format,
+        columns=match_columns(request.found.files, signature, wanted),
+        key=request.key,
+        keep=request.keep,
+        labels=request.found.labels,
+    )
+
+
+def _run(
+    request: _Request,
+    place: Workspace,
+    journal: Journal,
+    job: JobSpec,
+    plans: Sequence[ShardPlan],
+    report: _Report,
+) -> BatchPrediction:
+    """Predict, publish, and record the run."""
+    target, found = request.target, request.found
+    with start_run(place, "predict", name=target.name, params=_params(job, request)) as run:
+        run.input(_model_artifact(job))
+        if found.dataset is not None:
+            run.input(found.dataset.artifact())
+        _predict(job, plans, journal, report, request.runner)
+        report.check_any()
+        errors = publish(target, job, plans, journal, is_folder=request.is_folder)
+        run.metrics({"rows": report.rows, "failed": report.failed})
+        digest = digest_tree(target) if request.is_folder else digest_file(target)
+        run.output(Artifact("files", target, digest, target.name))
     return BatchPrediction(
         target, job.model, job.version, report.rows, report.failed, errors, found.ignored
     )
@@ -264,10 +316,17 @@ def _signature(version: ModelVersion, name: str) -> Signature:
         raise ModelError(f"cannot read {version}: {error}") from error
 
 
-def _params(job: JobSpec, paths: Sequence[object]) -> dict[str, object]:
+def _model_artifact(job: JobSpec) -> Artifact:
+    """Return the version as `timonel.export` records it, so that lineage joins the two."""
+    metadata = {"model": job.model, "version": job.version}
+    name = f"{job.model}/{job.version}"
+    return Artifact("model", job.path, digest_tree(Path(job.path)), name, metadata)
+
+
+def _params(job: JobSpec, request: _Request) -> dict[str, object]:
     return {
         "model": f"{job.model}/{job.version}",
-        "inputs": [str(path) for path in paths],
+        "inputs": [str(path) for path in request.paths],
         "signature": job.signature,
         "batch_size": job.batch_size,
     }

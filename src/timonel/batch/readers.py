@@ -133,6 +133,8 @@ def _of_table(table: pa.Table, keys: Sequence[str], job: JobSpec) -> Rows:
         return table[name].combine_chunks()
 
     if job.key is not None:
+        if table[job.key].null_count:
+            raise DataError(f"a row has no value in {job.key}, the column with the keys")
         keys = [str(key) for key in table[job.key].to_pylist()]
     columns = {name: column(each) for name, each in job.columns.items()}
     return Rows(keys, columns, {name: column(name) for name in job.keep})
@@ -224,6 +226,8 @@ def _parse_all(
 
 def _key(row: Mapping[str, Any], default: str, job: JobSpec) -> str:
     if job.key is not None:
+        if row[job.key] is None:
+            raise KeyError(job.key)
         return _text(row[job.key])
     # Records of datasets have keys.
     return _text(row[KEY_FEATURE]) if job.labels is not None else default

@@ -119,7 +119,7 @@ def decode_column(transform: Decode, values: Any) -> dict[str, Any]:
     if isinstance(stored, BoxesColumn):
         counts = values.row_lengths() // BOX_VALUES
         dense = values.to_tensor(-1.0, shape=(None, stored.most * BOX_VALUES))
-        boxes = tf.reshape(dense, (-1, stored.most, BOX_VALUES))
+        boxes = tf.reshape(dense, (tf.shape(dense)[0], stored.most, BOX_VALUES))
         found = {name: boxes[..., :4], f"{name}/count": tf.cast(counts, tf.int32)}
         if stored.classes:
             found[f"{name}/class"] = tf.cast(boxes[..., 4], tf.int32)

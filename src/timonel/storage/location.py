@@ -238,6 +238,14 @@ class Location:
         return [join(store.uri, name) for name in store.glob(pattern)]
 
 
+def distinct_names(files: Sequence[Location]) -> list[str]:
+    """Return the ends of the files' paths, from the first folder in which they differ."""
+    paths = [file.uri.split("/") for file in files]
+    parts = enumerate(zip(*paths, strict=False))
+    first = next((index for index, names in parts if len(set(names)) > 1), -1)
+    return ["/".join(path[first:]) for path in paths]
+
+
 def revision_number(blob: Blob) -> int:
     """Return a number that changes when an object is replaced."""
     return int(hashlib.sha256(blob.revision.encode()).hexdigest()[:14], 16)

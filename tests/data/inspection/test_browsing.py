@@ -90,11 +90,16 @@ def test_a_name_of_an_image_stays_in_the_folder(tmp_path: Path) -> None:
     from timonel.data import Record
 
     png = b"\x89PNG\r\n\x1a\n\xff" * 3
-    record = Record(7, {"image": [png], "other": [b"text", png]}, key="../../etc/<x>.png")
+    record = Record(7, {"image": [png], "text": [b"text"]}, key="../../etc/<x>.png")
+    assert [name for name, _ in record.images()] == ["000007-.._.._etc_x_.png"]
+    record = Record(7, {"left": [png], "right": [b"text", png]}, key="x.png")
     assert [name for name, _ in record.images()] == [
-        "000007-.._.._etc_x_.png.png".replace(".png.png", ".png"),
-        "000007-.._.._etc_x_.png-other-1.png",
+        "000007-x.png-left-0.png",
+        "000007-x.png-right-1.png",
     ]
+    jpeg = {"image": [b"\xff\xd8\xff" * 5]}
+    for key, name in (("a.JPEG", "a.JPEG.jpeg"), ("b.jpg", "b.jpg"), ("c.png", "c.png.jpg")):
+        assert next(Record(1, jpeg, key=key).images())[0] == f"000001-{name}"
 
 
 @given(st.lists(st.binary(max_size=300), max_size=12))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
 
-from timonel.data.inspection.near_duplicates import MAX_DISTANCE, find_copies, look_of
+from timonel.data.inspection.near_duplicates import MAX_DISTANCE, find_copies, signature_of
 
 
 def photograph(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:
@@ -40,11 +40,11 @@ CHANGES = {
 
 
 def copies(contents: list[bytes], splits: list[int], labels: list[int] | None = None):
-    looks = [look for look in map(look_of, contents) if look is not None]
-    assert len(looks) == len(contents)
+    signatures = [signature for signature in map(signature_of, contents) if signature is not None]
+    assert len(signatures) == len(contents)
     return find_copies(
-        np.frombuffer(b"".join(look[0] for look in looks), np.uint8).reshape(-1, 32),
-        np.frombuffer(b"".join(look[1] for look in looks), np.int8).reshape(-1, 64),
+        np.frombuffer(b"".join(signature[0] for signature in signatures), np.uint8).reshape(-1, 32),
+        np.frombuffer(b"".join(signature[1] for signature in signatures), np.int8).reshape(-1, 64),
         np.array(splits, np.int8),
         np.array(labels or [0] * len(splits), np.int64),
     )
@@ -99,9 +99,9 @@ def test_the_search_finds_what_comparing_all_pairs_finds() -> None:
     assert [distance for *_, distance in found] == sorted(flips[copy - 2000] for copy, *_ in found)
 
 
-def test_other_content_has_no_look() -> None:
-    assert look_of(b"text") is None
-    assert look_of(encoded(photograph(0))[:500]) is None
+def test_other_content_has_no_signature() -> None:
+    assert signature_of(b"text") is None
+    assert signature_of(encoded(photograph(0))[:500]) is None
     assert (
         find_copies(
             np.empty((0, 32), np.uint8),

@@ -249,3 +249,37 @@ def test_the_layout_of_tfrecorder_in_a_bucket(
     assert result["tfrecord_dir"].startswith(f"{uri}/out/tfrecorder-")
     dataset = convert(result["tfrecord_dir"], tmp_path / "set", workspace=workspace, splits=[1])
     assert (dataset.count(), dataset.manifest.labels) == (8, ("0", "1"))
+
+
+@pytest.mark.parametrize(("fault", "lasting"), [("cut", False), ("flip", False), ("flip", True)])
+def test_a_table_that_arrives_damaged(
+    faulty: Faulty,
+    tmp_path: Path,
+    workspace: Workspace,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    lasting: bool,
+) -> None:
+    uri, server = faulty
+    rows = "".join(f"{index / 7},{'ab'[index % 2]}\n" for index in range(40))
+    (tmp_path / "rows.csv").write_text(f"x,y\n{rows}")
+    upload(tmp_path / "rows.csv", f"{uri}/rows.csv")
+    seen: list[str] = []
+
+    def damage(method: str, path: str, _: str) -> str | None:
+        if method != "GET" or not path.endswith("rows.csv") or (seen and not lasting):
+            return None
+        seen.append(path)
+        return fault
+
+    server.fault = damage
+    if lasting:
+        monkeypatch.setitem(ObjectStore.__init__.__kwdefaults__, "patience_s", 0.3)
+        with pytest.raises(InputError, match=r"cannot read .*rows\.csv: it arrives damaged"):
+            convert(f"{uri}/rows.csv", tmp_path / "set", label="y", workspace=workspace)
+        assert not (tmp_path / "set").exists()
+        return
+    remote = convert(f"{uri}/rows.csv", tmp_path / "set", label="y", workspace=workspace)
+    local = convert(tmp_path / "rows.csv", tmp_path / "local", label="y", workspace=workspace)
+    assert remote.digest == local.digest
+    assert seen

@@ -168,3 +168,21 @@ def test_a_label_has_to_be_known(make_images: MakeImages, tmp_path: Path) -> Non
     with pytest.raises(SpecError, match="with --label; the features are image, kind"):
         open_source(path).scan()
     assert len(list(open_source(path, label="kind").scan().entries)) == len(found)
+
+
+def test_splits_of_records(make_images: MakeImages, tmp_path: Path) -> None:
+    found = [{**each, "split": "VAL"} for each in records(make_images(count=2))]
+    found[0]["split"] = "holdout"
+    for folder in ("a", "b"):
+        write_records(tmp_path / folder / "images.tfrecord", found)
+    scan = open_source(tmp_path / "*" / "images.tfrecord").scan()
+    entries = list(scan.entries)
+    assert {entry.split for entry in entries} == {"validation"}
+    assert entries[0].key == "a/images.tfrecord#2"
+    assert [(each.key, each.reason.rpartition(", ")[2]) for each in scan.rejected] == [
+        ("a/images.tfrecord#1", "got 'holdout'"),
+        ("b/images.tfrecord#1", "got 'holdout'"),
+    ]
+    scan = open_source(tmp_path / "a" / "images.tfrecord", columns={"split": "drop"}).scan()
+    assert {entry.split for entry in scan.entries} == {None}
+    assert not scan.rejected

@@ -124,7 +124,10 @@ def show(dataset: Annotated[str, DATASET], json: Json = False) -> None:
 
 @app.command(cls=StyledCommand)
 def verify(ctx: typer.Context, dataset: Annotated[str, DATASET], json: Json = False) -> None:
-    """Verify every file and record: digests, checksums, contents, index and counts."""
+    """Verify every file and record.
+
+    Checks digests, checksums, contents of records, the index and counts; lists all problems.
+    """
     from timonel.cli.render import inspection as render
     from timonel.cli.render.output import console, print_json
     from timonel.cli.render.progress import Counter
@@ -158,7 +161,7 @@ def inspect(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show records: their features, with the sizes of images.
+    """Show records: values, and sizes of images.
 
     Of a TFRecord file that is no dataset, shows first what all records contain.
     """
@@ -195,7 +198,10 @@ def stats(
     split: Annotated[str | None, typer.Option(help="Only this split.")] = None,
     json: Json = False,
 ) -> None:
-    """Show statistics of every column by split, from one pass over the records."""
+    """Show statistics of each column by split.
+
+    Reads all records once.
+    """
     from timonel.cli.render import inspection as render
     from timonel.cli.render.output import console, print_json
     from timonel.cli.render.progress import Counter
@@ -217,7 +223,11 @@ def report(
     out: Annotated[Path, typer.Option(help="The page.", metavar="FILE.html")] = Path("report.html"),
     json: Json = False,
 ) -> None:
-    """Write an HTML page: counts, distributions, samples, near-duplicates across splits."""
+    """Write an HTML page about a dataset.
+
+    It has counts, distributions, missing values, samples, identical records, near-duplicate images
+    across splits, and rejected records.
+    """
     from timonel.cli.render import inspection as render
     from timonel.cli.render.output import console, print_json
     from timonel.cli.render.progress import Counter
@@ -255,10 +265,11 @@ def diff(
     ] = "none",
     json: Json = False,
 ) -> None:
-    """Compare two datasets (drift), or train with the other splits of one (skew).
+    """Compare two datasets, or the splits of one.
 
-    Compares the schema, and the distribution of each column, label and image size. Differences
-    that samples of these sizes have by chance do not count.
+    Compares the schema, and the distribution of each column, label and image size: drift between
+    datasets, skew between splits. Differences that samples of these sizes have by chance do not
+    count.
     """
     from timonel.cli.render import inspection as render
     from timonel.cli.render.output import console, print_json

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from timonel.data.dataset import Dataset, check_split
 from timonel.data.examples import decode_example
 from timonel.data.inspection.profile import Profile, Progress, as_word, ticker
 from timonel.data.records import read_stream
-from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE, SPLITS, Split
+from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE, SPLITS, ImageFormat, Split
 from timonel.data.sources.imagefile import image_format, open_image
 from timonel.errors import CorruptError, InputError, NotFoundError, SpecError, did_you_mean
 from timonel.storage import is_local, local_path, write_bytes
@@ -23,6 +23,13 @@ from timonel.units import format_bytes
 
 _SHOWN = 8
 _NAME = re.compile(r"[^\w.-]+")
+_ENDINGS: Mapping[ImageFormat, tuple[str, ...]] = {
+    "jpeg": (".jpg", ".jpeg"),
+    "png": (".png",),
+    "gif": (".gif",),
+    "bmp": (".bmp",),
+    "webp": (".webp",),
+}
 
 
 @dataclass(frozen=True)
@@ -49,14 +56,21 @@ class Record:
 
     def images(self) -> Iterator[tuple[str, bytes]]:
         """Yield a file name and the content of each encoded image."""
-        for name, values in self.features.items():
-            for number, value in enumerate(values):
-                kind = image_format(value[:12]) if isinstance(value, bytes) else None
-                if kind is not None and as_word(value) is None:
-                    what = [f"{self.position:06d}", self.key or name]
-                    what += [name, str(number)] if len(values) > 1 else []
-                    stem = _NAME.sub("_", "-".join(what)).removesuffix(f".{kind}")
-                    yield f"{stem[:200]}.{kind}", value
+        found = [
+            (f"{name}-{number}", kind, value)
+            for name, values in self.features.items()
+            for number, value in enumerate(values)
+            if isinstance(value, bytes) and (kind := image_format(value[:12])) is not None
+            if as_word(value) is None
+        ]
+        for part, kind, content in found:
+            ending = Path(self.key or "").suffix.lower()
+            if ending not in _ENDINGS[kind]:
+                ending = _ENDINGS[kind][0]
+            names = [f"{self.position:06d}", *([self.key[-120:]] if self.key else [])]
+            names += [part] if len(found) > 1 else []
+            stem = _NAME.sub("_", "-".join(names)).removesuffix(ending)
+            yield f"{stem}{ending}", content
 
 
 @dataclass(frozen=True)

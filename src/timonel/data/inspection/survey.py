@@ -18,7 +18,7 @@ import numpy as np
 
 from timonel.data.dataset import Dataset
 from timonel.data.examples import decode_example
-from timonel.data.inspection.near_duplicates import find_copies, look_of
+from timonel.data.inspection.near_duplicates import find_copies, signature_of
 from timonel.data.inspection.profile import Profile, Progress, ticker, types_of
 from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE, SPLITS, Split
 
@@ -83,7 +83,7 @@ def survey(dataset: Dataset, per_label: int, progress: Progress | None = None) -
     """
     collected = _Collected(dataset, per_label)
     tick = ticker(dataset.count(), progress)
-    with ThreadPoolExecutor(thread_name_prefix="look") as pool:
+    with ThreadPoolExecutor(thread_name_prefix="hash") as pool:
         for split in SPLITS:
             if dataset.count(split):
                 payloads = map(tick, dataset.payloads(split))
@@ -118,11 +118,11 @@ class _Collected:
         has_images = "image" in self._types.values()
         examples = enumerate(map(decode_example, payloads))
         while batch := list(itertools.islice(examples, _READ_AHEAD)):
-            looks: Iterable[tuple[bytes, bytes] | None] = [None] * len(batch)
+            signatures: Iterable[tuple[bytes, bytes] | None] = [None] * len(batch)
             if has_images:
-                looks = pool.map(lambda each: _look(each[1], self._types), batch)
-            for (number, features), look in zip(batch, looks, strict=True):
-                self._add(split, number, features, look)
+                signatures = pool.map(lambda each: _signature(each[1], self._types), batch)
+            for (number, features), signature in zip(batch, signatures, strict=True):
+                self._add(split, number, features, signature)
                 yield features
 
     def _add(
@@ -130,7 +130,7 @@ class _Collected:
         split: Split,
         number: int,
         features: Mapping[str, list[Any]],
-        look: tuple[bytes, bytes] | None,
+        signature: tuple[bytes, bytes] | None,
     ) -> None:
         numbers = sorted(features.get(LABEL_FEATURE, ())) if self._labels else []
         names = [self._labels[each] for each in numbers if 0 <= each < len(self._labels)]
@@ -138,10 +138,10 @@ class _Collected:
             samples = self.found.samples[name]
             if len(samples) < self._per_label:
                 samples.append((split, number))
-        if look is not None:
+        if signature is not None:
             self._with_image.append(len(self._splits))
-            self._hashes += look[0]
-            self._thumbnails += look[1]
+            self._hashes += signature[0]
+            self._thumbnails += signature[1]
         self._splits.append(SPLITS.index(split))
         self._numbers.append(number)
         self._classes.append(hash(tuple(numbers)))
@@ -211,11 +211,11 @@ def first_image(features: Mapping[str, list[Any]], types: Mapping[str, str]) -> 
     return None
 
 
-def _look(
+def _signature(
     features: Mapping[str, list[Any]], types: Mapping[str, str]
 ) -> tuple[bytes, bytes] | None:
     content = first_image(features, types)
-    return None if content is None else look_of(content)
+    return None if content is None else signature_of(content)
 
 
 def _fingerprint(features: Mapping[str, list[Any]]) -> int:

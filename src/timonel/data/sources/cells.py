@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from timonel.data.examples import Feature
 from timonel.data.schema import COLUMN_PREFIX, Column
 from timonel.data.sources.base import Raw, UnusableError
-from timonel.data.sources.columns import NumberColumn, Values, shorten
+from timonel.data.sources.columns import NumberColumn, Values
 from timonel.data.sources.images import RemoteImage, image_entry
 from timonel.data.sources.kinds import Kind
 from timonel.data.sources.kinds.pictures import files_of
@@ -94,7 +94,7 @@ class Cells:
                     f"column {name!r}: {reason}",
                     hint=f"correct it, raise --max-rejected, or use --columns {name}=drop",
                     column=name,
-                    value=shorten(str(value)),
+                    value=str(value)[:40],
                 ) from error
             features[COLUMN_PREFIX + name] = found.feature
             facts[COLUMN_PREFIX + name] = found.facts
@@ -185,5 +185,7 @@ def _hashes(column: Values) -> npt.NDArray[np.uint64]:
 
 
 def _hash(value: Any) -> int:
+    if value is None:
+        value = b"\0"
     content = value if isinstance(value, bytes) else str(value).encode(errors="backslashreplace")
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest())

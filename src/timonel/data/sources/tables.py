@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
@@ -21,7 +21,7 @@ from timonel.data.sources.recordtable import read_record_table
 from timonel.data.sources.tablefile import MemoryTable, TableFile, joined
 from timonel.data.sources.textfile import TextFile
 from timonel.errors import DataError
-from timonel.storage.location import Location
+from timonel.storage.location import Location, distinct_names
 
 CSV_ENDINGS = frozenset({".csv", ".tsv"})
 JSON_ENDINGS = frozenset({".jsonl", ".ndjson", ".json"})
@@ -57,7 +57,7 @@ def read_table(location: Location, options: SourceOptions) -> TableFile:
     if not files:
         raise DataError(f"no files are in {location}")
     tables = []
-    for file, name, split in zip(files, _unique_names(files), splits_of(files), strict=True):
+    for file, name, split in zip(files, distinct_names(files), splits_of(files), strict=True):
         constants = _partition(location, file)
         if split is not None:
             constants["split"] = split
@@ -139,12 +139,3 @@ def _texts(table: Any) -> dict[str, list[str]]:
         field.name: as_texts(table[field.name]).to_pylist() if is_text(field.type) else []
         for field in table.schema
     }
-
-
-def _unique_names(files: Sequence[Location]) -> list[str]:
-    """Return the shortest parts of the files' paths that tell them apart."""
-    paths = [file.uri.split("/") for file in files]
-    shared = next(
-        (i for i, parts in enumerate(zip(*paths, strict=False)) if len(set(parts)) > 1), -1
-    )
-    return ["/".join(path[shared:]) for path in paths]

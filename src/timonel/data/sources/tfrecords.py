@@ -33,9 +33,10 @@ from timonel.data.sources.recordfiles import (
 )
 from timonel.data.statistics import Statistics
 from timonel.errors import CorruptError, DataError, SpecError
-from timonel.storage.location import Location
+from timonel.storage.location import Location, distinct_names
 
 _SAMPLE = 20
+_SPLIT = "split"
 _LABELS = ("label", "image/class/text", "image/class/label", "class", "target")
 
 
@@ -71,10 +72,9 @@ class RecordImageSource(ImageFolderSource):
         self._names = label_names(self.location, label)
         ignored: list[str] = []
         rejected: list[Skipped] = []
-        task = "regression" if _is_float(sample, label) else "classification"
         return Scan(
             entries=self._entries(label, rejected, ignored),
-            task="classification" if task == "classification" else "regression",
+            task="regression" if _is_float(sample, label) else "classification",
             ignored=ignored,
             rejected=rejected,
             columns=self._columns(sample, label),
@@ -120,11 +120,12 @@ class RecordImageSource(ImageFolderSource):
 
     def _entries(self, label: str, rejected: list[Skipped], ignored: list[str]) -> Iterator[Entry]:
         labels = set()
-        splits = splits_of([file.location for file in self._opened])
-        for index, (file, split) in enumerate(zip(self._opened, splits, strict=True)):
+        files = [file.location for file in self._opened]
+        named = zip(self._opened, distinct_names(files), splits_of(files), strict=True)
+        for index, (file, name, split) in enumerate(named):
             modified = file.location.modified()
             for number, (span, example) in enumerate(file.records(), start=1):
-                key = f"{file.location.name}#{number}"
+                key = f"{name}#{number}"
                 try:
                     found = self._entry_of(key, example, label, span, split)
                 except UnusableError as error:
@@ -148,12 +149,22 @@ class RecordImageSource(ImageFolderSource):
             raise UnusableError(key, f"{len(images)} images in the feature {self._image!r}")
         if len(labels) != 1:
             raise UnusableError(key, f"{len(labels)} labels in the feature {label!r}")
-        word = _text(example.get("split", [b""])[0]) if example.get("split") else ""
+        word = _text(example[_SPLIT][0]) if self._has_splits and example.get(_SPLIT) else ""
         if word.lower() == "discard":
             return None
+        given = split_named(word)
+        if given is None and word.lower() not in {"", "unassigned"}:
+            raise UnusableError(
+                key, f"expected train, validation or test in the feature 'split', got {word!r}"
+            )
         group = hashlib.blake2b(images[0], digest_size=16).hexdigest()
-        size = max(1, span.length)
-        return Entry(key, self._label(labels[0]), size, None, split_named(word) or split, group)
+        return Entry(
+            key, self._label(labels[0]), span.length, None, split_named(word) or split, group
+        )
+
+    @property
+    def _has_splits(self) -> bool:
+        return self.options.columns.get(_SPLIT) != "drop"
 
     def _label(self, value: bytes | float) -> str | float:
         if isinstance(value, float):
@@ -173,7 +184,9 @@ class RecordImageSource(ImageFolderSource):
         return label
 
     def _columns(self, sample: Sequence[Example], label: str) -> list[ColumnRole]:
-        roles = {self._image: "image", label: "label", "split": "split"}
+        roles = {self._image: "image", label: "label"}
+        if self._has_splits:
+            roles[_SPLIT] = "split"
         described = FEATURES if self._is_raw else frozenset()
         return [
             ColumnRole.model_validate(
