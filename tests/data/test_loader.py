@@ -493,6 +493,10 @@ class TestCache:
             for batch, other in zip(cached, expected, strict=True):
                 tf.nest.map_structure(np.testing.assert_array_equal, batch, other)
 
+    def test_a_bucket_is_no_place_for_a_cache(self, images: Dataset) -> None:
+        with pytest.raises(InputError, match="cache= as a local folder, got s3://bucket/cache"):
+            self.batches(images, cache="s3://bucket/cache")
+
     def test_too_little_memory(self, images: Dataset) -> None:
         with pytest.raises(InputError, match=r"the cache needs .* more than the limit of 2\.0 kB"):
             self.batches(images, cache="memory", memory="2KB")

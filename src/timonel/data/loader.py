@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import tensorflow as tf
@@ -33,6 +32,7 @@ from timonel.data.schema import (
     TableSchema,
 )
 from timonel.errors import InputError, NotFoundError, SpecError
+from timonel.storage import is_local, local_path
 from timonel.storage.digests import digest_bytes
 from timonel.units import parse_bytes
 
@@ -216,11 +216,16 @@ def _cached(
     layout = row_layout(rows.element_spec, record.records)
     if place == "memory":
         return cached(compute, rows.element_spec, RowCache.in_memory(layout, limit))
+    if not is_local(place):
+        raise InputError(
+            f"expected cache= as a local folder, got {place}",
+            hint="use a folder on a local disk, or cache='memory'",
+        )
     # Releases of TensorFlow may decode and resize differently.
     of = (_CACHE_FORMAT, tf.__version__, record.digest, record.split, record.label_mode)
     name = digest_bytes(repr((*of, record.preprocessing.model_dump_json(), layout)).encode())
     name = name.removeprefix("sha256:")[:32]
-    return cached(compute, rows.element_spec, RowCache.on_disk(layout, Path(place), name))
+    return cached(compute, rows.element_spec, RowCache.on_disk(layout, local_path(place), name))
 
 
 def _pipeline(compute: Compute, stream: Stream) -> Any:
