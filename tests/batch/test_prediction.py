@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import shutil
 import threading
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from timonel.errors import (
     SpecError,
 )
 from timonel.storage import Workspace
+from timonel.tracking import Artifact, start_run
 
 
 def lines(path: Path) -> list[dict]:
@@ -354,3 +356,14 @@ def test_a_model_that_is_none(models: Workspace, make_images: MakeImages, tmp_pa
     with pytest.raises((ModelError, InputError)):
         predict_batch("images", make_images(), tmp_path / "o.csv", workspace=models)
     assert not (tmp_path / "o.csv").exists()
+
+
+def test_the_model_of_a_run(models: Workspace, exports: Path, tmp_path: Path) -> None:
+    shutil.copytree(exports / "doubler", tmp_path / "export" / "saved_model")
+    with start_run(models, "train") as run:
+        run.output(Artifact("savedmodel", tmp_path / "export" / "saved_model"))
+    (tmp_path / "rows.jsonl").write_text("[1.0, 2.0]\n")
+    out = tmp_path / "o.jsonl"
+    done = predict_batch(run.run_id, tmp_path / "rows.jsonl", out, workspace=models)
+    assert (done.model, done.version) == (run.run_id, 1)
+    assert lines(out)[0]["doubled"] == [2.0, 4.0]
