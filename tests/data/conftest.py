@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import resource
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,21 @@ from PIL import Image
 
 MakeImages = Callable[..., Path]
 MakeCsv = Callable[..., Path]
+
+
+@contextlib.contextmanager
+def few_files_left(count: int) -> Iterator[None]:
+    """Limit the number of files that this process may still open."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    found = list(Path("/proc/self/fd").iterdir())
+    used = {int(path.name) for path in found if path.exists()}  # without that of the folder
+    # The lowest free numbers are given to new files.
+    free = [number for number in range(max(used) + count + 2) if number not in used]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[count], before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @pytest.fixture

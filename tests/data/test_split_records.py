@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.conftest import MakeImages
+from tests.data.conftest import MakeImages, few_files_left
 from timonel.data import split_records
 from timonel.data.conversion import convert
 from timonel.data.dataset import Dataset
-from timonel.errors import CorruptError
+from timonel.errors import CorruptError, InputError
 from timonel.storage import Workspace
 
 
@@ -70,3 +70,13 @@ def test_a_missing_shard(dataset: Dataset) -> None:
     dataset.shards("train")[0].unlink()
     with pytest.raises(CorruptError, match=r"cannot read the shard .*: No such file.*: convert"):
         dataset.records("train")
+
+
+def test_without_open_files_left_shards_are_opened_when_needed(dataset: Dataset) -> None:
+    expected = list(dataset.examples("train"))
+    with few_files_left(2):
+        records = dataset.records("train")
+    with few_files_left(1):
+        assert list(records) == expected
+    with few_files_left(0), pytest.raises(InputError, match="too many open files: close some"):
+        list(records)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -114,3 +116,16 @@ def test_distinct_names() -> None:
     assert distinct_names(files) == ["a/1.csv", "a/2.csv", "b/1.csv"]
     assert distinct_names(files[:2]) == ["1.csv", "2.csv"]
     assert distinct_names(files[:1]) == ["1.csv"]
+
+
+def test_locations_ask_a_server_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    together = threading.Barrier(2, timeout=60)
+
+    def stat(_: ObjectStore, name: str = "") -> Blob | None:
+        together.wait()
+        return Blob(name, 1, "1")
+
+    monkeypatch.setattr(ObjectStore, "stat", stat)
+    places = [Location(f"memory://place/{number}") for number in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(Location.is_file, places)) == [True, True]

@@ -6,6 +6,7 @@ CRC-32C of the payload, all little-endian.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import mmap
 import struct
@@ -18,7 +19,7 @@ from typing import Any
 import google_crc32c
 
 from timonel.data.schema import Compression
-from timonel.errors import CorruptError
+from timonel.errors import CorruptError, InputError, TimonelError
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
@@ -216,15 +217,28 @@ class mapped:  # noqa: N801 - used as a with statement's word
         except ValueError:
             return b""
         except OSError as error:
-            raise CorruptError(
-                f"cannot read the shard {self._path}: {error.strerror or error}",
-                hint="convert the source again",
-            ) from error
+            raise unreadable_shard(self._path, error) from error
         return self._map
 
     def __exit__(self, *_: object) -> None:
         if self._map is not None:
             self._map.close()
+
+
+class TooManyOpenFilesError(InputError):
+    """The process may open no more files."""
+
+
+def unreadable_shard(path: Path, error: OSError) -> TimonelError:
+    """Return the error for a shard that cannot be opened."""
+    if error.errno in {errno.EMFILE, errno.ENFILE}:
+        return TooManyOpenFilesError(
+            f"cannot read the shard {path}: too many open files",
+            hint="close some, or raise the limit with 'ulimit -n'",
+        )
+    return CorruptError(
+        f"cannot read the shard {path}: {error.strerror or error}", hint="convert the source again"
+    )
 
 
 def _not_gzip(path: Path, problem: str) -> CorruptError:

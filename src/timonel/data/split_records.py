@@ -14,12 +14,19 @@ import numpy as np
 from timonel.data.examples import features_of
 from timonel.data.index import read_positions
 from timonel.data.manifest import Manifest
-from timonel.data.records import FRAME_BYTES, HEADER_BYTES, Span, check_payload, decompress
+from timonel.data.records import (
+    FRAME_BYTES,
+    HEADER_BYTES,
+    Span,
+    TooManyOpenFilesError,
+    check_payload,
+    decompress,
+    unreadable_shard,
+)
 from timonel.data.schema import Split
-from timonel.errors import CorruptError
 
-_MAX_OPEN_FILES = 256
-"""Of the 1,024 that most systems allow; shards beyond are opened for each record."""
+_MAX_OPEN_FILES = 64
+"""Of the 1,024 that most systems allow for all; shards beyond are opened for each record."""
 
 
 class SplitRecords(Sequence[dict[str, Any]]):
@@ -43,7 +50,11 @@ class SplitRecords(Sequence[dict[str, Any]]):
         self._files: list[int] = []
         # Not at exit, when TensorFlow's threads may still read.
         weakref.finalize(self, _close, self._files).atexit = False
-        self._files += map(_open, self._paths[:_MAX_OPEN_FILES])
+        for path in self._paths[:_MAX_OPEN_FILES]:
+            try:
+                self._files.append(_open(path))
+            except TooManyOpenFilesError:
+                break
 
     def __reduce__(self) -> Any:
         return SplitRecords, self._of
@@ -84,10 +95,7 @@ def _open(path: Path) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise CorruptError(
-            f"cannot read the shard {path}: {error.strerror or error}",
-            hint="convert the source again",
-        ) from error
+        raise unreadable_shard(path, error) from error
 
 
 def _close(files: list[int]) -> None:

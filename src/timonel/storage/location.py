@@ -119,7 +119,7 @@ class Location:
             return False
         return self.path.is_dir() if self.is_local else not self.is_file() and any(self.children)
 
-    @functools.cached_property
+    @property
     def children(self) -> tuple[list[str], list[str]]:
         """Names of the folders, and of the files, directly in a folder, sorted.
 
@@ -127,11 +127,10 @@ class Location:
             OSError: A local folder cannot be read.
             InputError: The bucket cannot be listed.
         """
-        if not self.is_local:
-            return ObjectStore(self.uri).children()
-        paths = sorted(self.path.iterdir())
-        folders = {path.name: path.is_dir() for path in paths}
-        return [n for n in folders if folders[n]], [n for n in folders if not folders[n]]
+        # Not a `cached_property`, which has one lock for all locations before Python 3.12.
+        if "_children" not in self.__dict__:
+            self._children = self._listed()
+        return self._children
 
     def files(self) -> list[Location]:
         """Return the files of a pattern or below a folder, sorted, or the file itself.
@@ -203,12 +202,24 @@ class Location:
         """Return the digest of the file."""
         return digest_file(self.local)
 
-    @functools.cached_property
+    @property
     def _blob(self) -> Blob | None:
+        if "_found" not in self.__dict__:
+            self._found = self._stat()
+        return self._found
+
+    def _stat(self) -> Blob | None:
         try:
             return ObjectStore(self.uri).stat()
         except NotFoundError:
             return None
+
+    def _listed(self) -> tuple[list[str], list[str]]:
+        if not self.is_local:
+            return ObjectStore(self.uri).children()
+        paths = sorted(self.path.iterdir())
+        folders = {path.name: path.is_dir() for path in paths}
+        return [n for n in folders if folders[n]], [n for n in folders if not folders[n]]
 
     def _walk(self) -> Iterator[tuple[Location, Sequence[str]]]:
         """Yield each folder that is not hidden with the names of its files."""

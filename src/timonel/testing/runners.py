@@ -12,6 +12,7 @@ the contract against it:
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ from PIL import Image
 from timonel.data.journal import Journal, ShardOutcome, ShardPlan
 from timonel.data.runners import Report, Runner
 from timonel.data.shards import Job, write_one
+from timonel.data.sources import Source, SourceOptions
 from timonel.data.sources.images import ImageFolderSource
+from timonel.data.sources.table import TableSource
 from timonel.errors import TimonelError
 from timonel.storage import digest_tree
 from timonel.storage.location import Location
@@ -74,6 +77,18 @@ class RunnerContract:
         rejected = [each for outcome in report.outcomes for each in outcome.rejected]
         assert [each.key for each in rejected] == [_DAMAGED]
 
+    def test_records_have_several_labels(self, runner: Runner, tmp_path: Path) -> None:
+        table = tmp_path / "rows.csv"
+        table.write_text("size,tags\n" + "".join(f"{n},a|b\n{n}.5,b\n" for n in range(_IMAGES)))
+        options = SourceOptions(label="tags", task="multilabel")
+        source = TableSource(Location(table), options)
+        expected, plans = planned(source, tmp_path / "expected", several=("a", "b"))
+        for plan in plans:
+            write_one(plan, expected)
+        job, _ = planned(source, tmp_path / "job", several=("a", "b"))
+        runner.run(job, plans, _Counts())
+        assert digest_tree(job.journal.content) == digest_tree(expected.journal.content)
+
     def test_no_shards_are_no_work(self, runner: Runner, tmp_path: Path) -> None:
         job, _ = planned(images(tmp_path), tmp_path / "job")
         report = _Counts()
@@ -112,8 +127,10 @@ def images(folder: Path) -> ImageFolderSource:
     return ImageFolderSource(Location(folder / "images"))
 
 
-def planned(source: ImageFolderSource, folder: Path) -> tuple[Job, list[ShardPlan]]:
-    """Return a conversion with its plan in a journal."""
+def planned(
+    source: Source, folder: Path, several: Sequence[str] = ()
+) -> tuple[Job, list[ShardPlan]]:
+    """Return a conversion with its plan in a journal; ``several`` are labels of one record."""
     folder.mkdir()
     journal = Journal(folder)
     entries = list(source.scan().entries)
@@ -123,4 +140,5 @@ def planned(source: ImageFolderSource, folder: Path) -> tuple[Job, list[ShardPla
         ShardPlan("test-00000-of-00001.tfrecord", "test", len(entries) - 19),
     ]
     journal.begin(journal.write_plan(plans, iter(entries)))
-    return Job(source, journal, _LABELS), plans
+    labels = {label: number for number, label in enumerate(several)} or _LABELS
+    return Job(source, journal, labels, is_multilabel=bool(several)), plans

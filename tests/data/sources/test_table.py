@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,8 @@ NO_FILES = RawFiles("sha256:", 0, 0)
 
 def scanned(path: Path, label: str = "y", **options: object) -> tuple[TableSource, Scan]:
     source = TableSource(Location(path), SourceOptions.model_validate({"label": label, **options}))
-    return source, source.scan()
+    scan = source.scan()
+    return source, replace(scan, entries=list(scan.entries))
 
 
 def described(path: Path, **options: object) -> tuple[TableSchema, Description]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.conftest import MakeCsv, MakeImages
+from tests.data.conftest import MakeCsv, MakeImages, few_files_left
 from tests.data.sources.test_tables import write_records
 from timonel.data import convert
 from timonel.data.sources import Entry, Source, SourceOptions, choose_source
@@ -186,3 +186,19 @@ def test_splits_of_records(make_images: MakeImages, tmp_path: Path) -> None:
     scan = open_source(tmp_path / "a" / "images.tfrecord", columns={"split": "drop"}).scan()
     assert {entry.split for entry in scan.entries} == {None}
     assert not scan.rejected
+
+
+@pytest.mark.parametrize("ending", ["tfrecord", "tfrecord.gz"])
+def test_more_files_than_a_process_may_open(
+    make_images: MakeImages, tmp_path: Path, ending: str
+) -> None:
+    found = records(make_images(count=20))
+    for number in range(20):
+        path = write_records(tmp_path / "many" / f"{number}.tfrecord", found[number::20])
+        if ending.endswith("gz"):
+            (tmp_path / "many" / f"{number}.{ending}").write_bytes(gzip.compress(path.read_bytes()))
+            path.unlink()
+    source = RecordImageSource(Location(tmp_path / "many"))
+    with few_files_left(10):
+        entries = list(source.scan().entries)
+        assert len([source.read(entry) for entry in entries]) == 40

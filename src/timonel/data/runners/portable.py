@@ -59,6 +59,7 @@ class PortableJob:
     exchange: Exchange
     labels: Mapping[str, int]
     compression: Compression
+    is_multilabel: bool
 
     @classmethod
     def of(cls, job: Job, exchange: Exchange) -> PortableJob:
@@ -71,6 +72,7 @@ class PortableJob:
             exchange=exchange,
             labels=dict(job.labels),
             compression=job.compression,
+            is_multilabel=job.is_multilabel,
         )
 
     def open(self) -> ShardWriter:
@@ -90,4 +92,5 @@ class _Writer(ShardWriter):
         self._portable.exchange.write(plan, self._job, lambda: tick(1))
 
     def _job(self, journal: Journal) -> Job:
-        return Job(self._source, journal, self._portable.labels, self._portable.compression)
+        job = self._portable
+        return Job(self._source, journal, job.labels, job.compression, job.is_multilabel)

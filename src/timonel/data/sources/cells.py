@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +20,7 @@ from timonel.data.examples import Feature
 from timonel.data.schema import COLUMN_PREFIX, Column
 from timonel.data.sources.base import Raw, UnusableError
 from timonel.data.sources.columns import NumberColumn, Values
-from timonel.data.sources.images import RemoteImage, image_entry
+from timonel.data.sources.images import REQUESTS, RemoteImage, image_entry
 from timonel.data.sources.kinds import Kind
 from timonel.data.sources.kinds.pictures import files_of
 from timonel.data.sources.tablefile import place_beside
@@ -29,7 +32,8 @@ from timonel.storage.location import Location
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _IMAGES = frozenset({"image", "mask"})
 _MOST_REPEATED = 10
-"""With more than a tenth of repeated rows, equal rows are no copies."""
+"""Above this share, a tenth, equal rows are chance and not copies."""
+_BATCH = 1000
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class RowImages:
     group: str | None = None
 
 
-NO_IMAGES = RowImages()
+_NO_IMAGES = RowImages()
 
 
 @dataclass
@@ -103,6 +107,33 @@ class Cells:
     def describe(self, everything: Statistics, train: Statistics) -> Mapping[str, Column]:
         """Return the descriptions of the columns by name."""
         return {name: kind.describe(name, everything, train) for name, kind in self.kinds.items()}
+
+    @functools.cached_property
+    def has_remote(self) -> bool:
+        """Whether rows name images of a bucket or a web server."""
+        if not self.has_images:
+            return False
+        return not self.table.is_local or any(map(self._names_remote, self.kinds))
+
+    def _names_remote(self, name: str) -> bool:
+        if self.kinds[name].type in _IMAGES:
+            for value in self.columns[name].to_pylist():
+                with contextlib.suppress(ValueError):
+                    if any(isinstance(item, str) and "://" in item for item in files_of(value)):
+                        return True
+        return False
+
+    def all_images(self, rows: Iterable[int]) -> Iterator[RowImages]:
+        """Yield facts about the images of each row; remote ones are asked for several at a time."""
+        if not self.has_images:
+            yield from (_NO_IMAGES for _ in rows)
+        elif not self.has_remote:
+            yield from map(self.images, rows)
+        else:
+            rest = iter(rows)
+            with ThreadPoolExecutor(REQUESTS, thread_name_prefix="rows") as pool:
+                while batch := list(itertools.islice(rest, _BATCH)):
+                    yield from pool.map(self.images, batch)
 
     def images(self, row: int) -> RowImages:
         """Return facts about the images of a row; those that cannot be read have none."""

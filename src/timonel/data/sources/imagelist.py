@@ -27,6 +27,7 @@ from timonel.data.sources.base import (
 from timonel.data.sources.columns import multiple_labels, no_group, shorten, split_group, unassigned
 from timonel.data.sources.images import (
     INCOMPARABLE,
+    REQUESTS,
     ImageFolderSource,
     RemoteImage,
     image_entry,
@@ -39,8 +40,6 @@ from timonel.storage.digests import digest_lines
 from timonel.storage.location import Location
 
 _IMAGE_COLUMN = "image_uri"
-_REQUESTS = 16
-"""Requests at a time for sizes and checksums of remote images."""
 _BATCH = 1000
 
 
@@ -130,7 +129,7 @@ class ImageListSource(ImageFolderSource):
                 yield key, uri, label, split, group
 
         rows = keyed()
-        with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="list") as pool:
+        with ThreadPoolExecutor(REQUESTS, thread_name_prefix="list") as pool:
             while batch := list(itertools.islice(rows, _BATCH)):
                 yield from pool.map(self._read_row, batch)
 

@@ -35,6 +35,8 @@ from timonel.storage.location import Location, revision_number
 from timonel.storage.object_store import ObjectStore
 
 INCOMPARABLE = "the server sends no checksums, so identical images are not found"
+REQUESTS = 16
+"""Requests at a time for sizes and checksums of remote images."""
 _END_BYTES = 4096
 _USUAL_BYTES = 1 << 17
 _IGNORED_NAMES = frozenset({"thumbs.db", "desktop.ini"})

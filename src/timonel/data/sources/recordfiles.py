@@ -7,12 +7,13 @@ import json
 import mmap
 import os
 import re
+import shutil
 import tempfile
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from timonel.data.examples import decode_example
 from timonel.data.manifest import MANIFEST_NAME
@@ -51,8 +52,7 @@ Example = dict[str, list[Any]]
 class RecordFile:
     """TFRecord file whose records are read at any position. Thread-safe.
 
-    Compressed files are decompressed to a temporary file without a name, which ends with this
-    object.
+    Compressed files are decompressed to a temporary file, which ends with this object.
 
     Args:
         location: The file.
@@ -63,15 +63,10 @@ class RecordFile:
 
     def __init__(self, location: Location) -> None:
         self.location = location
-        path = location.local
-        try:
-            file: BinaryIO = path.open("rb")
-        except OSError as error:
-            raise DataError(f"cannot read {location}: {error.strerror}") from error
-        if file.read(2) == _GZIP:
-            file = self._decompressed(file)
-        self._file = file
-        weakref.finalize(self, file.close)
+        self._path = location.local
+        with self._opened() as file:
+            if file.read(2) == _GZIP:
+                self._path = self._decompressed(file)
 
     def records(self) -> Iterator[tuple[Span, Example | str]]:
         """Yield the position of each record with its features, or with what is wrong with it.
@@ -79,10 +74,12 @@ class RecordFile:
         Raises:
             DataError: The file is cut off, or a length is damaged.
         """
-        if not os.fstat(self._file.fileno()).st_size:
-            return
         path = self.location.local
-        with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        with self._opened() as file:
+            if not os.fstat(file.fileno()).st_size:
+                return
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        with content:
             try:
                 for span in spans(content, path):
                     framed = content[span.offset : span.offset + span.length + CRC_BYTES]
@@ -99,24 +96,29 @@ class RecordFile:
         Raises:
             CorruptError: It changed meanwhile.
         """
-        framed = os.pread(self._file.fileno(), span.length + CRC_BYTES, span.offset)
+        # Opened for each record, which takes microseconds: there may be thousands of files.
+        with self._opened() as file:
+            framed = os.pread(file.fileno(), span.length + CRC_BYTES, span.offset)
         return decode_example(check_payload(framed, span, self.location.local))
 
-    def _decompressed(self, file: BinaryIO) -> BinaryIO:
-        target = cast("BinaryIO", tempfile.TemporaryFile(prefix="timonel-"))  # noqa: SIM115 - kept
+    def _opened(self) -> BinaryIO:
+        try:
+            return self._path.open("rb", buffering=0)
+        except OSError as error:
+            raise DataError(f"cannot read {self.location}: {error.strerror}") from error
+
+    def _decompressed(self, file: BinaryIO) -> Path:
+        folder = tempfile.mkdtemp(prefix="timonel-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        path = Path(folder, "records")
         file.seek(0)
         try:
-            with file, gzip.open(file) as content:
+            with gzip.open(file) as content, path.open("wb") as target:
                 while block := self._block(content):
                     target.write(block)
-            target.flush()
         except OSError as error:
-            target.close()
-            raise unwritable(Path(tempfile.gettempdir()), error) from error
-        except BaseException:
-            target.close()
-            raise
-        return target
+            raise unwritable(path.parent, error) from error
+        return path
 
     def _block(self, content: gzip.GzipFile) -> bytes:
         try:

@@ -5,7 +5,7 @@ The table is kept in memory during conversion.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -34,7 +34,7 @@ from timonel.data.sources.base import (
     SourceOptions,
     UnusableError,
 )
-from timonel.data.sources.cells import NO_IMAGES, Cells, group_rows
+from timonel.data.sources.cells import Cells, group_rows
 from timonel.data.sources.columns import (
     ROUNDED,
     Inference,
@@ -80,7 +80,7 @@ class TableSource(Source):
     @property
     def is_remote(self) -> bool:
         """Whether rows name images of a bucket or a web server."""
-        return self._cells.has_images and not self.location.is_local
+        return self._cells.has_remote
 
     @classmethod
     def recognises(cls, location: Location, options: SourceOptions) -> bool:  # noqa: ARG003 - by name
@@ -123,9 +123,10 @@ class TableSource(Source):
         unlabelled = {row: label for row, value in enumerate(labels) if value == ""}
         splits, discarded = self._splits(roles.values())
         left_out = discarded | bad.keys() | unlabelled.keys()
-        entries = self._entries(labels, splits, left_out, names)
+        rows = [row for row in range(len(labels)) if row not in left_out]
+        entries = self._entries(labels, splits, rows, names)
         rejected = [*file.rejected, *self._rejected(bad | unlabelled, label)]
-        self._check_labels(entries, label, rejected)
+        self._check_labels({labels[row] for row in rows}, label, rejected)
         ignored = [f"{file.key(row)} (split DISCARD)" for row in sorted(discarded)]
         ordered = [
             roles.get(name) or ColumnRole(name=name, role="label", note=task)
@@ -133,6 +134,10 @@ class TableSource(Source):
         ]
         warnings = [*file.warnings, *self._unknown_words()]
         return Scan(entries, task, ignored, rejected, ordered, file.notes, warnings)
+
+    def reopen(self) -> None:
+        """Read the table again, but ask for no image."""
+        self.scan()
 
     def read(self, entry: Entry) -> Raw:
         """Return one row's values: NaN or empty where missing.
@@ -191,34 +196,29 @@ class TableSource(Source):
         self,
         labels: Sequence[str | float],
         splits: Sequence[Split | None],
-        left_out: Collection[int],
+        rows: Sequence[int],
         names: Sequence[str],
-    ) -> list[Entry]:
-        file = self._file
+    ) -> Iterator[Entry]:
+        """Return the entries of the given rows, one by one: together they need much memory."""
+        file, cells = self._file, self._cells
         size = max(1, file.bytes // max(1, file.table.num_rows))
-        has_images = self._cells.has_images
         # Splits that the table assigns stay as they are; equal rows may be equal by chance.
-        is_divided = not splits and not has_images
-        copies = group_rows(self._columns, self._cells) if is_divided else None
+        is_divided = not splits and not cells.has_images
+        copies = group_rows(self._columns, cells) if is_divided else None
         together = self._split_groups(names)
-        entries = []
-        for row, label in enumerate(labels):
-            if row in left_out:
-                continue
-            images = self._cells.images(row) if has_images else NO_IMAGES
-            entries.append(
-                Entry(
-                    file.key(row),
-                    label,
-                    size + images.size,
-                    [row, images.modified] if has_images else row,
-                    splits[row] if splits else None,
-                    copies[row] if copies else images.group,
-                    file.modified ^ images.modified,
-                    together[row] if together else None,
-                )
+        return (
+            Entry(
+                file.key(row),
+                labels[row],
+                size + images.size,
+                [row, images.modified] if cells.has_images else row,
+                splits[row] if splits else None,
+                copies[row] if copies else images.group,
+                file.modified ^ images.modified,
+                together[row] if together else None,
             )
-        return entries
+            for row, images in zip(rows, cells.all_images(rows), strict=True)
+        )
 
     def _split_groups(self, names: Sequence[str]) -> list[str | None]:
         """Return the group of each row that the user wants in one split; empty if not asked."""
@@ -418,9 +418,8 @@ class TableSource(Source):
         return found
 
     def _check_labels(
-        self, entries: Sequence[Entry], name: str, rejected: Sequence[Skipped]
+        self, found: set[str | float], name: str, rejected: Sequence[Skipped]
     ) -> None:
-        found = {entry.label for entry in entries}
         if len(found) < 2:
             what = f"only {found.pop()!r}" if found else "none"
             if rejected:

@@ -1,7 +1,7 @@
 """Interface of the kinds of columns.
 
 A kind parses one value at a time, as text or as typed by its source: numbers, bytes, dates, lists,
-dictionaries; None is missing. `timonel.data.decoding` decodes the stored features in TensorFlow.
+dictionaries; None is missing. `timonel.data.preprocess` decodes the stored features in TensorFlow.
 """
 
 from __future__ import annotations
