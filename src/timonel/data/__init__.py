@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from timonel.data.conversion import convert
 from timonel.data.dataset import Dataset
 from timonel.data.manifest import Manifest
 from timonel.data.preprocessing import (
@@ -20,6 +19,7 @@ from timonel.data.summary import DatasetSummary, summarise
 from timonel.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from timonel.data.conversion import convert
     from timonel.data.given_schema import GivenSchema, schema_of
     from timonel.data.inspection import (
         Comparison,
@@ -66,6 +66,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        # It imports Arrow, which starts a thread: processes that fork read datasets too.
+        "conversion": ("convert",),
         "given_schema": ("GivenSchema", "schema_of"),
         "inspection": (
             "Comparison",

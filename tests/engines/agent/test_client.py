@@ -120,10 +120,11 @@ def test_a_task_is_killed_at_once(command: Command) -> None:
 
 def test_a_task_ends_with_its_agent(command: Command) -> None:
     killed: list[psutil.Process] = []
+    others = psutil.Process().children()  # of tests before this one
 
     def kill_agent() -> Demand:
         if "begun" in command.shown and not killed:
-            killed.extend(psutil.Process().children())
+            killed.extend(set(psutil.Process().children()) - set(others))
             for agent in killed:
                 agent.kill()
         return Demand.CONTINUE
