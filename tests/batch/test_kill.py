@@ -63,7 +63,7 @@ def check_a_kill(number: int, source: Path, expected: Path, models: Workspace) -
     assert len(list(finished.glob("*.json"))) >= after
     predict_batch("doubler", source, out, batch_size=8, workspace=models, max_errors=0.02)
     assert out.read_bytes() == expected.read_bytes()
-    errors = [path.with_suffix(".errors.jsonl").read_bytes() for path in (out, expected)]
+    errors = [path.with_name(f"{path.name}.errors.jsonl").read_bytes() for path in (out, expected)]
     assert errors[0] == errors[1]
     assert errors[0].count(b"\n") == 40
     assert not journal.root.exists()

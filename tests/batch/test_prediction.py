@@ -213,7 +213,7 @@ def test_only_the_bad_rows_fail(models: Workspace, tmp_path: Path) -> None:
     source.write_text("".join(f"{bad.get(i, float(i * i))}\n" for i in range(100)))
     out = tmp_path / "out.jsonl"
     done = predict_batch("picky", source, out, max_errors=0.05, batch_size=32, workspace=models)
-    assert (done.rows, done.failed, done.errors) == (96, 4, tmp_path / "out.errors.jsonl")
+    assert (done.rows, done.failed, done.errors) == (96, 4, tmp_path / "out.jsonl.errors.jsonl")
     assert [row["y"] for row in lines(out)] == [float(i) for i in range(100) if i not in bad]
     errors = {row["key"]: row["error"] for row in lines(done.errors)}
     assert errors.keys() == {f"rows.jsonl#{i + 1}" for i in bad}
@@ -224,7 +224,37 @@ def test_only_the_bad_rows_fail(models: Workspace, tmp_path: Path) -> None:
     ):
         predict_batch("picky", source, tmp_path / "b.jsonl", workspace=models)
     assert not (tmp_path / "b.jsonl").exists()
-    assert len(lines(tmp_path / "b.errors.jsonl")) == 4
+    assert len(lines(tmp_path / "b.jsonl.errors.jsonl")) == 4
+
+
+@pytest.mark.parametrize(
+    ("inputs", "out"),
+    [
+        ("in/rows.jsonl", "in/rows.jsonl"),
+        ("in", "in/rows.csv"),
+        ("in/*.jsonl", "in/out.jsonl"),
+        ("in/rows.jsonl", "in"),
+    ],
+)
+def test_an_output_does_not_replace_its_input(
+    models: Workspace, tmp_path: Path, inputs: str, out: str
+) -> None:
+    rows = tmp_path / "in" / "rows.jsonl"
+    rows.parent.mkdir()
+    rows.write_text("1.0\n")
+    with pytest.raises(InputError, match=r"overlaps with the input .*: choose a path outside"):
+        predict_batch(
+            "doubler", tmp_path / inputs, tmp_path / out, overwrite=True, workspace=models
+        )
+    assert rows.read_text() == "1.0\n"
+
+
+def test_other_lists_of_errors_stay(models: Workspace, tmp_path: Path) -> None:
+    source, other = tmp_path / "rows.jsonl", tmp_path / "mine.errors.jsonl"
+    source.write_text("[1.0, 2.0]\n")
+    other.write_text("mine")
+    predict_batch("doubler", source, tmp_path / "mine.csv", workspace=models)
+    assert other.read_text() == "mine"
 
 
 def test_without_any_prediction_nothing_is_written(models: Workspace, tmp_path: Path) -> None:

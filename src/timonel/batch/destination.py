@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import json
 import logging
 import os
@@ -16,6 +17,7 @@ from timonel.batch.journal import Journal, Outcome, journal_of
 from timonel.batch.plan import JobSpec, ShardPlan
 from timonel.batch.writers import join
 from timonel.errors import AlreadyExistsError, InputError
+from timonel.storage import is_local
 from timonel.storage.atomic import aside_name, install_dir, sweep, sync, unwritable
 from timonel.storage.locks import LockedError, exclusive
 
@@ -49,6 +51,25 @@ def check_destination(out: Path, *, is_folder: bool, overwrite: bool) -> None:
             f"{out} cannot be overwritten: {min(foreign)} is not part of predictions",
             hint="choose another folder, or remove it yourself",
         )
+
+
+def check_overlap(out: Path, inputs: Sequence[str | os.PathLike[str]]) -> None:
+    """Check that predictions do not replace an input, or become one.
+
+    Raises:
+        InputError: The path is an input, matches its pattern, or one contains the other.
+    """
+    target = out.resolve()
+    for each in inputs:
+        if not is_local(each):
+            continue
+        source = Path(each).resolve()
+        is_inside = target.is_relative_to(source) or source.is_relative_to(target)
+        if is_inside or fnmatch.fnmatchcase(str(target), str(source)):
+            raise InputError(
+                f"the output {out} overlaps with the input {os.fspath(each)}",
+                hint="choose a path outside the input",
+            )
 
 
 @contextlib.contextmanager
@@ -120,7 +141,7 @@ def publish(
 
 def errors_of(out: Path) -> Path:
     """Return the path of the list of rows without a prediction."""
-    return out.with_name(f"{out.stem}.{ERRORS}")
+    return out.with_name(f"{out.name}.{ERRORS}")
 
 
 def write_errors(path: Path, outcomes: Sequence[Outcome]) -> None:

@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from timonel.batch.columns import check_outputs, match_columns
 from timonel.batch.destination import (
     check_destination,
+    check_overlap,
     errors_of,
     publish,
     unfinished,
@@ -156,8 +157,9 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
     target = local_path(out)
     chosen_runner = _runner(runner, beam)
     file_format, is_folder = output_format(target, format)
-    check_destination(target, is_folder=is_folder, overwrite=overwrite)
     paths = [inputs] if isinstance(inputs, str | os.PathLike) else list(inputs)
+    check_overlap(target, paths)
+    check_destination(target, is_folder=is_folder, overwrite=overwrite)
     request = _Request(
         reference=_reference(model),
         version=version,

@@ -396,6 +396,10 @@ def test_a_file_that_is_not_utf8(tmp_path: Path) -> None:
     assert [source.read(entry).features["column/a"] for entry in scan.entries] == ["niño", "niña"]
     with pytest.raises(DataError, match="is not utf-8: line 2 has the byte 0xf1: give another"):
         scanned(path, encoding="utf-8")
+    with pytest.raises(DataError, match="is not utf-16: line 1 has the byte 0x61: give another"):
+        scanned(path, encoding="utf-16")
+    with pytest.raises(SpecError, match="unknown encoding 'base64'"):
+        scanned(path, encoding="base64")
     with pytest.raises(SpecError, match="unknown encoding 'latin-99'"):
         scanned(path, encoding="latin-99")
     path.write_bytes(b"a,y\n1,\x81x\n")
@@ -428,3 +432,8 @@ def test_bad_rows_are_rejected(make_csv: MakeCsv) -> None:
         ("rows.csv line 3", "expected 2 values, got 3"),
         ("rows.csv#2", "no label in column 'y' in line 4"),
     ]
+
+
+def test_rows_that_are_all_wider_than_the_header_are_told(make_csv: MakeCsv) -> None:
+    with pytest.raises(DataError, match=r"has no usable rows: rows\.csv line 2: expected 2 values"):
+        scanned(make_csv("a,y", "1,2,x", "3,4,y"))

@@ -259,7 +259,9 @@ class TableSource(Source):
                 hint=f"add it; '{new[0]}: drop' leaves it out",
             )
         if not file.table.num_rows:
-            raise DataError(f"{self.location} has no rows")
+            found = f": {file.rejected[0].key}: {file.rejected[0].reason}" if file.rejected else ""
+            what = "no usable rows" if found else "no rows"
+            raise DataError(f"{self.location} has {what}{found}")
 
     def _role(self, name: str, column: Any) -> tuple[Kinds | None, ColumnRole]:
         """Return how to use a column, and its classified values if it has texts or numbers."""

@@ -114,6 +114,8 @@ class TextFile:
                     line += content.count(b"\n", 0, error.start)
                     whole = content[start : end if end >= 0 else len(content)]
                     return line, whole, error.start - start
+                except UnicodeError:  # UTF-16 and UTF-32 without their mark
+                    return line, block[:1], 0
                 if not block:
                     return None
 
@@ -178,7 +180,8 @@ class _Recoded(io.RawIOBase):
 
 def _check_codec(encoding: str) -> None:
     try:
-        codecs.lookup(encoding)
+        # Python has codecs for other purposes, such as base64.
+        b"a".decode(encoding, "replace")
         codecs.getincrementaldecoder(encoding)
     except LookupError:
         raise SpecError(
