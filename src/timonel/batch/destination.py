@@ -11,14 +11,13 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
 
 from timonel.batch.journal import Journal, Outcome, journal_of
 from timonel.batch.plan import JobSpec, ShardPlan
 from timonel.batch.writers import join
 from timonel.errors import AlreadyExistsError, InputError
 from timonel.storage import is_local
-from timonel.storage.atomic import aside_name, install_dir, sweep, sync, unwritable
+from timonel.storage.atomic import install_dir, replacing, sweep, unwritable
 from timonel.storage.locks import LockedError, exclusive
 
 _logger = logging.getLogger(__name__)
@@ -129,7 +128,7 @@ def publish(
     if is_folder:
         _publish_folder(out, parts, outcomes, journal, job.format)
     else:
-        with _replacing(out) as file:
+        with replacing(out) as file:
             join(parts, file, job.format)
             if has_errors:
                 write_errors(errors, outcomes)
@@ -150,7 +149,7 @@ def write_errors(path: Path, outcomes: Sequence[Outcome]) -> None:
     Raises:
         InputError: The folder cannot be written.
     """
-    with _replacing(path) as file:
+    with replacing(path) as file:
         for outcome in outcomes:
             for key, reason in outcome.failures:
                 text = json.dumps({"key": key, "error": reason}, ensure_ascii=False)
@@ -172,24 +171,6 @@ def _publish_folder(
     if any(outcome.failures for outcome in outcomes):
         write_errors(content / ERRORS, outcomes)
     install_dir(content, out, replace=out.exists())
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file that replaces the one at ``path`` if the block succeeds."""
-    aside = path.with_name(aside_name(path.name))
-    try:
-        with aside.open("wb", buffering=1 << 20) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-        sync(path.parent)
-    except OSError as error:
-        raise unwritable(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
 
 
 def _is_own(path: Path) -> bool:

@@ -6,10 +6,8 @@ than once, and at the same time elsewhere: the result is the same.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -23,9 +21,8 @@ from timonel.data.sources.reencode import reencoded
 from timonel.data.sources.transient import retried, unreadable
 from timonel.data.statistics import Collector, ImageFacts
 from timonel.errors import SpecError
-from timonel.storage.atomic import aside_name, sync, unwritable
+from timonel.storage.atomic import replacing
 
-_BUFFER_BYTES = 1 << 20
 _MEMBER_BYTES = 1 << 16
 """A reader of one record decompresses a whole gzip member of this size."""
 
@@ -129,22 +126,11 @@ def write_one(
         records = (read_one(job.source, entry) for entry in job.journal.entries(plan))
     path = job.journal.content / plan.name
     shard = _OpenShard(plan, job)
-    aside = path.with_name(aside_name(path.name))
-    try:
-        with aside.open("wb", buffering=_BUFFER_BYTES) as file:
-            for entry, raw in itertools.islice(records, plan.records):
-                file.write(shard.add(entry, raw))
-                tick()
-            file.write(shard.rest())
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-        sync(path.parent)
-    except OSError as error:
-        raise unwritable(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
+    with replacing(path) as file:
+        for entry, raw in itertools.islice(records, plan.records):
+            file.write(shard.add(entry, raw))
+            tick()
+        file.write(shard.rest())
     return shard.finish()
 
 

@@ -17,11 +17,12 @@ import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from timonel.errors import AlreadyExistsError, InputError
 
 ASIDE_PREFIX = ".tmp-"
+_BUFFER_BYTES = 1 << 20
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
@@ -53,6 +54,28 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def escape_surrogates(text: str) -> str:
     """Return text that UTF-8 can encode: lone surrogates become JSON escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a new file that replaces the one at ``path``, durably, if the block succeeds.
+
+    Raises:
+        InputError: The folder cannot be written.
+    """
+    aside = path.with_name(aside_name(path.name))
+    try:
+        with aside.open("wb", buffering=_BUFFER_BYTES) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+        sync(path.parent)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
 
 
 def create_bytes(path: Path, content: bytes) -> None:
