@@ -237,7 +237,7 @@ def test_an_unreadable_image_names_itself(here: Path, timonel: Timonel, digits: 
     assert victim.name in outcome.error_line
     outcome = timonel("convert", "digits", "data")
     assert outcome.exit_code == 0
-    assert "1 skipped" in outcome.out
+    assert "1 image rejected" in outcome.out
 
 
 def test_an_output_that_exists(here: Path, timonel: Timonel, digits: Path) -> None:

@@ -193,8 +193,8 @@ def test_too_many_unusable_images(
     assert [path.name for path in out.parent.iterdir()] == ["set"]
     assert dataset.count() == 19
     assert rejected(out) == {"cat/empty.jpg": "an empty file", "dog/004.png": DAMAGED}
-    assert dataset.manifest.source.rejected_count == dataset.manifest.source.skipped_count == 2
-    assert dataset.manifest.source.skipped[1].key == "dog/004.png"
+    assert dataset.manifest.source.rejected_count == 2
+    assert dataset.manifest.source.rejected[1].key == "dog/004.png"
     assert "dog/004.png" not in [key for split in SPLITS for key in dataset.keys(split)]
     dataset.verify()
     (out / "rejected.jsonl").write_text("")
@@ -492,7 +492,9 @@ def test_splits_of_the_source_and_identical_images(
         assert {key.split("/")[0] for key in dataset.keys(split)} == {split}
     source = dataset.manifest.source
     assert (source.duplicate_count, source.contradiction_count) == (1, 1)
-    assert source.skipped[0].key == "train/dog/leaked.png"
+    assert source.left_out[0].key == "train/dog/leaked.png"
+    assert (source.left_out_count, source.rejected_count) == (1, 0)
+    assert "1 image left out, the first: train/dog/leaked.png: identical to test" in caplog.text
     assert source.duplicates[0].digest == digest_file(leaked)
     assert "1 image with contradictory labels" in caplog.text
     anew = convert(home, out, splits=(0.5, 0.25, 0.25), overwrite=True, workspace=workspace)

@@ -26,7 +26,7 @@ def test_images(make_images: MakeImages, tmp_path: Path, workspace: Workspace) -
     assert (facts["task"], facts["size"]) == ("classification", "6x5")
     assert (facts["formats"], facts["colour"]) == ("19 png", "colour")
     assert report.warnings[0] == "the test split would be empty: records were moved to it"
-    assert report.warnings[1].startswith("1 skipped, the first: dog/004.png: damaged PNG")
+    assert report.warnings[1].startswith("1 image rejected, the first: dog/004.png: damaged PNG")
     assert report.warnings[2] == "1 ignored, the first: notes.txt"
 
 

@@ -13,8 +13,8 @@ from timonel.data.index import write_index
 from timonel.data.journal import Journal, ShardPlan
 from timonel.data.manifest import (
     Manifest,
+    Rejected,
     Shard,
-    Skipped,
     SourceInfo,
     Target,
     content_digest,
@@ -50,7 +50,7 @@ class _Results:
     statistics: dict[Split, Statistics] = field(
         default_factory=lambda: {split: Statistics() for split in SPLITS}
     )
-    rejected: list[Skipped] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
     raw_bytes: int = 0
 
 
@@ -144,8 +144,7 @@ def _lost(planned: Planned, train: Statistics) -> list[str]:
 
 def _source(planned: Planned, results: _Results, facts: Description) -> SourceInfo:
     scan = planned.scan
-    left_out = (Skipped(key=key, reason=reason) for key, reason in planned.assignment.left_out)
-    skipped = [*left_out, *results.rejected]
+    left_out = planned.assignment.left_out
     lost = _lost(planned, results.statistics["train"])
     warnings = [f"label {label!r} has no training records" for label in lost[:NAMED]]
     return SourceInfo(
@@ -156,8 +155,9 @@ def _source(planned: Planned, results: _Results, facts: Description) -> SourceIn
         bytes=facts.bytes,
         ignored=tuple(scan.ignored[:NAMED]),
         ignored_count=len(scan.ignored),
-        skipped=tuple(skipped[:NAMED]),
-        skipped_count=len(skipped),
+        left_out=tuple(Rejected(key=key, reason=reason) for key, reason in left_out[:NAMED]),
+        left_out_count=len(left_out),
+        rejected=tuple(results.rejected[:NAMED]),
         rejected_count=len(results.rejected),
         duplicates=planned.identical.first,
         duplicate_count=planned.identical.count,

@@ -26,7 +26,7 @@ from typing import Any
 
 from pydantic import Field
 
-from timonel.data.manifest import Shard, Skipped
+from timonel.data.manifest import Rejected, Shard
 from timonel.data.schema import Split, StoredValue
 from timonel.data.sources.base import Entry
 from timonel.data.statistics import Statistics
@@ -60,7 +60,7 @@ class ShardOutcome(StoredValue):
 
     shard: Shard
     statistics: Statistics
-    rejected: tuple[Skipped, ...] = Field(default=(), description="Unusable records.")
+    rejected: tuple[Rejected, ...] = Field(default=(), description="Unusable records.")
     files: tuple[tuple[str, str], ...] = Field(
         default=(), description="Key of each raw file, and its line in the digest of all files."
     )

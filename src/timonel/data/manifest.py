@@ -44,7 +44,7 @@ class Sidecar(StoredValue):
     digest: str
 
 
-class Skipped(StoredValue):
+class Rejected(StoredValue):
     """Unusable raw record."""
 
     key: str
@@ -74,8 +74,11 @@ class SourceInfo(StoredValue):
         default=(), description="The first files that are not records."
     )
     ignored_count: int = 0
-    skipped: tuple[Skipped, ...] = Field(default=(), description="The first unusable records.")
-    skipped_count: int = 0
+    left_out: tuple[Rejected, ...] = Field(
+        default=(), description="The first copies of held-out records, which are left out."
+    )
+    left_out_count: int = 0
+    rejected: tuple[Rejected, ...] = Field(default=(), description="The first unusable records.")
     rejected_count: int = Field(
         default=0, description="Unusable records; they are listed in the file of rejected records."
     )

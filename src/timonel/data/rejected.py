@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from timonel.data.manifest import Sidecar, Skipped
+from timonel.data.manifest import Rejected, Sidecar
 from timonel.errors import CorruptError, DataError, SpecError
 
 REJECTED_NAME = "rejected.jsonl"
@@ -28,7 +28,7 @@ def check_limit(limit: float) -> float:
     return limit
 
 
-def check_rejected(rejected: Sequence[Skipped], total: int, limit: float) -> None:
+def check_rejected(rejected: Sequence[Rejected], total: int, limit: float) -> None:
     """Check the number of unusable records so far against a fraction of all records.
 
     Raises:
@@ -46,7 +46,7 @@ def check_rejected(rejected: Sequence[Skipped], total: int, limit: float) -> Non
     )
 
 
-def write_rejected(path: Path, rejected: Iterable[Skipped]) -> Sidecar:
+def write_rejected(path: Path, rejected: Iterable[Rejected]) -> Sidecar:
     """Write unusable records as JSON lines.
 
     Each has ``key`` and ``reason``, and for a bad value of a table ``column`` and ``value``.
@@ -65,14 +65,14 @@ def write_rejected(path: Path, rejected: Iterable[Skipped]) -> Sidecar:
     return Sidecar(name=path.name, bytes=size, digest=f"sha256:{sha.hexdigest()}")
 
 
-def read_rejected(path: Path) -> list[Skipped]:
+def read_rejected(path: Path) -> list[Rejected]:
     """Return the records that a file lists.
 
     Raises:
         CorruptError: The file is damaged or missing.
     """
     try:
-        return [Skipped.model_validate_json(line) for line in path.read_bytes().splitlines()]
+        return [Rejected.model_validate_json(line) for line in path.read_bytes().splitlines()]
     except (OSError, ValueError) as error:
         raise CorruptError(
             f"{path} is not a list of rejected records",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from timonel.data.examples import Feature, encode_example
 from timonel.data.journal import Journal, ShardOutcome, ShardPlan
-from timonel.data.manifest import Shard, Skipped
+from timonel.data.manifest import Rejected, Shard
 from timonel.data.records import compress, frame
 from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE, SPLITS, Compression, Split, labels_of
 from timonel.data.sources.base import Entry, Raw, Source, UnusableError
@@ -147,12 +147,12 @@ class _OpenShard:
         self._member = bytearray()
         self._files: list[tuple[str, str]] = []
         self._collector = Collector()
-        self._rejected: list[Skipped] = []
+        self._rejected: list[Rejected] = []
 
     def add(self, entry: Entry, raw: Raw | UnusableError) -> bytes:
         """Add a record; return the bytes to write next."""
         if isinstance(raw, UnusableError):
-            self._rejected.append(raw.skipped)
+            self._rejected.append(raw.rejected)
             return b""
         labels = self._job.labels
         found: str | float | list[str]

@@ -148,9 +148,15 @@ def warnings_of(dataset: Dataset) -> tuple[str, ...]:
         is_grouped = any(column.role == "group" for column in manifest.columns)
         stay = "" if is_grouped else "; copies stay in one split"
         warnings.append(f"{counted(agreeing, f'duplicate {what}')}{example}{stay}")
-    if source.skipped_count:
-        first = source.skipped[0]
-        warnings.append(f"{source.skipped_count} skipped, the first: {first.key}: {first.reason}")
+    for count, records, fate in (
+        (source.left_out_count, source.left_out, "left out"),
+        (source.rejected_count, source.rejected, "rejected"),
+    ):
+        if records:
+            first = records[0]
+            warnings.append(
+                f"{counted(count, what)} {fate}, the first: {first.key}: {first.reason}"
+            )
     if source.ignored_count:
         warnings.append(f"{source.ignored_count} ignored, the first: {source.ignored[0]}")
     return tuple(warnings)

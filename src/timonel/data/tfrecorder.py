@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from timonel.data.examples import Feature, encode_example
-from timonel.data.manifest import Skipped
+from timonel.data.manifest import Rejected
 from timonel.data.records import frame
 from timonel.data.rejected import DEFAULT_LIMIT, check_rejected
 from timonel.data.schema import IMAGE_FEATURE, SPLITS, Split
@@ -106,7 +106,7 @@ class _Writer:
         self,
         source: ImageListSource,
         labels: Mapping[str, int],
-        rejected: list[Skipped],
+        rejected: list[Rejected],
         total: int,
     ) -> None:
         self.good = 0
@@ -139,7 +139,7 @@ class _Writer:
                         self.good += 1
                         yield found
                         continue
-                    self.rejected.append(found.skipped)
+                    self.rejected.append(found.rejected)
                     check_rejected(self.rejected, self._total, DEFAULT_LIMIT)
 
     def _payload(self, split: Split, entry: Entry) -> bytes | UnusableError:

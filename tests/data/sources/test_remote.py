@@ -93,7 +93,7 @@ def test_a_folder_of_images_in_a_bucket(
     assert manifest.source.uri == f"{uri}/raw"
     assert manifest.source.ignored == ("cat/notes.txt",)
     assert manifest.source.duplicates[0].keys == ("cat/000.png", "cat/copy.png")
-    assert manifest.source.skipped[0].key == "dog/bad.png"
+    assert manifest.source.rejected[0].key == "dog/bad.png"
     # One listing per folder, one request per image.
     assert len([each for each in server.seen if each[0] == "GET"]) < 21 + 2 + 12
     again = convert(f"{uri}/raw", tmp_path / "again", workspace=workspace, max_rejected=0.1)
@@ -140,8 +140,8 @@ def test_a_list_of_images_in_a_bucket(
     upload(path, f"{uri}/list.csv")
     dataset = convert(f"{uri}/list.csv", tmp_path / "set", workspace=workspace, max_rejected=0.1)
     assert dataset.count() == 19
-    (skipped,) = dataset.manifest.source.skipped
-    assert (skipped.key, skipped.reason) == ("raw/dog/missing.png", "not found")
+    (rejected,) = dataset.manifest.source.rejected
+    assert (rejected.key, rejected.reason) == ("raw/dog/missing.png", "not found")
 
 
 def test_a_busy_server_is_asked_again(
@@ -206,8 +206,8 @@ def test_images_and_tables_on_a_web_server(
     uri = f"{web.url}/list.csv?version=1"
     dataset = convert(uri, tmp_path / "set", workspace=workspace, max_rejected=0.1)
     assert dataset.count() == 20
-    (skipped,) = dataset.manifest.source.skipped
-    assert (skipped.key, skipped.reason) == ("raw/cat/missing.png", "not found")
+    (rejected,) = dataset.manifest.source.rejected
+    assert (rejected.key, rejected.reason) == ("raw/cat/missing.png", "not found")
     assert INCOMPARABLE in dataset.manifest.source.warnings
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from timonel.data.examples import Feature
-from timonel.data.manifest import Skipped
+from timonel.data.manifest import Rejected
 from timonel.data.schema import ColumnRole, ColumnType, Schema, Split, Task
 from timonel.data.statistics import ImageFacts, Statistics, ValueFacts
 from timonel.errors import DataError, InputError, NotFoundError, SpecError
@@ -49,7 +49,9 @@ class UnusableError(DataError):
         )
         self.key = key
         self.reason = reason
-        self.skipped = Skipped(key=key, reason=reason, column=column, value=value, hint=hint or "")
+        self.rejected = Rejected(
+            key=key, reason=reason, column=column, value=value, hint=hint or ""
+        )
 
 
 class SourceOptions(BaseModel):
@@ -138,7 +140,7 @@ class Scan:
     entries: Iterable[Entry]
     task: Task
     ignored: Sequence[str] = ()
-    rejected: Sequence[Skipped] = ()
+    rejected: Sequence[Rejected] = ()
     columns: Sequence[ColumnRole] = ()
     notes: Sequence[str] = ()
     warnings: Sequence[str] = ()

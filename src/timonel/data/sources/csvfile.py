@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from timonel.data.manifest import Skipped
+from timonel.data.manifest import Rejected
 from timonel.data.schema import IMAGE_ENDINGS, split_named
 from timonel.data.sources.base import UnusableError
 from timonel.data.sources.columns import Kinds, is_row_id, parse_number
@@ -266,10 +266,10 @@ class CsvFile:
             hint="name it in the first line",
         )
 
-    def _ragged(self) -> list[Skipped]:
+    def _ragged(self) -> list[Rejected]:
         width = len(self._names)
         return [
-            self._wrong_width(line, values).skipped
+            self._wrong_width(line, values).rejected
             for line, values in self._rows()
             if len(values) != width
         ]

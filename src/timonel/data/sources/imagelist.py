@@ -93,7 +93,7 @@ class ImageListSource(ImageFolderSource):
             if isinstance(found, str):
                 ignored.append(found)
             elif isinstance(found, UnusableError):
-                rejected.append(found.skipped)
+                rejected.append(found.rejected)
             else:
                 entries.append(found)
         self._check({str(entry.label) for entry in entries}, ignored)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from timonel.data.manifest import Skipped
+from timonel.data.manifest import Rejected
 from timonel.data.schema import IMAGE_ENDINGS, IMAGE_FEATURE, ImageSchema, Split, split_named
 from timonel.data.sources.base import (
     Description,
@@ -62,7 +62,7 @@ class ImageFolderSource(Source):
     def scan(self) -> Scan:
         """Find the images of all label folders."""
         ignored: list[str] = []
-        rejected: list[Skipped] = []
+        rejected: list[Rejected] = []
         warnings: list[str] = []
         entries = self._find(ignored, rejected, warnings)
         return Scan(entries, "classification", ignored, rejected, warnings=warnings)
@@ -101,7 +101,7 @@ class ImageFolderSource(Source):
         return Description(schema, files.digest, files.count, files.bytes)
 
     def _find(
-        self, ignored: list[str], rejected: list[Skipped], warnings: list[str]
+        self, ignored: list[str], rejected: list[Rejected], warnings: list[str]
     ) -> Iterator[Entry]:
         labels: set[str] = set()
         comparable = True
@@ -111,7 +111,7 @@ class ImageFolderSource(Source):
                 try:
                     entry = image_entry(found, key, label, split)
                 except UnusableError as error:
-                    rejected.append(error.skipped)
+                    rejected.append(error.rejected)
                     is_empty = False
                     continue
                 if entry is None:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from timonel.data.manifest import Skipped
+from timonel.data.manifest import Rejected
 from timonel.data.sources.columns import shorten
 from timonel.data.sources.tablefile import TableFile
 from timonel.data.sources.textfile import TextFile
@@ -61,7 +61,7 @@ def read_json_lines(text: TextFile) -> TableFile:
         modified=text.location.modified(),
         places=places,
         rejected=[
-            Skipped(key=f"{name} line {number}", reason=reason) for number, reason in bad.items()
+            Rejected(key=f"{name} line {number}", reason=reason) for number, reason in bad.items()
         ],
         notes=text.notes,
         warnings=text.warnings,

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timonel.data.manifest import Skipped
+from timonel.data.manifest import Rejected
 from timonel.data.sources.recordfiles import Example, RecordFile
 from timonel.data.sources.tablefile import TableFile, named_places
 from timonel.errors import DataError
@@ -27,7 +27,7 @@ def read_record_table(location: Location) -> TableFile:
         DataError: The file is cut off, or a feature has values of several types.
     """
     file = RecordFile(location)
-    rejected: list[Skipped] = []
+    rejected: list[Rejected] = []
     try:
         chunks = [_lists(chunk) for chunk in _chunks(file, rejected)]
         lists = pa.concat_tables(chunks, promote_options="permissive")
@@ -49,11 +49,11 @@ def read_record_table(location: Location) -> TableFile:
     )
 
 
-def _chunks(file: RecordFile, rejected: list[Skipped]) -> Iterator[list[Example]]:
+def _chunks(file: RecordFile, rejected: list[Rejected]) -> Iterator[list[Example]]:
     chunk: list[Example] = []
     for number, (_, example) in enumerate(file.records(), start=1):
         if isinstance(example, str):
-            rejected.append(Skipped(key=f"{file.location.name} record {number}", reason=example))
+            rejected.append(Rejected(key=f"{file.location.name} record {number}", reason=example))
             continue
         chunk.append(example)
         if len(chunk) == _CHUNK:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from timonel.data.manifest import Skipped
+from timonel.data.manifest import Rejected
 from timonel.data.schema import (
     COLUMN_PREFIX,
     PLAIN_NUMBERS,
@@ -398,7 +398,7 @@ class TableSource(Source):
                 hint="choose another --label, or force it with --task classification",
             )
 
-    def _rejected(self, bad: Mapping[int, str], label: str) -> list[Skipped]:
+    def _rejected(self, bad: Mapping[int, str], label: str) -> list[Rejected]:
         """Return the rows with a bad value, by the first column that has one."""
         places = self._file.places(bad)
         found = []
@@ -416,11 +416,11 @@ class TableSource(Source):
                 column=name,
                 value=text[:40],
             )
-            found.append(error.skipped)
+            found.append(error.rejected)
         return found
 
     def _check_labels(
-        self, found: set[str | float], name: str, rejected: Sequence[Skipped]
+        self, found: set[str | float], name: str, rejected: Sequence[Rejected]
     ) -> None:
         if len(found) < 2:
             what = f"only {found.pop()!r}" if found else "none"

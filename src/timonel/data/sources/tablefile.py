@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from timonel.data.manifest import Skipped
+from timonel.data.manifest import Rejected
 from timonel.errors import DataError
 from timonel.storage.digests import digest_lines
 from timonel.storage.location import Location
@@ -46,7 +46,7 @@ class TableFile:
     modified: int
     places: Places
     is_typed: bool = True
-    rejected: list[Skipped] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     parts: Sequence[TableFile] = ()

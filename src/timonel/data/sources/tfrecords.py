@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from timonel.data.examples import decode_example
-from timonel.data.manifest import Skipped
+from timonel.data.manifest import Rejected
 from timonel.data.records import Span, read_stream
 from timonel.data.schema import IMAGE_FEATURE, ColumnRole, Split, split_named
 from timonel.data.sources.base import (
@@ -71,7 +71,7 @@ class RecordImageSource(ImageFolderSource):
         label = self._label_feature(sample)
         self._names = label_names(self.location, label)
         ignored: list[str] = []
-        rejected: list[Skipped] = []
+        rejected: list[Rejected] = []
         return Scan(
             entries=self._entries(label, rejected, ignored),
             task="regression" if _is_float(sample, label) else "classification",
@@ -118,7 +118,7 @@ class RecordImageSource(ImageFolderSource):
         self._image, self._is_raw = image, sample[0].keys() >= FEATURES
         return sample
 
-    def _entries(self, label: str, rejected: list[Skipped], ignored: list[str]) -> Iterator[Entry]:
+    def _entries(self, label: str, rejected: list[Rejected], ignored: list[str]) -> Iterator[Entry]:
         labels = set()
         files = [file.location for file in self._opened]
         named = zip(self._opened, distinct_names(files), splits_of(files), strict=True)
@@ -129,7 +129,7 @@ class RecordImageSource(ImageFolderSource):
                 try:
                     found = self._entry_of(key, example, label, span, split)
                 except UnusableError as error:
-                    rejected.append(error.skipped)
+                    rejected.append(error.rejected)
                     continue
                 if found is None:
                     ignored.append(f"{key} (split DISCARD)")
