@@ -24,18 +24,18 @@ td { font-variant-numeric: tabular-nums }
 """
 
 
-def check_ending(path: Path, what: str, endings: Sequence[str] = (".html",)) -> None:
+def check_ending(path: str | Path, what: str, endings: Sequence[str] = (".html",)) -> None:
     """Check that a file can have this name.
 
     Args:
-        path: The file.
+        path: Path or URI of the file.
         what: Its contents, such as ``a report``.
         endings: Accepted endings, of ``.svg`` and ``.html``.
 
     Raises:
         SpecError: It has another ending.
     """
-    if path.suffix.lower() not in endings:
+    if not str(path).lower().endswith(tuple(endings)):
         kinds = " or ".join(_KINDS[ending] for ending in endings)
         raise SpecError(
             f"{what} is {kinds}, got {str(path)!r}",

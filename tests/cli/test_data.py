@@ -134,7 +134,7 @@ def test_a_report_is_written(here: Path, timonel: Timonel, digits: Path) -> None
     assert "page.html: 100 records" in outcome.out
     assert "<h2>Samples</h2>" in (here / "page.html").read_text()
     value = json.loads(timonel("data", "report", "data/digits", "--json").out)
-    assert set(value) == {"path", "records", "identical", "near_duplicates", "warnings"}
+    assert set(value) == {"uri", "records", "identical", "near_duplicates", "warnings"}
     assert (here / "report.html").is_file()
     outcome = timonel("data", "report", "data/digits", "--out", "page.txt")
     assert outcome.exit_code == 2

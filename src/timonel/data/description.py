@@ -96,7 +96,6 @@ def finish(
         compression=planned.compression,
         index=index,
         rejected=rejected,
-        statistics={split: found.summary() for split, found in results.statistics.items()},
         columns=tuple(planned.scan.columns),
         source=_source(planned, results, facts),
         seed=planned.seed,
@@ -178,7 +177,7 @@ def _label_counts(
 def _target(numbers: NumberStatistics | None) -> Target | None:
     if numbers is None:
         return None
-    return Target.model_validate(numbers.summary().model_dump())
+    return Target(**numbers.summary())
 
 
 def _remove_strays(journal: Journal, manifest: Manifest) -> None:

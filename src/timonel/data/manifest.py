@@ -14,7 +14,6 @@ from timonel.data.schema import (
     Compression,
     Schema,
     Split,
-    SplitSummary,
     StoredValue,
     Task,
 )
@@ -117,7 +116,6 @@ class Manifest(StoredValue):
     compression: Compression = Field(default="none", description="Compression of the shards.")
     index: Sidecar | None = Field(default=None, description="Positions of all records.")
     rejected: Sidecar | None = Field(default=None, description="Unusable records, with reasons.")
-    statistics: dict[Split, SplitSummary] = Field(default_factory=dict)
     columns: tuple[ColumnRole, ...] = Field(
         default=(), description="All columns of the source, in order."
     )

@@ -128,53 +128,6 @@ class Spread(StoredValue):
     maximum: int
 
 
-class NumberSummary(StoredValue):
-    """Distribution of a number; without values all but ``missing`` is 0."""
-
-    count: int = Field(description="Values that are not missing.")
-    missing: int
-    mean: float
-    std: float
-    minimum: float
-    maximum: float
-
-
-class WordSummary(StoredValue):
-    """Distribution of a word."""
-
-    count: int = Field(description="Values that are not missing.")
-    missing: int
-    distinct: int
-    common: dict[str, int] = Field(description="Counts of the 100 most frequent words.")
-
-
-class ImageSummary(StoredValue):
-    """Distribution of image sizes and formats."""
-
-    height: Spread
-    width: Spread
-    formats: dict[ImageFormat, int] = Field(description="Number of images per file format.")
-    grey: int = Field(description="Number of grey images.")
-
-
-class SplitSummary(StoredValue):
-    """Statistics of the records of one split."""
-
-    records: int
-    labels: dict[str, int] = Field(default_factory=dict, description="Records of each class.")
-    target: NumberSummary | None = Field(default=None, description="Labels of a regression.")
-    images: ImageSummary | None = None
-    numbers: dict[str, NumberSummary] = Field(default_factory=dict, description="By column.")
-    words: dict[str, WordSummary] = Field(default_factory=dict, description="By column.")
-    lengths: dict[str, NumberSummary] = Field(
-        default_factory=dict,
-        description="By column: characters, bytes, or the number of values, images or boxes.",
-    )
-    column_images: dict[str, ImageSummary] = Field(
-        default_factory=dict, description="By column of images or masks."
-    )
-
-
 class ImageSchema(StoredValue):
     """Schema of records with one encoded image each."""
 

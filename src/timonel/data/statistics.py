@@ -19,14 +19,8 @@ from timonel.data.examples import Feature
 from timonel.data.schema import (
     COLUMN_PREFIX,
     ImageFormat,
-    ImageSummary,
-    NumberSummary,
-    SplitSummary,
     Spread,
-    WordSummary,
 )
-
-_COMMON_WORDS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +118,14 @@ class NumberStatistics(BaseModel):
         """Standard deviation of the values."""
         return math.sqrt(self.squares / self.count) if self.count else 0.0
 
-    def summary(self) -> NumberSummary:
-        """Return the statistics as the manifest stores them."""
-        return NumberSummary(
-            count=self.count,
-            missing=self.missing,
-            mean=self.mean,
-            std=self.std,
-            minimum=self.minimum or 0.0,
-            maximum=self.maximum or 0.0,
-        )
+    def summary(self) -> dict[str, float]:
+        """Return the statistics as the manifest stores them; without values, all are 0."""
+        return {
+            "mean": self.mean,
+            "std": self.std,
+            "minimum": self.minimum or 0.0,
+            "maximum": self.maximum or 0.0,
+        }
 
 
 class WordStatistics(BaseModel):
@@ -150,15 +142,6 @@ class WordStatistics(BaseModel):
     def ranked(self) -> list[tuple[str, int]]:
         """Return words and counts, the most frequent first, then by word."""
         return sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))
-
-    def summary(self) -> WordSummary:
-        """Return the statistics as the manifest stores them."""
-        return WordSummary(
-            count=self.counts.total(),
-            missing=self.missing,
-            distinct=len(self.counts),
-            common=dict(self.ranked()[:_COMMON_WORDS]),
-        )
 
 
 class ImageStatistics(BaseModel):
@@ -188,15 +171,6 @@ class ImageStatistics(BaseModel):
         if other.size is not None:
             self._see(other.size)
         self.is_uniform = self.is_uniform and other.is_uniform
-
-    def summary(self) -> ImageSummary:
-        """Return the statistics as the manifest stores them."""
-        return ImageSummary(
-            height=spread_of(self.heights),
-            width=spread_of(self.widths),
-            formats=dict(sorted(self.formats.items())),
-            grey=self.grey,
-        )
 
     def _see(self, size: tuple[int, int]) -> None:
         self.is_uniform = self.is_uniform and self.size in {None, size}
@@ -233,19 +207,6 @@ class Statistics(BaseModel):
             self.lengths.setdefault(name, NumberStatistics()).merge(lengths)
         for name, images in other.column_images.items():
             self.column_images.setdefault(name, ImageStatistics()).merge(images)
-
-    def summary(self) -> SplitSummary:
-        """Return the statistics as the manifest stores them."""
-        return SplitSummary(
-            records=self.records,
-            labels=dict(sorted(self.labels.items())),
-            target=self.target.summary() if self.target else None,
-            images=self.images.summary() if self.images else None,
-            numbers={name: numbers.summary() for name, numbers in self.numbers.items()},
-            words={name: words.summary() for name, words in self.words.items()},
-            lengths={name: lengths.summary() for name, lengths in self.lengths.items()},
-            column_images={n: images.summary() for n, images in self.column_images.items()},
-        )
 
 
 class Collector:

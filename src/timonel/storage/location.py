@@ -1,4 +1,4 @@
-"""Files and folders to read, at local paths and URIs."""
+"""Files and folders at local paths and URIs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from timonel.errors import InputError, NotFoundError
+from timonel.storage.atomic import write_bytes
 from timonel.storage.blobs import Blob
 from timonel.storage.digests import digest_file
 from timonel.storage.object_store import ObjectStore
@@ -164,6 +165,17 @@ class Location:
             InputError: The object cannot be read.
         """
         return self.path.read_bytes() if self.is_local else ObjectStore(self.uri).read("")
+
+    def write(self, content: bytes) -> None:
+        """Write the file, or replace it.
+
+        Raises:
+            InputError: It cannot be written.
+        """
+        if self.is_local:
+            write_bytes(self.path, content)
+        else:
+            ObjectStore(self.uri).write("", content)
 
     def blob(self) -> Blob:
         """Return size and checksums of a remote file; the size is -1 if it is not known.

@@ -32,7 +32,8 @@ def page(request, make_csv: MakeCsv, tmp_path: Path, workspace: Workspace) -> Pa
             content = encoded(photograph(number % 36), quality=90 - number)
             (folder / f"{'name' * 20}{number}.jpg").write_bytes(content)
         convert(tmp_path / "raw", tmp_path / "data", workspace=workspace)
-    return report(tmp_path / "data", tmp_path / "page.html").path
+    report(tmp_path / "data", tmp_path / "page.html")
+    return tmp_path / "page.html"
 
 
 @pytest.mark.parametrize("width", [390, 1280])

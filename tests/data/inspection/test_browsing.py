@@ -40,7 +40,7 @@ def test_records_are_chosen_by_number_label_and_key(dataset: Dataset) -> None:
 def test_images_are_written_as_they_were(dataset: Dataset, tmp_path: Path) -> None:
     key = dataset.keys("test")[0]
     found = inspect(dataset.path, split="test", number=1, out=tmp_path / "out")
-    (path,) = found.images
+    path = Path(*found.images)
     assert path.read_bytes() == (tmp_path / "raw" / key).read_bytes()
     assert path.name == f"000000-{key.replace('/', '_')}"
 

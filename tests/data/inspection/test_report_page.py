@@ -14,9 +14,11 @@ from PIL import Image
 
 from tests.data.conftest import MakeCsv, MakeImages
 from tests.data.inspection.test_near_duplicates import encoded, photograph
-from timonel.data import convert, report
+from tests.storage.conftest import open_bucket
+from timonel.data import convert, inspect, report
 from timonel.errors import InputError, SpecError
 from timonel.storage import Workspace
+from timonel.storage.object_store import ObjectStore
 
 
 class Tags(HTMLParser):
@@ -135,6 +137,30 @@ def test_many_labels_and_an_empty_split(
     tags = page_of(tmp_path / "page.html")
     assert 150 <= len(tags.images) <= 300
     assert "label 159" in tags.text
+
+
+@pytest.mark.parametrize("kind", ["memory", "s3"])
+def test_a_report_and_images_in_a_bucket(
+    kind: str,
+    make_images: MakeImages,
+    tmp_path: Path,
+    workspace: Workspace,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    convert(make_images(), tmp_path / "data", workspace=workspace)
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.rglob("*"))
+    for place in open_bucket(kind, request, monkeypatch):
+        found = report(tmp_path / "data", f"{place}/page.html")
+        assert found.uri == f"{place}/page.html"
+        assert b"<h2>Samples</h2>" in ObjectStore(place).read("page.html")
+        images = inspect(tmp_path / "data", number=2, out=f"{place}/images").images
+        assert sorted(ObjectStore(f"{place}/images").find()) == [
+            each.rpartition("/")[2] for each in images
+        ]
+        assert len(images) == 2
+    assert set(tmp_path.rglob("*")) == before
 
 
 def test_wrong_requests(make_images: MakeImages, tmp_path: Path, workspace: Workspace) -> None:

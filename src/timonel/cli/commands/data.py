@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -157,7 +156,7 @@ def inspect(
     label: Annotated[str | None, typer.Option(help="Only records with this label.")] = None,
     key: Annotated[str | None, typer.Option(help="Only the record with this key.")] = None,
     out: Annotated[
-        str | None, typer.Option(help="Write the images to this folder.", metavar="FOLDER")
+        str | None, typer.Option(help="Write the images to this folder, or URI.", metavar="FOLDER")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -220,7 +219,9 @@ def stats(
 def report(
     ctx: typer.Context,
     dataset: Annotated[str, DATASET],
-    out: Annotated[Path, typer.Option(help="The page.", metavar="FILE.html")] = Path("report.html"),
+    out: Annotated[
+        str, typer.Option(help="The page, or its URI in a bucket.", metavar="FILE.html")
+    ] = "report.html",
     json: Json = False,
 ) -> None:
     """Write an HTML page about a dataset.

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from timonel.cli.render.tables import pairs, table
 from timonel.data.inspection.distributions import Numbers
-from timonel.styles import plain
+from timonel.styles import from_here, plain
 from timonel.units import format_seconds
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def inspection_json(found: Inspection) -> dict[str, Any]:
     if found.profile is not None:
         value["statistics"] = found.profile.summary()
     if found.images:
-        value["images"] = list(map(str, found.images))
+        value["images"] = list(found.images)
     return value
 
 
@@ -108,13 +108,13 @@ def statistics_page(found: Mapping[Split, Profile]) -> RenderableType:
 def report_lines(found: Report) -> RenderableType:
     """Render the warnings of a report, and where it is."""
     warnings = [Text(f"warning: {line}", style="yellow") for line in found.warnings]
-    return Group(*warnings, Text(f"{found.path}: {found.records:,} records"))
+    return Group(*warnings, Text(f"{from_here(found.uri)}: {found.records:,} records"))
 
 
 def report_json(found: Report) -> dict[str, Any]:
     """Return a report's findings as JSON."""
     return {
-        "path": str(found.path),
+        "uri": found.uri,
         "records": found.records,
         "identical": found.identical,
         "near_duplicates": found.near_duplicates,

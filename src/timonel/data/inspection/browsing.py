@@ -17,8 +17,8 @@ from timonel.data.records import read_stream
 from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE, SPLITS, ImageFormat, Split
 from timonel.data.sources.imagefile import image_format, open_image
 from timonel.errors import CorruptError, InputError, NotFoundError, SpecError, did_you_mean
-from timonel.storage import is_local, local_path, write_bytes
-from timonel.storage.atomic import unwritable
+from timonel.storage import is_local, local_path
+from timonel.storage.location import Location
 from timonel.units import format_bytes
 
 _SHOWN = 8
@@ -80,12 +80,12 @@ class Inspection:
     Args:
         records: The chosen records.
         profile: Of a TFRecord file, the profile of all its records.
-        images: Files of images that were written.
+        images: Locations of the images that were written.
     """
 
     records: tuple[Record, ...]
     profile: Profile | None = None
-    images: tuple[Path, ...] = ()
+    images: tuple[str, ...] = ()
 
 
 def inspect(  # noqa: PLR0913 - the façade of the command line's options
@@ -110,7 +110,7 @@ def inspect(  # noqa: PLR0913 - the façade of the command line's options
         number: Number of records.
         label: Only records of this class of a dataset.
         key: Only the record of a dataset with this key; all before it are read.
-        out: Folder for the images of these records.
+        out: Folder for the images of these records, or its URI in a bucket.
         progress: Called with the number of read and of all records.
 
     Raises:
@@ -135,7 +135,7 @@ def inspect(  # noqa: PLR0913 - the façade of the command line's options
             raise NotFoundError(f"no record of {dataset.uri} has the key {key!r}")
     if out is None:
         return found
-    return Inspection(found.records, found.profile, _write_images(found.records, Path(out)))
+    return Inspection(found.records, found.profile, _write_images(found.records, Location(out)))
 
 
 def describe(values: Sequence[Any]) -> dict[str, Any]:
@@ -244,14 +244,10 @@ def _inspect_file(path: Path, start: int, number: int, progress: Progress | None
     return Inspection(tuple(records), profile)
 
 
-def _write_images(records: Sequence[Record], folder: Path) -> tuple[Path, ...]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(folder, error) from error
+def _write_images(records: Sequence[Record], folder: Location) -> tuple[str, ...]:
     written = []
     for record in records:
         for name, content in record.images():
-            write_bytes(folder / name, content)
-            written.append(folder / name)
+            (folder / name).write(content)
+            written.append((folder / name).uri)
     return tuple(written)

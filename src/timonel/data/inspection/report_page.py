@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 
 from timonel import pages
 from timonel.data.dataset import Dataset
@@ -21,7 +20,7 @@ from timonel.data.rejected import read_rejected
 from timonel.data.schema import LABEL_FEATURE, SPLITS, Split
 from timonel.data.sources.imagefile import open_image
 from timonel.data.summary import counted, summarise
-from timonel.storage import write_text
+from timonel.storage.location import Location
 from timonel.styles import plain
 
 _SIDE = 160
@@ -47,7 +46,7 @@ class Report:
     """Report of a dataset.
 
     Args:
-        path: The HTML page.
+        uri: Location of the HTML page.
         records: Number of records.
         identical: Number of groups of identical records.
         near_duplicates: Number of images with a near-duplicate in an earlier split, or with
@@ -55,7 +54,7 @@ class Report:
         warnings: Problems for the user to check.
     """
 
-    path: Path
+    uri: str
     records: int
     identical: int
     near_duplicates: int
@@ -75,7 +74,7 @@ def report(
 
     Args:
         dataset: The dataset, its folder, or its URI in a bucket.
-        out: The page; an existing file is replaced.
+        out: Path of the page, or its URI in a bucket; an existing one is replaced.
         progress: Called with the number of read and of all records.
 
     Raises:
@@ -83,15 +82,15 @@ def report(
         CorruptError: A record is damaged.
         InputError: The page cannot be written.
     """
-    path = Path(out)
-    pages.check_ending(path, "a report")
+    page = Location(out)
+    pages.check_ending(page.uri, "a report")
     opened = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
     per_label = max(1, min(_PER_LABEL, _MAX_SAMPLES // max(1, len(opened.labels))))
-    page = _Page(opened, survey(opened, per_label, progress))
-    write_text(path, page.html())
-    found = page.survey
+    sections = _Page(opened, survey(opened, per_label, progress))
+    page.write(sections.html().encode("utf-8", "backslashreplace"))
+    found = sections.survey
     return Report(
-        path, opened.count(), found.identical.groups, len(found.pairs), tuple(page.warnings)
+        page.uri, opened.count(), found.identical.groups, len(found.pairs), tuple(sections.warnings)
     )
 
 

@@ -179,8 +179,7 @@ class Words:
 
 def numeric_column(name: str, numbers: NumberStatistics) -> NumericColumn:
     """Return the description of a numeric column."""
-    found = numbers.summary()
-    return NumericColumn(name=name, **found.model_dump(exclude={"count"}))
+    return NumericColumn(name=name, missing=numbers.missing, **numbers.summary())
 
 
 def categorical_column(
