@@ -23,8 +23,8 @@ def test_images(make_images: MakeImages, tmp_path: Path, workspace: Workspace) -
         ("all", "15", "3", "1", "19"),
     )
     facts = dict(report.facts)
-    assert (facts["task"], facts["size"]) == ("classification", "6x5")
-    assert (facts["formats"], facts["colour"]) == ("19 png", "colour")
+    assert (facts["height"], facts["width"]) == ("6 pixels", "5 pixels")
+    assert (facts["formats"], facts["channels"]) == ("19 png", "3 (colour)")
     assert report.warnings[0] == "the test split would be empty: records were moved to it"
     assert report.warnings[1].startswith("1 image rejected, the first: dog/004.png: damaged PNG")
     assert report.warnings[2] == "1 ignored, the first: notes.txt"
@@ -37,7 +37,7 @@ def test_images_of_several_sizes(
     report = summarise(
         convert(make_images(["dog"], size=(6, 5)), tmp_path / "set", workspace=workspace)
     )
-    assert dict(report.facts)["size"] == "6x5 to 10x20, half below 6x5"
+    assert dict(report.facts)["width"] == "5 to 20, median 5 pixels"
 
 
 def test_numbers_in_another_form_are_to_be_written_anew(

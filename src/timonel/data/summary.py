@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from timonel.data.dataset import Dataset
-from timonel.data.schema import PLAIN_NUMBERS, SPLITS, ImageSchema
+from timonel.data.schema import PLAIN_NUMBERS, SPLITS, ImageSchema, Spread
 from timonel.units import format_bytes
 
 _NAMED = 5
@@ -80,13 +80,11 @@ def _facts(dataset: Dataset) -> tuple[tuple[str, str], ...]:
     schema = manifest.record_schema
     facts: list[tuple[str, str]] = [("task", manifest.task)]
     if isinstance(schema, ImageSchema):
-        size = f"{schema.height.minimum}x{schema.width.minimum}"
-        if schema.size is None:
-            size += f" to {schema.height.maximum}x{schema.width.maximum}"
-            size += f", half below {schema.height.median}x{schema.width.median}"
+        sides = (("height", schema.height), ("width", schema.width))
+        facts += [(name, f"{_range(spread)} pixels") for name, spread in sides]
         formats = ", ".join(f"{count:,} {name}" for name, count in schema.formats.items())
-        facts += [("size", size), ("formats", formats)]
-        facts.append(("colour", "grey" if schema.channels == 1 else "colour"))
+        facts.append(("formats", formats))
+        facts.append(("channels", "1 (grey)" if schema.channels == 1 else "3 (colour)"))
     else:
         types = Counter(column.type for column in schema.columns)
         facts.append(("columns", ", ".join(f"{count} {name}" for name, count in types.items())))
@@ -99,6 +97,12 @@ def _facts(dataset: Dataset) -> tuple[tuple[str, str], ...]:
         facts.append(("splits", f"assigned by the source{taken}"))
     facts += [("source", note) for note in manifest.source.notes]
     return (*facts, ("digest", manifest.digest))
+
+
+def _range(spread: Spread) -> str:
+    if spread.minimum == spread.maximum:
+        return str(spread.minimum)
+    return f"{spread.minimum} to {spread.maximum}, median {spread.median}"
 
 
 def _columns(dataset: Dataset) -> tuple[tuple[str, str, str, str], ...]:

@@ -10,6 +10,7 @@ from tests.data.conftest import MakeCsv, MakeImages
 from timonel.data import Profile, convert, stats
 from timonel.data.examples import decode_example, encode_example
 from timonel.data.inspection.distributions import Numbers, Words
+from timonel.data.schema import NumericColumn, TableSchema
 from timonel.errors import SpecError
 from timonel.storage import Workspace
 
@@ -17,21 +18,27 @@ from timonel.storage import Workspace
 def test_statistics_agree_with_the_manifest(
     make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
 ) -> None:
-    rows = [f"{'' if i % 7 == 0 else i}.5,{'red' if i % 3 else ''},{i % 2}" for i in range(200)]
+    rows = [f"{'' if i % 7 == 0 else i + 0.5},{'red' if i % 3 else ''},{i % 2}" for i in range(200)]
     source = make_csv("size,colour,good", *rows)
     dataset = convert(source, tmp_path / "data", label="good", workspace=workspace)
     found = stats(dataset)
     assert list(found) == ["train", "validation", "test"]
     for split, profile in found.items():
-        summary = dataset.manifest.statistics[split]
-        assert profile.records == summary.records
-        size = profile.distributions["size"]
-        assert isinstance(size, Numbers)
-        expected = summary.numbers["size"]
-        assert (size.count, size.missing) == (expected.count, expected.missing)
-        assert size.moments.mean == pytest.approx(expected.mean, rel=1e-6)
-        assert profile.summary()["columns"]["colour"]["common"] == summary.words["colour"].common
-        assert profile.summary()["columns"]["label"]["common"] == summary.labels
+        assert profile.records == dataset.count(split)
+        labels = dataset.manifest.label_counts[split]
+        assert profile.summary()["columns"]["label"]["common"] == {
+            k: n for k, n in labels.items() if n
+        }
+    schema = dataset.manifest.record_schema
+    assert isinstance(schema, TableSchema)
+    size, colour = (found["train"].distributions[name] for name in ("size", "colour"))
+    expected, words = schema.columns
+    assert isinstance(expected, NumericColumn)
+    assert isinstance(size, Numbers)
+    assert size.missing == expected.missing > 0
+    assert size.moments.mean == pytest.approx(expected.mean, rel=1e-6)
+    assert size.moments.std == pytest.approx(expected.std, rel=1e-6)
+    assert colour.missing == words.missing > 0
     assert list(stats(dataset, split="test")) == ["test"]
     with pytest.raises(SpecError, match="expected one of the splits"):
         stats(dataset, split="tset")
@@ -73,7 +80,7 @@ def test_any_features_have_a_profile() -> None:
     assert isinstance(text, Words)
     assert (n.count, n.missing) == (4, 1)
     assert (text.count, text.missing) == (2, 1)
-    assert isinstance(lengths := found["n values"], Numbers)
+    assert isinstance(lengths := found["n count"], Numbers)
     assert lengths.cells()[0].tolist() == [0, 1, 3]
     assert found["raw bytes"].summary()["maximum"] == 300
     assert found["image format"].summary()["common"] == {"PNG": 1, "damaged": 1}
@@ -128,7 +135,7 @@ def test_types_of_columns_choose_their_distributions() -> None:
     assert when.show(when.quantiles([1])[0]) == "1970-01-02"
     assert (found["note bytes"].count, found["note bytes"].missing) == (1, 1)
     shown = {name: part.summary() for name, part in found.items() if name.startswith("boxes ")}
-    assert set(shown) == {"boxes number", "boxes height", "boxes width", "boxes class"}
-    assert shown["boxes number"]["histogram"]["counts"] == [1, 1]
+    assert set(shown) == {"boxes count", "boxes height", "boxes width", "boxes class"}
+    assert shown["boxes count"]["histogram"]["counts"] == [1, 1]
     assert (shown["boxes height"]["maximum"], shown["boxes width"]["maximum"]) == (0.5, 0.75)
     assert shown["boxes class"]["common"] == {"3": 1}

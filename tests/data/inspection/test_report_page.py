@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -82,13 +83,13 @@ def test_what_is_wrong_with_images_is_shown(
     found = report(tmp_path / "data", tmp_path / "page.html")
     assert (found.records, found.identical, found.near_duplicates) == (63, 1, 2)
     warnings = "\n".join(found.warnings)
-    assert "2 near-duplicates of an image in an earlier split" in warnings
+    assert "2 near-duplicate images across splits" in warnings
     assert "1 image with contradictory labels" in warnings
     tags = page_of(tmp_path / "page.html")
     assert all(line in tags.text for line in found.warnings)
     assert "damaged JPEG image" in tags.text
-    assert "train: train/<script>/<img src=x>1.jpg, label <script>" in tags.text
-    assert "test: test/<script>/copy1.jpg, label <script>" in tags.text
+    assert "train, label <script>train/<script>/<img src=x>1.jpg" in tags.text
+    assert "test, label <script>test/<script>/copy1.jpg" in tags.text
     # A pair each, the identical ones, and eight samples of two labels.
     assert len(tags.images) == 2 * 2 + 2 + 2 * 8
     assert all(image["alt"] for image in tags.images)
@@ -116,6 +117,48 @@ def test_a_table_has_charts_missing_values_and_rows(
     for heading in ("Missing values", "Distributions by split", "Identical records", "Samples"):
         assert heading in tags.text
     assert re.search(r"size\d+ \(\d\d\.\d%\)", tags.text)
+
+
+def test_samples_are_what_a_person_reads(
+    make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
+) -> None:
+    lines = [
+        f"{i + 0.5},2024-03-{i % 28 + 1:02d},same,{'a|b' if i % 2 else 'b'}" for i in range(90)
+    ]
+    lines += [f",,same,{'x' * 300}"] * 4
+    source = make_csv("size,day,one,tags", *lines)
+    options = {"label": "tags", "task": "multilabel", "columns": {"day": "date", "one": "text"}}
+    convert(source, tmp_path / "data", workspace=workspace, **options)
+    report(tmp_path / "data", tmp_path / "page.html")
+    text = page_of(tmp_path / "page.html").text
+    assert "Only one value: one bytes (4)." in text
+    assert "2024-03-" in text.partition("Samples")[2]
+    assert "nan" not in text
+    assert "x" * 80 not in text.partition("Samples")[2]
+    keys = re.findall(r"rows\.csv#\d+", text.partition("Samples")[2])
+    assert len(keys) == len(set(keys)) > 10
+
+
+def test_boxes_are_drawn(tmp_path: Path, workspace: Workspace) -> None:
+    for number in range(30):
+        Image.new("RGB", (90, 60), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    rows = [
+        {"img": f"{n}.png", "box": [[0.5, 0.25, 1, 0.75, n % 2]], "y": n % 3} for n in range(30)
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    columns = {"img": "image", "box": "boxes"}
+    source = tmp_path / "rows.jsonl"
+    convert(
+        source, tmp_path / "data", kind="table", label="y", columns=columns, workspace=workspace
+    )
+    report(tmp_path / "data", tmp_path / "page.html")
+    image = page_of(tmp_path / "page.html").images[0]
+    content = base64.b64decode(image["src"].partition(",")[2])
+    pixels = np.asarray(Image.open(io.BytesIO(content)).convert("L"), int)
+    rows_, columns_ = np.nonzero(pixels > 100)
+    assert (rows_.min(), rows_.max(), columns_.min(), columns_.max()) == pytest.approx(
+        (30, 59, 22, 68), abs=2
+    )
 
 
 def test_a_regression_with_few_rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 _MANTISSA_BITS = 52
 _BUFFERED = 1 << 16
 _COMMON = 20
+_MIN_BINS, _MAX_BINS = 10, 30
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -78,9 +80,10 @@ class Numbers:
 
     def show(self, value: float) -> str:
         """Return one of the numbers as text for people."""
-        if not self.is_date:
-            return plain(value)
-        return f"{_EPOCH + dt.timedelta(seconds=value):%Y-%m-%d}"
+        if self.is_date:
+            return as_date(value)
+        # No comma in four digits, which may be a year.
+        return f"{value:.0f}" if 1000 <= abs(value) < 9999.5 else plain(value)
 
     @property
     def bits(self) -> int:
@@ -190,17 +193,24 @@ class Words:
 Distribution = Numbers | Words
 
 
-def bin_edges(parts: Sequence[Numbers], bins: int = 30) -> Floats:
+def as_date(seconds: float) -> str:
+    """Return the day of seconds since 1970 in UTC."""
+    return f"{_EPOCH + dt.timedelta(seconds=seconds):%Y-%m-%d}"
+
+
+def bin_edges(parts: Sequence[Numbers]) -> Floats:
     """Return edges of equal bins for the values of all parts; empty without values.
 
-    Bins of whole numbers have whole widths. Values farther from the quartiles than three
-    times the distance of these are outside, so that outliers do not leave most bins empty.
+    There are about 10 to 30 bins, by Rice's rule. Bins of whole numbers have whole widths. Values
+    farther from the quartiles than three times the distance of these are outside, so that outliers
+    do not leave most bins empty.
     """
     bits = min(part.bits for part in parts)
     cells = [part.cells(bits) for part in parts]
     values, counts = _grouped(*map(np.concatenate, zip(*cells, strict=True)))
     if not len(values):
         return np.empty(0)
+    bins = min(max(_MIN_BINS, math.ceil(2 * float(counts.sum()) ** (1 / 3))), _MAX_BINS)
     low, high = values[0], max(part.moments.maximum or values[-1] for part in parts if part.count)
     places = np.searchsorted(np.cumsum(counts), np.array([0.25, 0.75]) * counts.sum())
     first, third = values[np.minimum(places, len(values) - 1)]

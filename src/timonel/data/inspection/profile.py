@@ -31,9 +31,9 @@ from timonel.data.sources.kinds.scalars import MISSING_DATE
 Progress = Callable[[int, int], None]
 _LONGEST_WORD = 200
 _TICK = 1000
-_VALUES = "values"
+_COUNT = "count"
 _TEXTS = frozenset({"text", "json", "bytes"})
-_BOX = 5
+BOX = 5
 """Numbers of a box: ymin, xmin, ymax, xmax, class."""
 _KINDS = {bytes: "bytes", int: "int64", float: "float"}
 _Kind = TypeVar("_Kind", Numbers, Words)
@@ -130,9 +130,9 @@ class Profile:
             self._add_image(name, value)
 
     def _add_boxes(self, name: str, values: Sequence[float]) -> None:
-        self._numbers(name, "number").add([len(values) // _BOX])
-        for start in range(0, len(values), _BOX):
-            top, left, bottom, right, number = values[start : start + _BOX]
+        self._numbers(name, _COUNT).add([len(values) // BOX])
+        for start in range(0, len(values), BOX):
+            top, left, bottom, right, number = values[start : start + BOX]
             self._numbers(name, "height").add([bottom - top])
             self._numbers(name, "width").add([right - left])
             self._words(name, "class").add([f"{number:g}"])
@@ -157,7 +157,7 @@ class Profile:
         """Count the values of features whose records have different numbers of them."""
         for name, feature in self.features.items():
             if len(feature.lengths.keys() - {0}) > 1 and self._types.get(name) != "boxes":
-                values = self._numbers(name, _VALUES)
+                values = self._numbers(name, _COUNT)
                 for length, count in feature.lengths.items():
                     values.add([length] * count)
 
@@ -170,7 +170,7 @@ class Profile:
         ordered = sorted(self._found.items(), key=lambda each: each[0][0].startswith(COLUMN_PREFIX))
         for (feature, part, kind), found in ordered:
             lengths = self.features[feature].lengths
-            if part != _VALUES and self._types.get(feature) != "boxes":  # none is not missing
+            if part != _COUNT and self._types.get(feature) != "boxes":  # none is not missing
                 absent = self.records - lengths.total() + lengths[0]
                 found.add_missing(absent + self._empty[feature])
             name = f"{feature.removeprefix(COLUMN_PREFIX)} {part}".rstrip()

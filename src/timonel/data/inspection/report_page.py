@@ -3,40 +3,50 @@
 from __future__ import annotations
 
 import io
+import itertools
+import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+
+from PIL import ImageDraw
 
 from timonel import pages
 from timonel.data.dataset import Dataset
 from timonel.data.inspection import charts
 from timonel.data.inspection.browsing import Record, describe, record_of
-from timonel.data.inspection.distributions import Distribution, Numbers, Words
-from timonel.data.inspection.profile import Progress, types_of
-from timonel.data.inspection.survey import Place, Survey, first_image, survey
+from timonel.data.inspection.distributions import Distribution, Numbers, Words, as_date
+from timonel.data.inspection.profile import BOX, Progress, types_of
+from timonel.data.inspection.survey import MAX_GROUPS, Place, Survey, first_image, survey
 from timonel.data.rejected import read_rejected
-from timonel.data.schema import LABEL_FEATURE, SPLITS, Split
+from timonel.data.schema import COLUMN_PREFIX, LABEL_FEATURE, SPLITS, Split
 from timonel.data.sources.imagefile import open_image
+from timonel.data.sources.kinds.scalars import MISSING_DATE
 from timonel.data.summary import counted, summarise
 from timonel.storage.location import Location
-from timonel.styles import plain
 
 _SIDE = 160
 """Longer side of a thumbnail in pixels."""
 _MAX_PAIRS = 24
 _MAX_SAMPLES = _MAX_LABELS = 300
+_MAX_ROWS = 50
 _PER_LABEL = 8
 _MAX_REJECTED = 50
 _IMBALANCE = 10
+_LEAK = "evaluations may be too good"
 _STYLE = """
 .grid { display: flex; flex-wrap: wrap; gap: .6em; margin: .3em 0 1.5em }
 .grid figure { width: 110px } .grid img { width: 110px; height: 110px; object-fit: contain;
   background: #f2f2f2 } h3 { font-size: 1em; margin: 1em 0 .2em }
+.pairs { display: grid; gap: .6em; grid-template-columns:
+  repeat(auto-fill, minmax(min(250px, 100%), 1fr)) }
 .pair { display: flex; flex-wrap: wrap; gap: .6em; border: 1px solid #ddd; padding: .5em }
-.pair > figcaption { width: 100% }
-.facts td { overflow-wrap: anywhere }
+.pair figure { flex: 1 1 110px } .pair img { width: 100%; height: 130px; object-fit: contain;
+  background: #f2f2f2 }
+.facts td, .rows td { overflow-wrap: anywhere }
+.rows td { min-width: 4em; max-width: 26em }
 .warning { border-left: 4px solid #E69F00; padding-left: .8em }
 """
 
@@ -146,15 +156,33 @@ class _Page:
 
     def _distributions(self) -> Iterator[str]:
         yield "<h2>Distributions by split</h2>" + charts.legend(self._splits)
-        yield "<p>Shares of the values of each split.</p><div class=charts>"
+        yield "<p>Percentages are of the values in each split; missing values do not count.</p>"
+        yield "<div class=charts>"
+        constant = []
         for name, parts in self._columns().items():
             numbers = {s: part for s, part in parts.items() if isinstance(part, Numbers)}
             words = {s: part for s, part in parts.items() if isinstance(part, Words)}
-            if numbers:
-                yield charts.histogram(name, numbers)
-            if words and name != LABEL_FEATURE:
+            values = {value for part in parts.values() for value in _first_two(part)}
+            if name == LABEL_FEATURE and words:
+                continue
+            if len(values) < 2:
+                constant.append(f"{name} ({', '.join(values) or 'no values'})")
+            elif numbers:
+                yield charts.histogram(name, numbers, self._unit(name))
+            else:
                 yield charts.words(name, words)
         yield "</div>"
+        if constant:
+            yield f"<p>Only one value: {escape(', '.join(constant))}.</p>"
+
+    def _unit(self, name: str) -> str:
+        """Return the unit of a distribution of images, boxes or lengths."""
+        feature = next(f.origins[name] for f in self.survey.profiles.values() if name in f.origins)
+        column, part = feature.removeprefix(COLUMN_PREFIX), name.rpartition(" ")[2]
+        if name == column:
+            return ""
+        sides = "fraction of the image" if self._types.get(feature) == "boxes" else "pixels"
+        return {"bytes": "bytes", "width": sides, "height": sides}.get(part, "")
 
     def _columns(self) -> dict[str, dict[Split, Distribution]]:
         """Return the distributions of each column by split."""
@@ -176,9 +204,9 @@ class _Page:
             yield "<p>No two records have the same content.</p>"
             return
         yield (
-            f"<p>{found.groups:,} groups of records have the same content besides key and label: "
-            f"{found.across_splits:,} with records in several splits, {found.contradictory:,} with "
-            "several labels. Here are the first records of some.</p><div class=grid>"
+            f"<p>Groups of records that differ in key and label only: {found.groups:,}, of which "
+            f"{found.across_splits:,} have records in several splits, and {found.contradictory:,} "
+            f"have several labels. At most {MAX_GROUPS} groups are shown.</p><div class=pairs>"
         )
         for group in found.first:
             yield f"<div class=pair>{''.join(map(self._figure, group))}</div>"
@@ -190,18 +218,17 @@ class _Page:
             return
         yield "<h2>Near-duplicate images</h2>"
         if not pairs:
-            yield "<p>No image looks like one of another split or label.</p>"
+            yield "<p>No image looks like an image in another split or with another label.</p>"
             return
-        shown = f"; the closest {_MAX_PAIRS} are shown" if len(pairs) > _MAX_PAIRS else ""
+        shown = (
+            f" The {_MAX_PAIRS} most similar pairs are shown." if len(pairs) > _MAX_PAIRS else ""
+        )
         yield (
-            f"<p>{len(pairs):,} images look like an image of an earlier split, or of another label"
-            f"{shown}. Their hashes of 256 bits differ in few bits.</p><div class=grid>"
+            f"<p>Images that look like an image in another split or with another label: "
+            f"{len(pairs):,}.{shown}</p><div class=pairs>"
         )
         for pair in pairs[:_MAX_PAIRS]:
-            yield (
-                f"<div class=pair>{self._figure(pair.original)}{self._figure(pair.copy)}"
-                f"<figcaption>different bits: {pair.distance}</figcaption></div>"
-            )
+            yield f"<div class=pair>{self._figure(pair.original)}{self._figure(pair.copy)}</div>"
         yield "</div>"
 
     def _samples(self) -> Iterator[str]:
@@ -212,7 +239,7 @@ class _Page:
         left = _MAX_SAMPLES
         for label, places in sorted(self.survey.samples.items(), key=self._number):
             if left <= 0:
-                yield f"<p>Labels after the first {_MAX_SAMPLES} have no samples here.</p>"
+                yield f"<p>The other labels are left out: the limit is {_MAX_SAMPLES} samples.</p>"
                 return
             left -= len(places)
             yield f"<h3>{escape(label)}</h3>" if label else ""
@@ -221,19 +248,19 @@ class _Page:
 
     def _rows(self) -> Iterator[str]:
         """Return a table of rows."""
-        places = [place for found in self.survey.samples.values() for place in found]
-        records = [self._record(place) for place in places[:_MAX_SAMPLES]]
+        places = dict.fromkeys(itertools.chain(*self.survey.samples.values()))
+        records = list(map(self._record, itertools.islice(places, _MAX_ROWS)))
         names = sorted({name for record in records for name in record.features} - {"key", "label"})
         rows = [
             (
-                record.key or "",
-                _text(record.label),
-                *(_values(record, name) for name in names),
+                charts.shortened(record.key or ""),
+                charts.shortened(_text(record.label)),
+                *(self._values(record, name) for name in names),
             )
             for record in records
         ]
         heads = [name.removeprefix("column/") for name in names]
-        yield pages.table(rows, ("key", "label", *heads))
+        yield f"<div class=rows>{pages.table(rows, ('key', 'label', *heads))}</div>"
 
     def _rejected(self) -> Iterator[str]:
         manifest = self.dataset.manifest
@@ -251,11 +278,26 @@ class _Page:
 
     def _figure(self, place: Place, *, is_labelled: bool = False) -> str:
         record = self._record(place)
-        name = (record.key or "").rpartition("/")[2]
-        caption = name if is_labelled else f"{place[0]}: {record.key}, label {_text(record.label)}"
+        key = record.key or ""
+        lines = [key.rpartition("/")[2]]
+        if not is_labelled:
+            lines = [f"{place[0]}, label {_text(record.label)}", key]
         content = first_image(record.features, self._types)
-        image = "" if content is None else thumbnail(content, f"Image {record.key}")
-        return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"
+        image = "" if content is None else thumbnail(content, f"Image {key}", self._boxes(record))
+        caption = "<br>".join(escape(charts.shortened(line)) for line in lines)
+        return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
+
+    def _boxes(self, record: Record) -> list[Sequence[float]]:
+        """Return ymin, xmin, ymax and xmax of each box, as fractions."""
+        names = (name for name in record.features if self._types.get(name) == "boxes")
+        found = itertools.chain.from_iterable(record.features[name] for name in names)
+        return [box[:4] for box in zip(*[found] * BOX, strict=True)]
+
+    def _values(self, record: Record, name: str) -> str:
+        values = record.features.get(name, [])
+        if self._types.get(name) == "date":
+            return ", ".join(as_date(value) for value in values if value != MISSING_DATE)
+        return charts.shortened(", ".join(map(_text, describe(values).get("values", ()))))
 
     def _record(self, place: Place) -> Record:
         split, position = place
@@ -269,14 +311,25 @@ class _Page:
         return labels.index(sample[0]) if sample[0] in labels else len(labels)
 
 
-def thumbnail(content: bytes, description: str) -> str:
-    """Return an HTML image with a small version of an encoded image; a text if it is damaged."""
+def thumbnail(content: bytes, description: str, boxes: Iterable[Sequence[float]] = ()) -> str:
+    """Return an HTML image with a small version of an encoded image; a text if it is damaged.
+
+    Args:
+        content: The image.
+        description: Text for those who do not see it.
+        boxes: Boxes to draw: ymin, xmin, ymax, xmax as fractions.
+    """
     file = io.BytesIO()
     try:
         with open_image(content) as image:  # type: ignore[union-attr] # None is caught below
             image.draft("RGB", (_SIDE, _SIDE))
             small = image.convert("RGB")
             small.thumbnail((_SIDE, _SIDE))
+            draw = ImageDraw.Draw(small)
+            for top, left, bottom, right in boxes:
+                corners = (left * small.width, top * small.height)
+                opposite = (right * small.width, bottom * small.height)
+                draw.rectangle((corners, opposite), outline=pages.ORANGE, width=2)
             kind = "png" if max(small.size) < _SIDE // 4 else "jpeg"
             small.save(file, kind, quality=75)
     except Exception:  # noqa: BLE001 - decoders raise all kinds of exceptions
@@ -287,29 +340,24 @@ def thumbnail(content: bytes, description: str) -> str:
 def _warnings(dataset: Dataset, found: Survey) -> Iterator[str]:
     train = dataset.manifest.label_counts.get("train", {})
     if train and max(train.values()) > _IMBALANCE * min(train.values()):
-        most, least = max(train, key=train.__getitem__), min(train, key=train.__getitem__)
-        yield (
-            f"imbalanced labels: train has {train[most]:,} records of {most} and {train[least]:,} "
-            f"of {least}"
-        )
+        ends = (max(train, key=train.__getitem__), min(train, key=train.__getitem__))
+        most, least = (f"{train[label]:,} of {charts.shortened(label)!r}" for label in ends)
+        yield f"imbalanced labels: train has {most}, and {least}"
     empty = [split for split in SPLITS if not dataset.count(split)]
     if empty:
         yield f"no records in {' and '.join(empty)}"
     across = sum(pair.copy[0] != pair.original[0] for pair in found.pairs)
     if across:
-        yield (
-            f"{counted(across, 'near-duplicate')} of an image in an earlier split: results may be "
-            "too good"
-        )
+        yield f"{counted(across, 'near-duplicate image')} across splits: {_LEAK}"
     if len(found.pairs) > across:
-        what = counted(len(found.pairs) - across, "near-duplicate")
-        yield f"{what} of an image with another label"
-    group = "group of identical records", "groups of identical records"
+        what = counted(len(found.pairs) - across, "near-duplicate image")
+        yield f"{what} with another label: check the labels"
     across, contradictory = found.identical.across_splits, found.identical.contradictory
     if across:
-        yield f"{across:,} {group[across > 1]} in several splits"
+        yield f"{counted(across, 'group')} of identical records across splits: {_LEAK}"
     if contradictory and not dataset.manifest.source.contradiction_count:  # which is a warning
-        yield f"{contradictory:,} {group[contradictory > 1]} with several labels"
+        what = counted(contradictory, "group")
+        yield f"{what} of identical records with several labels: correct the labels"
     first = next(iter(found.profiles.values()))
     for name, part in first.distributions.items():
         if part.missing > part.count:
@@ -321,10 +369,15 @@ def _missing_share(part: Distribution | None) -> str:
     return "" if part is None or not total else f"{part.missing:,} ({part.missing / total:.1%})"
 
 
-def _values(record: Record, name: str) -> str:
-    found = describe(record.features.get(name, []))
-    return ", ".join(_text(value) for value in found.get("values", ()))
+def _first_two(part: Distribution) -> list[str]:
+    """Return up to two different values."""
+    if isinstance(part, Words):
+        words = [word for word, _ in part.common(2)]
+        return words if part.counts is not None else ["", "many"]
+    return list({part.show(value) for value in part.quantiles((0, 1))})
 
 
 def _text(value: object) -> str:
-    return plain(value) if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.7g}"
+    return str(value)

@@ -23,7 +23,7 @@ from timonel.data.inspection.profile import Profile, Progress, ticker, types_of
 from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE, SPLITS, Split
 
 _READ_AHEAD = 256
-_GROUPS, _PER_GROUP = 20, 4
+MAX_GROUPS, _PER_GROUP = 20, 4
 
 Place = tuple[Split, int]
 """Split of a record, and its number in the split."""
@@ -174,7 +174,7 @@ class _Collected:
                 self._place(each)
                 for each in order[starts[group] :][: min(sizes[group], _PER_GROUP)]
             )
-            for group in ranked[:_GROUPS]
+            for group in ranked[:MAX_GROUPS]
         ]
         return Identical(len(groups), int(across.sum()), int(contradictory.sum()), tuple(first))
 
