@@ -151,6 +151,18 @@ def test_what_contradicts_the_schema_is_an_error(
         convert(path, out, schema=cases[0][0], label="y", workspace=workspace)
 
 
+def test_a_schema_without_a_label_column_takes_one(
+    make_csv: MakeCsv, make_images: MakeImages, tmp_path: Path, workspace: Workspace
+) -> None:
+    convert(make_images(), tmp_path / "images", workspace=workspace)
+    path = make_csv("a,y", *(f"{i * 3 % 7},{'dog' if i % 2 else 'cat'}" for i in range(20)))
+    schema = tmp_path / "images"
+    with pytest.raises(SpecError, match="the label column of .* is not known"):
+        convert(path, tmp_path / "set", schema=schema, workspace=workspace)
+    dataset = convert(path, tmp_path / "set", schema=schema, label="y", workspace=workspace)
+    assert dataset.labels == ("cat", "dog")
+
+
 def test_one_of_several_labels_outside_the_schema(
     make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
 ) -> None:

@@ -209,17 +209,18 @@ def _schema_options(
     task: Task | None,
     group_by: str | None,
 ) -> dict[str, Any]:
-    given = {"label": label, "columns": columns or None, "task": task, "group_by": group_by}
+    types = {name: parse_column_type(word) for name, word in (columns or {}).items()}
+    given = {"label": label, "columns": types, "task": task, "group_by": group_by}
     if schema is None:
-        types = {name: parse_column_type(word) for name, word in (columns or {}).items()}
-        return {**given, "columns": types}
-    if both := [name for name, value in given.items() if value is not None]:
+        return given
+    from timonel.data.given_schema import read_schema  # noqa: PLC0415 - YAML is needed here only
+
+    found = read_schema(schema).options()
+    if both := [name for name, value in given.items() if value and found[name]]:
         raise SpecError(
             f"a schema and {both[0]} exclude each other", hint=f"set {both[0]} in the schema"
         )
-    from timonel.data.given_schema import read_schema  # noqa: PLC0415 - YAML is needed here only
-
-    return read_schema(schema).options()
+    return {**found, **{name: value for name, value in given.items() if value}}
 
 
 def _convert(request: _Request, workspace: Workspace) -> Dataset:

@@ -290,6 +290,16 @@ def test_the_task_may_be_given(make_csv: MakeCsv) -> None:
         scanned(make_csv("a,y", "1,yes", "2,no"), task="regression")
 
 
+def test_the_type_of_the_label_column_is_the_task(make_csv: MakeCsv) -> None:
+    path = make_csv("a,y", "1,0", "2,1", "3,0")
+    assert scanned(path, columns={"y": "numeric"})[1].task == "regression"
+    assert scanned(path, columns={"y": "categorical"})[1].task == "classification"
+    with pytest.raises(SpecError, match="the label column 'y' cannot be text"):
+        scanned(path, columns={"y": "text"})
+    with pytest.raises(SpecError, match="the label column 'y' cannot be numeric for multilabel"):
+        scanned(path, columns={"y": "numeric"}, task="multilabel")
+
+
 def test_empty_lines_and_a_byte_order_mark_are_ignored(make_csv: MakeCsv) -> None:
     path = make_csv("\ufeffa,y", "", "1,x", "", "2,z", "")
     _, scan = scanned(path)

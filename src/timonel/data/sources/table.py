@@ -61,6 +61,9 @@ from timonel.errors import DataError, InputError, SpecError
 from timonel.storage.digests import digest_lines
 from timonel.storage.location import Location
 
+_TASKS: Mapping[str, Task] = {"numeric": "regression", "categorical": "classification"}
+"""Tasks that types of the label column mean."""
+
 _FEW = 20
 """With more distinct whole numbers than this, a label means regression."""
 
@@ -92,6 +95,7 @@ class TableSource(Source):
         self._file = file = read_table(self.location, self.options)
         label = self._label_column(file)
         names = [name for name in file.table.column_names if name != label]
+        self._task = self._given_task(label)
         self._check_options(file, names)
         roles: dict[str, ColumnRole] = {}
         self._columns: dict[str, Values] = {}
@@ -246,7 +250,8 @@ class TableSource(Source):
         return label
 
     def _check_options(self, file: TableFile, names: Sequence[str]) -> None:
-        unknown = [name for name in self.options.columns if name not in names]
+        label = self.options.label
+        unknown = [name for name in self.options.columns if name not in {*names, label}]
         if unknown:
             raise SpecError(
                 f"{self.location} has no column {unknown[0]!r}",
@@ -262,6 +267,20 @@ class TableSource(Source):
             found = f": {file.rejected[0].key}: {file.rejected[0].reason}" if file.rejected else ""
             what = "no usable rows" if found else "no rows"
             raise DataError(f"{self.location} has {what}{found}")
+
+    def _given_task(self, label: str) -> Task | None:
+        """Return the given task, or the one that the given type of the label column means."""
+        asked, given = self.options.task, self.options.columns.get(label)
+        if given is None:
+            return asked
+        task = _TASKS.get(given)
+        if task is None or asked not in {None, task}:
+            raise SpecError(
+                f"the label column {label!r} cannot be {given}"
+                + (f" for {asked}" if asked else ""),
+                hint="use number for a regression, or category for a classification",
+            )
+        return task
 
     def _role(self, name: str, column: Any) -> tuple[Kinds | None, ColumnRole]:
         """Return how to use a column, and its classified values if it has texts or numbers."""
@@ -344,7 +363,7 @@ class TableSource(Source):
     def _labels(self, name: str) -> tuple[Task, list[str | float]]:
         """Return the task and each row's label; missing labels are empty."""
         column = self._file.table[name]
-        asked = self.options.task
+        asked = self._task
         if asked == "multilabel" or (asked is None and has_several_labels(column)):
             return "multilabel", [multiple_labels(value) for value in column.to_pylist()]
         values, reason = usable(column)
@@ -357,7 +376,7 @@ class TableSource(Source):
             values = as_texts(column)
         kinds = Kinds.of(values)
         bad, filled = count(kinds.bad), len(values) - count(kinds.missing)
-        task = self.options.task
+        task = self._task
         # A few words among numbers are errors of their rows.
         numeric = bad == 0 or (bad * 10 <= filled and task is None)
         if kinds.is_text and self._file.is_typed:
@@ -377,7 +396,7 @@ class TableSource(Source):
         known = numbers[~np.isnan(numbers)]
         whole = bool(np.all(known == np.floor(known)))
         few = len(np.unique(known)) <= min(_FEW, max(2, len(known) // 2))
-        task = self.options.task or ("classification" if whole and few else "regression")
+        task = self._task or ("classification" if whole and few else "regression")
         if task == "regression":
             return task, ["" if np.isnan(number) else float(number) for number in numbers]
         if whole and not column.is_rounded:
@@ -387,12 +406,12 @@ class TableSource(Source):
     def _check_words(self, kinds: Kinds, name: str) -> None:
         """Reject an unusable label column, such as free text or formatted numbers."""
         found = infer(kinds)
-        if found.cure and self.options.task is None:
+        if found.cure and self._task is None:
             raise DataError(
                 f"column {name!r} of {self.location} is not usable as a label: {found.note}",
                 hint=f"{found.cure}, or force it with --task classification",
             )
-        if found.role == "drop" and found.note != "no values" and self.options.task is None:
+        if found.role == "drop" and found.note != "no values" and self._task is None:
             raise DataError(
                 f"column {name!r} of {self.location} is not usable as a label: {found.note}",
                 hint="choose another --label, or force it with --task classification",
