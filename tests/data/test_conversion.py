@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import datetime as dt
 import errno
+import io
 import itertools
 import json
 import math
@@ -10,7 +12,10 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from PIL import Image as PillowImage
 
 from tests.data.conftest import MakeCsv, MakeImages
 from timonel.data.conversion import convert
@@ -632,3 +637,62 @@ def test_labels_without_training_records_are_named(
     assert dataset.labels == ("a", "b", "c")
     assert dataset.manifest.label_counts["test"] == {"a": 10, "b": 0, "c": 10}
     assert "label 'c' has no training records" in summarise(dataset).warnings
+
+
+def records_of(dataset: Dataset) -> dict[str, str]:
+    return {split: repr(list(dataset.examples(split))) for split in SPLITS}  # NaN is not equal
+
+
+def test_a_dataset_as_a_source_keeps_schema_labels_and_keys(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace
+) -> None:
+    images = sorted(make_images(count=10).rglob("*.png"))
+    mask = io.BytesIO()
+    PillowImage.fromarray(np.arange(16, dtype=np.uint8).reshape(4, 4)).save(mask, "PNG")
+    table = pa.table(
+        {
+            "number": [None if i == 3 else i / 8 for i in range(20)],
+            "word": [["NA", "b", None][i % 3] for i in range(20)],
+            "text": [None if i == 2 else f"text {i}" for i in range(20)],
+            "day": [None if i == 4 else dt.date(2024, 1, 1 + i) for i in range(20)],
+            "raw": [b"\xff\x00" if i % 2 else b"plain" for i in range(20)],
+            "vector": [[1.0] * (i % 3) for i in range(20)],
+            "photos": [f"{images[i]}|{images[0]}" for i in range(20)],
+            "mask": [mask.getvalue()] * 20,
+            "boxes": ["[[0, 0, 0.5, 1], [0.25, 0, 1, 1, 7]]"] * 19 + ["[]"],
+            "any": ['{"a": 1}'] * 20,
+            "tags": [["cat"], ["cat", "dog"], [], ["ant"]] * 5,
+        }
+    )
+    types = {
+        "number": "number",
+        "word": "category",
+        "text": "text",
+        "day": "date",
+        "raw": "bytes",
+        "vector": "numbers",
+        "photos": "image",
+        "mask": "mask",
+        "boxes": "boxes",
+        "any": "json",
+    }
+    first = convert(table, tmp_path / "a", label="tags", columns=types, workspace=workspace)
+    again = convert(first.uri, tmp_path / "b", compression="gzip", workspace=workspace)
+    assert again.manifest.record_schema == first.manifest.record_schema
+    assert (again.labels, again.task) == (("ant", "cat", "dog"), "multilabel")
+    assert records_of(again) == records_of(first)
+    fewer = convert(first.uri, tmp_path / "c", columns={"any": "drop"}, workspace=workspace)
+    assert len(fewer.manifest.record_schema.columns) == 9  # type: ignore[union-attr] # a table
+
+
+def test_images_with_several_labels_are_converted_again(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace
+) -> None:
+    images = sorted(make_images(count=10).rglob("*.png"))
+    rows = [f"{path},{['p', 'p|q'][i % 2]}" for i, path in enumerate(images)]
+    path = tmp_path / "list.csv"
+    path.write_text("\n".join(["image_uri,label", *rows]))
+    first = convert(path, tmp_path / "a", workspace=workspace)
+    again = convert(first.uri, tmp_path / "b", workspace=workspace)
+    assert again.task == "multilabel"
+    assert (again.digest, again.labels) == (first.digest, ("p", "q"))

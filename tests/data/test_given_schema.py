@@ -157,7 +157,7 @@ def test_a_schema_without_a_label_column_takes_one(
     convert(make_images(), tmp_path / "images", workspace=workspace)
     path = make_csv("a,y", *(f"{i * 3 % 7},{'dog' if i % 2 else 'cat'}" for i in range(20)))
     schema = tmp_path / "images"
-    with pytest.raises(SpecError, match="the label column of .* is not known"):
+    with pytest.raises(SpecError, match=r"the label column of .* is not known"):
         convert(path, tmp_path / "set", schema=schema, workspace=workspace)
     dataset = convert(path, tmp_path / "set", schema=schema, label="y", workspace=workspace)
     assert dataset.labels == ("cat", "dog")

@@ -49,6 +49,7 @@ from timonel.storage import (
     normalise,
     write_document,
 )
+from timonel.storage.location import Location
 from timonel.tracking import Artifact, start_run
 from timonel.tracking.mirrors.sidecar import mirror_in_background
 from timonel.units import parse_bytes
@@ -160,7 +161,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     if is_local(uri) and location.is_local:
         check_overlap(location.path, Path(uri))
     options = SourceOptions(
-        **_schema_options(schema, label, columns, task, group_by),
+        **_schema_options(schema, location, label, columns, task, group_by),
         folders=folders,
         **_image_options(image_size, image_format, quality),
         delimiter=delimiter,
@@ -204,6 +205,7 @@ def _image_options(
 
 def _schema_options(
     schema: str | os.PathLike[str] | Mapping[str, Any] | None,
+    source: Location,
     label: str | None,
     columns: Mapping[str, str] | None,
     task: Task | None,
@@ -211,10 +213,10 @@ def _schema_options(
 ) -> dict[str, Any]:
     types = {name: parse_column_type(word) for name, word in (columns or {}).items()}
     given = {"label": label, "columns": types, "task": task, "group_by": group_by}
-    if schema is None:
-        return given
-    from timonel.data.given_schema import read_schema  # noqa: PLC0415 - YAML is needed here only
+    from timonel.data.given_schema import of_source, read_schema  # noqa: PLC0415 - YAML is slow
 
+    if schema is None:
+        return of_source(source, given)
     found = read_schema(schema).options()
     if both := [name for name, value in given.items() if value and found[name]]:
         raise SpecError(

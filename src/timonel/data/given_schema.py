@@ -27,8 +27,7 @@ from pydantic import (
     model_validator,
 )
 
-from timonel.data.dataset import Dataset
-from timonel.data.manifest import MANIFEST_NAME
+from timonel.data.manifest import Manifest
 from timonel.data.schema import (
     ColumnRole,
     ColumnType,
@@ -40,6 +39,7 @@ from timonel.data.schema import (
 )
 from timonel.data.sources import SourceOptions, choose_source
 from timonel.data.sources.frames import Frame, locate
+from timonel.data.sources.recordfiles import dataset_manifest
 from timonel.errors import InputError, NotFoundError, SpecError
 from timonel.storage.location import Location
 
@@ -150,9 +150,9 @@ def read_schema(given: str | os.PathLike[str] | Mapping[str, Any] | GivenSchema)
         return given
     if isinstance(given, Mapping):
         return _parsed(given, "the schema")
-    if _is_dataset(given):
-        return _of_dataset(Dataset.open(given))
     file = Location(given)
+    if (manifest := dataset_manifest(file)) is not None:
+        return _of_dataset(manifest)
     try:
         body = yaml.safe_load(file.read().decode())
     except (FileNotFoundError, NotFoundError) as error:
@@ -196,8 +196,9 @@ def schema_of(  # noqa: PLR0913 - the options of a conversion that concern the s
         InputError: The source cannot be read, or an option is wrong.
         DataError: The raw data cannot be used.
     """
-    if isinstance(source, str | os.PathLike) and _is_dataset(source):
-        return _of_dataset(Dataset.open(source))
+    location = locate(source)
+    if (manifest := dataset_manifest(location)) is not None:
+        return _of_dataset(manifest)
     options = SourceOptions(
         label=label,
         columns={name: parse_column_type(word) for name, word in (columns or {}).items()},
@@ -207,7 +208,6 @@ def schema_of(  # noqa: PLR0913 - the options of a conversion that concern the s
         encoding=encoding,
         column_names=tuple(column_names),
     )
-    location = locate(source)
     scan = choose_source(location, options, kind)(location, options).scan()
     found = {str(entry.label) for entry in scan.entries} if scan.task != "regression" else set()
     if scan.task == "multilabel":
@@ -215,11 +215,32 @@ def schema_of(  # noqa: PLR0913 - the options of a conversion that concern the s
     return _of_columns(scan.columns, scan.task, sort_labels(found), {})
 
 
-def _of_dataset(dataset: Dataset) -> GivenSchema:
-    schema = dataset.manifest.record_schema
+def of_source(location: Location, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of `SourceOptions`; a dataset as a source keeps its schema and labels.
+
+    Args:
+        location: The source.
+        given: The fields that the user sets, which go before those of the dataset.
+    """
+    manifest = dataset_manifest(location)
+    if manifest is None:
+        return dict(given)
+    schema = manifest.record_schema
+    stored = () if isinstance(schema, ImageSchema) else schema.columns
+    found = _of_dataset(manifest)
+    kept = {column.name: found.columns[column.name] for column in stored}
+    label = None if isinstance(schema, ImageSchema) else schema.label
+    fields = found.model_copy(update={"columns": kept, "label": label, "group_by": None}).options()
+    columns = {**fields["columns"], **given["columns"]}
+    user = {name: value for name, value in given.items() if value}
+    return {**fields, **user, "columns": columns, "has_all_columns": False}
+
+
+def _of_dataset(manifest: Manifest) -> GivenSchema:
+    schema = manifest.record_schema
     columns = () if isinstance(schema, ImageSchema) else schema.columns
     words = {each.name: each.vocabulary for each in columns if each.type == "categorical"}
-    return _of_columns(dataset.manifest.columns, dataset.task, dataset.labels, words)
+    return _of_columns(manifest.columns, manifest.task, manifest.labels, words)
 
 
 def _of_columns(
@@ -240,10 +261,6 @@ def _of_columns(
             if role.role not in {"label", "group"}
         },
     )
-
-
-def _is_dataset(place: str | os.PathLike[str]) -> bool:
-    return (Location(place) / MANIFEST_NAME).is_file()
 
 
 def _parsed(body: Any, name: str) -> GivenSchema:

@@ -19,7 +19,7 @@ from timonel.data.schema import (
 )
 from timonel.errors import CorruptError, NotFoundError
 from timonel.storage.digests import digest_bytes
-from timonel.storage.documents import read_document, write_document
+from timonel.storage.documents import parse_document, read_document, write_document
 
 MANIFEST_NAME = "manifest.json"
 _KIND = "dataset"
@@ -173,8 +173,22 @@ def read_manifest(folder: Path) -> Manifest:
             f"no dataset at {folder}: it has no {MANIFEST_NAME}",
             hint="create one with 'timonel convert SOURCE DESTINATION'",
         )
+    return _validated(read_document(path, _KIND), str(path))
+
+
+def parse_manifest(text: str, path: str) -> Manifest:
+    """Return the manifest in a file's text.
+
+    Raises:
+        CorruptError: The manifest is invalid.
+        FormatError: The manifest's format is not supported by this release.
+    """
+    return _validated(parse_document(text, _KIND, path), path)
+
+
+def _validated(body: Mapping[str, Any], path: str) -> Manifest:
     try:
-        return Manifest.model_validate(read_document(path, _KIND))
+        return Manifest.model_validate(body)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -355,6 +355,22 @@ def test_records_are_described_by_their_types(tmp_path: Path) -> None:
         scanned(path)
 
 
+def test_the_types_of_records_come_from_all_files(tmp_path: Path) -> None:
+    for split, tags, size in (("train", ["p"], [1.0]), ("test", ["p", "q"], [1, 2])):
+        examples = [
+            {"v": size * (1 + index % 2), "y": tags, "w": b"a\xff" if split == "test" else b"a"}
+            for index in range(ROWS)
+        ]
+        examples[0]["only in " + split] = ["x"]
+        write_records(tmp_path / f"{split}.tfrecord", examples)  # type: ignore[arg-type]
+    _, scan, entries = scanned(tmp_path, columns={"only in train": "categorical"})
+    assert scan.task == "multilabel"
+    assert {(entry.label, entry.split) for entry in entries} == {("p", "train"), ("p|q", "test")}
+    found = {name: role for name, (role, _) in roles(scan).items()}
+    assert found["v"] == "numbers"
+    assert found["w"] == "drop", "bytes in one file"
+
+
 def test_locations_without_a_table(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(InputError, match=r"no installed source reads the file .*notes\.txt"):

@@ -93,7 +93,7 @@ def test_datasets_keep_the_names_of_their_classes(
     entries = open_source(tmp_path / "images").scan().entries
     assert {entry.label for entry in entries} == {"cat", "dog"}
     convert(make_csv(), tmp_path / "rows", label="good", workspace=workspace)
-    source = open_source(tmp_path / "rows", label="label")
+    source = open_source(tmp_path / "rows", label="good")
     assert {entry.label for entry in source.scan().entries} == {"no", "yes"}
 
 
@@ -160,6 +160,9 @@ def test_damaged_records_are_rejected(make_images: MakeImages, tmp_path: Path) -
         ("4", "0 images in the feature 'image'"),
         ("5", "2 labels in the feature 'label'"),
     ]
+    assert scan.rejected[2].hint == "use --task multilabel if records have several labels"
+    scan = open_source(path, task="multilabel").scan()
+    assert "1|2" in {entry.label for entry in scan.entries}
 
 
 def test_a_label_has_to_be_known(make_images: MakeImages, tmp_path: Path) -> None:

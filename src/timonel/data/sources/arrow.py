@@ -99,15 +99,23 @@ def as_texts(column: Any) -> Any:
     return trim(pc.fill_null(pc.cast(values, pa.string()), ""))
 
 
-def with_names(table: Any, column: str, names: Sequence[str]) -> Any:
-    """Return a table whose column has names of classes instead of numbers.
+def with_names(numbers: Any, names: Sequence[str]) -> Any:
+    """Return the names of classes instead of their numbers, or of lists of numbers.
 
     Other numbers, such as -1, are missing labels.
     """
-    numbers = table[column]
+    if _is_list(numbers.type):
+        lists = numbers.combine_chunks() if isinstance(numbers, pa.ChunkedArray) else numbers
+        lengths = pa.array([0, *pc.fill_null(pc.list_value_length(lists), 0).to_pylist()])
+        offsets = pc.cast(pc.cumulative_sum(lengths), pa.int32())
+        return pa.ListArray.from_arrays(offsets, with_names(lists.flatten(), names))
     is_known = pc.and_(pc.greater_equal(numbers, 0), pc.less(numbers, len(names)))
-    found = pc.take(pa.array(names, pa.string()), pc.if_else(is_known, numbers, None))
-    return table.set_column(table.column_names.index(column), column, found)
+    return pc.take(pa.array(names, pa.string()), pc.if_else(is_known, numbers, None))
+
+
+def with_column(table: Any, name: str, values: Any) -> Any:
+    """Return the table with other values of a column."""
+    return table.set_column(table.column_names.index(name), name, values)
 
 
 def _plain(column: Any) -> Any:

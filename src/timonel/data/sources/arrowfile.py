@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from timonel.data.sources.arrow import with_names
+from timonel.data.sources.arrow import with_column, with_names
 from timonel.data.sources.tablefile import TableFile, named_places
 from timonel.errors import DataError
 from timonel.storage.location import Location
@@ -57,7 +57,8 @@ def read_arrow(location: Location) -> TableFile:
     features = _document(info).get("features") if info.is_file() else None
     for name, feature in (features or {}).items():
         if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
-            table = with_names(table, name, [str(each) for each in feature.get("names", [])])
+            names = [str(each) for each in feature.get("names", [])]
+            table = with_column(table, name, with_names(table[name], names))
     return TableFile(
         table=table,
         name=location.name,

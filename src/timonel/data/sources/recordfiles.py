@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import mmap
 import os
 import re
@@ -16,9 +15,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from timonel.data.examples import decode_example
-from timonel.data.manifest import MANIFEST_NAME
+from timonel.data.manifest import MANIFEST_NAME, Manifest, parse_manifest
 from timonel.data.records import CRC_BYTES, Span, check_payload, spans
 from timonel.data.schema import LABEL_FEATURE, Split, split_named
+from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import CorruptError, DataError
 from timonel.storage.atomic import unwritable
 from timonel.storage.location import Location
@@ -154,19 +154,27 @@ def _split_of(file: Location) -> Split | None:
     return next(filter(None, map(split_named, words)), None)
 
 
-def label_names(location: Location, label: str) -> list[str]:
+def label_names(location: Location, label: str) -> Sequence[str]:
     """Return the names of classes that are stored beside TFRecords; empty if there are none.
 
     TensorFlow Datasets writes ``label.labels.txt``, timonel a manifest.
     """
     folder = location if location.is_dir() else location.parent
-    names, manifest = folder / f"{label}.labels.txt", folder / MANIFEST_NAME
+    names = folder / f"{label}.labels.txt"
     if names.is_file():
         return [line.strip() for line in names.read().decode().splitlines() if line.strip()]
-    if label != LABEL_FEATURE or not manifest.is_file():
-        return []
-    try:
-        found = json.loads(manifest.read())
-    except ValueError as error:
-        raise DataError(f"cannot read {manifest}: {error}") from error
-    return [str(name) for name in found.get("labels", [])] if isinstance(found, dict) else []
+    manifest = dataset_manifest(folder) if label == LABEL_FEATURE else None
+    return () if manifest is None else manifest.labels
+
+
+def dataset_manifest(folder: Location) -> Manifest | None:
+    """Return the manifest of a dataset of timonel; None if the folder is none.
+
+    Raises:
+        CorruptError: The manifest is invalid.
+    """
+    path = folder / MANIFEST_NAME
+    if isinstance(folder, MemoryTable) or folder.is_pattern or not path.is_file():
+        return None
+    text = path.read().decode(errors="replace")
+    return parse_manifest(text, str(path)) if '"kind": "dataset"' in text[:200] else None

@@ -37,6 +37,7 @@ class TableFile:
         notes: Notes on how the file was read, one line each.
         warnings: Possible misreadings, one line each.
         parts: The files, if there are several.
+        keys: Keys of the rows that the file gives.
     """
 
     table: Any
@@ -50,6 +51,7 @@ class TableFile:
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     parts: Sequence[TableFile] = ()
+    keys: Any = None
 
     @property
     def files(self) -> int:
@@ -61,7 +63,9 @@ class TableFile:
         return self.places([row])[row]
 
     def key(self, row: int) -> str:
-        """Return the key of a row: file and number, from 1."""
+        """Return the key of a row: the one that the file gives, or file and number, from 1."""
+        if self.keys is not None:
+            return str(self.keys[row])
         if not self.parts:
             return f"{self.name}#{row + 1}"
         part, inner = _locate(self._starts, row)
@@ -77,22 +81,26 @@ def named_places(unit: str) -> Places:
     return lambda rows: {row: f"{unit} {row + 1:,}" for row in rows}
 
 
-def joined(name: str, files: Sequence[tuple[str, TableFile]]) -> TableFile:
+def joined(
+    name: str, files: Sequence[tuple[str, TableFile]], *, can_lack_columns: bool = False
+) -> TableFile:
     """Return several files as one table.
 
     Args:
         name: Name of their folder or pattern.
         files: The files with their unique names.
+        can_lack_columns: A column that a file lacks has no values there.
 
     Raises:
         DataError: They do not have the same columns.
     """
     parts = [replace(file, name=part) for part, file in files]
     first = parts[0]
-    for part in parts[1:]:
-        _check_columns(first, part)
-    order = first.table.column_names
-    tables = [part.table.select(order) for part in parts]
+    tables = [part.table for part in parts]
+    if not can_lack_columns:
+        for part in parts[1:]:
+            _check_columns(first, part)
+        tables = [table.select(first.table.column_names) for table in tables]
     try:
         table = pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:
@@ -221,7 +229,7 @@ def _check_columns(first: TableFile, other: TableFile) -> None:
 def _conflict(parts: Sequence[TableFile], error: Exception) -> DataError:
     first = parts[0].table.schema
     for part in parts[1:]:
-        for name in first.names:
+        for name in set(first.names) & set(part.table.schema.names):
             types = first.field(name).type, part.table.schema.field(name).type
             if types[0] != types[1]:
                 return DataError(

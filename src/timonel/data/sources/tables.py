@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from timonel.data.schema import LABEL_FEATURE
-from timonel.data.sources.arrow import as_texts, is_text, with_names
+from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE
+from timonel.data.sources.arrow import as_texts, is_text, with_column, with_names
 from timonel.data.sources.arrowfile import read_arrow, saved_files
 from timonel.data.sources.base import SourceOptions
 from timonel.data.sources.csvfile import CsvFile
 from timonel.data.sources.jsonlines import first_texts, read_json_lines
 from timonel.data.sources.parquet import read_parquet
-from timonel.data.sources.recordfiles import is_record_file, label_names, record_files, splits_of
-from timonel.data.sources.recordtable import read_record_table
+from timonel.data.sources.recordfiles import (
+    dataset_manifest,
+    is_record_file,
+    label_names,
+    record_files,
+    splits_of,
+)
+from timonel.data.sources.recordtable import columns_of_dataset, read_record_table, with_types
 from timonel.data.sources.tablefile import MemoryTable, TableFile, joined
 from timonel.data.sources.textfile import TextFile
 from timonel.errors import DataError
@@ -51,18 +57,23 @@ def read_table(location: Location, options: SourceOptions) -> TableFile:
     """
     if isinstance(location, MemoryTable):
         return location.read_table()
-    if location.is_file():
-        return _named_labels(_read(location, options), location, options)
     files = record_files(location) or saved_files(location) or location.files()
     if not files:
         raise DataError(f"no files are in {location}")
+    found = _read(location, options) if location.is_file() else _joined(location, files, options)
+    if is_record_file(files[0]):
+        return _of_records(found, location, options)
+    return found
+
+
+def _joined(location: Location, files: Sequence[Location], options: SourceOptions) -> TableFile:
     tables = []
     for file, name, split in zip(files, distinct_names(files), splits_of(files), strict=True):
         constants = _partition(location, file)
         if split is not None:
             constants["split"] = split
         tables.append((name, _with_constants(_read(file, options), constants)))
-    return _named_labels(joined(location.name, tables), location, options)
+    return joined(location.name, tables, can_lack_columns=is_record_file(files[0]))
 
 
 def peek(location: Location, options: SourceOptions) -> dict[str, list[str]]:
@@ -96,14 +107,21 @@ def _read(location: Location, options: SourceOptions) -> TableFile:
     return read_arrow(location) if location.ending == ".arrow" else read_parquet(location)
 
 
-def _named_labels(file: TableFile, location: Location, options: SourceOptions) -> TableFile:
-    """Return a table of TFRecords with the names of classes that are stored beside them."""
-    label, table = options.label or LABEL_FEATURE, file.table
-    if not record_files(location) or label not in table.column_names:
-        return file
-    if not pa.types.is_integer(table[label].type) or not (names := label_names(location, label)):
-        return file
-    return replace(file, table=with_names(table, label, names))
+def _of_records(file: TableFile, location: Location, options: SourceOptions) -> TableFile:
+    """Return a table of TFRecords with types, and with the names of classes beside them."""
+    manifest = dataset_manifest(location) if location.is_dir() else None
+    if manifest is not None:
+        table = columns_of_dataset(file.table, manifest)
+        keys = as_texts(with_types(file.table.select([KEY_FEATURE]))[KEY_FEATURE])
+        return replace(file, table=table, keys=keys)
+    table, label = with_types(file.table), options.label or LABEL_FEATURE
+    if label not in table.column_names:
+        return replace(file, table=table)
+    kind = table[label].type
+    is_number = pa.types.is_integer(kind.value_type if pa.types.is_list(kind) else kind)
+    if is_number and (names := label_names(location, label)):
+        table = with_column(table, label, with_names(table[label], names))
+    return replace(file, table=table)
 
 
 def _partition(location: Location, file: Location) -> dict[str, str]:

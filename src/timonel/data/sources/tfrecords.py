@@ -11,7 +11,16 @@ from typing import ClassVar
 from timonel.data.examples import decode_example
 from timonel.data.manifest import Rejected
 from timonel.data.records import Span, read_stream
-from timonel.data.schema import IMAGE_FEATURE, ColumnRole, Split, split_named
+from timonel.data.schema import (
+    IMAGE_FEATURE,
+    KEY_FEATURE,
+    ColumnRole,
+    ImageSchema,
+    Split,
+    Task,
+    labels_of,
+    split_named,
+)
 from timonel.data.sources.base import (
     Description,
     Entry,
@@ -21,12 +30,14 @@ from timonel.data.sources.base import (
     SourceOptions,
     UnusableError,
 )
+from timonel.data.sources.columns import multiple_labels
 from timonel.data.sources.imagefile import image_format, verify_image
 from timonel.data.sources.images import ImageFolderSource
 from timonel.data.sources.pixels import FEATURES, decode_pixels
 from timonel.data.sources.recordfiles import (
     Example,
     RecordFile,
+    dataset_manifest,
     label_names,
     record_files,
     splits_of,
@@ -54,6 +65,9 @@ class RecordImageSource(ImageFolderSource):
     def recognises(cls, location: Location, options: SourceOptions) -> bool:  # noqa: ARG003 - by name
         """Tell whether ``location`` has TFRecords with one image each."""
         files = record_files(location)
+        manifest = dataset_manifest(location) if location.is_dir() else None
+        if manifest is not None:
+            return isinstance(manifest.record_schema, ImageSchema)
         return bool(files) and _image_feature(_first_records(files[0])) is not None
 
     @property
@@ -70,11 +84,15 @@ class RecordImageSource(ImageFolderSource):
         sample = self._sample_image()
         label = self._label_feature(sample)
         self._names = label_names(self.location, label)
+        inferred: Task = "regression" if _is_float(sample, label) else "classification"
+        self._task = self.options.task or inferred
+        is_dataset = self.location.is_dir() and dataset_manifest(self.location) is not None
+        self._keys = KEY_FEATURE if is_dataset else None
         ignored: list[str] = []
         rejected: list[Rejected] = []
         return Scan(
             entries=self._entries(label, rejected, ignored),
-            task="regression" if _is_float(sample, label) else "classification",
+            task=self._task,
             ignored=ignored,
             rejected=rejected,
             columns=self._columns(sample, label),
@@ -126,6 +144,8 @@ class RecordImageSource(ImageFolderSource):
             modified = file.location.modified()
             for number, (span, example) in enumerate(file.records(), start=1):
                 key = f"{name}#{number}"
+                if self._keys is not None and not isinstance(example, str):
+                    key = _text(example[self._keys][0])
                 try:
                     found = self._entry_of(key, example, label, span, split)
                 except UnusableError as error:
@@ -134,7 +154,8 @@ class RecordImageSource(ImageFolderSource):
                 if found is None:
                     ignored.append(f"{key} (split DISCARD)")
                     continue
-                labels.add(str(found.label))
+                words = str(found.label)
+                labels |= {*labels_of(words)} if self._task == "multilabel" else {words}
                 ref = [index, span.offset, span.length]
                 yield replace(found, ref=ref, modified=modified)
         self._check(labels, ignored)
@@ -147,8 +168,12 @@ class RecordImageSource(ImageFolderSource):
         images, labels = example.get(self._image, []), example.get(label, [])
         if len(images) != 1 or not isinstance(images[0], bytes):
             raise UnusableError(key, f"{len(images)} images in the feature {self._image!r}")
-        if len(labels) != 1:
-            raise UnusableError(key, f"{len(labels)} labels in the feature {label!r}")
+        if len(labels) != 1 and self._task != "multilabel":
+            raise UnusableError(
+                key,
+                f"{len(labels)} labels in the feature {label!r}",
+                hint="use --task multilabel if records have several labels",
+            )
         word = _text(example[_SPLIT][0]) if self._has_splits and example.get(_SPLIT) else ""
         if word.lower() == "discard":
             return None
@@ -158,17 +183,17 @@ class RecordImageSource(ImageFolderSource):
                 key, f"expected train, validation or test in the feature 'split', got {word!r}"
             )
         group = hashlib.blake2b(images[0], digest_size=16).hexdigest()
-        return Entry(
-            key, self._label(labels[0]), span.length, None, split_named(word) or split, group
-        )
+        found = [self._label(each) for each in labels]
+        of_entry = multiple_labels(found) if self._task == "multilabel" else found[0]
+        return Entry(key, of_entry, span.length, None, split_named(word) or split, group)
 
     @property
     def _has_splits(self) -> bool:
         return self.options.columns.get(_SPLIT) != "drop"
 
     def _label(self, value: bytes | float) -> str | float:
-        if isinstance(value, float):
-            return value
+        if self._task == "regression" and not isinstance(value, bytes):
+            return float(value)
         if isinstance(value, int) and 0 <= value < len(self._names):
             return self._names[value]
         return _text(value)
