@@ -378,6 +378,12 @@ class TestOrder:
         assert stream.epoch == 2
         assert numbers(numbered, derived) == epochs[2]
 
+    def test_the_end_of_an_epoch_is_a_position(self, numbered: Dataset) -> None:
+        batches = load(numbered, batch_size=16, seed=3)
+        expected = [numbers(numbered, batches) for _ in range(2)]
+        batches.seek(0, len(batches))
+        assert [numbers(numbered, batches) for _ in range(2)] == [[], expected[1]]
+
     def test_repeat_goes_through_the_epochs(self, numbered: Dataset) -> None:
         one, repeated = load(numbered.uri), load(numbered.uri).repeat(2)
         assert numbers(numbered, repeated) == numbers(numbered, one) + numbers(numbered, one)
@@ -399,7 +405,7 @@ class TestLastBatch:
         dropped = load(numbered.uri, batch_size=16, last_batch="drop")
         assert [tuple(spec.shape) for spec in dropped.element_spec] == [(16, 1), (16,)]
         assert len(list(dropped)) == 3
-        with pytest.raises(SpecError, match="last_batch as one of short, pad, drop, got 'keep'"):
+        with pytest.raises(SpecError, match="last_batch= as 'short' or 'pad' or 'drop'"):
             load(numbered.uri, last_batch="keep")  # type: ignore[arg-type] # as a script may
 
     def test_metrics_of_a_padded_evaluation(self, numbered: Dataset) -> None:
@@ -673,10 +679,34 @@ class TestBadInput:
         with pytest.raises(InputError, match=r"the test split of .* is empty"):
             load(dataset.uri, split="test")
 
-    @pytest.mark.parametrize("size", [(0, 4), (4, -1)])
+    @pytest.mark.parametrize("size", [(0, 4), (4, -1), (4, 70_000)])
     def test_an_image_size_that_is_none(self, images: Dataset, size: tuple[int, int]) -> None:
-        with pytest.raises(SpecError, match="image_size as"):
+        with pytest.raises(SpecError, match="image_size= as"):
             load(images.uri, image_size=size)
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"image_size": 224}, r"got 224: use \(224, 224\)"),
+            ({"bach_size": 2}, r"no argument 'bach_size': did you mean 'batch_size'\?"),
+            ({"memory": "lots"}, "memory=: expected a size such as"),
+            ({"features": "columns"}, "features='columns' is for tables"),
+            ({"cache": ""}, "is empty"),
+        ],
+    )
+    def test_other_arguments(self, images: Dataset, given: dict[str, Any], message: str) -> None:
+        with pytest.raises(SpecError, match=message):
+            load(images, **given)
+
+    def test_a_size_for_no_images(self, numbered: Dataset) -> None:
+        with pytest.raises(SpecError, match="image_size= is for images"):
+            load(numbered, image_size="auto")
+
+    @pytest.mark.parametrize(("epoch", "step"), [(-1, 0), (0, -1), (0, 5)])
+    def test_a_position_that_is_none(self, numbered: Dataset, epoch: int, step: int) -> None:
+        batches = load(numbered, split="train", batch_size=16)
+        with pytest.raises(InputError, match=f"step {step} of epoch {epoch}: an epoch has 4 steps"):
+            batches.seek(epoch, step)
 
     def test_a_batch_size_of_nothing(self, numbered: Dataset) -> None:
         with pytest.raises(InputError, match="must be positive, got 0"):

@@ -61,6 +61,14 @@ def test_a_data_frame_that_is_no_table(
         frame.timonel.to_tfrecords(tmp_path / "set", label="y", workspace=workspace)
 
 
+def test_options_of_other_names_and_types(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"a": range(4)})
+    with pytest.raises(SpecError, match="no argument 'shard': did you mean 'shards'"):
+        frame.timonel.to_tfrecords(tmp_path / "set", shard=2)
+    with pytest.raises(SpecError, match=r"expected splits= as a list or None, got '0\.8'"):
+        frame.timonel.to_tfrecords(tmp_path / "set", splits="0.8")
+
+
 def test_another_object_is_no_source(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="must be a path, a URI or a DataFrame, got dict"):
         convert({"x": [1]}, tmp_path / "set")  # type: ignore[arg-type] # what is tested
@@ -143,6 +151,10 @@ def test_images_that_cannot_be_read_leave_nothing_behind(
         {"runner": "DataflowRunner"},
         {"project": "mine"},
         {"compression": "zip"},
+        {"num_shards": -1},
+        {"num_shards": "2"},
+        {"num_shard": 2},
+        {"job_label": "a/b"},
         {"schema_map": {"split": "SplitKey", "x": "FloatInput"}},
     ],
 )

@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from timonel.data.arguments import checked
 from timonel.data.preprocessing import Preprocessing
 from timonel.data.schedule import Indices, InputShard, Schedule
 from timonel.data.schema import Split, Task
-from timonel.errors import DataError
+from timonel.errors import DataError, InputError
 
 __all__ = [
     "InputShard",
@@ -94,8 +95,19 @@ class Stream:
         """Epoch of the next iterator."""
         return self._epoch
 
+    @checked
     def seek(self, epoch: int, step: int = 0) -> None:
-        """Start the next iterator at ``epoch`` and ``step``; later ones follow."""
+        """Start the next iterator at ``epoch`` and ``step``; later ones follow.
+
+        Raises:
+            InputError: The epoch does not have this step. Its number of steps is its end.
+        """
+        steps = self.schedule.steps
+        if epoch < 0 or not 0 <= step <= steps:
+            raise InputError(
+                f"cannot seek to step {step} of epoch {epoch}: an epoch has {steps:,} steps",
+                hint="count epochs and steps from 0",
+            )
         with self._lock:
             self._epoch, self._step = epoch, step
 

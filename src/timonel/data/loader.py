@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal
 
 import tensorflow as tf
 
 from timonel.data import load_registry
+from timonel.data.arguments import checked
 from timonel.data.dataset import Dataset, check_split
 from timonel.data.load_registry import LabelMode, LoadRecord, Stream
 from timonel.data.preprocess import image_batch, table_batch
@@ -45,12 +46,15 @@ Compute = Callable[[Any], Any]
 """Map indices int64 [B] to a batch (x, y)."""
 _CACHE_FORMAT = 1
 _PREFETCHED_BATCHES = 2
+_LONGEST_SIDE = 65_535
+"""Of a JPEG."""
 _AUTO_SIDE = 128
 """Takes half the time of 180 pixels; MobileNetV2 has weights for it."""
 
 
+@checked
 def load(  # noqa: PLR0913 - one call says all; each option has a default that fits
-    path: str | os.PathLike[str] | None = None,
+    path: str | os.PathLike[str] | Dataset | None = None,
     *,
     split: str = "train",
     batch_size: int = 32,
@@ -65,7 +69,7 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
     shuffle: bool | None = None,
     seed: int = 0,
     last_batch: LastBatch = "short",
-    memory: str | int = "128MB",
+    memory: str | float = "128MB",
     cache: str | os.PathLike[str] | None = None,
     name: str | None = None,
 ) -> Any:
@@ -97,7 +101,7 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
     - ``seek(epoch, step)``: starts the next iterator there, and later ones at the next epochs.
 
     Args:
-        path: A converted dataset; by default the one given with ``--data``.
+        path: A converted dataset, or its location; by default the one given with ``--data``.
         split: ``train``, ``validation`` or ``test``.
         batch_size: Rows of a global batch, over all workers; rows per replica in a job with
             ``--batch-size-is per-replica``.
@@ -126,8 +130,9 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
         InputError: The options do not fit the dataset, or it has fewer records than replicas.
         CorruptError: A shard is damaged.
     """
-    dataset = Dataset.open(path if path is not None else _from_environment(name))
-    chosen = check_split(split)
+    if not isinstance(path, Dataset):
+        path = Dataset.open(path if path is not None else _from_environment(name))
+    dataset, chosen = path, check_split(split)
     if not dataset.count(chosen):
         raise InputError(
             f"the {split} split of {dataset.uri} is empty",
@@ -153,25 +158,30 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
         )
 
     if isinstance(schema, ImageSchema):
+        if features != "vector":
+            raise SpecError(
+                f"features={features!r} is for tables, but {dataset.uri} has images and labels",
+                hint="leave it out",
+            )
         preprocessing = image_of(schema)
     else:
         image_size = _shared_size(schema, image_size, dataset.uri)
         preprocessing = table_preprocessing(schema, features, image_of)
     schedule = Schedule(
         records=dataset.count(chosen),
-        batch=load_registry.input_shard().global_batch(batch_size),
+        batch=load_registry.input_shard().global_batch(int(batch_size)),
         shard=load_registry.input_shard(),
         shuffle=chosen == "train" if shuffle is None else shuffle,
-        seed=seed,
-        last_batch=_last_batch(last_batch),
+        seed=int(seed),
+        last_batch=last_batch,
     )
     mode = _label_mode(dataset, label_mode)
     stream = Stream(_record(dataset, chosen, schedule, preprocessing, mode, name), schedule)
-    limit = parse_bytes(memory)
+    limit = _memory_limit(memory)
     # Cached rows make records in memory superfluous.
-    fetch = open_store(dataset, chosen, 0 if cache else limit)
+    fetch = open_store(dataset, chosen, limit if cache is None else 0)
     compute = _compute(dataset, stream.record, fetch)
-    if cache:
+    if cache is not None:
         compute = _cached(compute, stream.record, cache, limit)
     result = _pipeline(compute, stream)
     load_registry.register(result, stream)
@@ -280,13 +290,11 @@ def _inputs(dataset: Dataset, spec: Preprocessing) -> Callable[[dict[str, Any]],
     return lambda found: image_batch(spec, found[IMAGE_FEATURE], resize=not known)
 
 
-def _last_batch(requested: str) -> LastBatch:
-    for known in get_args(LastBatch):
-        if requested == known:
-            return cast("LastBatch", known)
-    raise SpecError(
-        f"expected last_batch as one of {', '.join(get_args(LastBatch))}, got {requested!r}"
-    )
+def _memory_limit(size: str | float) -> int:
+    try:
+        return parse_bytes(size)
+    except SpecError as error:
+        raise SpecError(f"memory=: {error.message}") from None
 
 
 def _labels(record: LoadRecord) -> Callable[[Any], Any]:
@@ -325,9 +333,13 @@ def _shared_size(
     schema: TableSchema, size: tuple[int, int] | Literal["auto"] | None, uri: str
 ) -> tuple[int, int] | None:
     """Return one size for all images and masks of a table, which must match."""
+    found = [each for each in schema.columns if isinstance(each, ImageColumn | MaskColumn)]
+    if size is not None and not found:
+        raise SpecError(
+            f"image_size= is for images, which {uri} does not have", hint="leave it out"
+        )
     if size != "auto":
         return size
-    found = [each for each in schema.columns if isinstance(each, ImageColumn | MaskColumn)]
     first = min(found, key=lambda column: column.type, default=None)  # an image before a mask
     return None if first is None else _size(first, "auto", uri)
 
@@ -343,8 +355,11 @@ def _size(
         factor = min(1, _AUTO_SIDE / max(height, width))
         return max(1, round(height * factor)), max(1, round(width * factor))
     if size is not None:
-        if min(size) < 1:
-            raise SpecError(f"expected image_size as (height, width), got {size}")
+        if not 1 <= min(size) <= max(size) <= _LONGEST_SIDE:
+            raise SpecError(
+                f"expected image_size= as (height, width) in pixels, got {size}",
+                hint=f"use numbers from 1 to {_LONGEST_SIDE:,}",
+            )
         return int(size[0]), int(size[1])
     if schema.size is None:
         raise InputError(

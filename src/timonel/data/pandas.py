@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from timonel.data.arguments import checked
 from timonel.data.conversion import convert
 from timonel.data.dataset import Dataset
 from timonel.data.sources.frames import locate
@@ -39,7 +40,7 @@ class TimonelAccessor:
             InputError: A path or an option is wrong.
             DataError: The rows cannot be used.
         """
-        return convert(self._frame, destination, **options)
+        return checked(convert)(self._frame, destination, **options)
 
 
 @pd.api.extensions.register_dataframe_accessor("tensorflow")
@@ -49,6 +50,7 @@ class TFRecorderAccessor:
     def __init__(self, frame: pd.DataFrame) -> None:
         self._frame = frame
 
+    @checked
     def to_tfr(  # noqa: PLR0913, PLR0917 - TFRecorder's arguments
         self,
         output_dir: str | os.PathLike[str],
@@ -97,6 +99,12 @@ class TFRecorderAccessor:
             raise SpecError(
                 f"to_tfr() writes the columns split, image_uri and label only, got {given}",
                 hint="use df.timonel.to_tfrecords() for other tables",
+            )
+        if num_shards < 0 or "/" in job_label:
+            raise SpecError(
+                f"expected num_shards of 0 or more and a job_label without '/', got {num_shards} "
+                f"and {job_label!r}",
+                hint="leave them out",
             )
         return write_tfrecorder(
             locate(self._frame),
