@@ -5,6 +5,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pytest
 
 from tests.data.conftest import MakeImages
 from timonel.data.conversion import convert
-from timonel.data.sources import Source, SourceOptions, choose_source
+from timonel.data.sources import Scan, Source, SourceOptions, UnusableError, choose_source
 from timonel.data.sources.imagelist import ImageListSource
 from timonel.data.sources.table import TableSource
 from timonel.errors import DataError, SpecError
@@ -37,6 +38,19 @@ def write_list(root: Path, header: Sequence[str] = HEADER, **changes: str) -> Pa
             row = {"split": split, "image_uri": uri, "label": image.parent.name, "id": str(index)}
             writer.writerow(row | (changes if index == 0 else {}))
     return path
+
+
+def read(path: Path) -> tuple[ImageListSource, Scan]:
+    """Return the scan, with the images that could not be read."""
+    source = ImageListSource(Location(path))
+    scan = source.scan()
+    rejected = list(scan.rejected)
+    for entry in scan.entries:
+        try:
+            source.read(entry)
+        except UnusableError as error:
+            rejected.append(error.rejected)
+    return source, replace(scan, rejected=rejected)
 
 
 class TestContract(SourceContract):
@@ -68,7 +82,7 @@ def test_further_columns_are_dropped_and_a_discarded_row_is_ignored(
 ) -> None:
     path = write_list(make_images(count=2), (*HEADER, "id"), split="DISCARD")
     scan = ImageListSource(Location(path)).scan()
-    assert len(scan.entries) == 3
+    assert len(list(scan.entries)) == 3
     assert scan.ignored == ["raw/cat/000.png (split DISCARD)"]
     assert scan.columns[-1].role == "drop"
 
@@ -119,10 +133,12 @@ def test_columns_without_a_header_that_are_not_known(make_images: MakeImages) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"image_uri": "raw/none.png"}, r"raw/none\.png: cannot read it: No such file"),
-        ({"label": ""}, r"raw/cat/000\.png: no label in list\.csv"),
+        ({"image_uri": "raw/none.png"}, r"raw/none\.png: cannot read raw/none\.png: No such file"),
+        ({"image_uri": ""}, r"list\.csv#1: expected the path of an image file"),
+        ({"image_uri": "raw/cat/000.png|raw/cat/001.png"}, ": 2 images"),
+        ({"label": ""}, r"raw/cat/000\.png: no label in column 'label' in line 2"),
         ({"split": "holdout"}, r"expected train, validation or test in .*, got 'holdout'"),
-        ({"image_uri": "list.csv"}, r"list\.csv: not an image"),
+        ({"image_uri": "list.csv"}, r"list\.csv: expected a JPEG, PNG, GIF, BMP or WebP image"),
     ],
 )
 def test_bad_rows(make_images: MakeImages, change: dict[str, str], message: str) -> None:
@@ -131,16 +147,14 @@ def test_bad_rows(make_images: MakeImages, change: dict[str, str], message: str)
         with pytest.raises(DataError, match=message):
             ImageListSource(Location(path)).scan()
         return
-    scan = ImageListSource(Location(path)).scan()
-    assert len(list(scan.entries)) == 3
-    (rejected,) = scan.rejected
-    key, reason = rejected.key, rejected.reason
-    assert re.search(message, f"{key}: {reason}")
+    _, scan = read(path)
+    assert len(scan.rejected) == 1
+    assert re.search(message, f"{scan.rejected[0].key}: {scan.rejected[0].reason}")
 
 
 def test_one_image_under_two_labels(make_images: MakeImages) -> None:
     path = write_list(make_images(count=2), label="dog", image_uri="raw/cat/001.png")
-    entries = ImageListSource(Location(path)).scan().entries
+    entries = list(ImageListSource(Location(path)).scan().entries)
     assert entries[0].group == entries[1].group is not None
     assert (entries[0].key, entries[1].key) == ("raw/cat/001.png", "raw/cat/001.png (list.csv#2)")
 
@@ -154,10 +168,30 @@ def test_a_column_that_is_not_there(make_images: MakeImages) -> None:
 
 def test_a_pipe_is_refused(make_images: MakeImages, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
-    scan = ImageListSource(Location(write_list(make_images(count=2), image_uri="pipe.png"))).scan()
+    _, scan = read(write_list(make_images(count=2), image_uri="pipe.png"))
     assert [(each.key, each.reason) for each in scan.rejected] == [
-        ("pipe.png", "not a regular file")
+        ("pipe.png", "pipe.png is not a regular file")
     ]
+
+
+def test_options_of_tables_are_refused(make_images: MakeImages) -> None:
+    path = write_list(make_images(count=2), (*HEADER, "id"))
+    options = SourceOptions(columns={"id": "numeric"})
+    with pytest.raises(SpecError, match=r"column 'id' of .* cannot be numeric: a list of images"):
+        ImageListSource(Location(path), options).scan()
+
+
+def test_numbers_are_classes_unless_the_task_is_given(make_images: MakeImages) -> None:
+    path = tmp_list(make_images(count=15))
+    assert ImageListSource(Location(path)).scan().task == "classification"
+    scan = ImageListSource(Location(path), SourceOptions(task="regression")).scan()
+    assert [entry.label for entry in scan.entries] == list(map(float, range(30)))
+
+
+def tmp_list(root: Path) -> Path:
+    lines = [f"{path},{index}" for index, path in enumerate(sorted(root.rglob("*.png")))]
+    (root.parent / "list.csv").write_text("\n".join(["image_uri,label", *lines]))
+    return root.parent / "list.csv"
 
 
 def test_images_of_a_group_stay_together(

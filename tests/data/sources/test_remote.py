@@ -141,7 +141,10 @@ def test_a_list_of_images_in_a_bucket(
     dataset = convert(f"{uri}/list.csv", tmp_path / "set", workspace=workspace, max_rejected=0.1)
     assert dataset.count() == 19
     (rejected,) = dataset.manifest.source.rejected
-    assert (rejected.key, rejected.reason) == ("raw/dog/missing.png", "not found")
+    assert (rejected.key, rejected.reason) == (
+        "raw/dog/missing.png",
+        "raw/dog/missing.png not found",
+    )
 
 
 def test_a_busy_server_is_asked_again(
@@ -207,7 +210,10 @@ def test_images_and_tables_on_a_web_server(
     dataset = convert(uri, tmp_path / "set", workspace=workspace, max_rejected=0.1)
     assert dataset.count() == 20
     (rejected,) = dataset.manifest.source.rejected
-    assert (rejected.key, rejected.reason) == ("raw/cat/missing.png", "not found")
+    assert (rejected.key, rejected.reason) == (
+        "raw/cat/missing.png",
+        "raw/cat/missing.png not found",
+    )
     assert INCOMPARABLE in dataset.manifest.source.warnings
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.data.conftest import MakeCsv
@@ -13,6 +14,7 @@ from timonel.data.schema import CategoricalColumn, ColumnRole, NumericColumn, Ta
 from timonel.data.sources import Description, RawFiles, Scan, Source, SourceOptions
 from timonel.data.sources.columns import Kinds
 from timonel.data.sources.table import TableSource
+from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import DataError, SpecError
 from timonel.storage import digest_file
 from timonel.storage.location import Location
@@ -298,6 +300,56 @@ def test_the_type_of_the_label_column_is_the_task(make_csv: MakeCsv) -> None:
         scanned(path, columns={"y": "text"})
     with pytest.raises(SpecError, match="the label column 'y' cannot be numeric for multilabel"):
         scanned(path, columns={"y": "numeric"}, task="multilabel")
+
+
+def test_words_for_missing_values_in_categories(make_csv: MakeCsv) -> None:
+    path = make_csv("a,y", *(f"{['NA', 'de', 'none', '?'][i % 4]},{i % 2}" for i in range(40)))
+    source, scan = scanned(path)
+    features = [source.read(entry).features["column/a"] for entry in scan.entries[:4]]
+    assert features == ["", "de", "none", ""]
+    cure = "to make a category of it, list it in the vocabulary of a in a --schema"
+    assert scan.warnings == [
+        f"column a: '?' (10 rows), 'NA' (10 rows) are each missing: {cure}",
+        "column a: 'none' (10 rows) is a category: leave cells empty where a value is missing",
+    ]
+    words = ["NA", "de", "none", "?"]
+    source, scan = scanned(path, vocabularies={"a": words}, columns={"a": "categorical"})
+    assert [source.read(entry).features["column/a"] for entry in scan.entries[:4]] == words
+    assert scan.warnings == []
+
+
+@pytest.mark.parametrize("separator", ["", "|x"])
+def test_words_for_missing_labels(make_csv: MakeCsv, separator: str) -> None:
+    labels = ["None", f"sick{separator}", "none"]
+    path = make_csv("a,y", *(f"{i * 7 % 5},{labels[i % 3]}" for i in range(30)))
+    _, scan = scanned(path)
+    assert {entry.label for entry in scan.entries} == {f"sick{separator}", "none"}
+    assert len(scan.rejected) == 10
+    assert scan.rejected[0].reason == "no label but 'None' in column 'y' in line 2"
+    assert scan.rejected[0].hint == "to make a class of it, list 'None' in the labels in a --schema"
+    cure = "to make a class of it, list it in the labels in a --schema"
+    assert scan.warnings == [
+        f"column y: 'None' (10 rows) is no label: {cure}",
+        "column y: 'none' (10 rows) is a class: leave cells empty where a value is missing",
+    ]
+    _, scan = scanned(path, labels=["None", "sick", "x", "none"])
+    assert (len(scan.entries), scan.warnings) == (30, [])
+
+
+def test_words_of_a_typed_table_are_words() -> None:
+    table = pa.table({"a": ["NA", "de"] * 20, "y": ["NA", "x", None, "x"] * 10})
+    source = TableSource(MemoryTable(table), SourceOptions(label="y"))
+    scan = source.scan()
+    assert {entry.label for entry in scan.entries} == {"NA", "x"}
+    assert scan.warnings == [
+        "column a: 'NA' (20 rows) is a category: leave cells empty where a value is missing",
+        "column y: 'NA' (10 rows) is a class: leave cells empty where a value is missing",
+    ]
+
+
+def test_labels_with_a_leading_zero_are_words(make_csv: MakeCsv) -> None:
+    _, scan = scanned(make_csv("a,y", *(f"{i * 7 % 5},0{i % 3}" for i in range(30))))
+    assert {entry.label for entry in scan.entries} == {"00", "01", "02"}
 
 
 def test_empty_lines_and_a_byte_order_mark_are_ignored(make_csv: MakeCsv) -> None:

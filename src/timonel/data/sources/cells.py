@@ -141,7 +141,7 @@ class Cells:
         for name, kind in self.kinds.items():
             if kind.type not in _IMAGES:
                 continue
-            with contextlib.suppress(ValueError, DataError):
+            with contextlib.suppress(ValueError, DataError, NotFoundError):
                 for item in files_of(self.columns[name][row].as_py()):
                     found = self._entry(item)
                     size, modified = size + found.size, max(modified, found.modified)
@@ -177,7 +177,10 @@ class Cells:
 
     def _content(self, name: str) -> bytes:
         try:
-            return place_beside(self.table, name).read()
+            place = place_beside(self.table, name)
+            if place.is_local and place.path.exists() and not place.path.is_file():
+                raise UnusableError(name, f"{name} is not a regular file")  # a pipe would wait
+            return place.read()
         except SpecError as error:
             raise UnusableError(name, error.message) from error
         except NotFoundError as error:

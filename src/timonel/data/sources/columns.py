@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -32,6 +33,12 @@ from timonel.errors import DataError, SpecError
 
 MISSING = ("", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "?")
 """Lower-case words that stand for a missing value."""
+
+MISSING_WORDS = (
+    *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),
+    *("<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?"),
+)
+"""Texts of a file without types that are no words: pandas' defaults, and UCI's question mark."""
 
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 EXACT_INTEGERS = 1 << 53
@@ -203,6 +210,60 @@ def categorical_column(
 Values = NumberColumn | Words
 
 
+@dataclass(frozen=True)
+class Markers:
+    """Texts in a column of words that may stand for a missing value.
+
+    Args:
+        counts: Number of cells by text.
+        missing: The texts that count as missing values; the others are words.
+    """
+
+    counts: Mapping[str, int]
+    missing: Collection[str]
+
+    @classmethod
+    def of(cls, texts: Any, known: Collection[str], *, is_typed: bool) -> Self:
+        """Find the markers of missing values among trimmed texts.
+
+        Args:
+            texts: The column.
+            known: Texts that are words, since the user lists them.
+            is_typed: The file can express missing values, so that all texts are words.
+        """
+        values = pa.array({*MISSING_WORDS, *MISSING} - {"", *known}, pa.string())
+        is_marker = pc.or_(pc.is_in(texts, values), pc.is_in(pc.utf8_lower(texts), values))
+        found = Counter(pc.filter(texts, is_marker).to_pylist())
+        counts = {text: found[text] for text in sorted(found) if text not in known}
+        return cls(counts, () if is_typed else [word for word in counts if word in MISSING_WORDS])
+
+    def removed_from(self, texts: Any) -> Any:
+        """Return the texts without the missing ones, which are empty."""
+        if not self.missing:
+            return texts
+        return pc.if_else(pc.is_in(texts, pa.array(self.missing)), "", texts)
+
+    def warnings(self, column: str, *, is_label: bool) -> Iterator[str]:
+        """Yield a line about the missing values, and one about the words."""
+        what, place = ("class", "labels") if is_label else ("category", f"vocabulary of {column}")
+        for texts, fate, cure in (
+            (
+                [text for text in self.counts if text in self.missing],
+                "no label" if is_label else "missing",
+                f"to make a {what} of it, list it in the {place} in a --schema",
+            ),
+            (
+                [text for text in self.counts if text not in self.missing],
+                f"a {what}",
+                "leave cells empty where a value is missing",
+            ),
+        ):
+            if texts:
+                shown = ", ".join(f"{text!r} ({self.counts[text]:,} rows)" for text in texts)
+                verb = "is" if len(texts) == 1 else "are each"
+                yield f"column {column}: {shown} {verb} {fate}: {cure}"
+
+
 def infer(kinds: Kinds, name: str = "", *, is_typed: bool = False) -> Inference:
     """Return how to use a column.
 
@@ -219,17 +280,17 @@ def infer(kinds: Kinds, name: str = "", *, is_typed: bool = False) -> Inference:
         return Inference("split", "the split of each row")
     if not kinds.is_text:
         return Inference("numeric")
-    codes = count(pc.match_substring_regex(kinds.values, _CODE))
+    codes = has_codes(kinds)
     if numbers > bad + infinite and not codes and not _are_identifiers(kinds, bad, known):
         return _numbers_as_text(kinds, known) if is_typed else Inference("numeric")
     if count(pc.match_substring_regex(kinds.values, _IMAGE)) == known:
         return Inference("image", "names of image files")
-    return _words(kinds, known, numbers, codes)
+    return _words(kinds, known, numbers, codes=codes)
 
 
 def _numbers_as_text(kinds: Kinds, known: int) -> Inference:
     """Return the inference of a column of the type text that contains numbers."""
-    found = _words(kinds, known, 0, 0)
+    found = _words(kinds, known, 0, codes=False)
     note = "; ".join(filter(None, ["numbers of the type text", found.note]))
     return Inference(found.role, f"{note}; NAME=numeric reads them as numbers", True)
 
@@ -251,7 +312,12 @@ def is_row_id(kinds: Kinds, name: str) -> bool:
     return bool(_ID.search(name.strip())) and len(np.unique(values)) == len(values)
 
 
-def _words(kinds: Kinds, known: int, numbers: int, codes: int) -> Inference:
+def has_codes(kinds: Kinds) -> bool:
+    """Tell whether texts have leading zeros, as codes do and numbers do not."""
+    return count(pc.match_substring_regex(kinds.values, _CODE)) > 0
+
+
+def _words(kinds: Kinds, known: int, numbers: int, *, codes: bool) -> Inference:
     if count(pc.match_substring_regex(kinds.values, _DATE)) * 10 >= known * 9:
         return Inference("drop", "dates", True)
     different = len(pc.unique(pc.filter(kinds.values, pc.invert(kinds.missing))))
@@ -296,7 +362,7 @@ def multiple_labels(value: Any) -> str:
     Raises:
         DataError: A label contains a bar.
     """
-    if value is None or (isinstance(value, str) and is_missing(value)):
+    if value is None or (isinstance(value, str) and not value.strip()):
         return ""
     labels = value.split("|") if isinstance(value, str) else [str(each) for each in value]
     if not isinstance(value, str) and any("|" in label for label in labels):

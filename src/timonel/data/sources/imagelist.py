@@ -7,49 +7,39 @@ to the current directory. Rows without a split, or with ``UNASSIGNED``, are divi
 
 from __future__ import annotations
 
-import itertools
-import stat
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from timonel.data.schema import IMAGE_ENDINGS, ColumnRole, Split, Task, split_named
-from timonel.data.sources.arrow import as_texts
+from timonel.data.schema import COLUMN_PREFIX, IMAGE_ENDINGS, IMAGE_FEATURE, ColumnRole, Split, Task
+from timonel.data.sources.arrow import as_texts, has_several_labels
 from timonel.data.sources.base import (
     Description,
     Entry,
+    Raw,
     RawFiles,
-    Scan,
     SourceOptions,
     UnusableError,
 )
-from timonel.data.sources.columns import multiple_labels, no_group, shorten, split_group, unassigned
-from timonel.data.sources.images import (
-    INCOMPARABLE,
-    REQUESTS,
-    ImageFolderSource,
-    RemoteImage,
-    image_entry,
-)
-from timonel.data.sources.tablefile import TableFile, place_beside
-from timonel.data.sources.tables import is_table, peek, read_table
-from timonel.data.statistics import Statistics
-from timonel.errors import DataError, NotFoundError, SpecError
+from timonel.data.sources.columns import Kinds
+from timonel.data.sources.images import image_schema
+from timonel.data.sources.table import TableSource
+from timonel.data.sources.tablefile import TableFile
+from timonel.data.sources.tables import is_table, peek
+from timonel.data.statistics import Statistics, merged
+from timonel.errors import DataError, SpecError
 from timonel.storage.digests import digest_lines
 from timonel.storage.location import Location
 
 _IMAGE_COLUMN = "image_uri"
-_BATCH = 1000
 
 
-class ImageListSource(ImageFolderSource):
+class ImageListSource(TableSource):
     """Images listed in a table, with their labels and splits."""
 
     plugin: ClassVar[str] = "image-list"
     kind: ClassVar[str] = "images"
     precedence: ClassVar[int] = 2
-    _has_remote = False
 
     @classmethod
     def recognises(cls, location: Location, options: SourceOptions) -> bool:
@@ -63,148 +53,86 @@ class ImageListSource(ImageFolderSource):
         column = _image_column(columns)
         return column is not None and (column.lower() == _IMAGE_COLUMN or len(columns) <= 3)
 
-    @property
-    def is_remote(self) -> bool:
-        """Whether images are read over the network."""
-        return self._has_remote
-
-    def scan(self) -> Scan:
-        """Find the listed images."""
-        self._file = file = read_table(self.location, self.options)
-        image = _image_column(peek(self.location, self.options))
-        if image is None:
-            raise DataError(f"{self.location} has no column {_IMAGE_COLUMN!r} of image files")
-        roles = self._roles(file.table.column_names, image, file)
-        column: dict[str, Sequence[str]] = {
-            role.role: as_texts(file.table[role.name]).to_pylist()
-            for role in roles
-            if role.role != "drop"
-        }
-        task: Task = "classification"
-        if self.options.task in {None, "multilabel"} and any("|" in s for s in column["label"]):
-            task = "multilabel"
-            column["label"] = [multiple_labels(text) for text in column["label"]]
-        for name in ("split", "group"):
-            column.setdefault(name, [""] * file.table.num_rows)
-        entries: list[Entry] = []
-        ignored: list[str] = []
-        rejected = list(file.rejected)
-        for found in self._read_rows(column):
-            if isinstance(found, str):
-                ignored.append(found)
-            elif isinstance(found, UnusableError):
-                rejected.append(found.rejected)
-            else:
-                entries.append(found)
-        self._check({str(entry.label) for entry in entries}, ignored)
-        self._has_remote = any("://" in entry.ref for entry in entries)
-        comparable = all(entry.group is not None for entry in entries)
-        return Scan(
-            entries=entries,
-            task=task,
-            ignored=ignored,
-            rejected=rejected,
-            columns=roles,
-            notes=file.notes,
-            warnings=file.warnings if comparable else [*file.warnings, INCOMPARABLE],
-        )
+    def read(self, entry: Entry) -> Raw:
+        """Read an image and decode it once to verify it."""
+        try:
+            raw = super().read(entry)
+        except UnusableError as error:
+            reason = error.reason.removeprefix(f"column {self._image!r}: ")
+            raise UnusableError(entry.key, reason) from error
+        feature = COLUMN_PREFIX + self._image
+        contents: Any = raw.features[feature]
+        if len(contents) > 1:
+            raise UnusableError(
+                entry.key, f"{len(contents)} images", hint="use --kind table for several per row"
+            )
+        return Raw({IMAGE_FEATURE: contents[0]}, raw.facts[feature].images[0])
 
     def describe(self, statistics: Mapping[Split, Statistics], files: RawFiles) -> Description:
         """Summarise the images; the digest also covers the list."""
-        found = super().describe(statistics, files)
-        digest = digest_lines([self._file.digest, found.digest])
-        return replace(found, digest=digest, files=found.files + self._file.files)
+        digest = digest_lines([self._file.digest, files.digest])
+        return Description(
+            image_schema(merged(statistics.values()), self.location),
+            digest,
+            files.count + self._file.files,
+            files.bytes,
+        )
 
-    def _read_rows(
-        self, column: Mapping[str, Sequence[str]]
-    ) -> Iterator[Entry | UnusableError | str]:
-        """Yield the entry of each row, what is wrong with it, or the key of a row to leave out."""
+    def _read_table(self) -> TableFile:
+        """Return the table with the names of the images as keys."""
+        file = super()._read_table()
+        image = _image_column(peek(self.location, self.options))
+        if image is None:
+            raise DataError(f"{self.location} has no column {_IMAGE_COLUMN!r} of image files")
+        self._image = image
+        keys: list[str] = []
         seen: set[str] = set()
+        for row, uri in enumerate(as_texts(file.table[image]).to_pylist()):
+            keys.append(f"{uri} ({file.key(row)})" if uri in seen else uri or file.key(row))
+            seen.add(uri)
+        return replace(file, keys=keys)
 
-        def keyed() -> Iterator[tuple[str, str, str, str, str]]:
-            used = [column[role] for role in ("image", "label", "split", "group")]
-            for row, (uri, label, split, group) in enumerate(zip(*used, strict=True)):
-                key = uri if uri not in seen else f"{uri} ({self._file.key(row)})"
-                seen.add(key)
-                yield key, uri, label, split, group
-
-        rows = keyed()
-        with ThreadPoolExecutor(REQUESTS, thread_name_prefix="list") as pool:
-            while batch := list(itertools.islice(rows, _BATCH)):
-                yield from pool.map(self._read_row, batch)
-
-    def _read_row(self, row: tuple[str, str, str, str, str]) -> Entry | UnusableError | str:
-        key, uri, label, split, group = row
-        if split.lower() == "discard":
-            return f"{key} (split DISCARD)"
-        try:
-            found = self._listed(key, uri, label, split_named(split))
-            return replace(found, split_group=split_group(self.options.group_by, group))
-        except UnusableError as error:
-            return error
-
-    def _listed(self, key: str, uri: str, label: str, split: Split | None) -> Entry:
-        if not uri:
-            raise UnusableError(key or self._file.name, "no image")
-        if not label:
-            raise UnusableError(key, f"no label in {self._file.name}")
-        try:
-            place = place_beside(self.location, uri)
-        except SpecError as error:
-            raise UnusableError(key, error.message) from error
-        if not place.is_local:
-            try:
-                return RemoteImage(place.uri, place.blob()).entry(key, label, split)
-            except NotFoundError as error:
-                raise UnusableError(key, "not found") from error
-        path = place.path
-        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-            raise UnusableError(key, "not a regular file")
-        entry = image_entry(path, key, label, split)
-        if entry is None:
-            raise UnusableError(key, "not an image")
-        return entry
-
-    def _roles(self, names: Sequence[str], image: str, file: TableFile) -> list[ColumnRole]:
-        label = self.options.label or next((n for n in names if n.lower() == "label"), None)
-        split = next((n for n in names if n.lower() == "split"), None)
-        rest = [name for name in names if name not in {image, split}]
-        if label is None and len(rest) == 1:
-            label = rest[0]
-        if label is None or label not in names:
+    def _label_column(self, file: TableFile) -> str:
+        names = file.table.column_names
+        rest = [name for name in names if name not in {self._image, _named("split", names)}]
+        found = self.options.label or _named("label", names) or (rest[0] if len(rest) == 1 else "")
+        if found not in names:
             raise SpecError(
                 f"the label column of {self.location} is not known",
                 hint=f"name it with --label; the columns are {', '.join(names)}",
             )
-        given = self.options.columns
-        if unknown := [name for name in given if name not in names]:
+        return found
+
+    def _given_task(self, label: str) -> Task | None:
+        task = super()._given_task(label)
+        if task is None and not has_several_labels(self._file.table[label]):
+            return "classification"
+        return task
+
+    def _role(self, name: str, column: Any) -> tuple[Kinds | None, ColumnRole]:
+        given = self.options.columns.get(name)
+        if name == self._image and given in {None, "image"}:
+            return None, ColumnRole(name=name, role="image")
+        if given not in {None, "split", "drop"}:
             raise SpecError(
-                f"{self.location} has no column {unknown[0]!r}",
-                hint=f"the columns are {', '.join(names)}",
+                f"column {name!r} of {self.location} cannot be {given}: a list of images has "
+                "columns for the image, its label and its split",
+                hint="use --kind table for further columns",
             )
-        split = next((name for name, kind in given.items() if kind == "split"), split)
-        if split is not None and given.get(split) == "drop":
-            split = None
-        if split is not None and (wrong := unassigned(as_texts(file.table[split]))):
-            raise DataError(
-                f"expected train, validation or test in column {split!r} of {self.location}, "
-                f"got {shorten(wrong[0])}",
-                hint=f"correct it, or ignore the column with --columns {split}=drop",
-            )
-        group = self.options.group_by
-        if group is not None and group not in names:
-            raise no_group(self.location, group, names)
-        roles = {image: "image", label: "label", split: "split", group: "group"}
-        return [
-            ColumnRole.model_validate(
-                {"name": name, "role": roles.get(name, "drop"), "note": _note(name, roles)}
-            )
-            for name in names
-        ]
+        if given == "split" or (
+            given is None and name == _named("split", self._file.table.column_names)
+        ):
+            self._check_splits(name, column)
+            return None, ColumnRole(name=name, role="split")
+        if given is None and name == self.options.group_by:
+            return super()._role(name, column)
+        return None, ColumnRole(
+            name=name, role="drop", note="not the image, its label or its split"
+        )
 
 
-def _note(name: str, roles: Mapping[Any, str]) -> str:
-    return "" if name in roles else "not the image, its label or its split"
+def _named(word: str, names: Sequence[str]) -> str | None:
+    return next((name for name in names if name.lower() == word), None)
 
 
 def _image_column(columns: Mapping[str, Sequence[str]]) -> str | None:

@@ -88,16 +88,7 @@ class ImageFolderSource(Source):
 
     def describe(self, statistics: Mapping[Split, Statistics], files: RawFiles) -> Description:
         """Summarise formats and sizes of the images of all splits."""
-        images = merged(statistics.values()).images
-        if images is None:
-            raise DataError(f"{self.location} has no usable images")
-        schema = ImageSchema(
-            height=spread_of(images.heights),
-            width=spread_of(images.widths),
-            size=images.size if images.is_uniform else None,
-            channels=1 if images.grey == images.heights.total() else 3,
-            formats=dict(sorted(images.formats.items())),
-        )
+        schema = image_schema(merged(statistics.values()), self.location)
         return Description(schema, files.digest, files.count, files.bytes)
 
     def _find(
@@ -195,6 +186,24 @@ class ImageFolderSource(Source):
                 f"{self.location} needs at least two labels, found only {label!r}",
                 hint=hint,
             )
+
+
+def image_schema(statistics: Statistics, location: Location) -> ImageSchema:
+    """Return the schema of records with one image each.
+
+    Raises:
+        DataError: There are none.
+    """
+    images = statistics.images
+    if images is None:
+        raise DataError(f"{location} has no usable images")
+    return ImageSchema(
+        height=spread_of(images.heights),
+        width=spread_of(images.widths),
+        size=images.size if images.is_uniform else None,
+        channels=1 if images.grey == images.heights.total() else 3,
+        formats=dict(sorted(images.formats.items())),
+    )
 
 
 def image_entry(

@@ -5,7 +5,7 @@ The table is kept in memory during conversion.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -23,7 +23,7 @@ from timonel.data.schema import (
     Task,
     split_named,
 )
-from timonel.data.sources.arrow import as_texts, has_several_labels, kind_of, usable
+from timonel.data.sources.arrow import as_texts, has_several_labels, is_text, kind_of, usable
 from timonel.data.sources.base import (
     Description,
     Entry,
@@ -36,14 +36,17 @@ from timonel.data.sources.base import (
 )
 from timonel.data.sources.cells import Cells, group_rows
 from timonel.data.sources.columns import (
+    MISSING_WORDS,
     ROUNDED,
     Inference,
     Kinds,
+    Markers,
     NumberColumn,
     Values,
     Words,
     categorical_column,
     count,
+    has_codes,
     infer,
     is_row_id,
     multiple_labels,
@@ -53,6 +56,7 @@ from timonel.data.sources.columns import (
     split_group,
     unassigned,
 )
+from timonel.data.sources.images import INCOMPARABLE
 from timonel.data.sources.kinds import KINDS
 from timonel.data.sources.tablefile import TableFile
 from timonel.data.sources.tables import is_table, read_table
@@ -92,12 +96,13 @@ class TableSource(Source):
 
     def scan(self) -> Scan:
         """Read the file and determine the role of every column."""
-        self._file = file = read_table(self.location, self.options)
+        self._file = file = self._read_table()
         label = self._label_column(file)
         names = [name for name in file.table.column_names if name != label]
         self._task = self._given_task(label)
         self._check_options(file, names)
         roles: dict[str, ColumnRole] = {}
+        self._warnings = list(file.warnings)
         self._columns: dict[str, Values] = {}
         self._cells = Cells(self.location)
         bad: dict[int, str] = {}
@@ -114,7 +119,8 @@ class TableSource(Source):
                 if name not in self.options.columns and is_row_id(kinds, name):
                     row_ids.add(name)
             elif kinds is not None and role == "categorical":
-                self._columns[name] = Words.of(as_texts(kinds.values))
+                known = self.options.vocabularies.get(name, ())
+                self._columns[name] = Words.of(self._words(name, kinds.values, known))
         if len(row_ids) < len(self._columns) + len(self._cells.kinds):
             self._drop_row_ids(roles, row_ids)
         if not self._columns and not self._cells.kinds:
@@ -136,8 +142,8 @@ class TableSource(Source):
             roles.get(name) or ColumnRole(name=name, role="label", note=task)
             for name in file.table.column_names
         ]
-        warnings = [*file.warnings, *self._unknown_words()]
-        return Scan(entries, task, ignored, rejected, ordered, file.notes, warnings)
+        self._warnings += self._unknown_words()
+        return Scan(entries, task, ignored, rejected, ordered, file.notes, self._warnings)
 
     def reopen(self) -> None:
         """Read the table again, but ask for no image."""
@@ -185,6 +191,15 @@ class TableSource(Source):
         digest = digest_lines([file.digest, files.digest])
         return Description(schema, digest, file.files + count, file.bytes + files.bytes)
 
+    def _words(
+        self, name: str, values: Any, known: Collection[str], *, is_label: bool = False
+    ) -> Any:
+        """Return a column as texts, empty where missing; warn of texts such as ``NA``."""
+        texts = as_texts(values)
+        found = Markers.of(texts, known, is_typed=self._file.is_typed)
+        self._warnings += found.warnings(name, is_label=is_label)
+        return found.removed_from(texts)
+
     def _unknown_words(self) -> Iterator[str]:
         """Yield a warning for each column with words outside its given vocabulary."""
         for name, known in self.options.vocabularies.items():
@@ -203,15 +218,17 @@ class TableSource(Source):
         rows: Sequence[int],
         names: Sequence[str],
     ) -> Iterator[Entry]:
-        """Return the entries of the given rows, one by one: together they need much memory."""
+        """Yield the entries of the given rows, one by one: together they need much memory."""
         file, cells = self._file, self._cells
         size = max(1, file.bytes // max(1, file.table.num_rows))
         # Splits that the table assigns stay as they are; equal rows may be equal by chance.
         is_divided = not splits and not cells.has_images
         copies = group_rows(self._columns, cells) if is_divided else None
         together = self._split_groups(names)
-        return (
-            Entry(
+        comparable = True
+        for row, images in zip(rows, cells.all_images(rows), strict=True):
+            comparable = comparable and (not images.size or images.group is not None)
+            yield Entry(
                 file.key(row),
                 labels[row],
                 size + images.size,
@@ -221,8 +238,8 @@ class TableSource(Source):
                 file.modified ^ images.modified,
                 together[row] if together else None,
             )
-            for row, images in zip(rows, cells.all_images(rows), strict=True)
-        )
+        if cells.has_remote and not comparable:
+            self._warnings.append(INCOMPARABLE)
 
     def _split_groups(self, names: Sequence[str]) -> list[str | None]:
         """Return the group of each row that the user wants in one split; empty if not asked."""
@@ -233,6 +250,9 @@ class TableSource(Source):
             raise no_group(self.location, name, names)
         words = as_texts(self._file.table[name]).to_pylist()
         return [split_group(name, word) for word in words]
+
+    def _read_table(self) -> TableFile:
+        return read_table(self.location, self.options)
 
     def _label_column(self, file: TableFile) -> str:
         names = file.table.column_names
@@ -250,12 +270,12 @@ class TableSource(Source):
         return label
 
     def _check_options(self, file: TableFile, names: Sequence[str]) -> None:
-        label = self.options.label
-        unknown = [name for name in self.options.columns if name not in {*names, label}]
+        every = file.table.column_names
+        unknown = [name for name in self.options.columns if name not in every]
         if unknown:
             raise SpecError(
                 f"{self.location} has no column {unknown[0]!r}",
-                hint=f"the columns are {', '.join(names)}",
+                hint=f"the columns are {', '.join(every)}",
             )
         given = {*self.options.columns, self.options.group_by}
         if self.options.has_all_columns and (new := [name for name in names if name not in given]):
@@ -301,15 +321,19 @@ class TableSource(Source):
             notes[0] += f": {found.cure}"
         if found.role == "numeric":
             notes += self._numeric_notes(name, kinds)
-        if found.role == "split" and (wrong := unassigned(as_texts(values))):
-            raise DataError(
-                f"expected train, validation or test in column {name!r} of {self.location}, "
-                f"got {shorten(wrong[0])}",
-                hint="correct it, or give the column another type",
-            )
+        if found.role == "split":
+            self._check_splits(name, values)
         is_doubtful = found.is_doubtful or ROUNDED in notes
         note = "; ".join(filter(None, notes))
         return kinds, ColumnRole(name=name, role=found.role, note=note, is_doubtful=is_doubtful)
+
+    def _check_splits(self, name: str, values: Any) -> None:
+        if wrong := unassigned(as_texts(values)):
+            raise DataError(
+                f"expected train, validation or test in column {name!r} of {self.location}, "
+                f"got {shorten(wrong[0])}",
+                hint=f"correct it, or ignore the column with --columns {name}=drop",
+            )
 
     def _numeric_notes(self, name: str, kinds: Kinds) -> list[str]:
         if not count(kinds.number):
@@ -365,6 +389,8 @@ class TableSource(Source):
         column = self._file.table[name]
         asked = self._task
         if asked == "multilabel" or (asked is None and has_several_labels(column)):
+            if is_text(column.type):
+                column = self._words(name, column, self.options.labels, is_label=True)
             return "multilabel", [multiple_labels(value) for value in column.to_pylist()]
         values, reason = usable(column)
         if values is None:
@@ -379,7 +405,7 @@ class TableSource(Source):
         task = self._task
         # A few words among numbers are errors of their rows.
         numeric = bad == 0 or (bad * 10 <= filled and task is None)
-        if kinds.is_text and self._file.is_typed:
+        if kinds.is_text and (self._file.is_typed or has_codes(kinds)):
             numeric = False
         if task == "regression" and bad * 10 > filled:
             raise DataError(
@@ -388,10 +414,16 @@ class TableSource(Source):
             )
         if not numeric and task != "regression":
             self._check_words(kinds, name)
-            return "classification", list(Words.of(as_texts(values)).texts())
-        return self._numeric_labels(NumberColumn.of(kinds), values)
+            return "classification", self._classes(name, values)
+        return self._numeric_labels(name, NumberColumn.of(kinds), values)
 
-    def _numeric_labels(self, column: NumberColumn, values: Any) -> tuple[Task, list[str | float]]:
+    def _classes(self, name: str, values: Any) -> list[str | float]:
+        texts = self._words(name, values, self.options.labels, is_label=True)
+        return list(Words.of(texts).texts())
+
+    def _numeric_labels(
+        self, name: str, column: NumberColumn, values: Any
+    ) -> tuple[Task, list[str | float]]:
         numbers = column.values
         known = numbers[~np.isnan(numbers)]
         whole = bool(np.all(known == np.floor(known)))
@@ -401,7 +433,7 @@ class TableSource(Source):
             return task, ["" if np.isnan(number) else float(number) for number in numbers]
         if whole and not column.is_rounded:
             return task, ["" if np.isnan(number) else str(int(number)) for number in numbers]
-        return task, list(Words.of(as_texts(values)).texts())
+        return task, self._classes(name, values)
 
     def _check_words(self, kinds: Kinds, name: str) -> None:
         """Reject an unusable label column, such as free text or formatted numbers."""
@@ -428,6 +460,8 @@ class TableSource(Source):
             hint = f"{PLAIN_NUMBERS}, or keep all values as words: --columns {name}=category"
             if name == label:
                 reason, hint = f"no label but {shorten(text)}" if text else "no label", ""
+                if text in MISSING_WORDS:
+                    hint = f"to make a class of it, list {text!r} in the labels in a --schema"
             error = UnusableError(
                 self._file.key(row),
                 f"{reason} in column {name!r} in {places[row]}",
