@@ -149,9 +149,16 @@ def content_digest(body: Mapping[str, Any]) -> str:
     return digest_bytes(json.dumps(covered, sort_keys=True, ensure_ascii=False).encode())
 
 
+def checksum_of(body: Mapping[str, Any]) -> str:
+    """Return the digest of all that a manifest says, also of source and run."""
+    covered = {key: body[key] for key in body if key not in {"kind", "format", "checksum"}}
+    return digest_bytes(json.dumps(covered, sort_keys=True).encode())
+
+
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest of the dataset in ``folder``."""
-    write_document(folder / MANIFEST_NAME, _KIND, manifest.model_dump(mode="json", by_alias=True))
+    body = manifest.model_dump(mode="json", by_alias=True)
+    write_document(folder / MANIFEST_NAME, _KIND, {**body, "checksum": checksum_of(body)})
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -167,6 +174,11 @@ def read_manifest(folder: Path) -> Manifest:
         raise NotFoundError(
             f"no dataset at {folder}: the folder does not exist",
             hint="check the path, or create a dataset with 'timonel convert SOURCE DESTINATION'",
+        )
+    if folder.is_file():
+        raise NotFoundError(
+            f"no dataset at {folder}: it is a file",
+            hint="name the folder; 'timonel data inspect' reads single TFRecord files, too",
         )
     if not path.is_file():
         raise NotFoundError(

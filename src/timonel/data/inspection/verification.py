@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,25 +16,23 @@ import numpy.typing as npt
 
 from timonel.data.examples import decode_example
 from timonel.data.index import INDEX_NAME, read_numbers
+from timonel.data.inspection.profile import Progress, ticker
 from timonel.data.manifest import (
     MANIFEST_NAME,
     Manifest,
     Shard,
     Sidecar,
-    content_digest,
+    checksum_of,
     read_manifest,
 )
 from timonel.data.records import CRC_BYTES, check_payload, mapped, members, spans
 from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE, SPLITS
 from timonel.errors import CorruptError, NotFoundError
-from timonel.storage import is_local, local_path, normalise, read_document, verify_file
-from timonel.storage.blobs import Blob
-from timonel.storage.object_store import ObjectStore
+from timonel.storage import read_document, verify_file
+from timonel.storage.location import Location
 
-Progress = Callable[[int, int], None]
 _LISTED = 20
 """Limit on listed problems of one file."""
-_TICK = 1000
 
 
 @dataclass(frozen=True)
@@ -86,9 +83,9 @@ def verify(
 ) -> Verification:
     """Verify every file of a dataset, and find all problems.
 
-    Checks the manifest and the digest of each file; then, of each record, the checksums, the
-    features, label and key; the index; and the counts per split and label. Files of a dataset in a
-    bucket are read from the bucket, not from the cache.
+    Checks the checksum of the manifest and the digest of each file; then, of each record, the
+    checksums, the features, label and key; the index; and the counts per split and label. Files of
+    a dataset in a bucket are read from the bucket, not from the cache.
 
     Args:
         dataset: Folder of the dataset, or its URI in a bucket.
@@ -99,73 +96,38 @@ def verify(
         CorruptError: The manifest cannot be read.
         InputError: A file or the bucket cannot be read now.
     """
-    with _open(dataset) as files:
-        check = _Check(files, progress)
-        check.manifest()
-        numbers = check.sidecars()
-        for position, shard in enumerate(files.manifest.shards):
-            with check.file(shard) as path:
-                if path is not None:
-                    check.records(shard, path, None if numbers is None else numbers[position])
-        check.counts()
+    root = Location(dataset)
+    manifest = _manifest(root)
+    check = _Check(root, manifest, progress)
+    check.manifest()
+    numbers = check.sidecars()
+    for position, shard in enumerate(manifest.shards):
+        with check.file(shard) as path:
+            if path is not None:
+                check.records(shard, path, None if numbers is None else numbers[position])
+    check.counts()
     return check.result()
 
 
-@dataclass(frozen=True)
-class _Files:
-    """Files of a dataset; those in a bucket are downloaded one at a time."""
-
-    uri: str
-    folder: Path
-    manifest: Manifest
-    store: ObjectStore | None = None
-    blobs: Mapping[str, Blob] = field(default_factory=dict)
-
-    @contextlib.contextmanager
-    def fetched(self, name: str) -> Iterator[Path]:
-        """Yield the local path of a file.
-
-        Raises:
-            CorruptError: It does not match its checksum in the bucket.
-        """
-        path = self.folder / name
-        if self.store is None:
-            yield path
-            return
-        if name in self.blobs:
-            self.store.download({name: path}, self.blobs)
-        try:
-            yield path
-        finally:
-            path.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _open(dataset: str | os.PathLike[str]) -> Iterator[_Files]:
-    if is_local(dataset):
-        folder = local_path(dataset)
-        yield _Files(str(folder), folder, read_manifest(folder))
-        return
-    uri = normalise(dataset)
-    store = ObjectStore(uri)
-    with tempfile.TemporaryDirectory(prefix="timonel-verify-") as name:
-        folder = Path(name)
-        try:
-            (folder / MANIFEST_NAME).write_bytes(store.read(MANIFEST_NAME))
-        except NotFoundError:
-            raise NotFoundError(
-                f"no dataset at {uri}: it has no {MANIFEST_NAME}", hint="check the URI"
-            ) from None
-        yield _Files(uri, folder, read_manifest(folder), store, store.find())
+def _manifest(root: Location) -> Manifest:
+    file = root / MANIFEST_NAME
+    try:
+        return read_manifest(root.path if root.is_local else file.local.parent)
+    except NotFoundError as error:
+        if root.is_local:
+            raise
+        raise NotFoundError(
+            f"no dataset at {root}: it has no {MANIFEST_NAME}", hint="check the URI"
+        ) from error
 
 
 class _Check:
     """Problems found so far, and counts of intact records."""
 
-    def __init__(self, files: _Files, progress: Progress | None) -> None:
-        self._files = files
-        self._manifest = files.manifest
-        self._progress = progress
+    def __init__(self, root: Location, manifest: Manifest, progress: Progress | None) -> None:
+        self._root = root
+        self._manifest = manifest
+        self._tick = ticker(sum(manifest.counts.values()), progress)
         self._problems: list[Problem] = []
         self._by_file: Counter[str] = Counter()
         self._records: Counter[str] = Counter()
@@ -173,13 +135,13 @@ class _Check:
         self._numbers = range(len(self._manifest.labels))
         self._keys = array("q")
         self._features: frozenset[str] | None = None
-        self._seen = 0
 
     def manifest(self) -> None:
-        """Check that the manifest's digest covers what it says."""
-        body = read_document(self._files.folder / MANIFEST_NAME, "dataset")
-        if content_digest(body) != self._manifest.digest:
-            self._add(MANIFEST_NAME, "schema, labels or shards differ from its digest")
+        """Check the manifest's checksum."""
+        file = self._root / MANIFEST_NAME
+        body = read_document(file.local, "dataset")
+        if body.get("checksum") != checksum_of(body):
+            self._add(MANIFEST_NAME, "was changed: its content differs from its checksum")
 
     def sidecars(self) -> list[npt.NDArray[np.int64]] | None:
         """Check the files beside the shards; return the numbers of an intact index."""
@@ -188,7 +150,7 @@ class _Check:
         if index is None:
             self._add(MANIFEST_NAME, "it names no index of the records")
         else:
-            with self.file(index) as path, self._collecting(index.name, self._files.folder):
+            with self.file(index) as path, self._collecting(index.name, path):
                 if path is not None:
                     numbers = read_numbers(path.parent, self._manifest)
         if rejected is not None:
@@ -199,12 +161,14 @@ class _Check:
     @contextlib.contextmanager
     def file(self, file: Shard | Sidecar) -> Iterator[Path | None]:
         """Check the digest of a file, and yield its path unless it is missing."""
-        path = self._files.folder / file.name
-        with contextlib.ExitStack() as stack:
+        location = self._root / file.name  # keeps a temporary copy
+        paths: list[Path] = []
+        with self._collecting(file.name, location):
+            paths.append(location.local)
+        for path in paths:
             with self._collecting(file.name, path):
-                stack.enter_context(self._files.fetched(file.name))
                 verify_file(path, file.digest)
-            yield path if path.is_file() else None
+        yield next((path for path in paths if path.is_file()), None)
 
     def records(self, shard: Shard, path: Path, numbers: npt.NDArray[np.int64] | None) -> None:
         """Check the records of a shard, and its part of the index."""
@@ -219,7 +183,7 @@ class _Check:
                     index.append(span.offset + len(framed))
                     with self._collecting(shard.name, path):
                         self._record(shard, check_payload(framed, span, path))
-                    self._tick()
+                    self._tick(None)
             if numbers is not None and index != numbers.ravel().tolist():
                 self._add(INDEX_NAME, f"wrong positions of the records of {shard.name}")
 
@@ -263,10 +227,8 @@ class _Check:
 
     def result(self) -> Verification:
         """Return what was found."""
-        if self._progress is not None:
-            self._progress(self._seen, sum(self._manifest.counts.values()))
         return Verification(
-            self._files.uri,
+            self._root.uri,
             len(self._manifest.shards),
             self._records.total(),
             tuple(self._problems),
@@ -278,10 +240,12 @@ class _Check:
             self._add(file, f"{found:,} intact {what} instead of {expected:,}")
 
     @contextlib.contextmanager
-    def _collecting(self, name: str, path: Path) -> Iterator[None]:
+    def _collecting(self, name: str, path: Path | Location | None) -> Iterator[None]:
         """Add an error of the block to the problems."""
         try:
             yield
+        except NotFoundError:
+            self._add(name, "is missing")
         except CorruptError as error:
             self._add(name, error.message.removeprefix(str(path)).strip())
         except OSError as error:
@@ -291,11 +255,6 @@ class _Check:
         self._by_file[file] += 1
         if self._by_file[file] <= _LISTED:
             self._problems.append(Problem(file, text))
-
-    def _tick(self) -> None:
-        self._seen += 1
-        if self._progress is not None and self._seen % _TICK == 0:
-            self._progress(self._seen, sum(self._manifest.counts.values()))
 
 
 def _hash(key: bytes) -> int:
