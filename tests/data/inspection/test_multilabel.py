@@ -29,6 +29,16 @@ def test_all_labels_of_a_record_count(dataset: Dataset) -> None:
     assert diff(dataset).drift == ()
 
 
+def test_numbers_of_labels_are_compared_with_one_label(
+    dataset: Dataset, make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
+) -> None:
+    rows = [f"{i * i % 97}.5,{'red' if i % 2 else 'blue'}" for i in range(200)]
+    one = convert(make_csv("size,tags", *rows), tmp_path / "one", label="tags", workspace=workspace)
+    found = {(each.column, each.measure): each for each in diff(one, dataset).drift}
+    assert found["label count", "Jensen-Shannon"].text.startswith("mean 1, then 1.")
+    assert ("label count", "missing") not in found
+
+
 def test_a_report_has_samples_of_each_label(dataset: Dataset, tmp_path: Path) -> None:
     report(dataset, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()

@@ -125,7 +125,8 @@ def show(dataset: Annotated[str, DATASET], json: Json = False) -> None:
 def verify(ctx: typer.Context, dataset: Annotated[str, DATASET], json: Json = False) -> None:
     """Verify every file and record.
 
-    Checks digests, checksums, contents of records, the index and counts; lists all problems.
+    Checks digests, checksums, contents of records, the index and counts; lists all problems. The
+    exit code is 3 if there are any.
     """
     from timonel.cli.render import inspection as render
     from timonel.cli.render.output import console, print_json
@@ -248,7 +249,7 @@ def diff(
     ctx: typer.Context,
     old: Annotated[str, typer.Argument(help="Folder of a dataset, or its URI in a bucket.")],
     new: Annotated[
-        str | None, typer.Argument(help="Another dataset. [default: compare splits of OLD]")
+        str | None, typer.Argument(help="Another dataset. [default: compare the splits of OLD]")
     ] = None,
     *,
     split: Annotated[

@@ -22,7 +22,7 @@ from timonel.data.inspection.distances import (
     difference_of_words,
 )
 from timonel.data.inspection.distributions import Distribution, Numbers, Words
-from timonel.data.inspection.profile import Profile, Progress, stats
+from timonel.data.inspection.profile import COUNT, Profile, Progress, stats
 from timonel.data.schema import ImageSchema, Split
 from timonel.errors import DataError, SpecError
 
@@ -226,7 +226,11 @@ def _found(profile: Profile, name: str, like: Profile) -> Distribution:
     found = profile.distributions.get(name)
     if found is None:
         found = type(like.distributions[name])()
-        found.add_missing(profile.records)
+        if isinstance(found, Numbers) and name.endswith(f" {COUNT}"):  # the same in all records
+            for length, count in profile.features[like.origins[name]].lengths.items():
+                found.add([length] * count)
+        else:
+            found.add_missing(profile.records)
     return found
 
 

@@ -31,7 +31,8 @@ from timonel.data.sources.kinds.scalars import MISSING_DATE
 Progress = Callable[[int, int], None]
 _LONGEST_WORD = 200
 _TICK = 1000
-_COUNT = "count"
+COUNT = "count"
+"""Part of a name of a distribution: numbers of values or boxes, of which none is missing."""
 _TEXTS = frozenset({"text", "json", "bytes"})
 BOX = 5
 """Numbers of a box: ymin, xmin, ymax, xmax, class."""
@@ -130,7 +131,7 @@ class Profile:
             self._add_image(name, value)
 
     def _add_boxes(self, name: str, values: Sequence[float]) -> None:
-        self._numbers(name, _COUNT).add([len(values) // BOX])
+        self._numbers(name, COUNT).add([len(values) // BOX])
         for start in range(0, len(values), BOX):
             top, left, bottom, right, number = values[start : start + BOX]
             self._numbers(name, "height").add([bottom - top])
@@ -157,7 +158,7 @@ class Profile:
         """Count the values of features whose records have different numbers of them."""
         for name, feature in self.features.items():
             if len(feature.lengths.keys() - {0}) > 1 and self._types.get(name) != "boxes":
-                values = self._numbers(name, _COUNT)
+                values = self._numbers(name, COUNT)
                 for length, count in feature.lengths.items():
                     values.add([length] * count)
 
@@ -170,7 +171,7 @@ class Profile:
         ordered = sorted(self._found.items(), key=lambda each: each[0][0].startswith(COLUMN_PREFIX))
         for (feature, part, kind), found in ordered:
             lengths = self.features[feature].lengths
-            if part != _COUNT and self._types.get(feature) != "boxes":  # none is not missing
+            if part != COUNT and self._types.get(feature) != "boxes":  # none is not missing
                 absent = self.records - lengths.total() + lengths[0]
                 found.add_missing(absent + self._empty[feature])
             name = f"{feature.removeprefix(COLUMN_PREFIX)} {part}".rstrip()
