@@ -38,6 +38,7 @@ from timonel.data.schema import (
 )
 from timonel.data.shards import Job, plan_shards
 from timonel.data.sources import Description, Scan, Source, SourceOptions, choose_source
+from timonel.data.sources.applicable import check_applicable
 from timonel.data.sources.frames import Frame, locate
 from timonel.data.splits import Fractions, check_fractions
 from timonel.data.summary import warnings_of
@@ -232,11 +233,7 @@ def _convert(request: _Request, workspace: Workspace) -> Dataset:
         journal = stack.enter_context(unfinished(request.uri, replace=request.overwrite))
         catalogue = stack.enter_context(closing(Catalogue(journal.database, request.seed)))
         scan = request.source.scan()
-        if request.source.options.group_by and not any(c.role == "group" for c in scan.columns):
-            raise SpecError(
-                f"{request.source.location} has no columns to group by",
-                hint="list the images in a table with columns image_uri, label and a group",
-            )
+        check_applicable(request.source, scan)
         catalogue.add(scan)
         with start_run(workspace, "convert", name=name, params=_params(request)) as run:
             with stack.pop_all():  # publishes the dataset

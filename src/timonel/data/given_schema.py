@@ -38,6 +38,7 @@ from timonel.data.schema import (
     sort_labels,
 )
 from timonel.data.sources import SourceOptions, choose_source
+from timonel.data.sources.applicable import check_applicable
 from timonel.data.sources.frames import Frame, locate
 from timonel.data.sources.recordfiles import dataset_manifest
 from timonel.errors import InputError, NotFoundError, SpecError
@@ -208,7 +209,9 @@ def schema_of(  # noqa: PLR0913 - the options of a conversion that concern the s
         encoding=encoding,
         column_names=tuple(column_names),
     )
-    scan = choose_source(location, options, kind)(location, options).scan()
+    chosen = choose_source(location, options, kind)(location, options)
+    scan = chosen.scan()
+    check_applicable(chosen, scan)
     found = {str(entry.label) for entry in scan.entries} if scan.task != "regression" else set()
     if scan.task == "multilabel":
         found = {each for labels in found for each in labels_of(labels)}

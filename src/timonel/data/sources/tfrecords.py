@@ -213,6 +213,18 @@ class RecordImageSource(ImageFolderSource):
         if self._has_splits:
             roles[_SPLIT] = "split"
         described = FEATURES if self._is_raw else frozenset()
+        given = self.options.columns.items()
+        drops = [name for name in sample[0] if name not in {self._image, label}]
+        wrong = [
+            (name, kind)
+            for name, kind in given
+            if roles.get(name) != kind and not (kind == "drop" and name in drops)
+        ]
+        if wrong:
+            raise SpecError(
+                f"feature {wrong[0][0]!r} of {self.location} cannot be {wrong[0][1]}",
+                hint="records of images have an image, its label and a feature 'split'",
+            )
         return [
             ColumnRole.model_validate(
                 {
