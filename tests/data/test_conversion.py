@@ -11,6 +11,7 @@ import re
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,7 @@ from PIL import Image as PillowImage
 from tests.data.conftest import MakeCsv, MakeImages
 from timonel.data.conversion import convert
 from timonel.data.dataset import Dataset
-from timonel.data.schema import SPLITS, sort_labels
+from timonel.data.schema import SPLITS, ImageCheck, sort_labels
 from timonel.data.sources import Entry, Raw, transient
 from timonel.data.sources.images import ImageFolderSource
 from timonel.data.summary import summarise
@@ -171,6 +172,31 @@ def test_progress_ends_with_everything_and_comes_seldom(
     assert len(seen) < 50
 
 
+def test_how_images_are_checked(
+    make_images: MakeImages, make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
+) -> None:
+    root, plain = make_images(), make_csv("a,y", *(f"{i},{i % 2}" for i in range(20)))
+    pictures = make_csv("p,y", *(f"{root}/cat/00{i}.png,{i % 2}" for i in range(8)), name="p.csv")
+    datasets = {}
+    for check in get_args(ImageCheck):
+        datasets[check] = convert(root, tmp_path / check, check=check, workspace=workspace)
+        assert datasets[check].manifest.source.check == check
+        rows = convert(
+            pictures,
+            tmp_path / f"{check}-rows",
+            label="y",
+            columns={"p": "image"},
+            check=check,
+            workspace=workspace,
+        )
+        assert rows.manifest.source.check == check
+    assert datasets["decode"].digest == datasets["structure"].digest
+    table = convert(plain, tmp_path / "plain", label="y", workspace=workspace)
+    assert table.manifest.source.check is None
+    with pytest.raises(SpecError, match="expected the check structure or decode, got 'none'"):
+        convert(root, tmp_path / "other", check="none", workspace=workspace)  # type: ignore[arg-type] # as a script may
+
+
 def test_one_split_only(make_images: MakeImages, out: Path, workspace: Workspace) -> None:
     dataset = convert(make_images(), out, splits=[1], workspace=workspace)
     assert [dataset.count(split) for split in SPLITS] == [20, 0, 0]
@@ -207,7 +233,7 @@ def test_too_many_unusable_images(
         dataset.verify()
 
 
-DAMAGED = "damaged PNG image: image file is truncated"
+DAMAGED = "damaged PNG image: it is truncated"
 
 
 def rejected(folder: Path) -> dict[str, str]:

@@ -30,6 +30,7 @@ from timonel.data.rejected import DEFAULT_LIMIT, check_limit, check_rejected, wr
 from timonel.data.runners import Report, Runner, choose_runner
 from timonel.data.schema import (
     Compression,
+    ImageCheck,
     Task,
     check_compression,
     labels_of,
@@ -99,6 +100,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     image_size: tuple[int, int] | None = None,
     image_format: Literal["jpeg", "png", "webp"] | None = None,
     quality: int | None = None,
+    check: ImageCheck = "structure",
     delimiter: str | None = None,
     encoding: str | None = None,
     column_names: Sequence[str] = (),
@@ -107,9 +109,9 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
 ) -> Dataset:
     """Convert images or a table to sharded TFRecords with a manifest.
 
-    Every image is decoded once to check that training can decode it; its bytes are stored
-    unchanged. The destination is published atomically; in a bucket, the manifest comes last. A
-    conversion that was stopped or killed continues when it is called again with the same arguments.
+    Every image is checked; its bytes are stored unchanged. The destination is published
+    atomically; in a bucket, the manifest comes last. A conversion that was stopped or killed
+    continues when it is called again with the same arguments.
 
     Args:
         source: A folder with one folder of images per label, or with ``train``, ``validation``
@@ -144,6 +146,9 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
         image_format: ``jpeg``, ``png`` or ``webp``, to re-encode images of other formats.
         quality: Quality of JPEG and WebP images, 1 to 100, to re-encode all of them; otherwise 90
             for those that ``image_size`` or ``image_format`` changes.
+        check: ``structure`` walks through the segments of a JPEG or PNG image, which finds
+            truncated and overwritten files, and decodes other formats; ``decode`` decodes all
+            images.
         delimiter: What separates the values of a CSV file; detected by default.
         encoding: Encoding of a CSV or JSON lines file; detected by default.
         column_names: Names of the columns of a CSV file that has no header.
@@ -164,7 +169,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     options = SourceOptions(
         **_schema_options(schema, location, label, columns, task, group_by),
         folders=folders,
-        **_image_options(image_size, image_format, quality),
+        **_image_options(image_size, image_format, quality, check),
         delimiter=delimiter,
         encoding=encoding,
         column_names=tuple(column_names),
@@ -193,7 +198,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
 
 
 def _image_options(
-    size: Sequence[int] | None, format_: str | None, quality: int | None
+    size: Sequence[int] | None, format_: str | None, quality: int | None, check: str
 ) -> dict[str, Any]:
     if size is not None and (len(size) != 2 or min(size) < 1):
         raise SpecError(f"expected image_size as (height, width), got {tuple(size)}")
@@ -201,7 +206,9 @@ def _image_options(
         raise SpecError(f"expected the image format jpeg, png or webp, got {format_!r}")
     if quality is not None and not 1 <= quality <= 100:
         raise SpecError(f"expected a quality from 1 to 100, got {quality}")
-    return {"image_size": size, "image_format": format_, "quality": quality}
+    if check not in {"structure", "decode"}:
+        raise SpecError(f"expected the check structure or decode, got {check!r}")
+    return {"image_size": size, "image_format": format_, "quality": quality, "check": check}
 
 
 def _schema_options(

@@ -145,6 +145,7 @@ def _source(planned: Planned, results: _Results, facts: Description) -> SourceIn
     scan = planned.scan
     left_out = planned.assignment.left_out
     lost = _lost(planned, results.statistics["train"])
+    has_images = any(each.images or each.column_images for each in results.statistics.values())
     warnings = [f"label {label!r} has no training records" for label in lost[:NAMED]]
     return SourceInfo(
         plugin=planned.source.plugin,
@@ -152,6 +153,7 @@ def _source(planned: Planned, results: _Results, facts: Description) -> SourceIn
         digest=facts.digest,
         files=facts.files,
         bytes=facts.bytes,
+        check=planned.source.options.check if has_images else None,
         ignored=tuple(scan.ignored[:NAMED]),
         ignored_count=len(scan.ignored),
         left_out=tuple(Rejected(key=key, reason=reason) for key, reason in left_out[:NAMED]),

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 from timonel.data.schema import (
     ColumnRole,
     Compression,
+    ImageCheck,
     Schema,
     Split,
     StoredValue,
@@ -69,6 +70,9 @@ class SourceInfo(StoredValue):
     digest: str
     files: int
     bytes: int
+    check: ImageCheck | None = Field(
+        default=None, description="How images were checked; none without images."
+    )
     ignored: tuple[str, ...] = Field(
         default=(), description="The first files that are not records."
     )

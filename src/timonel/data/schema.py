@@ -17,6 +17,7 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 Task = Literal["classification", "multilabel", "regression"]
 ImageFormat = Literal["jpeg", "png", "gif", "bmp", "webp"]
+ImageCheck = Literal["decode", "structure"]
 Compression = Literal["none", "gzip"]
 ColumnType = Literal[
     "numeric",

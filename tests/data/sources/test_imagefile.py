@@ -6,11 +6,12 @@ import io
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from PIL import Image
 
+from timonel.data.schema import ImageCheck
 from timonel.data.sources import UnusableError
 from timonel.data.sources.imagefile import ImageFacts, verify_image
 
@@ -35,12 +36,15 @@ WHOLE = {
     "animated gif": encoded("GIF", frames=3),
     "bmp": encoded("BMP"),
     "jpeg": encoded("JPEG"),
+    "grey jpeg": encoded("JPEG", "L"),
+    "progressive jpeg": encoded("JPEG", progressive=True),
+    "cmyk jpeg": encoded("JPEG", "CMYK"),
     "webp": encoded("WEBP"),
 }
 
 
-def verify(content: bytes) -> ImageFacts:
-    return verify_image("key", content)
+def verify(content: bytes, check: ImageCheck = "decode") -> ImageFacts:
+    return verify_image("key", content, check)
 
 
 def damaged(content: bytes) -> Iterator[bytes]:
@@ -67,6 +71,55 @@ def test_tensorflow_decodes_what_is_accepted(name: str) -> None:
         assert pixels.shape == (facts.height, facts.width, 3)
         accepted += 1
     assert accepted
+
+
+@pytest.mark.parametrize("name", ["jpeg", "grey jpeg", "progressive jpeg", "cmyk jpeg", "png"])
+def test_both_checks_agree_on_whole_images_and_find_overwritten_ones(name: str) -> None:
+    content = WHOLE[name]
+    assert verify(content, "structure") == verify(content, "decode")
+    middle = len(content) - 20
+    for damage in (
+        content[:middle],
+        content[:-2],
+        content[:middle] + bytes(len(content) - middle),
+        content[:middle] + b"\xff\x5e" + content[middle:],
+        content[:10],
+    ):
+        for check in get_args(ImageCheck):
+            with pytest.raises(UnusableError, match="key: damaged"):
+                verify(damage, check)
+
+
+def test_bytes_after_the_end_of_a_jpeg_and_between_its_segments_are_forgiven() -> None:
+    content = WHOLE["jpeg"]
+    for check in get_args(ImageCheck):
+        verify(content + bytes(7), check)
+        second = content.index(b"\xff\xdb")
+        verify(content[:second] + b"\0" + content[second:], check)
+        verify(content[:-2] + b"\xff" + content[-2:], check)
+
+
+def test_a_jpeg_with_a_frame_that_tensorflow_does_not_decode() -> None:
+    content = bytearray(WHOLE["jpeg"])
+    frame = content.index(b"\xff\xc0")
+    for place, value in ((1, 0xC3), (4, 12), (9, 2)):  # lossless; 12 bits; two components
+        other = bytearray(content)
+        other[frame + place] = value
+        with pytest.raises(UnusableError, match="damaged JPEG image"):
+            verify(bytes(other), "structure")
+
+
+@pytest.mark.parametrize("name", ["gif", "bmp", "webp"])
+def test_formats_without_checksums_are_decoded_by_both_checks(name: str) -> None:
+    def accepts(content: bytes, check: ImageCheck) -> bool:
+        try:
+            verify(content, check)
+        except UnusableError:
+            return False
+        return True
+
+    for content in damaged(WHOLE[name]):
+        assert accepts(content, "structure") == accepts(content, "decode")
 
 
 @pytest.mark.parametrize("size", [1, 4, 8, 12, 15])

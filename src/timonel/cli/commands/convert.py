@@ -100,6 +100,10 @@ def convert(
     quality: Annotated[
         int | None, typer.Option(help="Re-encode JPEG and WebP images with this quality (1-100).")
     ] = None,
+    check: Annotated[
+        Literal["structure", "decode"],
+        typer.Option(help="How to check JPEG and PNG images; others are always decoded."),
+    ] = "structure",
     delimiter: Annotated[
         str | None,
         typer.Option(help="What separates the values of a CSV file. [default: detected]"),
@@ -153,6 +157,7 @@ def convert(
             image_size=None if image_size is None else parse_size(image_size),
             image_format=image_format,
             quality=quality,
+            check=check,
             delimiter=delimiter,
             encoding=encoding,
             column_names=parse_names(column_names or ""),

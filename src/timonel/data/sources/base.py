@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from timonel.data.examples import Feature
 from timonel.data.manifest import Rejected
-from timonel.data.schema import ColumnRole, ColumnType, Schema, Split, Task
+from timonel.data.schema import ColumnRole, ColumnType, ImageCheck, Schema, Split, Task
 from timonel.data.statistics import ImageFacts, Statistics, ValueFacts
 from timonel.errors import DataError, InputError, NotFoundError, SpecError
 from timonel.storage.location import Location
@@ -85,6 +85,7 @@ class SourceOptions(BaseModel):
     quality: Annotated[int, Field(ge=1, le=100)] | None = Field(
         default=None, description="Quality of JPEG and WebP images."
     )
+    check: ImageCheck = Field(default="structure", description="How images are checked.")
     folders: Literal["auto", "labels", "splits"] = Field(
         default="auto", description="What the top-level folders name."
     )

@@ -68,14 +68,15 @@ class ImageFolderSource(Source):
         return Scan(entries, "classification", ignored, rejected, warnings=warnings)
 
     def read(self, entry: Entry) -> Raw:
-        """Read an image and decode it once to verify it."""
+        """Read an image and verify it."""
         try:
             content = Location(entry.ref).read()
         except NEVER_READABLE as error:
             raise UnusableError(entry.key, f"cannot read it: {error.strerror}") from error
         except NotFoundError as error:
             raise UnusableError(entry.key, "not found") from error
-        return Raw({IMAGE_FEATURE: content}, verify_image(entry.key, content))
+        facts = verify_image(entry.key, content, self.options.check)
+        return Raw({IMAGE_FEATURE: content}, facts)
 
     def digest(self, entry: Entry) -> str | None:
         """Return the digest of an image file."""

@@ -57,7 +57,7 @@ from timonel.data.sources.columns import (
     unassigned,
 )
 from timonel.data.sources.images import INCOMPARABLE
-from timonel.data.sources.kinds import KINDS
+from timonel.data.sources.kinds import KINDS, Image
 from timonel.data.sources.tablefile import TableFile
 from timonel.data.sources.tables import is_table, read_table
 from timonel.data.statistics import Statistics, merged
@@ -112,7 +112,8 @@ class TableSource(Source):
             kinds, roles[name] = self._role(name, file.table[name])
             role = roles[name].role
             if role in KINDS:
-                self._cells.add(name, KINDS[role], file.table[name])
+                kind = Image(self.options.check) if role == "image" else KINDS[role]
+                self._cells.add(name, kind, file.table[name])
             elif kinds is not None and role == "numeric":
                 self._columns[name] = NumberColumn.of(kinds)
                 bad = dict.fromkeys(kinds.unusable(), name) | bad

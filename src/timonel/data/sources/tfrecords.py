@@ -104,14 +104,15 @@ class RecordImageSource(ImageFolderSource):
         self._sample_image()
 
     def read(self, entry: Entry) -> Raw:
-        """Read a record and decode its image once to verify it."""
+        """Read a record and verify its image."""
         index, offset, length = entry.ref
         try:
             example = self._opened[index].read(Span(offset, length))
         except CorruptError as error:
             raise UnusableError(entry.key, "the file changed during the conversion") from error
         content = decode_pixels(entry.key, example) if self._is_raw else example[self._image][0]
-        return Raw({IMAGE_FEATURE: content}, verify_image(entry.key, content))
+        facts = verify_image(entry.key, content, self.options.check)
+        return Raw({IMAGE_FEATURE: content}, facts)
 
     def digest(self, entry: Entry) -> str | None:
         """Return the digest of an image."""

@@ -37,7 +37,7 @@ class Value:
 
 
 class Kind(abc.ABC):
-    """Kind of a table column. Stateless."""
+    """Kind of a table column. Immutable."""
 
     type: ClassVar[ColumnType]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image as PillowImage
 
-from timonel.data.schema import ImageColumn, MaskColumn
+from timonel.data.schema import ImageCheck, ImageColumn, MaskColumn
 from timonel.data.sources.imagefile import image_format, verify_image
 from timonel.data.sources.kinds.base import (
     Kind,
@@ -28,16 +28,23 @@ _MAX_CLASS = 255
 
 
 class Image(Kind):
-    """Images, one or several per row."""
+    """Images, one or several per row.
+
+    Args:
+        check: How images are checked.
+    """
 
     type = "image"
+
+    def __init__(self, check: ImageCheck = "structure") -> None:
+        self._check = check
 
     def parse(self, value: Any, read: ReadFile) -> Value:
         """Accept a path, bytes, or a list; in text files a JSON list or paths between bars."""
         contents, facts = [], []
         for item in files_of(value):
             content = _content(item, read)
-            facts.append(_verified(item, content))
+            facts.append(_verified(item, content, self._check))
             contents.append(content)
         return Value(tuple(contents), ValueFacts(length=len(facts), images=facts))
 
@@ -69,7 +76,7 @@ class Mask(Kind):
         if len(found) != 1:
             raise expected("one mask", value)
         content = _content(found[0], read)
-        facts = _verified(found[0], content)
+        facts = _verified(found[0], content, "decode")
         if facts.format not in {"png", "bmp", "gif"}:
             raise ValueError(f"{facts.format.upper()} changes class numbers: use PNG for masks")
         with PillowImage.open(io.BytesIO(content)) as image:
@@ -124,10 +131,10 @@ def _content(item: str | bytes, read: ReadFile) -> bytes:
     return item if isinstance(item, bytes) else read(item)
 
 
-def _verified(item: str | bytes, content: bytes) -> ImageFacts:
+def _verified(item: str | bytes, content: bytes, check: ImageCheck) -> ImageFacts:
     if image_format(content[:12]) is None:
         raise expected(_FORMATS, item if isinstance(item, str) else content[:12])
-    return verify_image(item if isinstance(item, str) else "bytes", content)
+    return verify_image(item if isinstance(item, str) else "bytes", content, check)
 
 
 def _grey_png(pixels: Any) -> bytes:
