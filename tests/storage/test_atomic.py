@@ -7,6 +7,9 @@ import multiprocessing
 import os
 import resource
 import signal
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from timonel.storage.atomic import (
     create_bytes,
     parse_lines,
     sweep,
+    temporary_prefix,
     unwritable,
 )
 
@@ -373,3 +377,21 @@ def test_what_could_not_be_written_aside_is_called_by_its_own_name(tmp_path: Pat
 
 def test_an_error_without_a_reason_is_shown_as_it_is(tmp_path: Path) -> None:
     assert ": odd" in unwritable(tmp_path, OSError("odd")).message
+
+
+def test_temporary_folders_of_dead_processes_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = (
+        "import os, signal, tempfile; from timonel.storage.atomic import temporary_prefix; "
+        "tempfile.mkdtemp(prefix=temporary_prefix()); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(tmp_path)}, check=False
+    )
+    assert len(list(tmp_path.iterdir())) == 1
+    own = tempfile.mkdtemp(prefix=temporary_prefix())
+    assert list(tmp_path.iterdir()) == [Path(own)]
+    temporary_prefix()
+    assert Path(own).is_dir()

@@ -25,10 +25,18 @@ def test_file_systems(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    ["zip://a::/etc/archive.zip", "simplecache::http://127.0.0.1/a", "ftp://127.0.0.1/a"],
+)
+def test_other_protocols_are_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="expected a path, s3://, gs:// or https://"):
+        open_filesystem(text)
+
+
+@pytest.mark.parametrize(
     ("uri", "error", "message"),
     [
         ("gs://b/x", MissingExtraError, r"pip install 'timonel\[gcs\]'"),
-        ("abfs://b/x", SpecError, "adlfs"),
     ],
 )
 def test_a_missing_package_is_named(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from timonel.data.schema import (
     ColumnRole,
@@ -19,6 +19,7 @@ from timonel.data.schema import (
     Task,
 )
 from timonel.errors import CorruptError, NotFoundError
+from timonel.storage.blobs import is_file_name
 from timonel.storage.digests import digest_bytes
 from timonel.storage.documents import parse_document, read_document, write_document
 
@@ -26,10 +27,20 @@ MANIFEST_NAME = "manifest.json"
 _KIND = "dataset"
 
 
+def _plain(name: str) -> str:
+    # A manifest from elsewhere must not lead to files outside of its dataset.
+    if not is_file_name(name) or "/" in name:
+        raise ValueError(f"{name!r} is not the name of a file")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_plain)]
+
+
 class Shard(StoredValue):
     """File of records."""
 
-    name: str
+    name: FileName
     split: Split
     records: int
     bytes: int
@@ -39,7 +50,7 @@ class Shard(StoredValue):
 class Sidecar(StoredValue):
     """File of the dataset beside its shards."""
 
-    name: str
+    name: FileName
     bytes: int
     digest: str
 

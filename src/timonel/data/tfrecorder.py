@@ -37,6 +37,7 @@ from timonel.data.sources.pixels import encode_pixels
 from timonel.errors import DataError, SpecError
 from timonel.processes.cores import usable_cores
 from timonel.storage import join, publish_dir
+from timonel.storage.atomic import temporary_prefix
 from timonel.storage.location import Location
 from timonel.storage.object_store import ObjectStore
 
@@ -170,6 +171,6 @@ def _published(target: str) -> Iterator[Path]:
         with publish_dir(location.path) as folder:
             yield folder
         return
-    with tempfile.TemporaryDirectory(prefix="timonel-") as folder:
+    with tempfile.TemporaryDirectory(prefix=temporary_prefix()) as folder:
         yield Path(folder)
         ObjectStore(target).upload({path.name: path for path in Path(folder).iterdir()})

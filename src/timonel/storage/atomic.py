@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import socket
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -261,9 +262,16 @@ def sweep(folder: Path) -> list[Path]:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    path.unlink()
             removed.append(path)
     return removed
+
+
+def temporary_prefix() -> str:
+    """Return a prefix for names of temporary folders, and remove folders of dead processes."""
+    sweep(Path(tempfile.gettempdir()))
+    return f"{ASIDE_PREFIX}{os.getpid()}-{_host_tag()}-"
 
 
 def exists(target: str | Path) -> AlreadyExistsError:

@@ -18,6 +18,7 @@ _EXTRA_BY_SCHEME = {
     "http": "http",
     "https": "http",
 }
+_SCHEMES = frozenset({*_EXTRA_BY_SCHEME, "file", "memory"})
 _CONNECT_S, _READ_S = 5, 20
 _KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 
@@ -27,26 +28,27 @@ def open_filesystem(location: str) -> tuple[Any, str]:
 
     Raises:
         MissingExtraError: The package of the location's scheme is not installed.
-        SpecError: The scheme is unknown.
+        SpecError: The scheme is not supported.
         InputError: The user's credentials cannot be read.
     """
     import fsspec  # noqa: PLC0415 - costs 40 ms, and most commands need no bucket
 
     text = normalise(location)
     scheme = text.partition("://")[0] if "://" in text else "file"
+    if scheme not in _SCHEMES:
+        # A table may name locations: other protocols of fsspec read archives and run caches.
+        raise SpecError(f"expected a path, s3://, gs:// or https://, got {text}")
     try:
         if _EXTRA_BY_SCHEME.get(scheme) == "gcs":
             return _google(), text.partition("://")[2]
         options = _options(_EXTRA_BY_SCHEME.get(scheme))
         if scheme != "file":
             options["use_listings_cache"] = False
-        fs, root = fsspec.core.url_to_fs(text, **options)
+        # Not `url_to_fs`, which opens chains such as ``s3://a::file:///b``.
+        fs = fsspec.filesystem(scheme, **options)
+        root = fs._strip_protocol(text)
     except ImportError as error:
-        if scheme in _EXTRA_BY_SCHEME:
-            raise MissingExtraError(f"{scheme}://", _EXTRA_BY_SCHEME[scheme]) from error
-        raise SpecError(f"cannot open {text}", hint=str(error)) from error
-    except ValueError as error:
-        raise SpecError(f"expected a path, s3://, gs:// or https://, got {text}") from error
+        raise MissingExtraError(f"{scheme}://", _EXTRA_BY_SCHEME[scheme]) from error
     if scheme in _EXTRA_BY_SCHEME:
         fs.retries = 1  # callers repeat requests, for a bounded time
     return fs, root

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from timonel.errors import InputError, NotFoundError
-from timonel.storage.atomic import write_bytes
+from timonel.storage.atomic import temporary_prefix, write_bytes
 from timonel.storage.blobs import Blob
 from timonel.storage.digests import digest_file
 from timonel.storage.object_store import ObjectStore
@@ -198,7 +198,7 @@ class Location:
         """
         if self.is_local:
             return self.path
-        folder = tempfile.mkdtemp(prefix="timonel-")
+        folder = tempfile.mkdtemp(prefix=temporary_prefix())
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         path = Path(folder, self.name or "file")
         ObjectStore(self.uri).download({"": path}, {"": self.blob()})

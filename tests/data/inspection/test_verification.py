@@ -172,6 +172,24 @@ def test_a_dataset_in_a_bucket_is_read_from_there(
         verify(f"{bucket}/nothing")
 
 
+@pytest.mark.parametrize("name", ["/etc/hostname", "../other/shard", "a/b", "..", "", "a\0b"])
+def test_a_manifest_cannot_name_files_elsewhere(
+    dataset: Path, faulty, name: str, tmp_path: Path
+) -> None:
+    from timonel.storage.object_store import ObjectStore
+
+    precious = tmp_path / "precious"
+    precious.write_text("x")
+    name = str(precious) if name.startswith("/") else name
+    rewritten(dataset, lambda body: body["shards"][0].update(name=name))
+    uri = f"{faulty[0]}/{uuid.uuid4().hex}"
+    ObjectStore(uri).upload({path.name: path for path in dataset.iterdir()})
+    for place in (dataset, uri):
+        with pytest.raises(CorruptError, match="is not the name of a file"):
+            verify(place)
+    assert precious.read_text() == "x"
+
+
 def test_no_dataset(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no dataset"):
         verify(tmp_path)

@@ -263,6 +263,43 @@ def test_bad_lines_of_json_are_rejected(tmp_path: Path) -> None:
         scanned(array)
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"x": 1e999, "y": 1}', "not valid JSON: 1e999 is too large for a number"),
+        (b'{"c": "\\ud800", "y": 1}', "not valid JSON: half of a pair of surrogates"),
+        (b'{"x": 1, "x": 2, "y": 1}', "not valid JSON: a name is repeated"),
+        (b'\xef\xbb\xbf{"x": 1, "y": 1}', "not valid JSON: Unexpected UTF-8 BOM"),
+        (b'{"x": ' + b"[" * 100_000, "not valid JSON: maximum recursion depth exceeded"),
+        (b'{"x":' * 50_000, "not valid JSON: maximum recursion depth exceeded"),
+    ],
+)
+def test_lines_that_arrow_cannot_read_are_rejected_alone(
+    tmp_path: Path, line: bytes, reason: str
+) -> None:
+    path = write_lines(tmp_path / "rows.jsonl", *rows().to_pylist())
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    _, scan, entries = scanned(path)
+    assert len(entries) == ROWS
+    ((key, found),) = rejected(scan)
+    assert key == f"rows.jsonl line {ROWS + 1}"
+    assert found.startswith(reason)
+
+
+def test_damaged_arrow_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.arrow"
+    table = pa.table({"c": [f"word {index}" for index in range(50)], "y": [0, 1] * 25})
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table)
+    content = path.read_bytes()
+    place = content.index(np.array([0, 6, 12, 18], np.int32).tobytes())
+    changed = bytearray(content)
+    changed[place + 4 : place + 8] = np.int32(1 << 30).tobytes()
+    path.write_bytes(changed)
+    with pytest.raises(DataError, match=r"rows\.arrow is not a valid Arrow file"):
+        scanned(path)
+
+
 def test_values_of_another_type_in_json(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "rows.jsonl", {"x": 1, "y": 0}, {"y": 1}, {"x": "one", "y": 1})
     with pytest.raises(DataError, match=r"expected a number in column 'x' .* got text in line 3"):

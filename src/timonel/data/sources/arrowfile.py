@@ -50,7 +50,9 @@ def read_arrow(location: Location) -> TableFile:
             is_file = file.read(6) == b"ARROW1"
             file.seek(0)
             table = (pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)).read_all()
-    except (pa.ArrowException, OSError) as error:
+            # Damaged offsets would crash the process later.
+            table.validate(full=True)
+    except (pa.ArrowException, OSError, SystemError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{location} is not a valid Arrow file: {reason}") from error
     info = location.parent / _INFO

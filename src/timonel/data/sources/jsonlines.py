@@ -6,6 +6,7 @@ import contextlib
 import io
 import itertools
 import json
+import math
 from collections.abc import Collection, Iterator
 from typing import Any, BinaryIO
 
@@ -19,6 +20,7 @@ from timonel.data.sources.textfile import TextFile
 from timonel.errors import DataError
 
 _BLOCK_BYTES = 1 << 24
+_DEEP = 500
 _KINDS = {bool: "a boolean", int: "a number", float: "a number", str: "text"}
 
 
@@ -33,6 +35,7 @@ def read_json_lines(text: TextFile) -> TableFile:
     """
     bad: dict[int, str] = {}
     try:
+        _check_depth(text)
         table = _parse(text.open())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         bad, content = _checked(text)
@@ -85,6 +88,12 @@ def _parse(file: BinaryIO) -> Any:
         return pajson.read_json(file, read_options=options)
 
 
+def _check_depth(text: TextFile) -> None:
+    """Raise an error of Arrow for a line that may be nested so deeply that it would crash Arrow."""
+    if any(line.count(b"[") + line.count(b"{") > _DEEP for _, line in _lines(text)):
+        raise pa.ArrowInvalid("nested too deeply")
+
+
 def _lines(text: TextFile) -> Iterator[tuple[int, bytes]]:
     """Yield the lines that are not blank, with their numbers."""
     with text.open() as file:
@@ -99,8 +108,17 @@ def _checked(text: TextFile) -> tuple[dict[int, str], bytes]:
     good = []
     for number, line in _lines(text):
         try:
-            value = json.loads(line, parse_constant=_refuse)
-        except ValueError as error:
+            value = json.loads(
+                line.decode(),
+                parse_constant=_refuse,
+                parse_float=_finite,
+                object_pairs_hook=_distinct,
+            )
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            bad[number] = "not valid JSON: half of a pair of surrogates"
+            continue
+        except (ValueError, RecursionError) as error:
             bad[number] = f"not valid JSON: {getattr(error, 'msg', error)}"
             continue
         if isinstance(value, dict):
@@ -112,6 +130,19 @@ def _checked(text: TextFile) -> tuple[dict[int, str], bytes]:
 
 def _refuse(word: str) -> None:
     raise ValueError(f"{word} is not a JSON value; write null")
+
+
+def _finite(word: str) -> float:
+    if math.isinf(number := float(word)):
+        raise ValueError(f"{word} is too large for a number")
+    return number
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is repeated")
+    return found
 
 
 def _conflict(text: TextFile, error: Exception) -> DataError:
