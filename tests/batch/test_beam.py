@@ -9,7 +9,7 @@ import pytest
 from tests.data.conftest import MakeImages
 from tests.data.runners.test_beam import ENGINES
 from timonel.batch import predict_batch
-from timonel.batch.journal import journal_of
+from timonel.batch.shards import PredictionJournal
 from timonel.errors import DataError, SpecError
 from timonel.storage import Workspace
 
@@ -43,7 +43,7 @@ def test_the_bytes_are_those_of_the_local_runner(
     assert done.out.read_bytes() == local.out.read_bytes()
     assert done.errors.read_bytes() == local.errors.read_bytes()
     assert seen[-1] == (100, 100)
-    assert not journal_of(done.out).root.exists()
+    assert not PredictionJournal.beside(done.out).root.exists()
 
 
 def test_an_error_of_a_worker_is_one_line(

@@ -14,8 +14,10 @@ import pytest
 
 from tests.waiting import until
 from timonel.batch import predict_batch
-from timonel.batch.journal import journal_of
-from timonel.storage import Workspace
+from timonel.batch.shards import PredictionJournal
+from timonel.errors import AlreadyExistsError
+from timonel.storage import Workspace, digest_file, digest_tree
+from timonel.tracking import list_runs
 
 PROGRAM = """
 import sys
@@ -23,6 +25,17 @@ import timonel.batch.plan as plan
 plan._SHARD_BYTES = 400
 from timonel.batch import predict_batch
 predict_batch("doubler", sys.argv[1], sys.argv[2], workspace=sys.argv[3], batch_size=8)
+"""
+
+STOPPED = """
+import os, signal, sys
+from timonel.batch import predict_batch, prediction
+real = prediction.publish
+def publish(*arguments, **options):
+    real(*arguments, **options)
+    os.kill(os.getpid(), int(sys.argv[4]))
+prediction.publish = publish
+predict_batch("doubler", sys.argv[1], sys.argv[2], workspace=sys.argv[3])
 """
 
 
@@ -50,7 +63,7 @@ def whole(source: Path, tmp_path: Path, models: Workspace, monkeypatch) -> Path:
 def check_a_kill(number: int, source: Path, expected: Path, models: Workspace) -> None:
     """Kill a job at a random moment, continue it, and compare its output."""
     out = expected.with_name(f"out{number}.parquet")
-    journal, random = journal_of(out), Random(number)
+    journal, random = PredictionJournal.beside(out), Random(number)
     finished, after = journal.root / "finished", random.randrange(1, 100)
     process = start(source, out, models)
     try:
@@ -100,7 +113,7 @@ def test_the_models_process_is_killed(
                     child.kill()
                     killed.append(child.pid)
 
-    monkeypatch.setattr("timonel.batch.prediction._PROGRESS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("timonel.data.progress.INTERVAL_S", 0.0)
     done = predict_batch(
         "doubler", source, out, batch_size=8, workspace=models, max_errors=0.02, progress=kill
     )
@@ -113,7 +126,7 @@ def test_a_changed_input_starts_anew(
     models: Workspace, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog
 ) -> None:
     monkeypatch.setattr("timonel.batch.plan._SHARD_BYTES", 400)
-    monkeypatch.setattr("timonel.batch.prediction._PROGRESS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("timonel.data.progress.INTERVAL_S", 0.0)
 
     def stop(done: int, _total: int) -> None:
         if done > 500:
@@ -128,3 +141,31 @@ def test_a_changed_input_starts_anew(
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["doubled"] for row in rows] == [[2.0, 4.0]] * 50
     assert "predicting anew" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["out.csv", "folder"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_job_that_was_stopped_after_publishing_ends(
+    models: Workspace, tmp_path: Path, name: str, number: int
+) -> None:
+    source, out = tmp_path / "rows.jsonl", tmp_path / "out" / name
+    source.write_text("[1.0, 2.0]\n" * 50)
+    out.parent.mkdir()
+    arguments = [str(source), str(out), models.uri, str(int(number))]
+    assert subprocess.run([sys.executable, "-c", STOPPED, *arguments], check=False).returncode
+    before = digest_of(out)
+    assert [run.status for run in list_runs(models) if run.kind == "predict"] in [
+        ["stopped"],
+        ["lost"],
+    ]
+    done = predict_batch("doubler", source, out, workspace=models)
+    assert (done.rows, digest_of(out)) == (50, before)
+    assert list(out.parent.iterdir()) == [out]
+    (run,) = [run for run in list_runs(models) if run.kind == "predict"]
+    assert (run.status, run.outputs[0].digest) == ("succeeded", before)
+    with pytest.raises(AlreadyExistsError, match="already exists"):
+        predict_batch("doubler", source, out, workspace=models)
+
+
+def digest_of(out: Path) -> str:
+    return digest_tree(out) if out.is_dir() else digest_file(out)

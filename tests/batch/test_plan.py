@@ -17,7 +17,7 @@ from timonel.batch.plan import RECORD, JobSpec, digest_of, plan_shards
 from timonel.batch.readers import read_batches
 from timonel.data.records import frame
 
-JOB = JobSpec("m", 1, "m", "id", "serving_default", 3, "folder", "jsonl", {"x": "x"})
+JOB = JobSpec("m", 1, "m", "id", "serving_default", 3, "jsonl", {"x": "x"})
 LISTS = st.lists(st.lists(st.integers(0, 10**6), max_size=30), min_size=1, max_size=4)
 SLOW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 
@@ -48,7 +48,7 @@ def test_every_row_is_in_one_shard(
         write(kind, name, rows)
     job = JOB if kind != "tfrecord" else JobSpec(**{**vars(JOB), "columns": {"x": RECORD}})
     found = find_inputs(names)
-    plans = plan_shards(found.files)
+    plans = plan_shards(found.files, "jsonl")
     values, keys = [], []
     for plan in plans:
         batches = [load() for load in read_batches(plan, job)]
@@ -63,7 +63,7 @@ def test_every_row_is_in_one_shard(
         f"{name}#{i + 1}" for name, rows in zip(names, files, strict=True) for i in range(len(rows))
     ]
     assert keys == (expected if len(files) > 1 else [key.rpartition("/")[2] for key in expected])
-    assert [plan.name for plan in plans] == [f"{number:05d}" for number in range(len(plans))]
+    assert [plan.name for plan in plans] == [f"{number:05d}.jsonl" for number in range(len(plans))]
 
 
 def test_another_file_or_option_is_another_job(tmp_path: Path) -> None:

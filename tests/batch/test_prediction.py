@@ -17,7 +17,7 @@ import pytest
 import timonel
 from tests.data.conftest import MakeImages
 from timonel.batch import predict_batch
-from timonel.batch.journal import journal_of
+from timonel.batch.shards import PredictionJournal
 from timonel.data import convert
 from timonel.data.examples import decode_example, encode_example
 from timonel.data.records import compress, frame, read_records
@@ -63,7 +63,7 @@ def test_images_of_folders(models: Workspace, make_images: MakeImages, png, tmp_
     keys = table["key"].to_pylist()
     assert keys == sorted(path.relative_to(root).as_posix() for path in root.rglob("*.png"))
     assert table["label"].to_pylist()[keys.index("dog/white.png")] == "dog"
-    assert not journal_of(done.out).root.exists()
+    assert not PredictionJournal.beside(done.out).root.exists()
     assert not list(models.servers.glob("*"))
 
 
@@ -355,10 +355,10 @@ def test_the_version_is_fixed_at_the_start(
             stop.set()
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("timonel.batch.prediction._PROGRESS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("timonel.data.progress.INTERVAL_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
         predict_batch("v", source, out, workspace=models, progress=interrupt)
-    assert journal_of(out).has_finished()
+    assert PredictionJournal.beside(out).has_finished()
     publish(exports / "versioned-2", models.models / "v", 2)
     done = predict_batch("v", source, out, workspace=models)
     assert done.version == 1

@@ -14,18 +14,30 @@ from tests.data.conftest import MakeImages
 from tests.waiting import until
 from timonel.data.conversion import convert
 from timonel.data.dataset import Dataset
-from timonel.data.journal import journal_of
+from timonel.data.shards import ConversionJournal
 from timonel.data.sources import Entry, Raw
 from timonel.data.sources.images import ImageFolderSource
-from timonel.errors import InputError, TimonelError
+from timonel.errors import AlreadyExistsError, InputError, TimonelError
 from timonel.storage import Workspace
 from timonel.storage.locks import LockedError, exclusive
+from timonel.tracking import list_runs
 
 SHARDS = 6
 PROGRAM = """
 import sys
 from timonel.data import convert
 convert(sys.argv[1], sys.argv[2], shards=int(sys.argv[3]), workspace=sys.argv[4])
+"""
+
+STOPPED = """
+import os, signal, sys
+from timonel.data import convert, destination
+real = destination.install_dir
+def install(*arguments, **options):
+    real(*arguments, **options)
+    os.kill(os.getpid(), int(sys.argv[4]))
+destination.install_dir = install
+convert(sys.argv[1], sys.argv[2], workspace=sys.argv[3])
 """
 
 
@@ -48,7 +60,7 @@ def start(root: Path, out: Path, workspace: Workspace) -> subprocess.Popen[bytes
 
 def kill_when_finished(process: subprocess.Popen[bytes], out: Path, shards: int) -> None:
     """Kill a conversion once it has finished some shards, or let it end."""
-    finished = journal_of(out).root / "finished"
+    finished = ConversionJournal.beside(out).root / "finished"
     try:
         until(
             lambda: (
@@ -70,7 +82,7 @@ def check_killed(root: Path, out: Path, workspace: Workspace, moments: list[int]
         kill_when_finished(start(root, target, workspace), target, moment)
         if not target.exists():
             convert(root, target, shards=SHARDS, workspace=workspace)
-            assert not journal_of(target).root.exists()
+            assert not ConversionJournal.beside(target).root.exists()
         assert files_of(target) == whole
 
 
@@ -114,7 +126,7 @@ def root(
         stop_at(context, 600)
         with pytest.raises(StoppedError):
             convert(root, out, shards=40, workspace=workspace)
-    assert journal_of(out).has_finished()
+    assert ConversionJournal.beside(out).has_finished()
     assert not out.exists()
     return root
 
@@ -147,7 +159,7 @@ def test_what_changed_is_read_again(
     elif change == "option":
         shards = 20
     else:
-        shard = min(journal_of(out).content.glob("train-*"))
+        shard = min(ConversionJournal.beside(out).content.glob("train-*"))
         shard.write_bytes(shard.read_bytes()[:-1] + b"!")
     read = stop_at(monkeypatch, 10_000)
     continued = convert(root, out, shards=shards, workspace=workspace)
@@ -157,10 +169,54 @@ def test_what_changed_is_read_again(
     assert files_of(continued.path) == files_of(fresh.path)
 
 
+@pytest.fixture(params=[signal.SIGINT, signal.SIGKILL])
+def published(
+    request: pytest.FixtureRequest, make_images: MakeImages, out: Path, workspace: Workspace
+) -> Path:
+    """Images whose conversion to ``out`` was stopped after it published the dataset."""
+    root = make_images()
+    arguments = [str(root), str(out), workspace.uri, str(int(request.param))]
+    assert subprocess.run([sys.executable, "-c", STOPPED, *arguments], check=False).returncode
+    assert Dataset.open(out).count() == 20
+    assert ConversionJournal.beside(out).has_finished()
+    (run,) = list_runs(workspace)
+    assert run.status in {"stopped", "lost"}
+    return root
+
+
+def test_a_conversion_that_was_stopped_after_publishing_ends(
+    published: Path, out: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = files_of(out)
+    read = stop_at(monkeypatch, 0)
+    dataset = convert(published, out, workspace=workspace)
+    assert read == []
+    assert files_of(out) == before
+    assert [path.name for path in out.parent.iterdir()] == ["set"]
+    (run,) = list_runs(workspace)
+    assert (run.id, run.status) == (dataset.manifest.run_id, "succeeded")
+    assert run.outputs[0].digest == dataset.digest
+    with pytest.raises(AlreadyExistsError, match="already exists"):
+        convert(published, out, workspace=workspace)
+
+
+def test_another_conversion_after_one_that_was_stopped_after_publishing(
+    published: Path, out: Path, workspace: Workspace
+) -> None:
+    before = files_of(out)
+    with pytest.raises(AlreadyExistsError, match="already exists"):
+        convert(published, out, seed=1, workspace=workspace)
+    assert files_of(out) == before
+    assert [path.name for path in out.parent.iterdir()] == ["set"]
+    dataset = convert(published, out, seed=1, overwrite=True, workspace=workspace)
+    assert dataset.manifest.seed == 1
+    dataset.verify()
+
+
 def test_two_conversions_to_one_destination(
     make_images: MakeImages, out: Path, workspace: Workspace
 ) -> None:
-    journal = journal_of(out)
+    journal = ConversionJournal.beside(out)
     journal.root.mkdir(parents=True)
     with (
         exclusive(journal.lock),
@@ -172,10 +228,10 @@ def test_two_conversions_to_one_destination(
 
 def test_names_of_journals(tmp_path: Path) -> None:
     name = "ñ" * 120
-    root = journal_of(tmp_path / name).root
+    root = ConversionJournal.beside(tmp_path / name).root
     root.mkdir()
     assert root.parent == tmp_path
-    assert journal_of(tmp_path / "other").root != root
+    assert ConversionJournal.beside(tmp_path / "other").root != root
 
 
 def test_a_journal_that_cannot_be_written(

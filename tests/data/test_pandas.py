@@ -140,7 +140,7 @@ def test_images_that_cannot_be_read_leave_nothing_behind(
     listed: pd.DataFrame, tmp_path: Path
 ) -> None:
     Path(listed["image_uri"][1]).write_bytes(b"\xff\xd8\xff no image")
-    with pytest.raises(DataError, match="1 record of 16 cannot be used, above the limit"):
+    with pytest.raises(DataError, match="1 of 16 records cannot be used, above the limit"):
         listed.tensorflow.to_tfr(output_dir=tmp_path / "out")
     assert not any((tmp_path / "out").iterdir())
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -217,3 +218,23 @@ def test_a_stopped_conversion_to_a_bucket_continues(
         "manifest.json",
         *(file.name for file in made.manifest.files),
     }
+
+
+def test_a_conversion_to_a_bucket_that_was_stopped_after_publishing_ends(
+    uri: str, local: Dataset, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw, target = Path(local.manifest.source.uri), f"{uri}-new"
+
+    def stopped(*arguments: Any, **options: Any) -> None:
+        remote.publish(*arguments, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("timonel.data.destination.publish_folder", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            convert(raw, target, workspace=workspace, shards=3)
+    dataset = convert(raw, target, workspace=workspace, shards=3)
+    assert dataset.digest == local.digest
+    assert read_run(workspace, str(dataset.manifest.run_id)).status == "succeeded"
+    with pytest.raises(AlreadyExistsError, match="already exists"):
+        convert(raw, target, workspace=workspace, shards=3)

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import json
-import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from timonel.batch.journal import Journal, Outcome, journal_of
-from timonel.batch.plan import JobSpec, ShardPlan
+from timonel.batch.plan import OutputFormat, ShardPlan
+from timonel.batch.shards import PredictionJournal
 from timonel.batch.writers import join
+from timonel.data.manifest import Rejected
 from timonel.errors import AlreadyExistsError, InputError
-from timonel.storage import is_local
-from timonel.storage.atomic import install_dir, replacing, sweep, unwritable
-from timonel.storage.locks import LockedError, exclusive
-
-_logger = logging.getLogger(__name__)
+from timonel.storage import digest_file, digest_tree, is_local
+from timonel.storage.atomic import install_dir, replacing, unwritable
 
 ERRORS = "errors.jsonl"
 _PART = re.compile(r"part-\d{5}-of-\d{5}\.[a-z]+")
 
 
-def check_destination(out: Path, *, is_folder: bool, overwrite: bool) -> None:
+def check_destination(
+    out: Path, journal: PredictionJournal, *, is_folder: bool, overwrite: bool
+) -> None:
     """Check that predictions may be written to a path.
+
+    Those of the journal may be there: their run was stopped after it published them.
 
     Raises:
         InputError: Its folder does not exist.
@@ -36,7 +36,7 @@ def check_destination(out: Path, *, is_folder: bool, overwrite: bool) -> None:
     """
     if not out.parent.is_dir():
         raise InputError(f"no folder at {out.parent}", hint="create it first")
-    if not out.exists():
+    if not out.exists() or is_published(out, journal):
         return
     if not overwrite:
         raise AlreadyExistsError(
@@ -71,42 +71,19 @@ def check_overlap(out: Path, inputs: Sequence[str | os.PathLike[str]]) -> None:
             )
 
 
-@contextlib.contextmanager
-def unfinished(out: Path) -> Iterator[Journal]:
-    """Yield the locked journal of predictions to a path; remove it if nothing in it is finished.
-
-    Raises:
-        LockedError: Another process predicts to the same path.
-        InputError: The folder cannot be written.
-    """
-    sweep(out.parent)
-    journal = journal_of(out)
-    try:
-        journal.root.mkdir(exist_ok=True)
-    except OSError as error:
-        raise unwritable(out, error) from error
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(exclusive(journal.lock, timeout_s=0))
-        except LockedError:
-            raise LockedError(
-                f"another process predicts to {out}", hint="wait for it, or stop it"
-            ) from None
-        try:
-            yield journal
-        except BaseException:
-            if journal.has_finished():
-                _logger.warning(
-                    "finished shards are kept in %s: run the same command again to continue",
-                    journal.root,
-                )
-            else:
-                journal.remove()
-            raise
+def is_published(out: Path, journal: PredictionJournal) -> bool:
+    """Return whether the predictions of a journal are at their place."""
+    return journal.output is not None and out.exists() and journal.output == _digest_of(out)
 
 
 def publish(
-    out: Path, job: JobSpec, plans: Sequence[ShardPlan], journal: Journal, *, is_folder: bool
+    out: Path,
+    plans: Sequence[ShardPlan],
+    journal: PredictionJournal,
+    run_id: str,
+    *,
+    format_: OutputFormat,
+    is_folder: bool,
 ) -> Path | None:
     """Publish the predictions of all shards, and the list of rows without one.
 
@@ -118,24 +95,21 @@ def publish(
         DataError: The types of columns differ between shards.
     """
     outcomes = [journal.outcome(plan.name) for plan in plans]
-    parts = [
-        journal.part(plan, job.format)
-        for plan, outcome in zip(plans, outcomes, strict=True)
-        if outcome.rows
-    ]
-    errors = out / ERRORS if is_folder else errors_of(out)
-    has_errors = any(outcome.failures for outcome in outcomes)
+    parts = [journal.content / outcome.name for outcome in outcomes if outcome.records]
+    failed = [each for outcome in outcomes for each in outcome.rejected]
     if is_folder:
-        _publish_folder(out, parts, outcomes, journal, job.format)
-    else:
-        with replacing(out) as file:
-            join(parts, file, job.format)
-            if has_errors:
-                write_errors(errors, outcomes)
-            else:
-                errors.unlink(missing_ok=True)
-    journal.remove()
-    return errors if has_errors else None
+        _publish_folder(out, parts, failed, journal, run_id)
+        return out / ERRORS if failed else None
+    errors = errors_of(out)
+    with replacing(out) as file:
+        join(parts, file, format_)
+        if failed:
+            write_errors(errors, failed)
+        else:
+            errors.unlink(missing_ok=True)
+        file.flush()
+        journal.publishing(run_id, digest_file(Path(file.name)))
+    return errors if failed else None
 
 
 def errors_of(out: Path) -> Path:
@@ -143,34 +117,42 @@ def errors_of(out: Path) -> Path:
     return out.with_name(f"{out.name}.{ERRORS}")
 
 
-def write_errors(path: Path, outcomes: Sequence[Outcome]) -> None:
+def write_errors(path: Path, failed: Iterable[Rejected]) -> None:
     """Write rows without a prediction as JSON lines with ``key`` and ``error``.
 
     Raises:
         InputError: The folder cannot be written.
     """
     with replacing(path) as file:
-        for outcome in outcomes:
-            for key, reason in outcome.failures:
-                text = json.dumps({"key": key, "error": reason}, ensure_ascii=False)
-                file.write(text.encode(errors="backslashreplace") + b"\n")
+        for each in failed:
+            text = json.dumps({"key": each.key, "error": each.reason}, ensure_ascii=False)
+            file.write(text.encode(errors="backslashreplace") + b"\n")
 
 
 def _publish_folder(
-    out: Path, parts: Sequence[Path], outcomes: Sequence[Outcome], journal: Journal, ending: str
+    out: Path,
+    parts: Sequence[Path],
+    failed: Sequence[Rejected],
+    journal: PredictionJournal,
+    run_id: str,
 ) -> None:
-    content = journal.content
+    folder = journal.folder
     try:
-        shutil.rmtree(content, ignore_errors=True)
-        content.mkdir()
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
         for number, part in enumerate(parts):
             # A link, because a moved part would be missing if this is killed.
-            os.link(part, content / f"part-{number:05d}-of-{len(parts):05d}.{ending}")
+            os.link(part, folder / f"part-{number:05d}-of-{len(parts):05d}{part.suffix}")
     except OSError as error:
         raise unwritable(out, error) from error
-    if any(outcome.failures for outcome in outcomes):
-        write_errors(content / ERRORS, outcomes)
-    install_dir(content, out, replace=out.exists())
+    if failed:
+        write_errors(folder / ERRORS, failed)
+    journal.publishing(run_id, digest_tree(folder))
+    install_dir(folder, out, replace=out.exists())
+
+
+def _digest_of(out: Path) -> str:
+    return digest_tree(out) if out.is_dir() else digest_file(out)
 
 
 def _is_own(path: Path) -> bool:

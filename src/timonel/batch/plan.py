@@ -29,7 +29,7 @@ class ShardPlan:
     """A part of the input, predicted and written as a whole.
 
     Args:
-        name: Name of the shard.
+        name: Name of the shard, and of the file with its predictions.
         format: Format of the input.
         records: Number of rows.
         uri: The file; empty for images.
@@ -72,7 +72,6 @@ class JobSpec:
         identity: Digest of the version, and the runtime that computes it.
         signature: The signature to run.
         batch_size: Rows per batch.
-        folder: The journal's folder.
         format: Format of the output.
         columns: Column of the input by name of the model's input.
         key: Column with the keys; None for the default keys.
@@ -87,7 +86,6 @@ class JobSpec:
     identity: str
     signature: str
     batch_size: int
-    folder: str
     format: OutputFormat
     columns: Mapping[str, str]
     key: str | None = None
@@ -95,8 +93,12 @@ class JobSpec:
     labels: tuple[str, ...] | None = None
 
 
-def plan_shards(files: Sequence[InputFile]) -> list[ShardPlan]:
+def plan_shards(files: Sequence[InputFile], ending: OutputFormat) -> list[ShardPlan]:
     """Cut the input into shards, independent of machine and runner.
+
+    Args:
+        files: The input.
+        ending: Ending of the names.
 
     Raises:
         DataError: A file cannot be read.
@@ -105,7 +107,7 @@ def plan_shards(files: Sequence[InputFile]) -> list[ShardPlan]:
         found = list(_image_shards(files))
     else:
         found = [shard for file in files for shard in _CUTS[file.format](file)]
-    return [replace(shard, name=f"{number:05d}") for number, shard in enumerate(found)]
+    return [replace(shard, name=f"{number:05d}.{ending}") for number, shard in enumerate(found)]
 
 
 def digest_of(files: Sequence[InputFile], job: JobSpec) -> str:

@@ -3,16 +3,14 @@
     find the files -> match their columns -> plan shards -> a runner predicts them -> join
 
 The same input and model give the same bytes. A batch prediction that was killed continues, see
-`timonel.batch.journal`.
+`timonel.data.journal`.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,18 +21,20 @@ from timonel.batch.destination import (
     check_destination,
     check_overlap,
     errors_of,
+    is_published,
     publish,
-    unfinished,
     write_errors,
 )
 from timonel.batch.inputs import Inputs, find_inputs
-from timonel.batch.journal import Journal, Outcome
 from timonel.batch.model import BatchModel, check_signature, default_batch_size
 from timonel.batch.plan import JobSpec, OutputFormat, ShardPlan, digest_of, plan_shards
-from timonel.batch.remote import RemotePrediction
-from timonel.batch.shards import predict_all
+from timonel.batch.remote import PortablePrediction
+from timonel.batch.shards import PredictionJournal, predict_all
 from timonel.batch.writers import output_format
-from timonel.data.runners import RemoteRunner, Report, choose_runner
+from timonel.data.journal import locked
+from timonel.data.manifest import Rejected
+from timonel.data.progress import Progress, ShardProgress
+from timonel.data.runners import RemoteRunner, choose_runner
 from timonel.data.runners.local import LocalRunner
 from timonel.errors import DataError, ModelError, NotFoundError, SpecError, TimonelError
 from timonel.models.exports import saved_model_of
@@ -45,13 +45,10 @@ from timonel.models.versions import ModelVersion
 from timonel.serving.references import workspace_for
 from timonel.serving.runtimes.saved_model import signatures_in
 from timonel.serving.signature import DEFAULT_SIGNATURE, Signature
-from timonel.storage import Workspace, digest_file, digest_tree, local_path
-from timonel.tracking import Artifact, start_run
+from timonel.storage import Workspace, digest_tree, local_path
+from timonel.tracking import Artifact
 
 _logger = logging.getLogger(__name__)
-
-Progress = Callable[[int, int], None]
-_PROGRESS_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -159,7 +156,8 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
     file_format, is_folder = output_format(target, format)
     paths = [inputs] if isinstance(inputs, str | os.PathLike) else list(inputs)
     check_overlap(target, paths)
-    check_destination(target, is_folder=is_folder, overwrite=overwrite)
+    journal = PredictionJournal.beside(target)
+    check_destination(target, journal, is_folder=is_folder, overwrite=overwrite)
     request = _Request(
         reference=_reference(model),
         version=version,
@@ -175,18 +173,21 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
         runner=chosen_runner,
     )
     place = workspace_for(workspace, [request.reference])
-    with unfinished(target) as journal:
+    with locked(journal, target):
         job = _job(request, place, journal)
-        plans = plan_shards(request.found.files)
+        plans = plan_shards(request.found.files, file_format)
         if not plans:
             raise DataError(f"nothing to predict in {', '.join(map(str, paths))}: found no rows")
-        if journal.begin(digest_of(request.found.files, job), job):
+        digest = digest_of(request.found.files, job)
+        if journal.begin(digest, model=job.model, version=job.version):
             _logger.warning("the model, the input or an option changed: predicting anew")
-        report = _Report(plans, target, max_errors, progress)
+        check_destination(target, journal, is_folder=is_folder, overwrite=overwrite)
+        rows = sum(plan.records for plan in plans)
+        report = _Progress(rows, max_errors, progress, errors_of(target))
         return _run(request, place, journal, job, plans, report)
 
 
-def _job(request: _Request, place: Workspace, journal: Journal) -> JobSpec:
+def _job(request: _Request, place: Workspace, journal: PredictionJournal) -> JobSpec:
     """Choose the version, and match its inputs with the columns of the files."""
     version = _version(request.reference, request.version, place, journal)
     signature = _signature(version, request.signature)
@@ -199,7 +200,6 @@ def _job(request: _Request, place: Workspace, journal: Journal) -> JobSpec:
         identity=f"{identity_of(version.path)} {chosen_runtime(version.path)}",
         signature=request.signature,
         batch_size=request.batch_size or default_batch_size(signature),
-        folder=str(journal.root.absolute()),
         format=request.format,
         columns=match_columns(request.found.files, signature, wanted),
         key=request.key,
@@ -211,48 +211,54 @@ def _job(request: _Request, place: Workspace, journal: Journal) -> JobSpec:
 def _run(
     request: _Request,
     place: Workspace,
-    journal: Journal,
+    journal: PredictionJournal,
     job: JobSpec,
     plans: Sequence[ShardPlan],
-    report: _Report,
+    report: _Progress,
 ) -> BatchPrediction:
     """Predict, publish, and record the run."""
     target, found = request.target, request.found
-    with start_run(place, "predict", name=target.name, params=_params(job, request)) as run:
+    with journal.run(
+        place,
+        is_published=is_published(target, journal),
+        name=target.name,
+        params=_params(job, request),
+    ) as run:
         run.input(_model_artifact(job))
         if found.dataset is not None:
             run.input(found.dataset.artifact())
-        _predict(job, plans, journal, report, request.runner)
-        report.check_any()
-        errors = publish(target, job, plans, journal, is_folder=request.is_folder)
-        run.metrics({"rows": report.rows, "failed": report.failed})
-        digest = digest_tree(target) if request.is_folder else digest_file(target)
-        run.output(Artifact("files", target, digest, target.name))
+        if rest := report.resume(plans, journal):
+            _predict(job, rest, journal, report, request.runner)
+        if not report.records:
+            raise report.too_many("so there is nothing to write")
+        errors = publish(
+            target,
+            plans,
+            journal,
+            run.run_id,
+            format_=job.format,
+            is_folder=request.is_folder,
+        )
+        failed = len(report.rejected)
+        run.metrics({"rows": report.records, "failed": failed})
+        run.output(Artifact("files", target, journal.output, target.name))
     return BatchPrediction(
-        target, job.model, job.version, report.rows, report.failed, errors, found.ignored
+        target, job.model, job.version, report.records, failed, errors, found.ignored
     )
 
 
 def _predict(
     job: JobSpec,
     plans: Sequence[ShardPlan],
-    journal: Journal,
-    report: _Report,
+    journal: PredictionJournal,
+    report: _Progress,
     runner: RemoteRunner | None,
 ) -> None:
-    finished = {plan.name for plan in plans if journal.is_finished(plan, job.format)}
-    for plan in plans:
-        if plan.name in finished:
-            report.tick(plan.records)
-            report.finished(journal.outcome(plan.name))
-    rest = [plan for plan in plans if plan.name not in finished]
-    if not rest:
-        return
     if runner is not None:
-        runner.run_remote(RemotePrediction(job), rest, report)
+        runner.run_remote(PortablePrediction(job), journal, plans, report)
         return
     with BatchModel(job.model, Path(job.path), job.signature, journal.log) as model:
-        for outcome in predict_all(rest, job, model, report.tick):
+        for outcome in predict_all(plans, job, model, journal, report.tick):
             report.finished(outcome)
 
 
@@ -277,7 +283,7 @@ def _reference(model: str | os.PathLike[str]) -> str:
 
 
 def _version(
-    reference: str, number: int | None, place: Workspace, journal: Journal
+    reference: str, number: int | None, place: Workspace, journal: PredictionJournal
 ) -> ModelVersion:
     """Return the version to use: that of the unfinished job, unless another one is named."""
     models = workspace_models(place)
@@ -294,10 +300,10 @@ def _version(
         return ModelVersion(name=record.id, number=1, path=path)
     if number is not None:
         return models.get(found.name, number)
-    unfinished_job = journal.version()
-    if reference == found.name and unfinished_job is not None and unfinished_job[0] == found.name:
+    earlier_plan = journal.plan
+    if reference == found.name and earlier_plan.get("model") == found.name:
         try:
-            earlier = models.get(found.name, unfinished_job[1])
+            earlier = models.get(found.name, earlier_plan["version"])
         except NotFoundError:
             return found
         if earlier.number != found.number:
@@ -334,66 +340,16 @@ def _params(job: JobSpec, request: _Request) -> dict[str, object]:
     }
 
 
-class _Report(Report):
-    """Count rows, report them at most ten times a second, and limit those that fail."""
+class _Progress(ShardProgress):
+    fault = "rows have no prediction"
 
-    def __init__(
-        self,
-        plans: Sequence[ShardPlan],
-        target: Path,
-        limit: float,
-        progress: Progress | None,
-    ) -> None:
-        self.rows = 0
-        self._outcomes: list[Outcome] = []
-        self._total = sum(plan.records for plan in plans)
-        self._errors = errors_of(target)
-        self._limit = limit
-        self._progress = progress
-        self._done = 0
-        self._next = 0.0
-        self._lock = threading.Lock()
+    def __init__(self, rows: int, limit: float, show: Progress | None, path: Path) -> None:
+        super().__init__(rows, limit, show)
+        self._path = path
 
-    @property
-    def failed(self) -> int:
-        """Number of rows without a prediction."""
-        return sum(len(outcome.failures) for outcome in self._outcomes)
+    def write_rejected(self) -> Path:
+        write_errors(self._path, self.rejected)
+        return self._path
 
-    def tick(self, records: int = 1) -> None:
-        """Count rows that are done."""
-        with self._lock:
-            self._done += records
-            now = time.monotonic()
-            if self._progress is not None and (now >= self._next or self._done == self._total):
-                self._next = now + _PROGRESS_INTERVAL_S
-                self._progress(self._done, self._total)
-
-    def finished(self, outcome: Outcome) -> None:
-        """Take the outcome of a shard.
-
-        Raises:
-            DataError: Too many rows failed.
-        """
-        with self._lock:
-            self.rows += outcome.rows
-            self._outcomes.append(outcome)
-            if self.failed > self._limit * self._total:
-                raise self._too_many(f"above the limit of {self._limit:.2%}")
-
-    def check_any(self) -> None:
-        """Check that there is something to publish.
-
-        Raises:
-            DataError: No row has a prediction.
-        """
-        if not self.rows:
-            raise self._too_many("so there is nothing to write")
-
-    def _too_many(self, why: str) -> DataError:
-        """List the rows that failed; return the error."""
-        write_errors(self._errors, self._outcomes)
-        key, reason = next(each for outcome in self._outcomes for each in outcome.failures)
-        return DataError(
-            f"{self.failed:,} of {self._total:,} rows have no prediction, {why}: {key}: {reason}",
-            hint=f"see {self._errors}; correct them, or raise --max-errors",
-        )
+    def cure(self, _first: Rejected) -> str:
+        return "correct them, or raise --max-errors to continue"

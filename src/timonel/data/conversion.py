@@ -10,24 +10,31 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from timonel._version import __version__
+from timonel.data.arguments import checked
 from timonel.data.assignment import assign
 from timonel.data.catalogue import Catalogue
 from timonel.data.dataset import Dataset
 from timonel.data.description import Planned, finish
-from timonel.data.destination import check_destination, check_overlap, check_paths, unfinished
-from timonel.data.journal import Journal, ShardOutcome, plan_digest
-from timonel.data.manifest import Manifest
-from timonel.data.rejected import DEFAULT_LIMIT, check_limit, check_rejected, write_rejected
-from timonel.data.runners import Report, Runner, choose_runner
+from timonel.data.destination import (
+    check_destination,
+    check_overlap,
+    check_paths,
+    publish,
+    published,
+    unfinished,
+)
+from timonel.data.manifest import Manifest, Rejected, SourceInfo
+from timonel.data.progress import Progress, ShardProgress
+from timonel.data.rejected import DEFAULT_LIMIT, check_limit, write_rejected
+from timonel.data.runners import Runner, choose_runner
 from timonel.data.schema import (
     Compression,
     ImageCheck,
@@ -37,8 +44,8 @@ from timonel.data.schema import (
     parse_column_type,
     sort_labels,
 )
-from timonel.data.shards import Job, plan_shards
-from timonel.data.sources import Description, Scan, Source, SourceOptions, choose_source
+from timonel.data.shards import ConversionJournal, Job, plan_digest, plan_shards
+from timonel.data.sources import Source, SourceOptions, choose_source
 from timonel.data.sources.applicable import check_applicable
 from timonel.data.sources.frames import Frame, locate
 from timonel.data.splits import Fractions, check_fractions
@@ -52,14 +59,11 @@ from timonel.storage import (
     write_document,
 )
 from timonel.storage.location import Location
-from timonel.tracking import Artifact, start_run
+from timonel.tracking import Artifact
 from timonel.tracking.mirrors.sidecar import mirror_in_background
 from timonel.units import parse_bytes
 
 _logger = logging.getLogger(__name__)
-
-Progress = Callable[[int, int], None]
-_PROGRESS_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ class _Request:
     progress: Progress | None
 
 
+@checked
 def convert(  # noqa: PLR0913 - the façade of the command line's options
     source: str | os.PathLike[str] | Frame,
     destination: str | os.PathLike[str],
@@ -175,7 +180,6 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
         column_names=tuple(column_names),
     )
     chosen = choose_source(location, options, kind)(location, options)
-    check_destination(uri, overwrite=overwrite)
     request = _Request(
         chosen,
         uri,
@@ -200,14 +204,10 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
 def _image_options(
     size: Sequence[int] | None, format_: str | None, quality: int | None, check: str
 ) -> dict[str, Any]:
-    if size is not None and (len(size) != 2 or min(size) < 1):
+    if size is not None and min(size) < 1:
         raise SpecError(f"expected image_size as (height, width), got {tuple(size)}")
-    if format_ not in {None, "jpeg", "png", "webp"}:
-        raise SpecError(f"expected the image format jpeg, png or webp, got {format_!r}")
     if quality is not None and not 1 <= quality <= 100:
         raise SpecError(f"expected a quality from 1 to 100, got {quality}")
-    if check not in {"structure", "decode"}:
-        raise SpecError(f"expected the check structure or decode, got {check!r}")
     return {"image_size": size, "image_format": format_, "quality": quality, "check": check}
 
 
@@ -235,51 +235,57 @@ def _schema_options(
 
 def _convert(request: _Request, workspace: Workspace) -> Dataset:
     started = time.monotonic()
-    name = request.uri.rpartition("/")[2]
-    with ExitStack() as stack:
-        journal = stack.enter_context(unfinished(request.uri, replace=request.overwrite))
-        catalogue = stack.enter_context(closing(Catalogue(journal.database, request.seed)))
-        scan = request.source.scan()
-        check_applicable(request.source, scan)
-        catalogue.add(scan)
-        with start_run(workspace, "convert", name=name, params=_params(request)) as run:
-            with stack.pop_all():  # publishes the dataset
-                manifest, facts = _write(request, scan, catalogue, journal, run.run_id)
-            dataset = Dataset(request.uri, manifest)
-            if not is_local(request.uri):
-                dataset = Dataset.open(request.uri)
+    uri = request.uri
+    with (
+        unfinished(uri, overwrite=request.overwrite) as journal,
+        closing(Catalogue(journal.database, request.seed)) as catalogue,
+    ):
+        planned = _plan(request, catalogue, journal)
+        check_destination(uri, journal, overwrite=request.overwrite)
+        # By a run that was stopped before it ended.
+        manifest = published(uri, journal)
+        with journal.run(
+            workspace,
+            is_published=manifest is not None,
+            name=uri.rpartition("/")[2],
+            params=_params(request),
+        ) as run:
+            if manifest is None:
+                manifest = _write(request, planned, catalogue, journal, run.run_id)
+            dataset = Dataset(uri, manifest)
+            run.input(_input(request, manifest.source))
             seconds = round(time.monotonic() - started, 3)
-            run.input(_input(request, facts))
-            run.metrics({"records": dataset.count(), "bytes": facts.bytes, "seconds": seconds})
+            size = manifest.source.bytes
+            run.metrics({"records": dataset.count(), "bytes": size, "seconds": seconds})
             run.output(dataset.artifact())
             _write_reference(workspace, dataset)
-    return dataset
+    return dataset if is_local(uri) else Dataset.open(uri)
 
 
 def _write(
-    request: _Request, scan: Scan, catalogue: Catalogue, journal: Journal, run_id: str
-) -> tuple[Manifest, Description]:
-    report = _Progress(request, scan, catalogue.count(), journal)
+    request: _Request,
+    planned: Planned,
+    catalogue: Catalogue,
+    journal: ConversionJournal,
+    run_id: str,
+) -> Manifest:
+    """Write the shards, and publish the dataset."""
+    scan = planned.scan
+    report = _Progress(request, catalogue.count(), journal, scan.rejected)
     report.check()
-    planned = _plan(request, scan, catalogue, journal)
     labels = {label: number for number, label in enumerate(planned.labels)}
-    finished = {plan.name for plan in planned.shards if journal.is_finished(plan)}
-    for plan in planned.shards:
-        if plan.name in finished:
-            report.finished(journal.outcome(plan.name))
-            report.tick(plan.records)
-    request.runner.run(
-        Job(request.source, journal, labels, request.compression, scan.task == "multilabel"),
-        [plan for plan in planned.shards if plan.name not in finished],
-        report,
-    )
-    result = finish(planned, journal, catalogue, run_id)
-    report.end()
-    return result
+    job = Job(request.source, journal, labels, request.compression, scan.task == "multilabel")
+    request.runner.run(job, report.resume(planned.shards, journal), report)
+    manifest = finish(planned, journal, catalogue, run_id)
+    publish(request.uri, journal, run_id, replace=request.overwrite)
+    return manifest
 
 
-def _plan(request: _Request, scan: Scan, catalogue: Catalogue, journal: Journal) -> Planned:
-    """Divide the records, and write the plan of all shards into the journal."""
+def _plan(request: _Request, catalogue: Catalogue, journal: ConversionJournal) -> Planned:
+    """Find and divide the records, and write the plan of all shards into the journal."""
+    scan = request.source.scan()
+    check_applicable(request.source, scan)
+    catalogue.add(scan)
     labels = _labels(request, scan.task, catalogue)
     identical = catalogue.find_identical(request.source)
     assignment = assign(
@@ -348,10 +354,10 @@ def _params(request: _Request) -> dict[str, Any]:
     }
 
 
-def _input(request: _Request, facts: Description) -> Artifact:
+def _input(request: _Request, found: SourceInfo) -> Artifact:
     location = request.source.location
-    metadata = {"files": facts.files, "bytes": facts.bytes}
-    return Artifact("files", location.uri, facts.digest, location.name, metadata)
+    metadata = {"files": found.files, "bytes": found.bytes}
+    return Artifact("files", location.uri, found.digest, location.name, metadata)
 
 
 def _write_reference(workspace: Workspace, dataset: Dataset) -> None:
@@ -364,41 +370,22 @@ def _write_reference(workspace: Workspace, dataset: Dataset) -> None:
         workspace.local_copy.push_file(path)
 
 
-class _Progress(Report):
-    """Count records, report them at most ten times a second, and limit rejected ones."""
+class _Progress(ShardProgress):
+    fault = "records cannot be used"
 
-    def __init__(self, request: _Request, scan: Scan, found: int, journal: Journal) -> None:
-        self._request = request
-        self._journal = journal
-        self._found = found
-        self._done = 0
-        self._next = 0.0
-        self._total = found + len(scan.rejected)
-        self._rejected = list(scan.rejected)
-        self._lock = threading.Lock()
+    def __init__(
+        self,
+        request: _Request,
+        found: int,
+        journal: ConversionJournal,
+        rejected: Sequence[Rejected],
+    ) -> None:
+        super().__init__(found, request.max_rejected, request.progress, rejected)
+        self._path = journal.rejected
 
-    def tick(self, records: int = 1) -> None:
-        with self._lock:
-            self._done += records
-            progress = self._request.progress
-            if progress is not None and time.monotonic() >= self._next:
-                self._next = time.monotonic() + _PROGRESS_INTERVAL_S
-                progress(min(self._done, self._found), self._found)
+    def write_rejected(self) -> Path:
+        write_rejected(self._path, self.rejected)
+        return self._path
 
-    def finished(self, outcome: ShardOutcome) -> None:
-        with self._lock:
-            self._rejected += outcome.rejected
-            self.check()
-
-    def check(self) -> None:
-        """Fail if too many records were rejected, and list them in the journal."""
-        try:
-            check_rejected(self._rejected, self._total, self._request.max_rejected)
-        except DataError:
-            write_rejected(self._journal.rejected, self._rejected)
-            raise
-
-    def end(self) -> None:
-        """Report all records."""
-        if self._request.progress is not None:
-            self._request.progress(self._found, self._found)
+    def cure(self, first: Rejected) -> str:
+        return first.hint or "repair or remove such records, or raise --max-rejected to continue"

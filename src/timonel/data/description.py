@@ -10,7 +10,6 @@ from timonel._version import __version__
 from timonel.data.assignment import SplitAssignment
 from timonel.data.catalogue import NAMED, Catalogue, Identical
 from timonel.data.index import write_index
-from timonel.data.journal import Journal, ShardPlan
 from timonel.data.manifest import (
     Manifest,
     Rejected,
@@ -22,6 +21,7 @@ from timonel.data.manifest import (
 )
 from timonel.data.rejected import REJECTED_NAME, write_rejected
 from timonel.data.schema import SPLITS, Compression, Split
+from timonel.data.shards import ConversionJournal, ShardPlan
 from timonel.data.sources.base import Description, RawFiles, Scan, Source
 from timonel.data.statistics import NumberStatistics, Statistics
 from timonel.errors import DataError
@@ -55,8 +55,8 @@ class _Results:
 
 
 def finish(
-    planned: Planned, journal: Journal, catalogue: Catalogue, run_id: str
-) -> tuple[Manifest, Description]:
+    planned: Planned, journal: ConversionJournal, catalogue: Catalogue, run_id: str
+) -> Manifest:
     """Write index, rejected records and manifest beside the finished shards.
 
     Raises:
@@ -106,10 +106,10 @@ def finish(
     )
     _remove_strays(journal, manifest)
     write_manifest(journal.content, manifest)
-    return manifest, facts
+    return manifest
 
 
-def _merge(planned: Planned, journal: Journal, catalogue: Catalogue) -> _Results:
+def _merge(planned: Planned, journal: ConversionJournal, catalogue: Catalogue) -> _Results:
     results = _Results(rejected=list(planned.scan.rejected))
     for plan in planned.shards:
         outcome = journal.outcome(plan.name)
@@ -182,7 +182,7 @@ def _target(numbers: NumberStatistics | None) -> Target | None:
     return Target(**numbers.summary())
 
 
-def _remove_strays(journal: Journal, manifest: Manifest) -> None:
+def _remove_strays(journal: ConversionJournal, manifest: Manifest) -> None:
     """Remove files of writers that were killed, or that wrote a shard for a second time."""
     known = {file.name for file in manifest.files}
     for path in [path for path in journal.content.iterdir() if path.name not in known]:

@@ -3,92 +3,91 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from timonel.data.journal import Journal, journal_of
-from timonel.data.manifest import MANIFEST_NAME, read_manifest
-from timonel.data.remote import check_absent, publish_dataset
-from timonel.errors import AlreadyExistsError, FormatError, InputError, TimonelError
-from timonel.storage import is_local, read_document
-from timonel.storage.atomic import install_dir, sweep, unwritable
-from timonel.storage.locks import LockedError, exclusive
-
-_logger = logging.getLogger(__name__)
+from timonel.data.journal import locked
+from timonel.data.manifest import MANIFEST_NAME, Manifest, read_manifest
+from timonel.data.remote import check_absent, unpublished_dataset
+from timonel.data.shards import ConversionJournal
+from timonel.errors import AlreadyExistsError, FormatError, InputError, NotFoundError, TimonelError
+from timonel.storage import digest_file, is_local, read_document
+from timonel.storage.atomic import install_dir
+from timonel.storage.digests import digest_bytes
+from timonel.storage.object_store import ObjectStore
+from timonel.storage.remote import publish as publish_folder
 
 
 @contextlib.contextmanager
-def unfinished(uri: str, *, replace: bool) -> Iterator[Journal]:
-    """Yield the journal of a conversion; publish its content if the block succeeds.
+def unfinished(uri: str, *, overwrite: bool) -> Iterator[ConversionJournal]:
+    """Yield the locked journal of a conversion, and remove it if the block succeeds.
 
     If the block raises, the journal is kept if it has finished shards, or rejected records for the
     user to see.
 
     Args:
         uri: Where the dataset will be.
-        replace: Replace a dataset there.
+        overwrite: Replace a dataset there.
 
     Raises:
         LockedError: Another process converts to the same destination.
         InputError: The destination cannot be written.
+        AlreadyExistsError: Something is there, see `check_destination`.
     """
-    if not is_local(uri):
-        with publish_dataset(uri, replace=replace) as folder:
-            journal = Journal(folder)
+    if is_local(uri):
+        target = Path(uri)
+        journal = ConversionJournal.beside(target)
+        check_destination(uri, journal, overwrite=overwrite)
+        with locked(journal, target):
             yield journal
-            journal.clear()
         return
-    target = Path(uri)
-    sweep(target.parent)
-    journal = journal_of(target)
-    with _locked(journal, target):
-        try:
-            yield journal
-            install_dir(journal.content, target, replace=replace or target.exists())
-        except BaseException:
-            _keep_or_remove(journal)
-            raise
-        journal.remove()
+    with unpublished_dataset(uri) as folder:
+        journal = ConversionJournal(folder)
+        check_destination(uri, journal, overwrite=overwrite)
+        yield journal
 
 
-@contextlib.contextmanager
-def _locked(journal: Journal, target: Path) -> Iterator[None]:
-    try:
-        journal.root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(target, error) from error
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(exclusive(journal.lock, timeout_s=0))
-        except LockedError:
-            raise LockedError(
-                f"another process converts to {target}", hint="wait for it, or stop it"
-            ) from None
-        yield
-
-
-def _keep_or_remove(journal: Journal) -> None:
-    if journal.has_finished():
-        _logger.warning(
-            "finished shards are kept in %s: run the same command again to continue", journal.root
-        )
-    elif not journal.rejected.exists():
-        journal.remove()
-
-
-def check_destination(uri: str, *, overwrite: bool) -> None:
+def check_destination(uri: str, journal: ConversionJournal, *, overwrite: bool) -> None:
     """Check that a dataset may be written to a folder or a bucket.
+
+    The dataset of the journal may be there: its run was stopped after it published the dataset.
 
     Raises:
         InputError: The folder is inside another dataset, or the bucket cannot be read.
         AlreadyExistsError: Something is there, and ``overwrite`` is false or it is no dataset.
     """
+    if published(uri, journal) is not None:
+        return
     if is_local(uri):
         check_target(Path(uri), overwrite=overwrite)
     elif not overwrite:
         check_absent(uri)
+
+
+def published(uri: str, journal: ConversionJournal) -> Manifest | None:
+    """Return the manifest at the destination if it is that of the journal's dataset."""
+    if journal.output is not None:
+        with contextlib.suppress(NotFoundError):
+            content = ObjectStore(uri).read(MANIFEST_NAME)
+            if journal.output == digest_bytes(content):
+                return read_manifest(Path(uri) if is_local(uri) else journal.content)
+    return None
+
+
+def publish(uri: str, journal: ConversionJournal, run_id: str, *, replace: bool) -> None:
+    """Publish the content of a journal as the dataset of a run.
+
+    Raises:
+        AlreadyExistsError: A dataset appeared meanwhile, and ``replace`` is false.
+        InputError: The destination cannot be written.
+    """
+    journal.publishing(run_id, digest_file(journal.content / MANIFEST_NAME))
+    if is_local(uri):
+        target = Path(uri)
+        install_dir(journal.content, target, replace=replace or target.exists())
+    else:
+        publish_folder(journal.content, uri, last=MANIFEST_NAME, replace=replace)
 
 
 def check_paths(source: object, destination: object) -> None:

@@ -1,211 +1,234 @@
-"""Journal of a conversion: an unfinished dataset that survives the process.
+"""Journal of work in shards: an unfinished output that survives the process.
 
-    .tmp-convert-of-dataset-<name>/     beside the dataset
-      lock                     held by the conversion
-      records.db               what the scan found
-      conversion.json          digest of the plan
-      rejected.jsonl           unusable records, if there were too many
-      plan/<shard>             records of a shard, one JSON array per line
-      finished/<shard>.json    outcome of a shard, written after the shard itself
-      content/                 the dataset's files
+    .tmp-<work>-of-output-<name>/   beside the output
+      lock                     held while the work is done
+      plan.json                digest of the plan, and the run that publishes the output
+      plan/<shard>             what a worker needs for a shard besides the plan
+      content/<shard>          files of shards
+      finished/<shard>.json    outcome of a shard, written after its file
 
 The outcomes belong to one plan: if the plan's digest changes, they are removed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import itertools
-import json
+import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import socket
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import Field
 
-from timonel.data.manifest import Rejected, Shard
-from timonel.data.schema import Split, StoredValue
-from timonel.data.sources.base import Entry
-from timonel.data.statistics import Statistics
-from timonel.errors import TimonelError
-from timonel.storage.atomic import ASIDE_PREFIX, unwritable, write_bytes
+from timonel.data.manifest import Rejected
+from timonel.data.schema import StoredValue
+from timonel.errors import DataError, NotFoundError, TimonelError
+from timonel.storage import Workspace
+from timonel.storage.atomic import ASIDE_PREFIX, aside_name, sweep, unwritable, write_bytes
 from timonel.storage.digests import digest_file
 from timonel.storage.documents import read_document, write_document
+from timonel.storage.locks import LockedError, exclusive
+from timonel.tracking import RunWriter, open_run, start_run
+from timonel.tracking.events import RESUME
 
 CONTENT = "content"
-_KIND, _OUTCOME = "conversion", "shard-outcome"
+_PLAN, _OUTCOME = "shard-plan", "shard-outcome"
 _NAME_BYTES = 200
+_logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ShardPlan:
-    """One shard to write.
+class Outcome(StoredValue):
+    """Result of one shard."""
 
-    Args:
-        name: File name of the shard.
-        split: Its split.
-        records: Number of records to read for it.
-    """
-
-    name: str
-    split: Split
-    records: int
-
-
-class ShardOutcome(StoredValue):
-    """Result of writing one shard."""
-
-    shard: Shard
-    statistics: Statistics
+    name: str = Field(description="Name of the shard, and of its file.")
+    digest: str = Field(description="Digest of its file.")
+    records: int = Field(description="Records in the file.")
     rejected: tuple[Rejected, ...] = Field(default=(), description="Unusable records.")
-    files: tuple[tuple[str, str], ...] = Field(
-        default=(), description="Key of each raw file, and its line in the digest of all files."
-    )
-    raw_bytes: int = Field(default=0, description="Total size of the raw files.")
-    index: tuple[int, ...] = Field(description="Part of the index, see `timonel.data.index`.")
 
 
-class Journal:
-    """Folder of an unfinished conversion. Thread-safe for different shards.
+AnyOutcome = TypeVar("AnyOutcome", bound=Outcome)
+
+
+class Journal(Generic[AnyOutcome]):
+    """Folder of unfinished work. Thread-safe for different shards.
 
     Args:
         root: The folder.
     """
 
+    work: ClassVar[str]
+    """Verb for messages and the folder's name."""
+    _outcome_type: type[AnyOutcome]
+
     def __init__(self, root: Path) -> None:
         self.root = root
         self.content = root / CONTENT
         self.lock = root / "lock"
-        self.database = root / "records.db"
-        self.rejected = root / "rejected.jsonl"
-        self._plan = root / "plan"
+        self._plans = root / "plan"
         self._finished = root / "finished"
 
-    def begin(self, digest: str) -> None:
-        """Keep the finished shards of the plan with this digest, and remove all others."""
-        if self.digest != digest:
-            for folder in (self.content, self._finished):
-                shutil.rmtree(folder, ignore_errors=True)
-        self.content.mkdir(exist_ok=True)
-        self._finished.mkdir(exist_ok=True)
-        write_document(self.root / "conversion.json", _KIND, {"plan": digest})
+    @classmethod
+    def beside(cls, target: Path) -> Self:
+        """Return the journal of work on an output: always the same one."""
+        name = target.name
+        if len(os.fsencode(name)) > _NAME_BYTES:
+            name = hashlib.sha256(os.fsencode(name)).hexdigest()
+        # `sweep` leaves it alone, because the name has no process id.
+        return cls(target.with_name(f"{ASIDE_PREFIX}{cls.work}-of-output-{name}"))
 
-    def write_plan(self, plans: Iterable[ShardPlan], entries: Iterator[Entry]) -> str:
-        """Write the records of each shard, taken from all entries; return their digest.
-
-        Raises:
-            InputError: The folder cannot be written.
-        """
-        shutil.rmtree(self._plan, ignore_errors=True)
-        sha = hashlib.sha256()
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The plan's ``digest`` and what `begin` was given with it; empty if there is none."""
         try:
-            self._plan.mkdir()
-            for plan in plans:
-                sha.update(f"{plan.name}\n".encode())
-                with (self._plan / plan.name).open("wb") as file:
-                    for entry in itertools.islice(entries, plan.records):
-                        line = _line(entry)
-                        sha.update(line)
-                        file.write(line)
-        except OSError as error:
-            raise unwritable(self._plan, error) from error
-        return sha.hexdigest()
+            return read_document(self.root / "plan.json", _PLAN)
+        except TimonelError:
+            return {}
 
     @property
     def digest(self) -> str:
         """Digest of the plan; empty if there is none."""
-        try:
-            return str(read_document(self.root / "conversion.json", _KIND)["plan"])
-        except (TimonelError, KeyError):
-            return ""
+        return str(self.plan.get("digest", ""))
 
-    def plan_file(self, name: str) -> Path:
-        """Return the file with the records of a shard."""
-        return self._plan / name
+    def begin(self, digest: str, **facts: Any) -> bool:
+        """Keep the finished shards of the plan with this digest, and remove all others.
 
-    def outcome_file(self, name: str) -> Path:
-        """Return the file with the outcome of a shard."""
-        return self._finished / f"{name}.json"
+        Returns:
+            Whether finished shards of another plan were removed.
+
+        Raises:
+            InputError: The folder cannot be written.
+        """
+        removed = False
+        if self.digest != digest:
+            removed = self.has_finished()
+            for folder in (self.content, self._finished):
+                shutil.rmtree(folder, ignore_errors=True)
+            self._write_plan({"digest": digest, **facts})
+        self._make_folders()
+        return removed
 
     def receive(self, name: str, plan: bytes) -> None:
-        """Begin a journal elsewhere, for one shard whose records are in ``plan``.
+        """Begin a journal elsewhere, for one shard whose file of the plan has this content.
 
         Raises:
             InputError: The folder cannot be written.
         """
         write_bytes(self.plan_file(name), plan)
-        for folder in (self.content, self._finished):
-            folder.mkdir(exist_ok=True)
+        self._make_folders()
 
-    def entries(self, plan: ShardPlan) -> Iterator[Entry]:
-        """Yield the records of a shard, in order."""
-        with self.plan_file(plan.name).open("rb") as file:
-            for line in file:
-                key, label, size, ref, modified = json.loads(line)
-                yield Entry(key, label, size, ref, plan.split, modified=modified)
+    def plan_file(self, name: str) -> Path:
+        """Return the file with what a worker needs for a shard."""
+        return self._plans / name
 
-    def is_finished(self, plan: ShardPlan) -> bool:
+    def outcome_file(self, name: str) -> Path:
+        """Return the file with the outcome of a shard."""
+        return self._finished / f"{name}.json"
+
+    def is_finished(self, name: str) -> bool:
         """Return whether a shard was written, and still has its digest."""
         try:
-            shard = self.outcome(plan.name).shard
+            digest = self.outcome(name).digest
         except (TimonelError, ValueError):
             return False
-        path = self.content / plan.name
-        return path.is_file() and digest_file(path) == shard.digest
+        path = self.content / name
+        return path.is_file() and digest_file(path) == digest
 
-    def save(self, outcome: ShardOutcome) -> None:
+    def save(self, outcome: AnyOutcome) -> None:
         """Record that a shard was written.
 
         Raises:
             InputError: The folder cannot be written.
         """
-        path = self.outcome_file(outcome.shard.name)
-        write_document(path, _OUTCOME, outcome.model_dump(mode="json"))
+        write_document(self.outcome_file(outcome.name), _OUTCOME, outcome.model_dump(mode="json"))
 
-    def outcome(self, name: str) -> ShardOutcome:
+    def outcome(self, name: str) -> AnyOutcome:
         """Return the result of writing a shard.
 
         Raises:
             NotFoundError: The shard is not finished.
             CorruptError: The journal is damaged.
         """
-        return ShardOutcome.model_validate(read_document(self.outcome_file(name), _OUTCOME))
+        return self._outcome_type.model_validate(read_document(self.outcome_file(name), _OUTCOME))
 
     def has_finished(self) -> bool:
         """Return whether any shard is finished."""
         return any(self._finished.glob("*.json"))
 
-    def clear(self) -> None:
-        """Remove everything but the dataset's files."""
-        for path in [path for path in self.root.iterdir() if path != self.content]:
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+    def is_worth_keeping(self) -> bool:
+        """Return whether the folder has something that a user may need."""
+        return self.has_finished()
+
+    def run(self, workspace: Workspace, *, is_published: bool, **fields: Any) -> RunWriter:
+        """Return a new run; or the one that published the output, if it is in the workspace."""
+        if is_published:
+            with contextlib.suppress(NotFoundError):
+                found = open_run(workspace, self.plan["published"]["run"])
+                found.event(RESUME, host=socket.gethostname())
+                return found
+        return start_run(workspace, self.work, **fields)
+
+    def publishing(self, run_id: str, output: str) -> None:
+        """Record that a run is about to publish the output with a digest."""
+        self._write_plan({**self.plan, "published": {"run": run_id, "digest": output}})
+
+    @property
+    def output(self) -> str | None:
+        """Digest of the output, if it was about to be published; it may be at its place."""
+        published = self.plan.get("published")
+        return None if published is None else str(published["digest"])
 
     def remove(self) -> None:
-        """Remove the folder."""
-        shutil.rmtree(self.root, ignore_errors=True)
+        """Remove the folder, in one step for a process that is killed."""
+        aside = self.root.with_name(aside_name(self.root.name))
+        with contextlib.suppress(OSError):
+            self.root.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+    def _make_folders(self) -> None:
+        try:
+            for folder in (self.content, self._finished):
+                folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise unwritable(self.root, error) from error
+
+    def _write_plan(self, body: dict[str, Any]) -> None:
+        write_document(self.root / "plan.json", _PLAN, body)
 
 
-def journal_of(target: Path) -> Journal:
-    """Return the journal of conversions to a folder: always the same one."""
-    name = target.name
-    if len(os.fsencode(name)) > _NAME_BYTES:
-        name = hashlib.sha256(os.fsencode(name)).hexdigest()
-    # `sweep` leaves it alone, because the name has no process id.
-    return Journal(target.with_name(f"{ASIDE_PREFIX}convert-of-dataset-{name}"))
+@contextlib.contextmanager
+def locked(journal: Journal[Any], target: Path) -> Iterator[None]:
+    """Hold the lock of a journal beside its output, and remove the journal after the block.
 
+    If the block raises, the journal is kept if it has finished shards.
 
-def plan_digest(records: str, settings: dict[str, Any]) -> str:
-    """Return the digest of a plan: of its records and of all that determines the shards' bytes."""
-    text = json.dumps(settings, sort_keys=True)
-    return hashlib.sha256(f"{records}\n{text}".encode()).hexdigest()
-
-
-def _line(entry: Entry) -> bytes:
-    fields = [entry.key, entry.label, entry.size, entry.ref, entry.modified]
-    return json.dumps(fields).encode() + b"\n"
+    Raises:
+        LockedError: Another process works on the same output.
+        InputError: The folder cannot be written.
+    """
+    sweep(target.parent)
+    try:
+        journal.root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(target, error) from error
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(exclusive(journal.lock, timeout_s=0))
+        except LockedError:
+            raise LockedError(
+                f"another process {journal.work}s to {target}", hint="wait for it, or stop it"
+            ) from None
+        try:
+            yield
+        except BaseException as error:
+            if journal.has_finished():
+                # The same data would be at fault again.
+                cure = "" if isinstance(error, DataError) else ": run the same command again"
+                _logger.warning("finished shards are kept in %s%s", journal.root, cure)
+            elif not journal.is_worth_keeping():
+                journal.remove()
+            raise
+        journal.remove()

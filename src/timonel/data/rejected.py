@@ -28,21 +28,23 @@ def check_limit(limit: float) -> float:
     return limit
 
 
-def check_rejected(rejected: Sequence[Rejected], total: int, limit: float) -> None:
-    """Check the number of unusable records so far against a fraction of all records.
+def too_many(
+    rejected: Sequence[Rejected], usable: int, total: int, *, fault: str, why: str, hint: str
+) -> DataError:
+    """Return the error for too many unusable records.
 
-    Raises:
-        DataError: There are too many.
+    Args:
+        rejected: Those that were found so far.
+        usable: Number of usable records so far.
+        total: Number of all records.
+        fault: What is wrong with them, such as ``records cannot be used``.
+        why: Why they are too many.
+        hint: A cure.
     """
-    count = len(rejected)
-    if count <= limit * total:
-        return
-    first = rejected[0]
-    what = "1 record" if count == 1 else f"{count:,} records"
-    raise DataError(
-        f"{what} of {total:,} cannot be used, above the limit of {limit:.2%}: "
-        f"{first.key}: {first.reason}",
-        hint=first.hint or "repair or remove such records, or raise --max-rejected",
+    first, count = rejected[0], len(rejected)
+    least = "at least " if count + usable < total else ""
+    return DataError(
+        f"{least}{count:,} of {total:,} {fault}, {why}: {first.key}: {first.reason}", hint=hint
     )
 
 

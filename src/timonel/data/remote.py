@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,6 @@ from timonel.storage.content_cache import CONTENT, ContentCache, FolderLease, wr
 from timonel.storage.local_copy import cache_folder
 from timonel.storage.locks import LockedError
 from timonel.storage.object_store import ObjectStore
-from timonel.storage.remote import publish
 
 CACHE_BYTES = 100 << 30
 _KEY = "dataset"
@@ -72,20 +72,17 @@ def check_absent(uri: str) -> None:
 
 
 @contextmanager
-def publish_dataset(uri: str, *, replace: bool) -> Iterator[Path]:
-    """Yield a folder; upload its `CONTENT` and keep it in the cache if the block succeeds.
+def unpublished_dataset(uri: str) -> Iterator[Path]:
+    """Yield a folder; keep its `CONTENT`, which the block publishes, in the cache.
 
-    The manifest is uploaded last. If the block raises or the process is killed, the folder stays
-    for the next call with the same URI, until the cache needs its room.
+    If the block raises or the process is killed, the folder stays for the next call with the same
+    URI, until the cache needs its room.
 
     Args:
         uri: Where the dataset will be.
-        replace: Replace a dataset there.
 
     Raises:
-        AlreadyExistsError: A dataset is there, and ``replace`` is false.
         LockedError: Another process writes a dataset for this URI.
-        InputError: The bucket cannot be written.
     """
     cache = _cache()
     with cache.partial(uri, "new") as folder:
@@ -93,7 +90,11 @@ def publish_dataset(uri: str, *, replace: bool) -> Iterator[Path]:
             raise LockedError(f"another process writes {uri}", hint="wait for it, or stop it")
         yield folder
         content = folder / CONTENT
-        publish(content, uri, last=MANIFEST_NAME, replace=replace)
+        for path in [path for path in folder.iterdir() if path != content]:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
         mark = _mark((content / MANIFEST_NAME).read_bytes())
         if not cache.has(uri, _KEY, mark):
             cache.adopt(folder, uri, _KEY, mark, _sums(content))

@@ -1,4 +1,4 @@
-"""Plan shards, and write one shard.
+"""Plan the shards of a conversion, and write one shard.
 
 `write_one` is a function of a plan and a job. It may run in any process that sees the folder, more
 than once, and at the same time elsewhere: the result is the same.
@@ -8,26 +8,131 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
 
 from timonel.data.examples import Feature, encode_example
-from timonel.data.journal import Journal, ShardOutcome, ShardPlan
+from timonel.data.journal import Journal, Outcome
 from timonel.data.manifest import Rejected, Shard
 from timonel.data.records import compress, frame
 from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE, SPLITS, Compression, Split, labels_of
 from timonel.data.sources.base import Entry, Raw, Source, UnusableError
 from timonel.data.sources.reencode import reencoded
 from timonel.data.sources.transient import retried, unreadable
-from timonel.data.statistics import Collector, ImageFacts
+from timonel.data.statistics import Collector, ImageFacts, Statistics
 from timonel.errors import SpecError
-from timonel.storage.atomic import replacing
+from timonel.storage.atomic import replacing, unwritable
 
 _MEMBER_BYTES = 1 << 16
 """A reader of one record decompresses a whole gzip member of this size."""
 
 ReadRecord = tuple[Entry, Raw | UnusableError]
 """Entry with its raw record, or with what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """One shard to write.
+
+    Args:
+        name: File name of the shard.
+        split: Its split.
+        records: Number of records to read for it.
+    """
+
+    name: str
+    split: Split
+    records: int
+
+
+class ShardOutcome(Outcome):
+    """Result of writing one shard of a dataset."""
+
+    split: Split
+    bytes: int
+    statistics: Statistics
+    files: tuple[tuple[str, str], ...] = Field(
+        default=(), description="Key of each raw file, and its line in the digest of all files."
+    )
+    raw_bytes: int = Field(default=0, description="Total size of the raw files.")
+    index: tuple[int, ...] = Field(description="Part of the index, see `timonel.data.index`.")
+
+    @property
+    def shard(self) -> Shard:
+        """The shard as the manifest lists it."""
+        return Shard(
+            name=self.name,
+            split=self.split,
+            records=self.records,
+            bytes=self.bytes,
+            digest=self.digest,
+        )
+
+
+class ConversionJournal(Journal[ShardOutcome]):
+    """Journal of a conversion. Its files of the plan have one record per line, as JSON arrays.
+
+    Args:
+        root: The folder.
+    """
+
+    work: ClassVar[str] = "convert"
+    _outcome_type = ShardOutcome
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.database = root / "records.db"
+        self.rejected = root / "rejected.jsonl"
+
+    def is_worth_keeping(self) -> bool:
+        """Return whether shards are finished, or unusable records listed."""
+        return super().is_worth_keeping() or self.rejected.exists()
+
+    def write_plan(self, plans: Iterable[ShardPlan], entries: Iterator[Entry]) -> str:
+        """Write the records of each shard, taken from all entries; return their digest.
+
+        Raises:
+            InputError: The folder cannot be written.
+        """
+        folder = self.plan_file("")
+        shutil.rmtree(folder, ignore_errors=True)
+        sha = hashlib.sha256()
+        try:
+            folder.mkdir()
+            for plan in plans:
+                sha.update(f"{plan.name}\n".encode())
+                with self.plan_file(plan.name).open("wb") as file:
+                    for entry in itertools.islice(entries, plan.records):
+                        line = _line(entry)
+                        sha.update(line)
+                        file.write(line)
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        return sha.hexdigest()
+
+    def entries(self, plan: ShardPlan) -> Iterator[Entry]:
+        """Yield the records of a shard, in order."""
+        with self.plan_file(plan.name).open("rb") as file:
+            for line in file:
+                key, label, size, ref, modified = json.loads(line)
+                yield Entry(key, label, size, ref, plan.split, modified=modified)
+
+
+def _line(entry: Entry) -> bytes:
+    fields = [entry.key, entry.label, entry.size, entry.ref, entry.modified]
+    return json.dumps(fields).encode() + b"\n"
+
+
+def plan_digest(records: str, settings: dict[str, Any]) -> str:
+    """Return the digest of a plan: of its records and of all that determines the shards' bytes."""
+    text = json.dumps(settings, sort_keys=True)
+    return hashlib.sha256(f"{records}\n{text}".encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -43,7 +148,7 @@ class Job:
     """
 
     source: Source
-    journal: Journal
+    journal: ConversionJournal
     labels: Mapping[str, int]
     compression: Compression = "none"
     is_multilabel: bool = False
@@ -200,13 +305,11 @@ class _OpenShard:
         """Record the outcome in the journal and return it."""
         statistics = self._collector.statistics()
         outcome = ShardOutcome(
-            shard=Shard(
-                name=self._plan.name,
-                split=self._plan.split,
-                records=statistics.records,
-                bytes=self._bytes,
-                digest=f"sha256:{self._sha.hexdigest()}",
-            ),
+            name=self._plan.name,
+            digest=f"sha256:{self._sha.hexdigest()}",
+            records=statistics.records,
+            split=self._plan.split,
+            bytes=self._bytes,
             statistics=statistics,
             rejected=tuple(self._rejected),
             files=tuple(self._files),

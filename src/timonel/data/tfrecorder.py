@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 from timonel.data.examples import Feature, encode_example
 from timonel.data.manifest import Rejected
 from timonel.data.records import frame
-from timonel.data.rejected import DEFAULT_LIMIT, check_rejected
+from timonel.data.rejected import DEFAULT_LIMIT, too_many
 from timonel.data.schema import IMAGE_FEATURE, SPLITS, Split
 from timonel.data.shards import read_one
 from timonel.data.sources.base import Entry, UnusableError
@@ -141,7 +141,15 @@ class _Writer:
                         yield found
                         continue
                     self.rejected.append(found.rejected)
-                    check_rejected(self.rejected, self._total, DEFAULT_LIMIT)
+                    if len(self.rejected) > DEFAULT_LIMIT * self._total:
+                        raise too_many(
+                            self.rejected,
+                            self.good,
+                            self._total,
+                            fault="records cannot be used",
+                            why=f"above the limit of {DEFAULT_LIMIT:.2%}",
+                            hint="repair or remove such records",
+                        )
 
     def _payload(self, split: Split, entry: Entry) -> bytes | UnusableError:
         _, raw = read_one(self._source, entry)

@@ -18,9 +18,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from timonel.data.journal import Journal, ShardOutcome, ShardPlan
 from timonel.data.runners import Report, Runner
-from timonel.data.shards import Job, write_one
+from timonel.data.shards import ConversionJournal, Job, ShardOutcome, ShardPlan, write_one
 from timonel.data.sources import Source, SourceOptions
 from timonel.data.sources.images import ImageFolderSource
 from timonel.data.sources.table import TableSource
@@ -67,7 +66,7 @@ class RunnerContract:
         for plan in plans:
             assert job.journal.outcome(plan.name) == expected.journal.outcome(plan.name)
         assert report.records == 2 * _IMAGES
-        names = [outcome.shard.name for outcome in report.outcomes]
+        names = [outcome.name for outcome in report.outcomes]
         assert sorted(names) == sorted(plan.name for plan in plans)
 
     def test_rejected_records_are_in_the_outcomes(self, runner: Runner, tmp_path: Path) -> None:
@@ -100,7 +99,7 @@ class RunnerContract:
 
         class Stopping(_Counts):
             def finished(self, outcome: ShardOutcome) -> None:
-                raise TimonelError(f"enough after {outcome.shard.name}")
+                raise TimonelError(f"enough after {outcome.name}")
 
         with pytest.raises(TimonelError, match="enough after"):
             runner.run(job, plans, Stopping())
@@ -132,7 +131,7 @@ def planned(
 ) -> tuple[Job, list[ShardPlan]]:
     """Return a conversion with its plan in a journal; ``several`` are labels of one record."""
     folder.mkdir()
-    journal = Journal(folder)
+    journal = ConversionJournal(folder)
     entries = list(source.scan().entries)
     plans = [
         ShardPlan("train-00000-of-00002.tfrecord", "train", 10),

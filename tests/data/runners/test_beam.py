@@ -18,11 +18,10 @@ from tests.data.conftest import MakeCsv, MakeImages
 from tests.storage.conftest import open_bucket
 from tests.waiting import until
 from timonel.data.conversion import convert
-from timonel.data.journal import Journal, ShardOutcome, ShardPlan, journal_of
-from timonel.data.runners import Report, Runner, exchange
+from timonel.data.runners import Report, Runner, portable
 from timonel.data.runners.beam import BeamRunner
-from timonel.data.runners.exchange import Bucket
-from timonel.data.shards import Job, write_one
+from timonel.data.runners.exchange import Exchange
+from timonel.data.shards import ConversionJournal, Job, ShardOutcome, ShardPlan, write_one
 from timonel.data.sources.table import TableSource
 from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import InputError, SpecError
@@ -91,7 +90,7 @@ def test_a_stopped_conversion_continues(
     root, out = make_images(count=800), tmp_path / "out" / "set"
     arguments = [str(root), str(out), workspace.uri, engine]
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments])
-    finished = journal_of(out).root / "finished"
+    finished = ConversionJournal.beside(out).root / "finished"
     try:
         until(lambda: process.poll() is not None or len(list(finished.glob("*.json"))) > 2)
         assert process.poll() is None
@@ -100,7 +99,7 @@ def test_a_stopped_conversion_continues(
         process.wait(60)
     if not out.exists():
         if number == signal.SIGTERM:
-            assert not (journal_of(out).root / "client").exists()
+            assert not (ConversionJournal.beside(out).root / "client").exists()
             shards = len(list(finished.glob("*.json")))
             assert shards < 40
         convert(root, out, shards=40, workspace=workspace)
@@ -180,7 +179,7 @@ class Unused(Report):
 
 def test_a_table_in_memory_is_refused(tmp_path: Path) -> None:
     source = TableSource(MemoryTable(pa.table({"size": [1, 2]})))
-    job = Job(source, Journal(tmp_path), {})
+    job = Job(source, ConversionJournal(tmp_path), {})
     with pytest.raises(SpecError, match="cannot read a table in memory: write it to a Parquet"):
         BeamRunner(DIRECT).run(job, [], Unused())
 
@@ -226,12 +225,12 @@ def test_a_killed_conversion_collects_what_its_workers_left_in_the_bucket(
         raise InputError("the client is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Bucket, "collect", lost)
+        patch.setattr(Exchange, "collect", lost)
         with pytest.raises(InputError, match="the client is gone"):
             convert(root, tmp_path / "set", beam=beam, **options)
     left = ObjectStore(f"{bucket}/temp").find()
     shards = sum("/finished/" in name for name in left)
-    monkeypatch.setattr(exchange, "write_one", counted(written))
+    monkeypatch.setattr(portable, "write_one", counted(written))
     made = convert(root, tmp_path / "set", beam=beam, **options)
     assert len(written) == len(made.manifest.shards) - shards
     made.verify()

@@ -19,7 +19,7 @@ from tests.data.runners.clusters import Cluster
 from tests.storage.conftest import open_bucket, set_credentials
 from tests.waiting import until
 from timonel.data.conversion import convert
-from timonel.data.journal import journal_of
+from timonel.data.shards import ConversionJournal
 from timonel.storage import Workspace, digest_tree
 from timonel.storage.object_store import ObjectStore
 
@@ -75,7 +75,7 @@ class Conversion:
 
     def finished(self) -> int:
         """Return the number of finished shards."""
-        return len(list((journal_of(self.out).root / "finished").glob("*.json")))
+        return len(list((ConversionJournal.beside(self.out).root / "finished").glob("*.json")))
 
     def reach(self, shards: int) -> None:
         """Wait until so many shards are finished."""

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.storage.conftest import open_bucket
-from timonel.data.journal import Journal
-from timonel.data.runners.exchange import Bucket, Exchange, SharedFolder
-from timonel.data.shards import Job, write_one
+from timonel.data.runners.exchange import Exchange
+from timonel.data.shards import ConversionJournal, Job, write_one
 from timonel.errors import SpecError
 from timonel.storage import digest_tree
 from timonel.storage.object_store import ObjectStore
@@ -22,10 +21,10 @@ def exchange(
 ) -> Iterator[Exchange]:
     """An exchange of the conversion whose journal is in the folder ``job``."""
     if request.param == "folder":
-        yield SharedFolder(str(tmp_path / "job"))
+        yield Exchange(str(tmp_path / "job"))
         return
     for uri in open_bucket(request.param, request, monkeypatch):
-        yield Bucket(uri)
+        yield Exchange(uri)
 
 
 def test_shards_of_workers_come_into_the_journal(exchange: Exchange, tmp_path: Path) -> None:
@@ -34,10 +33,11 @@ def test_shards_of_workers_come_into_the_journal(exchange: Exchange, tmp_path: P
     for plan in plans:
         write_one(plan, expected)
     job, _ = planned(source, tmp_path / "job")
-    exchange.offer(job.journal, plans)
+    exchange.offer(job.journal, [plan.name for plan in plans])
     worker = pickle.loads(pickle.dumps(exchange))
     for plan in plans:
-        worker.write(plan, lambda journal: Job(source, journal, job.labels), lambda: None)
+        with worker.shard(plan.name, ConversionJournal) as journal:
+            write_one(plan, Job(source, journal, job.labels))
         exchange.collect(job.journal)
         assert job.journal.outcome(plan.name) == expected.journal.outcome(plan.name)
     assert digest_tree(job.journal.content) == digest_tree(expected.journal.content)
@@ -46,23 +46,18 @@ def test_shards_of_workers_come_into_the_journal(exchange: Exchange, tmp_path: P
 def test_a_finished_shard_is_not_written_again(exchange: Exchange, tmp_path: Path) -> None:
     source = images(tmp_path)
     job, plans = planned(source, tmp_path / "job")
-    exchange.offer(job.journal, plans)
-    made: list[Journal] = []
-
-    def opened(journal: Journal) -> Job:
-        made.append(journal)
-        return Job(source, journal, job.labels)
-
-    for _ in range(2):
-        exchange.write(plans[0], opened, lambda: None)
-    assert len(made) == 1
+    exchange.offer(job.journal, [plan.name for plan in plans])
+    with exchange.shard(plans[0].name, ConversionJournal) as journal:
+        write_one(plans[0], Job(source, journal, job.labels))
+    with exchange.shard(plans[0].name, ConversionJournal) as journal:
+        assert journal is None
 
 
 def test_a_shard_without_an_outcome_is_not_collected(tmp_path: Path) -> None:
     job, plans = planned(images(tmp_path), tmp_path / "job")
-    exchange = Bucket(f"memory://{tmp_path.name}/half")
-    exchange.offer(job.journal, plans)
-    exchange.put(f"content/{plans[0].name}", b"half")
+    exchange = Exchange(f"memory://{tmp_path.name}/half")
+    exchange.offer(job.journal, [plan.name for plan in plans])
+    ObjectStore(exchange.place).write(f"content/{plans[0].name}", b"half")
     exchange.collect(job.journal)
     assert not job.journal.has_finished()
     exchange.remove()
@@ -74,7 +69,7 @@ def test_errors_of_workers_reach_the_client(exchange: Exchange, tmp_path: Path) 
     assert exchange.failure() is None
     exchange.report(SpecError("the disk is full", hint="make room"))
     assert str(exchange.failure()) == "the disk is full: make room"
-    exchange.offer(job.journal, plans)
+    exchange.offer(job.journal, [plan.name for plan in plans])
     assert exchange.failure() is None
 
 
@@ -87,3 +82,21 @@ def test_leases(exchange: Exchange, tmp_path: Path) -> None:
     assert exchange.lease() not in {first, None}
     exchange.release()
     assert exchange.lease() is None
+
+
+def test_collecting_lists_only_finished_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, plans = planned(images(tmp_path), tmp_path / "job")
+    exchange, listed = Exchange(f"memory://{tmp_path.name}/listed"), []
+    exchange.offer(job.journal, [plan.name for plan in plans])
+    with exchange.shard(plans[0].name, ConversionJournal) as journal:
+        write_one(plans[0], Job(job.source, journal, job.labels))
+    find = ObjectStore.find
+    monkeypatch.setattr(
+        ObjectStore, "find", lambda store, folder="": listed.append(folder) or find(store, folder)
+    )
+    exchange.collect(job.journal)
+    exchange.collect(job.journal)
+    assert listed == ["finished", "finished"]
+    assert job.journal.is_finished(plans[0].name)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from timonel.data.runners.exchange import SharedFolder
+from timonel.data.runners.exchange import Exchange
 from timonel.data.runners.lease import EXPIRY_S, LeaseLostError, LeaseWatch, held
 from timonel.errors import InputError
 
@@ -18,7 +18,7 @@ class Clock:
 
 
 def test_a_lease_is_there_while_it_is_held(tmp_path: Path) -> None:
-    exchange, clock = SharedFolder(str(tmp_path)), Clock()
+    exchange, clock = Exchange(str(tmp_path)), Clock()
     with held(exchange):
         watch = LeaseWatch(exchange, clock)
         watch.check()
@@ -29,7 +29,7 @@ def test_a_lease_is_there_while_it_is_held(tmp_path: Path) -> None:
 
 
 def test_a_lease_that_is_not_renewed_expires(tmp_path: Path) -> None:
-    exchange, clock = SharedFolder(str(tmp_path)), Clock()
+    exchange, clock = Exchange(str(tmp_path)), Clock()
     exchange.renew(0)
     watch = LeaseWatch(exchange, clock)
     for second in range(3 * int(EXPIRY_S)):
@@ -45,6 +45,6 @@ def test_a_lease_that_is_not_renewed_expires(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    exchange = SharedFolder(str(tmp_path / "file"))
+    exchange = Exchange(str(tmp_path / "file"))
     with pytest.raises(InputError, match="cannot write"), held(exchange):
         pass

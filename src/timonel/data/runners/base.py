@@ -11,11 +11,11 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from timonel.data.journal import ShardPlan
-from timonel.data.runners.exchange import Exchange
-from timonel.data.shards import Job
+from timonel.data.journal import Journal
+from timonel.data.shards import Job, ShardPlan
 from timonel.errors import SpecError
 
 GROUP = "timonel.runners"
@@ -70,11 +70,12 @@ class Runner(abc.ABC):
 class ShardWriter(Protocol):
     """Writer of shards in a worker. Thread-safe for different shards."""
 
-    def write(self, plan: Any, tick: Callable[[int], None]) -> None:
-        """Write a shard unless it is finished, and record its outcome.
+    def write(self, plan: Any, journal: Any, tick: Callable[[int], None]) -> None:
+        """Write a shard, and record its outcome.
 
         Args:
             plan: The plan of the shard.
+            journal: The journal to write into.
             tick: Called with a number of finished records; may raise, to stop the writer.
 
         Raises:
@@ -83,46 +84,27 @@ class ShardWriter(Protocol):
 
 
 class PortableWork(Protocol):
-    """Work in shards as values that can be pickled."""
+    """Work in shards as values that can be pickled, for workers on any machine."""
 
-    @property
-    def exchange(self) -> Exchange:
-        """Where workers see the lease of the client, and report errors."""
+    def journal(self, root: Path) -> Journal[Any]:
+        """Return the journal in a folder."""
 
     def open(self) -> ShardWriter:
         """Return a writer; called once per process of a worker."""
-
-
-class RemoteWork(Protocol):
-    """Work in shards that any machine can do, as its client sees it."""
-
-    @property
-    def portable(self) -> PortableWork:
-        """The work for its workers."""
-
-    def offer(self, plans: Sequence[Any]) -> None:
-        """Give the plans to the workers, and forget earlier errors."""
-
-    def collect(self) -> None:
-        """Get the shards that were finished since the last call."""
-
-    def outcome(self, name: str) -> Any:
-        """Return the outcome of the shard with this name.
-
-        Raises:
-            NotFoundError: It is not finished.
-        """
 
 
 class RemoteRunner(Runner):
     """Runner on several machines, of conversions and of other work in shards."""
 
     @abc.abstractmethod
-    def run_remote(self, work: RemoteWork, plans: Sequence[Any], report: Report) -> None:
+    def run_remote(
+        self, work: PortableWork, journal: Journal[Any], plans: Sequence[Any], report: Report
+    ) -> None:
         """Write all shards; see `run`.
 
         Args:
             work: The work.
+            journal: Its journal, which gets the shards.
             plans: The shards: values that can be pickled, with ``name`` and ``records``.
             report: Receives progress and outcomes.
 

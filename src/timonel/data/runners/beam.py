@@ -16,12 +16,12 @@ from types import FrameType
 from typing import Any, ClassVar, Self
 
 from timonel._version import __version__
-from timonel.data.journal import ShardPlan
+from timonel.data.journal import Journal
 from timonel.data.runners import lease
-from timonel.data.runners.base import PortableWork, RemoteRunner, RemoteWork, Report
-from timonel.data.runners.exchange import Bucket, Exchange, SharedFolder
-from timonel.data.runners.portable import RemoteConversion
-from timonel.data.shards import Job
+from timonel.data.runners.base import PortableWork, RemoteRunner, Report
+from timonel.data.runners.exchange import Exchange
+from timonel.data.runners.portable import PortableJob
+from timonel.data.shards import Job, ShardPlan
 from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import InputError, MissingExtraError, NotFoundError, SpecError
 from timonel.storage import is_local, join
@@ -63,29 +63,38 @@ class BeamRunner(RemoteRunner):
                 "workers of Apache Beam cannot read a table in memory",
                 hint="write it to a Parquet file first, or use the local runner",
             )
-        exchange = self._exchange(job)
-        self.run_remote(RemoteConversion(job, exchange), plans, report)
-        exchange.remove()
+        self.run_remote(PortableJob.of(job), job.journal, plans, report)
 
-    def run_remote(self, work: RemoteWork, plans: Sequence[Any], report: Report) -> None:
+    def run_remote(
+        self, work: PortableWork, journal: Journal[Any], plans: Sequence[Any], report: Report
+    ) -> None:
         """Run one pipeline for all shards.
 
         Raises:
             InputError: A worker failed.
         """
-        if not plans:
-            return
-        work.offer(plans)
-        portable = work.portable
-        exchange = portable.exchange
+        exchange = self._exchange(journal)
+        if plans:
+            self._run(work, exchange, journal, plans, report)
+        exchange.remove()
+
+    def _run(
+        self,
+        work: PortableWork,
+        exchange: Exchange,
+        journal: Journal[Any],
+        plans: Sequence[Any],
+        report: Report,
+    ) -> None:
+        exchange.offer(journal, [plan.name for plan in plans])
         error: Exception | None = None
         with (
             _terminable(),
             lease.held(exchange) as release,
-            _Follower(work, plans, report, release) as follower,
+            _Follower(exchange, journal, plans, report, release) as follower,
         ):
             try:
-                _run(self._flags, portable, plans)
+                _run(self._flags, work, exchange, plans)
             except Exception as found:  # noqa: BLE001 - Beam raises all kinds of exceptions
                 error = found
         if follower.error is not None:
@@ -99,15 +108,17 @@ class BeamRunner(RemoteRunner):
                 "a bucket with --beam temp_location=URI",
             )
 
-    def _exchange(self, job: Job) -> Exchange:
+    def _exchange(self, journal: Journal[Any]) -> Exchange:
         found = [flag for flag in self._flags if flag.startswith("--temp_location=")]
         uri = found[-1].partition("=")[2] if found else ""
         if not uri or is_local(uri):
-            return SharedFolder(str(job.journal.root.resolve()))
-        return Bucket(join(uri, f"timonel-{job.journal.digest[:16]}"))
+            return Exchange(str(journal.root.resolve()))
+        return Exchange(join(uri, f"timonel-{journal.digest[:16]}"))
 
 
-def _run(flags: Sequence[str], work: PortableWork, plans: Sequence[Any]) -> None:
+def _run(
+    flags: Sequence[str], work: PortableWork, exchange: Exchange, plans: Sequence[Any]
+) -> None:
     """Run the pipeline until it ends; cancel it if this is interrupted.
 
     In the main thread, because Beam sets signal handlers.
@@ -122,7 +133,7 @@ def _run(flags: Sequence[str], work: PortableWork, plans: Sequence[Any]) -> None
         pipeline
         | "plans" >> beam.Create(list(plans))
         | "distribute" >> beam.Reshuffle()
-        | "write" >> beam.ParDo(WriteShard(work, __version__))
+        | "write" >> beam.ParDo(WriteShard(work, exchange, __version__))
     )
     result = pipeline.run()
     try:
@@ -148,7 +159,8 @@ class _Follower:
     """Thread that reports shards as they are finished.
 
     Args:
-        work: The work.
+        exchange: Where workers put shards.
+        journal: Gets the shards.
         plans: The shards.
         report: Receives them; if it raises, the workers are stopped.
         stop: Stops the workers.
@@ -156,15 +168,16 @@ class _Follower:
 
     def __init__(
         self,
-        work: RemoteWork,
+        exchange: Exchange,
+        journal: Journal[Any],
         plans: Sequence[Any],
         report: Report,
         stop: Callable[[], None],
     ) -> None:
         self.waiting = list(plans)
         self.error: BaseException | None = None
-        self._poll_s = work.portable.exchange.poll_s
-        self._work = work
+        self._exchange = exchange
+        self._journal = journal
         self._report = report
         self._stop = stop
         self._ended = threading.Event()
@@ -180,7 +193,7 @@ class _Follower:
 
     def _follow(self) -> None:
         try:
-            while not self._ended.wait(self._poll_s):
+            while not self._ended.wait(self._exchange.poll_s):
                 self._look()
             self._look()
         except BaseException as error:  # noqa: BLE001 - raised by the main thread
@@ -188,10 +201,10 @@ class _Follower:
             self._stop()
 
     def _look(self) -> None:
-        self._work.collect()
+        self._exchange.collect(self._journal)
         for plan in list(self.waiting):
             try:
-                outcome = self._work.outcome(plan.name)
+                outcome = self._journal.outcome(plan.name)
             except NotFoundError:
                 continue
             self.waiting.remove(plan)

@@ -10,6 +10,7 @@ from apache_beam.utils.shared import Shared
 
 from timonel._version import __version__
 from timonel.data.runners.base import PortableWork
+from timonel.data.runners.exchange import Exchange
 from timonel.data.runners.lease import LeaseLostError, LeaseWatch
 from timonel.errors import InputError, TimonelError
 
@@ -21,11 +22,13 @@ class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
 
     Args:
         work: The work.
+        exchange: Where the client is.
         release: The client's release of timonel.
     """
 
-    def __init__(self, work: PortableWork, release: str) -> None:
+    def __init__(self, work: PortableWork, exchange: Exchange, release: str) -> None:
         self._work = work
+        self._exchange = exchange
         self._release = release
         self._shared = Shared()
         self._records = beam.metrics.Metrics.counter(NAMESPACE, "records")
@@ -41,7 +44,7 @@ class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
             self._check_release()
             self._writer = self._shared.acquire(self._work.open)
         except TimonelError as error:
-            self._work.exchange.report(error)
+            self._exchange.report(error)
             raise
 
     def process(self, plan: Any) -> Iterator[str]:
@@ -50,8 +53,7 @@ class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
         Raises:
             TimonelError: It cannot be written; the client gets the message too.
         """
-        exchange = self._work.exchange
-        lease = LeaseWatch(exchange)
+        lease = LeaseWatch(self._exchange)
 
         def tick(records: int) -> None:
             self._records.inc(records)
@@ -60,11 +62,13 @@ class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
         try:
             lease.check()
             # Beam repeats a bundle after the loss of a worker; the shard may be finished.
-            self._writer.write(plan, tick)
+            with self._exchange.shard(plan.name, self._work.journal) as journal:
+                if journal is not None:
+                    self._writer.write(plan, journal, tick)
         except LeaseLostError:
             raise
         except TimonelError as error:
-            exchange.report(error)
+            self._exchange.report(error)
             raise
         yield plan.name
 

@@ -8,15 +8,15 @@ are in memory at a time.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from typing import ClassVar
 
-from timonel.data.journal import ShardPlan
 from timonel.data.runners.base import Report, Runner
-from timonel.data.shards import Job, ReadRecord, read_one, write_one
+from timonel.data.shards import Job, ReadRecord, ShardPlan, read_one, write_one
 from timonel.data.sources.base import Entry, Source
+from timonel.processes.ahead import call_ahead
 from timonel.processes.cores import usable_cores
 
 _CHUNK_RECORDS = 32
@@ -33,12 +33,9 @@ class LocalRunner(Runner):
     def run(self, job: Job, plans: Sequence[ShardPlan], report: Report) -> None:
         """Write the shards one after the other, reading ahead in threads."""
         entries = (entry for plan in plans for entry in job.journal.entries(plan))
-        records = _read_ahead(job.source, entries)
-        try:
+        with closing(_read_ahead(job.source, entries)) as records:
             for plan in plans:
                 report.finished(write_one(plan, job, records, report.tick))
-        finally:
-            records.close()
 
 
 def _read_ahead(source: Source, entries: Iterable[Entry]) -> Generator[ReadRecord, None, None]:
@@ -47,17 +44,10 @@ def _read_ahead(source: Source, entries: Iterable[Entry]) -> Generator[ReadRecor
         yield from (read_one(source, entry) for entry in entries)
         return
     threads = max(math.ceil(usable_cores()), _REQUESTS if source.is_remote else 1)
-    pending: deque[Future[list[ReadRecord]]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="convert") as pool:
-        try:
-            for chunk in _chunks(entries):
-                pending.append(pool.submit(_read_all, source, chunk))
-                if len(pending) > 2 * threads:
-                    yield from pending.popleft().result()
-            while pending:
-                yield from pending.popleft().result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    calls = (partial(_read_all, source, chunk) for chunk in _chunks(entries))
+    with closing(call_ahead(calls, threads=threads, ahead=2 * threads, name="convert")) as found:
+        for records in found:
+            yield from records
 
 
 def _read_all(source: Source, entries: Sequence[Entry]) -> list[ReadRecord]:
