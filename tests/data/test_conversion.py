@@ -193,7 +193,7 @@ def test_how_images_are_checked(
     assert datasets["decode"].digest == datasets["structure"].digest
     table = convert(plain, tmp_path / "plain", label="y", workspace=workspace)
     assert table.manifest.source.check is None
-    with pytest.raises(SpecError, match="expected the check structure or decode, got 'none'"):
+    with pytest.raises(SpecError, match="expected check= as 'decode' or 'structure', got 'none'"):
         convert(root, tmp_path / "other", check="none", workspace=workspace)  # type: ignore[arg-type] # as a script may
 
 
