@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from timonel.data.assignment import SplitAssignment, assign
 from timonel.data.catalogue import Catalogue, Identical
@@ -17,6 +19,7 @@ from timonel.data.splits import DEFAULT_FRACTIONS, Fractions
 from timonel.errors import DataError
 
 LABELS = ["cat", "dog"]
+FRACTIONS = st.sampled_from([(0.8, 0.1, 0.1), (0.5, 0.25, 0.25), (0.9, 0.1, 0.0), (1.0, 0.0, 0.0)])
 
 
 class Exact:
@@ -97,8 +100,33 @@ def test_each_split_and_each_training_label_exists_for_few_records(database: Pat
             assert all(splits.values())
             assert {each.label for each in splits["train"]} == set(LABELS)
             assert len(assignment.warnings) <= 3
-    with pytest.raises(DataError, match="too few records for 3 splits: 2"):
+    with pytest.raises(DataError, match="2 records are too few for a validation split"):
         divided(database, [entry(0), entry(1)])
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=9), FRACTIONS, st.integers(0, 9))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_any_division_is_complete(
+    database: Path, counts: list[int], fractions: Fractions, seed: int
+) -> None:
+    named = [(label, i) for label, count in enumerate(counts) for i in range(count)]
+    entries = [Entry(f"{label}/{i}", str(label), 1) for label, i in named]
+    asked = [split for split, part in zip(SPLITS, fractions, strict=True) if part]
+    try:
+        splits = divided(database, entries, fractions, seed)[0]
+    except DataError:
+        assert len(entries) < len(counts) + len(asked) - 1
+        return
+    assert len({each.label for each in splits["train"]}) == len(counts)
+    assert all(splits[split] for split in asked)
+
+
+def test_given_test_records_stay_where_labels_are_completed(database: Path) -> None:
+    for seed in range(20):
+        entries = [entry(i, "test" if i < 20 else "train") for i in range(24)]
+        splits = divided(database, entries, None, seed)[0]
+        assert len(splits["test"]) == 20
+        assert {each.label for each in splits["train"]} == set(LABELS)
 
 
 def test_a_moved_record_is_reported(database: Path) -> None:
@@ -129,7 +157,7 @@ def test_many_labels_of_one_record(database: Path) -> None:
 
 def test_one_record_whose_copies_have_all_labels(database: Path) -> None:
     entries = [entry(i, group="same") for i in range(6)]
-    with pytest.raises(DataError, match="too few records"):
+    with pytest.raises(DataError, match="records are too few"):
         divided(database, entries)
 
 

@@ -9,15 +9,13 @@ from hypothesis import strategies as st
 from timonel.data.schema import SPLITS, Split
 from timonel.data.splits import (
     DEFAULT_FRACTIONS,
-    Division,
     Fractions,
-    Move,
     check_fractions,
     position,
     rank,
     thresholds,
 )
-from timonel.errors import DataError, SpecError
+from timonel.errors import SpecError
 
 FRACTIONS = st.sampled_from([(0.8, 0.1, 0.1), (0.5, 0.25, 0.25), (0.9, 0.1, 0.0), (1.0, 0.0, 0.0)])
 
@@ -66,52 +64,3 @@ def test_wrong_fractions(fractions: tuple[float, ...]) -> None:
 def test_fractions_may_be_left_out() -> None:
     assert check_fractions([1]) == (1.0, 0.0, 0.0)
     assert check_fractions([0.9, 0.1]) == (0.9, 0.1, 0.0)
-
-
-def division(fractions: Fractions = DEFAULT_FRACTIONS, **labels: tuple[int, int, int]) -> Division:
-    groups = {name: dict(zip(SPLITS, counts, strict=True)) for name, counts in labels.items()}
-    return Division(groups, fractions)
-
-
-def test_a_complete_division_needs_no_move() -> None:
-    assert division(cat=(1, 1, 0), dog=(1, 0, 1)).moves() == []
-    assert division((0.9, 0.1, 0.0), cat=(1, 1, 0)).moves() == []
-
-
-def test_a_label_without_training_records_gets_some() -> None:
-    assert division(cat=(9, 0, 1), dog=(0, 1, 0)).moves() == [Move("dog", None, "train")]
-
-
-def test_an_empty_split_gets_records_of_the_label_with_most() -> None:
-    assert division(cat=(3, 1, 0), dog=(5, 1, 0)).moves() == [Move("dog", "train", "test")]
-
-
-@given(st.lists(st.tuples(*[st.integers(0, 5)] * 3).filter(any), min_size=1, max_size=9), FRACTIONS)
-def test_moves_end_with_a_complete_division(
-    counts: list[tuple[int, int, int]], fractions: Fractions
-) -> None:
-    groups: dict[str | None, dict[Split, int]] = {
-        str(i): dict(zip(SPLITS, each, strict=True)) for i, each in enumerate(counts)
-    }
-    try:
-        for _ in range(4):
-            moves = Division(groups, fractions).moves()
-            for move in moves:
-                label = groups[move.label]
-                label[move.origin or ("validation" if label["validation"] else "test")] -= 1
-                label[move.target] += 1
-        assert not moves
-    except DataError:
-        needed = len(counts) + sum(fraction > 0 for fraction in fractions) - 1
-        assert sum(map(sum, counts)) < needed
-        return
-    assert all(label["train"] for label in groups.values())
-    for split, fraction in zip(SPLITS, fractions, strict=True):
-        assert not fraction or any(label[split] for label in groups.values())
-
-
-def test_fewer_records_than_splits() -> None:
-    with pytest.raises(DataError, match="too few records for 3 splits: 2"):
-        division(cat=(1, 0, 0), dog=(1, 0, 0)).moves()
-    with pytest.raises(DataError, match="4 records are too few for a validation split"):
-        division(a=(1, 0, 0), b=(1, 0, 0), c=(1, 0, 0), d=(1, 0, 0)).moves()

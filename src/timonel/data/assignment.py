@@ -7,11 +7,8 @@ from dataclasses import dataclass, field
 
 from timonel.data.catalogue import Catalogue
 from timonel.data.schema import SPLITS, Split
-from timonel.data.splits import DEFAULT_FRACTIONS, FEW, VALIDATION_FRACTIONS, Fractions, Move
+from timonel.data.splits import DEFAULT_FRACTIONS, FEW, VALIDATION_FRACTIONS, Fractions
 from timonel.errors import DataError
-
-_ROUNDS = 10
-"""Rounds of moves: one for labels, one per split, more for identical records of several labels."""
 
 
 @dataclass(frozen=True)
@@ -91,31 +88,31 @@ def _spread(catalogue: Catalogue) -> list[str]:
 
 
 def _complete(catalogue: Catalogue, fractions: Fractions, *, by_label: bool) -> list[str]:
-    """Move records until no split is empty and train has every label."""
-    made: list[Move] = []
-    for _ in range(_ROUNDS):
-        moves = catalogue.division(fractions, by_label=by_label).moves()
-        if not moves:
-            return _warnings(made)
-        for move in moves:
-            catalogue.move(move)
-        made += moves
-    raise DataError(
-        "too few records for the splits: identical ones have several labels",
-        hint="correct the labels, or use fewer splits with --splits",
-    )
+    """Move records so that train has every label and no split is empty; return warnings."""
+    warnings = []
+    labels = catalogue.move_to_train(by_label=by_label)
+    if labels and not by_label:
+        warnings = [_filled("train")]
+    elif labels:
+        many = f"{len(labels):,} labels, the first {labels[0]!r},"
+        what = many if len(labels) > 1 else f"label {labels[0]!r}"
+        warnings = [f"{what} would have no training records: some were moved to train"]
+    asked = [split for split, part in zip(SPLITS, fractions, strict=True) if part > 0]
+    for split in asked:
+        if catalogue.counts()[split]:
+            continue
+        if not catalogue.fill(split, asked, by_label=by_label):
+            raise DataError(
+                f"{catalogue.count()} records are too few for a {split} split and one training "
+                "record of each label",
+                hint="add records that are not identical, or use fewer splits with --splits",
+            )
+        warnings.append(_filled(split))
+    return warnings
 
 
-def _warnings(moves: Sequence[Move]) -> list[str]:
-    labels = sorted({str(move.label) for move in moves if move.origin is None})
-    splits = sorted({move.target for move in moves if move.origin is not None})
-    lines = [f"the {split} split would be empty: records were moved to it" for split in splits]
-    if labels:
-        what = f"label {labels[0]!r}"
-        if len(labels) > 1:
-            what = f"{len(labels):,} labels, the first {labels[0]!r},"
-        lines.append(f"{what} would have no training records: some were moved to train")
-    return lines
+def _filled(split: Split) -> str:
+    return f"the {split} split would be empty: records were moved to it"
 
 
 def _check(catalogue: Catalogue, *, by_label: bool) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 from timonel.data.manifest import Duplicate
 from timonel.data.schema import SPLITS, Split
 from timonel.data.sources.base import Entry, Scan, Source
-from timonel.data.splits import Division, Fractions, Move, position, rank, thresholds
+from timonel.data.splits import Fractions, position, rank, thresholds
 from timonel.errors import DataError, InputError
 from timonel.storage.digests import digest_lines
 
@@ -222,34 +221,52 @@ class Catalogue:
         """Put all records in no split into one."""
         self._db.execute("UPDATE records SET split = ? WHERE split IS NULL", (SPLITS.index(split),))
 
-    def division(self, fractions: Fractions, *, by_label: bool) -> Division:
-        """Return the number of groups per label and split."""
-        label = "label" if by_label else "NULL"
-        rows = self._db.execute(
-            f"SELECT {label}, split, COUNT(DISTINCT unit) FROM records GROUP BY 1, 2 ORDER BY 1"  # noqa: S608 - no input
-        )
-        groups: dict[str | None, dict[Split, int]] = defaultdict(lambda: dict.fromkeys(SPLITS, 0))
-        for name, split, count in rows:
-            groups[name][SPLITS[split]] = count
-        return Division(groups, fractions)
-
-    def move(self, move: Move) -> None:
-        """Move one group of records to another split: the nearest one in the division.
+    def move_to_train(self, *, by_label: bool) -> list[str]:
+        """Give each label without training records the group that is nearest to train.
 
         Groups of records with several labels are the last choice.
+
+        Args:
+            by_label: Regard labels; otherwise all records have one.
+
+        Returns:
+            The labels.
         """
-        where = ["label IS ?"] if move.label is not None else ["? IS NULL"]
-        values: list[Any] = [move.label]
-        if move.origin is not None:
-            where.append("split = ?")
-            values.append(SPLITS.index(move.origin))
-        order = "ASC" if move.target == "train" else "DESC"
+        label = "label" if by_label else "0"
+        lost = f"{label} NOT IN (SELECT {label} FROM records WHERE split = 0)"  # noqa: S608 - no input
+        rows = self._db.execute(f"SELECT DISTINCT {label} FROM records WHERE {lost} ORDER BY 1")  # noqa: S608 - no input
+        labels = [str(found) for (found,) in rows]
         self._db.execute(
-            "UPDATE records SET split = ? WHERE unit = (SELECT unit FROM records WHERE "  # noqa: S608 - no input
-            f"{' AND '.join(where)} ORDER BY unit IN (SELECT unit FROM mixed), "
-            f"place {order}, unit LIMIT 1)",
-            (SPLITS.index(move.target), *values),
+            "UPDATE records SET split = 0 WHERE unit IN (SELECT unit FROM ("  # noqa: S608 - no input
+            f"SELECT unit, ROW_NUMBER() OVER (PARTITION BY {label} ORDER BY split, "
+            f"unit IN (SELECT unit FROM mixed), place, unit) AS number FROM records WHERE {lost}"
+            ") WHERE number = 1)"
         )
+        return labels
+
+    def fill(self, split: Split, donors: Sequence[Split], *, by_label: bool) -> bool:
+        """Move the group that is nearest to an empty split, from train if possible.
+
+        No label loses its last training group, and no split its last group.
+
+        Args:
+            split: The empty split.
+            donors: Splits that may give a group.
+            by_label: Regard labels.
+
+        Returns:
+            Whether there was such a group.
+        """
+        label = "label" if by_label else "0"
+        marks = ", ".join(str(SPLITS.index(each)) for each in donors)
+        moved = self._db.execute(
+            "UPDATE records SET split = ? WHERE unit = (SELECT unit FROM records "  # noqa: S608 - no input
+            f"WHERE split IN ({marks}) AND unit NOT IN (SELECT MIN(unit) FROM records "
+            f"GROUP BY split, CASE WHEN split = 0 THEN {label} END HAVING MIN(unit) = MAX(unit)) "
+            "ORDER BY split, unit IN (SELECT unit FROM mixed), place DESC, unit LIMIT 1)",
+            (SPLITS.index(split),),
+        )
+        return moved.rowcount > 0
 
     def spread_groups(self) -> tuple[str, tuple[Split, ...]] | None:
         """Return a group of records that the source assigns to several splits, or None."""
