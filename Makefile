@@ -76,18 +76,24 @@ $(BEAM_VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requi
 	@touch $@
 
 # Prism, Flink and Spark are tested where Go, or Java and Maven, are installed.
-BEAM_PARTS := $(if $(shell command -v go),$(BEAM_VENV)/bin/prism) \
+BEAM_PARTS := $(if $(shell command -v go),$(BEAM_VENV)/bin/prism $(BEAM_VENV)/bin/boot) \
 	$(if $(shell command -v mvn),$(BEAM_VENV)/jars/flink/.ready $(BEAM_VENV)/jars/spark/.ready)
 
 $(BEAM_VENV)/bin/prism: $(BEAM_VENV)/.ready
 	GOBIN=$(abspath $(BEAM_VENV)/bin) go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0
+
+# The program of Beam's containers that installs staged packages and starts workers.
+$(BEAM_VENV)/bin/boot: $(BEAM_VENV)/.ready
+	GOBIN=$(abspath $(BEAM_VENV)/bin) go install github.com/apache/beam/sdks/v2/python/container@v2.77.0
+	mv $(BEAM_VENV)/bin/container $@
 
 $(BEAM_VENV)/jars/%/.ready: tests/data/runners/java/%.xml $(BEAM_VENV)/.ready
 	mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(abspath $(@D))
 	@touch $@
 
 test-beam: $(BEAM_VENV)/.ready $(BEAM_PARTS) ## test conversions with Apache Beam, on Prism, Flink and Spark too
-	TIMONEL_PRISM=$(abspath $(BEAM_VENV)/bin/prism) TIMONEL_BEAM_JARS=$(abspath $(BEAM_VENV)/jars) \
+	TIMONEL_PRISM=$(abspath $(BEAM_VENV)/bin/prism) TIMONEL_BEAM_BOOT=$(abspath $(BEAM_VENV)/bin/boot) \
+		TIMONEL_BEAM_JARS=$(abspath $(BEAM_VENV)/jars) \
 		$(BEAM_VENV)/bin/python -m pytest -m beam --timeout 600 tests/data/runners tests/batch
 
 bench: bench-main-path bench-training bench-serving bench-tuning ## run all benchmarks

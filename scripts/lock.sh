@@ -13,6 +13,6 @@ compile pyproject.toml --extra cmaes --extra endpoints --extra legacy-keras --ex
     -o requirements/dev.txt
 compile pyproject.toml --extra mlflow -c requirements/dev.txt -o requirements/demo.txt
 # Not with the others: Beam 2.77 needs a pillow below 13.
-compile pyproject.toml --extra beam --extra s3 --group dev -o requirements/beam.txt
+compile pyproject.toml --extra dataflow --extra s3 --group dev -o requirements/beam.txt
 compile --group browser -c requirements/dev.txt -o requirements/browser.txt
 compile --group schemathesis -o requirements/schemathesis.txt

@@ -128,6 +128,22 @@ def s3_server() -> Iterator[str]:
     server.stop()
 
 
+@pytest.fixture(scope="session", params=["Flink", "Spark"])
+def beam_cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, s3_server: str
+) -> Iterator[Any]:
+    """A standalone cluster of each engine of Apache Beam; starting one takes 20 s."""
+    from tests.data.runners import clusters
+    from tests.storage.conftest import set_credentials
+
+    with pytest.MonkeyPatch.context() as patch:
+        # For the workers, which the cluster's processes start.
+        set_credentials(patch, s3_server)
+        engine: type[clusters.Cluster] = getattr(clusters, request.param)
+        with engine.running(tmp_path_factory.mktemp(request.param)) as made:
+            yield made
+
+
 @pytest.fixture
 def faulty(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, FaultyServer]]:
     """A bucket seen through a server with faults."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from timonel.batch.model import BatchModel
 from timonel.batch.plan import JobSpec, ShardPlan
 from timonel.batch.shards import PredictionJournal, predict_all
 from timonel.data.runners.base import ShardWriter
+from timonel.data.runners.worker_wheel import all_packages
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,11 @@ class PortablePrediction:
     def journal(self, root: Path) -> PredictionJournal:
         """Return the journal in a folder."""
         return PredictionJournal(root)
+
+    @property
+    def packages(self) -> Sequence[str]:
+        """All packages: the model may need any."""
+        return all_packages()
 
     def open(self) -> ShardWriter:
         """Return a writer with the loaded model.

@@ -5,6 +5,7 @@ The folder ``TIMONEL_BEAM_JARS`` has their jars, in ``flink`` and ``spark``.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import json
 import os
@@ -14,9 +15,8 @@ import sys
 import urllib.request
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import psutil
 
@@ -42,19 +42,63 @@ _OPEN = [
 ]
 
 
-@dataclass
-class Cluster:
-    """Processes of a cluster, stopped with it.
+class Cluster(abc.ABC):
+    """Processes of a cluster, and a pool of Python workers.
 
     Args:
         folder: Receives their logs and files.
-        options: Options of Beam's pipeline that runs on the cluster.
+        rpc: Port where its machines find each other.
+        rest: Port of its REST interface.
     """
 
-    folder: Path
-    options: str = ""
-    address: str = ""
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    engine: ClassVar[str]
+    server: ClassVar[str]
+    """Main class of Beam's job server."""
+
+    def __init__(self, folder: Path, rpc: str, rest: str) -> None:
+        self.folder, self.rpc, self.rest = folder, rpc, rest
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.options = ""
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls, folder: Path) -> Iterator[Self]:
+        """Start a cluster; stop it after the block."""
+        with PortReservation(3) as ports:
+            rpc, rest, pool = (address.rpartition(":")[2] for address in ports)
+        cluster = cls(folder, rpc, rest)
+        try:
+            cluster.start_machines()
+            cluster.start_pool(pool)
+            until(cluster.is_complete, seen=cluster.logs)
+            cluster.options = (
+                f"{cluster.address()},environment_type=EXTERNAL,environment_config=localhost:{pool},"
+                f"{cls.engine}_job_server_jar={cluster.job_server()},"
+                "job_server_jvm_properties=-Xmx512m"
+            )
+            yield cluster
+        finally:
+            cluster.close()
+
+    @abc.abstractmethod
+    def start_machines(self) -> None:
+        """Start the processes of the engine."""
+
+    @abc.abstractmethod
+    def is_complete(self) -> bool:
+        """Tell whether all machines have joined."""
+
+    @abc.abstractmethod
+    def address(self) -> str:
+        """Return Beam's options that name the runner and the cluster."""
+
+    @abc.abstractmethod
+    def busy(self) -> str:
+        """Return the name of a process that runs tasks."""
+
+    @abc.abstractmethod
+    def has_jobs(self) -> bool:
+        """Tell whether a job has not ended."""
 
     def start(self, name: str, *command: str, **environment: str) -> None:
         """Start a process of the cluster."""
@@ -69,14 +113,24 @@ class Cluster:
                 start_new_session=True,
             )
 
+    def start_pool(self, port: str) -> None:
+        """Start a pool of Python workers."""
+        # The pool starts workers with the first "python" of the path.
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        module = "apache_beam.runners.worker.worker_pool_main"
+        self.start("pool", sys.executable, "-m", module, f"--service_port={port}", PATH=path)
+
     def children(self, name: str) -> list[psutil.Process]:
         """Return the processes that a process of the cluster started."""
         return psutil.Process(self.processes[name].pid).children(recursive=True)
 
     def kill(self, name: str) -> None:
-        """Kill a process without a warning."""
+        """Kill a machine without a warning: a process and its children."""
+        children = self.children(name)  # the executor of a worker of Spark
         self.processes[name].kill()
         self.processes[name].wait()
+        for child in children:
+            child.kill()
 
     def close(self) -> None:
         """Stop all processes."""
@@ -90,9 +144,12 @@ class Cluster:
                 process.wait()
 
     def ask(self, path: str) -> Any:
-        """Return what the cluster's REST interface answers."""
-        with urllib.request.urlopen(f"http://{self.address}{path}", timeout=10) as answer:
-            return json.load(answer)
+        """Return what the cluster's REST interface answers; None if it does not."""
+        with contextlib.suppress(OSError):
+            url = f"http://localhost:{self.rest}{path}"
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return json.load(answer)
+        return None
 
     def logs(self) -> str:
         """Return the ends of all logs."""
@@ -101,146 +158,204 @@ class Cluster:
             for path in sorted(self.folder.glob("*.log"))
         )
 
+    def job_server(self) -> Path:
+        """Write a jar that names those of the job server, which Beam starts with ``java -jar``."""
+        assert JARS is not None
+        listed = " ".join(path.as_uri() for path in sorted((JARS / self.engine).glob("*.jar")))
+        lines = ["Manifest-Version: 1.0", f"Main-Class: org.apache.beam.runners.{self.server}"]
+        rest = f"Class-Path: {listed}"
+        # Lines of manifests have at most 72 bytes; a space continues one.
+        lines.append(rest[:70])
+        lines += [f" {rest[at : at + 69]}" for at in range(70, len(rest), 69)]
+        made = self.folder / f"{self.engine}.jar"
+        with zipfile.ZipFile(made, "w") as archive:
+            archive.writestr("META-INF/MANIFEST.MF", "\n".join(lines) + "\n")
+        return made
 
-@contextlib.contextmanager
-def flink(folder: Path) -> Iterator[Cluster]:
-    """Start a JobManager, two TaskManagers with two slots each, and a pool of Python workers."""
-    assert JARS is not None
-    with PortReservation(3) as ports:
-        rpc, rest, pool = (address.rpartition(":")[2] for address in ports)
-    settings = {
-        "jobmanager.rpc.address": "localhost",
-        "jobmanager.rpc.port": rpc,
-        "jobmanager.bind-host": "localhost",
-        "jobmanager.memory.heap.size": "384m",
-        "jobmanager.memory.off-heap.size": "128m",
-        "jobmanager.memory.jvm-metaspace.size": "256m",
-        "jobmanager.memory.jvm-overhead.min": "128m",
-        "jobmanager.memory.jvm-overhead.max": "128m",
-        "rest.address": "localhost",
-        "rest.port": rest,
-        "rest.bind-address": "localhost",
-        "taskmanager.host": "localhost",
-        "taskmanager.bind-host": "localhost",
-        "taskmanager.numberOfTaskSlots": "2",
-        "classloader.resolve-order": "parent-first",
-        "restart-strategy.type": "fixed-delay",
-        "restart-strategy.fixed-delay.attempts": "10",
-        "restart-strategy.fixed-delay.delay": "2 s",
-        "heartbeat.interval": "2000",
-        "heartbeat.timeout": "12000",
-        "io.tmp.dirs": str(folder),
-    }
-    (folder / "config.yaml").write_text("".join(f"{k}: {v}\n" for k, v in settings.items()))
-    classes = ["-cp", f"{JARS}/flink/*"]
-    place = ["--configDir", str(folder)]
-    memory = {
-        "taskmanager.cpu.cores": "1.0",
-        "taskmanager.memory.task.heap.size": "384m",
-        "taskmanager.memory.task.off-heap.size": "64m",
-        "taskmanager.memory.network.min": "256m",
-        "taskmanager.memory.network.max": "256m",
-        "taskmanager.memory.managed.size": "128m",
-        "taskmanager.memory.framework.heap.size": "128m",
-        "taskmanager.memory.framework.off-heap.size": "128m",
-        "taskmanager.memory.jvm-metaspace.size": "256m",
-        "taskmanager.memory.jvm-overhead.min": "192m",
-        "taskmanager.memory.jvm-overhead.max": "192m",
-    }
-    runtime = "org.apache.flink.runtime"
-    cluster = Cluster(folder, address=f"localhost:{rest}")
-    try:
+
+class Flink(Cluster):
+    """A JobManager, and two TaskManagers with two slots each."""
+
+    engine: ClassVar[str] = "flink"
+    server: ClassVar[str] = "flink.FlinkJobServerDriver"
+
+    def start_machines(self) -> None:
+        settings = {
+            "jobmanager.rpc.address": "localhost",
+            "jobmanager.rpc.port": self.rpc,
+            "jobmanager.bind-host": "localhost",
+            "jobmanager.memory.heap.size": "384m",
+            "jobmanager.memory.off-heap.size": "128m",
+            "jobmanager.memory.jvm-metaspace.size": "256m",
+            "jobmanager.memory.jvm-overhead.min": "128m",
+            "jobmanager.memory.jvm-overhead.max": "128m",
+            "rest.address": "localhost",
+            "rest.port": self.rest,
+            "rest.bind-address": "localhost",
+            "taskmanager.host": "localhost",
+            "taskmanager.bind-host": "localhost",
+            "taskmanager.numberOfTaskSlots": "2",
+            "classloader.resolve-order": "parent-first",
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": "10",
+            "restart-strategy.fixed-delay.delay": "2 s",
+            "heartbeat.interval": "2000",
+            "heartbeat.timeout": "12000",
+            "io.tmp.dirs": str(self.folder),
+        }
+        lines = [f"{key}: {value}\n" for key, value in settings.items()]
+        (self.folder / "config.yaml").write_text("".join(lines))
+        memory = {
+            "taskmanager.cpu.cores": "1.0",
+            "taskmanager.memory.task.heap.size": "384m",
+            "taskmanager.memory.task.off-heap.size": "64m",
+            "taskmanager.memory.network.min": "256m",
+            "taskmanager.memory.network.max": "256m",
+            "taskmanager.memory.managed.size": "128m",
+            "taskmanager.memory.framework.heap.size": "128m",
+            "taskmanager.memory.framework.off-heap.size": "128m",
+            "taskmanager.memory.jvm-metaspace.size": "256m",
+            "taskmanager.memory.jvm-overhead.min": "192m",
+            "taskmanager.memory.jvm-overhead.max": "192m",
+        }
+        java = ["java", "-XX:MaxDirectMemorySize=512m", *_OPEN, "-cp", f"{JARS}/flink/*"]
+        place = ["--configDir", str(self.folder)]
+        runtime = "org.apache.flink.runtime"
         main = f"{runtime}.entrypoint.StandaloneSessionClusterEntrypoint"
-        cluster.start("jobmanager", "java", "-Xmx384m", *_OPEN, *classes, main, *place)
+        self.start("jobmanager", *java, "-Xmx384m", main, *place)
         for name in ("tm1", "tm2"):
             given = {**memory, "taskmanager.resource-id": name}
-            cluster.start(
+            self.start(
                 name,
-                *("java", "-Xmx640m", "-XX:MaxDirectMemorySize=512m", *_OPEN, *classes),
-                *(f"{runtime}.taskexecutor.TaskManagerRunner", *place),
+                *(*java, "-Xmx640m", f"{runtime}.taskexecutor.TaskManagerRunner", *place),
                 *(part for key, value in given.items() for part in ("-D", f"{key}={value}")),
             )
-        _start_pool(cluster, pool)
-        until(lambda: _read(cluster, "/overview", "slots-total") == 4, seen=cluster.logs)
-        jar = _launcher(folder, "flink", "flink.FlinkJobServerDriver")
-        cluster.options = (
-            f"runner=FlinkRunner,flink_master=localhost:{rest},flink_job_server_jar={jar},"
-            f"environment_type=EXTERNAL,environment_config=localhost:{pool},parallelism=2,"
-            f"job_server_jvm_properties=-Xmx512m"
-        )
-        yield cluster
-    finally:
-        cluster.close()
+
+    def is_complete(self) -> bool:
+        found = self.ask("/overview")
+        return bool(found and found["slots-total"] == 4)
+
+    def address(self) -> str:
+        return f"runner=FlinkRunner,flink_master=localhost:{self.rest},parallelism=2"
+
+    def busy(self) -> str:
+        (job,) = (job for job in self.ask("/jobs/overview")["jobs"] if job["state"] == "RUNNING")
+        for vertex in self.ask(f"/jobs/{job['jid']}")["vertices"]:
+            found = self.ask(f"/jobs/{job['jid']}/vertices/{vertex['id']}/taskmanagers")
+            for manager in found["taskmanagers"]:
+                if manager["status"] == "RUNNING":
+                    return str(manager["taskmanager-id"])
+        raise AssertionError(self.logs())
+
+    def has_jobs(self) -> bool:
+        states = {job["state"] for job in self.ask("/jobs/overview")["jobs"]}
+        return bool(states & {"CREATED", "RUNNING", "RESTARTING", "CANCELLING"})
+
+
+class Spark(Cluster):
+    """A master, and two workers with one core each."""
+
+    engine: ClassVar[str] = "spark"
+    server: ClassVar[str] = "spark.SparkJobServerDriver"
+
+    def start_machines(self) -> None:
+        assert JARS is not None
+        # Spark starts executors with the jars of this folder, as if it were installed.
+        home = self.folder / "spark"
+        home.mkdir()
+        (home / "jars").symlink_to(JARS / "spark")
+        environment = {
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_SCALA_VERSION": "2.12",
+        }
+        java = ["java", "-Xmx256m", *_OPEN, "-cp", f"{home}/jars/*"]
+        deploy = "org.apache.spark.deploy"
+        place = ["--host", "127.0.0.1", "--webui-port"]
+        master = f"{deploy}.master.Master"
+        self.start("master", *java, master, *place, self.rest, "--port", self.rpc, **environment)
+        for name in ("worker1", "worker2"):
+            self.start(
+                name,
+                *(*java, f"{deploy}.worker.Worker", *place, "0", "-c", "1", "-m", "1g"),
+                *("-d", str(self.folder / name), f"spark://127.0.0.1:{self.rpc}"),
+                **environment,
+            )
+
+    def is_complete(self) -> bool:
+        found = self.ask("/json/")
+        return bool(found and found["aliveworkers"] == 2)
+
+    def address(self) -> str:
+        return f"runner=SparkRunner,spark_master_url=spark://127.0.0.1:{self.rpc}"
+
+    def busy(self) -> str:
+        return next(name for name in ("worker1", "worker2") if self.children(name))
+
+    def has_jobs(self) -> bool:
+        return bool(self.ask("/json/")["activeapps"])
+
+
+class Client:
+    """A process that runs a job on a cluster; killed after the block.
+
+    Args:
+        cluster: The cluster.
+        program: Python code; its first argument are Beam's options.
+        arguments: Its other arguments.
+        finished: Folder where the job has a file for each finished shard.
+        log: Receives its output.
+    """
+
+    def __init__(
+        self, cluster: Cluster, program: str, *arguments: str, finished: Path, log: Path
+    ) -> None:
+        self._cluster, self._finished, self._log = cluster, finished, log
+        with log.open("wb") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", program, cluster.options, *arguments],
+                stdout=file,
+                stderr=file,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def finished(self) -> int:
+        """Return the number of finished shards."""
+        return len(list(self._finished.glob("*.json")))
+
+    def reach(self, shards: int) -> None:
+        """Wait until so many shards are finished."""
+        until(lambda: self.process.poll() is not None or self.finished() >= shards, seen=self.logs)
+        assert self.process.poll() is None, self.logs()
+
+    def lose_a_machine(self, shards: int) -> None:
+        """Kill a busy machine while fewer than so many shards are finished; wait for the end."""
+        self.reach(5)
+        with stopped(self._cluster.children("pool")):
+            assert self.finished() < shards
+            self._cluster.kill(self._cluster.busy())
+        until(lambda: self.process.poll() is not None, seen=self.logs)
+        assert self.process.returncode == 0, self.logs()
+
+    def logs(self) -> str:
+        """Return the client's log and those of the cluster."""
+        return f"{self._log.read_text()[-3000:]}\n{self._cluster.logs()}"
 
 
 @contextlib.contextmanager
-def spark(folder: Path) -> Iterator[Cluster]:
-    """Start a master, two workers with one core each, and a pool of Python workers."""
-    assert JARS is not None
-    with PortReservation(3) as ports:
-        rpc, rest, pool = (address.rpartition(":")[2] for address in ports)
-    # Spark starts executors with the jars of this folder, as if it were installed.
-    home = folder / "spark"
-    home.mkdir()
-    (home / "jars").symlink_to(JARS / "spark")
-    environment = {
-        "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_SCALA_VERSION": "2.12",
-    }
-    deploy = ["-cp", f"{home}/jars/*"]
-    cluster = Cluster(folder, address=f"localhost:{rest}")
+def stopped(processes: list[psutil.Process]) -> Iterator[None]:
+    """Stop processes for a while, so that a job does not end meanwhile."""
+    for process in processes:
+        process.suspend()
     try:
-        cluster.start(
-            "master",
-            *("java", "-Xmx256m", *_OPEN, *deploy, "org.apache.spark.deploy.master.Master"),
-            *("--host", "127.0.0.1", "--port", rpc, "--webui-port", rest),
-            **environment,
-        )
-        for name in ("worker1", "worker2"):
-            cluster.start(
-                name,
-                *("java", "-Xmx256m", *_OPEN, *deploy, "org.apache.spark.deploy.worker.Worker"),
-                *("-c", "1", "-m", "1g", "--host", "127.0.0.1", "--webui-port", "0"),
-                *("-d", str(folder / name), f"spark://127.0.0.1:{rpc}"),
-                **environment,
-            )
-        _start_pool(cluster, pool)
-        until(lambda: _read(cluster, "/json/", "aliveworkers") == 2, seen=cluster.logs)
-        jar = _launcher(folder, "spark", "spark.SparkJobServerDriver")
-        cluster.options = (
-            f"runner=SparkRunner,spark_master_url=spark://127.0.0.1:{rpc},"
-            f"spark_job_server_jar={jar},environment_type=EXTERNAL,"
-            f"environment_config=localhost:{pool},job_server_jvm_properties=-Xmx512m"
-        )
-        yield cluster
+        yield
     finally:
-        cluster.close()
-
-
-def _start_pool(cluster: Cluster, port: str) -> None:
-    # The pool starts workers with the first "python" of the path.
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    module = "apache_beam.runners.worker.worker_pool_main"
-    cluster.start("pool", sys.executable, "-m", module, f"--service_port={port}", PATH=path)
-
-
-def _read(cluster: Cluster, path: str, name: str) -> Any:
-    with contextlib.suppress(OSError):
-        return cluster.ask(path)[name]
-    return None
-
-
-def _launcher(folder: Path, engine: str, main: str) -> Path:
-    """Write a jar that names the jars of the job server, which Beam starts with ``java -jar``."""
-    assert JARS is not None
-    listed = " ".join(path.as_uri() for path in sorted((JARS / engine).glob("*.jar")))
-    lines = ["Manifest-Version: 1.0", f"Main-Class: org.apache.beam.runners.{main}"]
-    rest = f"Class-Path: {listed}"
-    # Lines of manifests have at most 72 bytes; a space continues one.
-    lines.append(rest[:70])
-    lines += [f" {rest[at : at + 69]}" for at in range(70, len(rest), 69)]
-    made = folder / f"{engine}.jar"
-    with zipfile.ZipFile(made, "w") as archive:
-        archive.writestr("META-INF/MANIFEST.MF", "\n".join(lines) + "\n")
-    return made
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self
 
-import psutil
 import pytest
 
 from tests.data.conftest import MakeImages
 from tests.data.runners import clusters
-from tests.data.runners.clusters import Cluster
-from tests.storage.conftest import open_bucket, set_credentials
+from tests.data.runners.clusters import Client, Cluster, stopped
+from tests.storage.conftest import open_bucket
 from tests.waiting import until
 from timonel.data.conversion import convert
 from timonel.data.shards import ConversionJournal
@@ -35,56 +29,9 @@ SHARDS = 100
 PROGRAM = """
 import sys
 from timonel.data import convert
-_, root, out, workspace, options = sys.argv
+_, options, root, out, workspace = sys.argv
 convert(root, out, shards=100, workspace=workspace, runner="beam", beam=options)
 """
-
-
-@pytest.fixture(scope="module", params=["flink", "spark"])
-def cluster(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, s3_server: str
-) -> Iterator[Cluster]:
-    start: Callable[[Path], contextlib.AbstractContextManager[Cluster]] = getattr(
-        clusters, request.param
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        # For the workers, which the cluster's processes start.
-        set_credentials(patch, s3_server)
-        with start(tmp_path_factory.mktemp(request.param)) as made:
-            yield made
-
-
-class Conversion:
-    """A conversion in a process of its own, on a cluster."""
-
-    def __init__(self, cluster: Cluster, root: Path, out: Path, workspace: Workspace) -> None:
-        self.cluster, self.out = cluster, out
-        arguments = [str(root), str(out), workspace.uri, cluster.options]
-        self.log = out.parent / "client.log"
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, *arguments], stdout=log, stderr=log
-            )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def finished(self) -> int:
-        """Return the number of finished shards."""
-        return len(list((ConversionJournal.beside(self.out).root / "finished").glob("*.json")))
-
-    def reach(self, shards: int) -> None:
-        """Wait until so many shards are finished."""
-        until(lambda: self.process.poll() is not None or self.finished() >= shards, seen=self.logs)
-        assert self.process.poll() is None, self.logs()
-
-    def logs(self) -> str:
-        """Return the client's log and those of the cluster."""
-        return f"{self.log.read_text()[-3000:]}\n{self.cluster.logs()}"
 
 
 @pytest.fixture
@@ -97,45 +44,43 @@ def same_shards(one: Path, other: Path) -> bool:
     return digest_tree(one, exclude=left_out) == digest_tree(other, exclude=left_out)
 
 
+def conversion(cluster: Cluster, root: Path, out: Path, workspace: Workspace) -> Client:
+    """Start a conversion in a process of its own."""
+    out.parent.mkdir()
+    finished, log = ConversionJournal.beside(out).root / "finished", out.parent / "client.log"
+    return Client(cluster, PROGRAM, str(root), str(out), workspace.uri, finished=finished, log=log)
+
+
 def test_a_killed_machine_changes_no_byte(
-    cluster: Cluster, root: Path, tmp_path: Path, workspace: Workspace
+    beam_cluster: Cluster, root: Path, tmp_path: Path, workspace: Workspace
 ) -> None:
     local = convert(root, tmp_path / "local", shards=SHARDS, workspace=workspace)
-    (tmp_path / "out").mkdir()
-    with Conversion(cluster, root, tmp_path / "out" / "set", workspace) as conversion:
-        conversion.reach(5)
-        with stopped(cluster.children("pool")):
-            assert conversion.finished() < SHARDS
-            name = busy(cluster)
-            children = cluster.children(name)
-            cluster.kill(name)
-            for child in children:  # the executor of a worker of Spark
-                child.kill()
-        until(lambda: conversion.process.poll() is not None, seen=conversion.logs)
-        assert conversion.process.returncode == 0, conversion.logs()
-    assert same_shards(conversion.out, local.path)
+    out = tmp_path / "out" / "set"
+    with conversion(beam_cluster, root, out, workspace) as client:
+        client.lose_a_machine(SHARDS)
+    assert same_shards(out, local.path)
 
 
 def test_a_stopped_client_cancels_its_job(
-    cluster: Cluster, root: Path, tmp_path: Path, workspace: Workspace
+    beam_cluster: Cluster, root: Path, tmp_path: Path, workspace: Workspace
 ) -> None:
-    (tmp_path / "out").mkdir()
-    with Conversion(cluster, root, tmp_path / "out" / "set", workspace) as conversion:
-        conversion.reach(2)
-        with stopped(cluster.children("pool")):
-            conversion.process.send_signal(signal.SIGTERM)
-            assert conversion.process.wait(60) == 128 + signal.SIGTERM
-    before = conversion.finished()
+    out = tmp_path / "out" / "set"
+    with conversion(beam_cluster, root, out, workspace) as client:
+        client.reach(2)
+        with stopped(beam_cluster.children("pool")):
+            client.process.send_signal(signal.SIGTERM)
+            assert client.process.wait(60) == 128 + signal.SIGTERM
+    before = client.finished()
     assert before < SHARDS
-    until(lambda: not running(cluster), seen=cluster.logs)
-    assert conversion.finished() <= before + 2  # those that were being written
-    continued = convert(root, conversion.out, shards=SHARDS, workspace=workspace)
+    until(lambda: not beam_cluster.has_jobs(), seen=beam_cluster.logs)
+    assert client.finished() <= before + 2  # those that were being written
+    continued = convert(root, out, shards=SHARDS, workspace=workspace)
     whole = convert(root, tmp_path / "whole", shards=SHARDS, workspace=workspace)
     assert same_shards(continued.path, whole.path)
 
 
 def test_a_cluster_without_a_common_file_system(
-    cluster: Cluster,
+    beam_cluster: Cluster,
     make_images: MakeImages,
     tmp_path: Path,
     workspace: Workspace,
@@ -146,7 +91,7 @@ def test_a_cluster_without_a_common_file_system(
     for bucket in open_bucket("s3", request, monkeypatch):
         raw = {path.relative_to(root).as_posix(): path for path in root.rglob("*.png")}
         ObjectStore(f"{bucket}/raw").upload(raw)
-        beam = f"{cluster.options},temp_location={bucket}/temp"
+        beam = f"{beam_cluster.options},temp_location={bucket}/temp"
         made = [
             convert(
                 f"{bucket}/raw",
@@ -159,37 +104,3 @@ def test_a_cluster_without_a_common_file_system(
             for runner in ("beam", "local")
         ]
         assert made[0].digest == made[1].digest
-
-
-@contextlib.contextmanager
-def stopped(processes: list[psutil.Process]) -> Iterator[None]:
-    """Stop processes for a while, so that the conversion does not end meanwhile."""
-    for process in processes:
-        process.suspend()
-    try:
-        yield
-    finally:
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.resume()
-
-
-def busy(cluster: Cluster) -> str:
-    """Return the name of a process that runs tasks of the conversion."""
-    if "jobmanager" not in cluster.processes:
-        return "worker1"
-    (job,) = (job for job in cluster.ask("/jobs/overview")["jobs"] if job["state"] == "RUNNING")
-    for vertex in cluster.ask(f"/jobs/{job['jid']}")["vertices"]:
-        found = cluster.ask(f"/jobs/{job['jid']}/vertices/{vertex['id']}/taskmanagers")
-        for manager in found["taskmanagers"]:
-            if manager["status"] == "RUNNING":
-                return str(manager["taskmanager-id"])
-    raise AssertionError(cluster.logs())
-
-
-def running(cluster: Cluster) -> bool:
-    """Tell whether the cluster runs a job."""
-    if "jobmanager" in cluster.processes:
-        states = [job["state"] for job in cluster.ask("/jobs/overview")["jobs"]]
-        return bool({"CREATED", "RUNNING", "RESTARTING", "CANCELLING"} & set(states))
-    return bool(cluster.ask("/json/")["activeapps"])

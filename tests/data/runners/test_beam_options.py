@@ -18,6 +18,7 @@ def test_options_are_flags() -> None:
         '--environment_config={"a": 1, "b": 2}',
         "--parallelism=2",
     ]
+    assert parse_options("no_use_public_ips=true,region=x") == ["--no_use_public_ips", "--region=x"]
     with pytest.raises(SpecError, match="expected options of Beam such as runner=FlinkRunner"):
         parse_options("FlinkRunner")
 

@@ -89,6 +89,10 @@ class PortableWork(Protocol):
     def journal(self, root: Path) -> Journal[Any]:
         """Return the journal in a folder."""
 
+    @property
+    def packages(self) -> Sequence[str]:
+        """Names of the packages that a worker needs beside this one."""
+
     def open(self) -> ShardWriter:
         """Return a writer; called once per process of a worker."""
 

@@ -2,7 +2,7 @@
 
 Workers read the records themselves, so no record goes through Beam. They write into the
 conversion's folder, which must be visible at the same path to all of them, or exchange files with
-the client through the bucket of Beam's option ``temp_location``.
+the client through the bucket of Beam's option ``temp_location``. This package is staged for them.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from timonel._version import __version__
 from timonel.data.journal import Journal
@@ -21,10 +23,15 @@ from timonel.data.runners import lease
 from timonel.data.runners.base import PortableWork, RemoteRunner, Report
 from timonel.data.runners.exchange import Exchange
 from timonel.data.runners.portable import PortableJob
+from timonel.data.runners.worker_wheel import build_wheel
 from timonel.data.shards import Job, ShardPlan
 from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import InputError, MissingExtraError, NotFoundError, SpecError
 from timonel.storage import is_local, join
+
+if TYPE_CHECKING:
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
 
 _SHOWN = 300
 
@@ -123,27 +130,64 @@ def _run(
 
     In the main thread, because Beam sets signal handlers.
     """
+    with tempfile.TemporaryDirectory(prefix="timonel-") as folder:
+        result = build(flags, work, exchange, plans, Path(folder)).run()
+        try:
+            state = result.wait_until_finish()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                result.cancel()
+            raise
+    if state not in {None, "DONE"}:
+        raise RuntimeError(f"it ended as {state}")
+
+
+def build(
+    flags: Sequence[str],
+    work: PortableWork,
+    exchange: Exchange,
+    plans: Sequence[Any],
+    folder: Path,
+) -> beam.Pipeline:
+    """Return the pipeline.
+
+    Args:
+        flags: Its options.
+        work: The work.
+        exchange: Where workers put shards.
+        plans: The shards.
+        folder: Receives the package for workers; must stay until they have it.
+    """
     import apache_beam as beam  # noqa: PLC0415 - an extra
     from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
 
     from timonel.data.runners.beam_worker import WriteShard  # noqa: PLC0415
 
-    pipeline = beam.Pipeline(options=PipelineOptions(list(flags)))
+    options = PipelineOptions(list(flags))
+    if _has_own_environments(options):
+        wheel = build_wheel(folder, work.packages)
+        options = PipelineOptions([*flags, f"--extra_package={wheel}"])
+    pipeline = beam.Pipeline(options=options)
     _ = (
         pipeline
         | "plans" >> beam.Create(list(plans))
         | "distribute" >> beam.Reshuffle()
         | "write" >> beam.ParDo(WriteShard(work, exchange, __version__))
     )
-    result = pipeline.run()
-    try:
-        state = result.wait_until_finish()
-    except BaseException:
-        with contextlib.suppress(Exception):
-            result.cancel()
-        raise
-    if state not in {None, "DONE"}:
-        raise RuntimeError(f"it ended as {state}")
+    return pipeline
+
+
+def _has_own_environments(options: PipelineOptions) -> bool:
+    """Tell whether workers run in environments of their own, not in this one."""
+    from apache_beam.options.pipeline_options import (  # noqa: PLC0415 - an extra
+        PortableOptions,
+        StandardOptions,
+    )
+
+    if environment := options.view_as(PortableOptions).environment_type:
+        return bool(environment != "LOOPBACK")
+    runner = options.view_as(StandardOptions).runner or "DirectRunner"
+    return runner.rpartition(".")[2] not in StandardOptions.LOCAL_RUNNERS
 
 
 def _explained(error: Exception) -> InputError:
@@ -215,14 +259,16 @@ class _Follower:
 def parse_options(text: str) -> list[str]:
     """Return options of the form ``name=value,...`` as flags; values may have commas.
 
+    The value of a switch is ``true``.
+
     Raises:
         SpecError: The text does not start with a name.
     """
     flags: list[str] = []
     for part in filter(None, text.split(",")):
-        name, equals, _ = part.partition("=")
-        if equals and name.strip().replace("_", "").isalnum():
-            flags.append(f"--{part.strip()}")
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if equals and name.replace("_", "").isalnum():
+            flags.append(f"--{name}" if value == "true" else f"--{name}={value}")
         elif flags:
             flags[-1] += f",{part}"
         else:

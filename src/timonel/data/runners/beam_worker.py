@@ -15,6 +15,8 @@ from timonel.data.runners.lease import LeaseLostError, LeaseWatch
 from timonel.errors import InputError, TimonelError
 
 NAMESPACE = "timonel"
+COUNTERS = ("records", "rejected", "bytes")
+"""Counters on the page of the engine: records read, unusable ones, bytes written."""
 
 
 class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
@@ -31,7 +33,9 @@ class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
         self._exchange = exchange
         self._release = release
         self._shared = Shared()
-        self._records = beam.metrics.Metrics.counter(NAMESPACE, "records")
+        self._records, self._rejected, self._bytes = (
+            beam.metrics.Metrics.counter(NAMESPACE, name) for name in COUNTERS
+        )
 
     def setup(self) -> None:
         """Open the work, once per process: a table or a model is in its memory.
@@ -65,6 +69,8 @@ class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
             with self._exchange.shard(plan.name, self._work.journal) as journal:
                 if journal is not None:
                     self._writer.write(plan, journal, tick)
+                    self._rejected.inc(len(journal.outcome(plan.name).rejected))
+                    self._bytes.inc((journal.content / plan.name).stat().st_size)
         except LeaseLostError:
             raise
         except TimonelError as error:

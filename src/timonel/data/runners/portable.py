@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from timonel.data.runners.base import ShardWriter
+from timonel.data.runners.worker_wheel import CONVERSION
 from timonel.data.schema import Compression
 from timonel.data.shards import ConversionJournal, Job, ShardPlan, write_one
 from timonel.data.sources import Source, SourceOptions, installed_sources
@@ -41,6 +42,11 @@ class PortableJob:
     def journal(self, root: Path) -> ConversionJournal:
         """Return the journal in a folder."""
         return ConversionJournal(root)
+
+    @property
+    def packages(self) -> Sequence[str]:
+        """Packages that writers of shards import."""
+        return CONVERSION
 
     def open(self) -> ShardWriter:
         """Return a writer, whose source can read records."""
