@@ -19,15 +19,16 @@ from tests.storage.conftest import open_bucket
 from tests.waiting import until
 from timonel.data.conversion import convert
 from timonel.data.runners import Report, Runner, portable
-from timonel.data.runners.beam import BeamRunner
+from timonel.data.runners.beam import BeamRunner, build, parse_options
 from timonel.data.runners.exchange import Exchange
+from timonel.data.runners.portable import PortableJob
 from timonel.data.shards import ConversionJournal, Job, ShardOutcome, ShardPlan, write_one
 from timonel.data.sources.table import TableSource
 from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import InputError, SpecError
 from timonel.storage import Workspace, digest_tree
 from timonel.storage.object_store import ObjectStore
-from timonel.testing.runners import RunnerContract
+from timonel.testing.runners import RunnerContract, images, planned
 
 PRISM = shutil.which(os.environ.get("TIMONEL_PRISM") or "prism")
 # DirectRunner tries to download Prism first, then runs this one.
@@ -145,6 +146,19 @@ def test_a_worker_with_another_release_is_refused(
         convert(make_images(), tmp_path / "set", workspace=workspace, runner="beam", beam=DIRECT)
 
 
+def test_a_worker_without_the_package(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError(
+            "Error in unpickling:\nModuleNotFoundError: No module named 'timonel'\n[]"
+        )
+
+    monkeypatch.setattr("timonel.data.runners.beam._run", fail)
+    with pytest.raises(InputError, match="did not install timonel: start them with the boot"):
+        convert(make_images(), tmp_path / "set", workspace=workspace, runner="beam", beam=DIRECT)
+
+
 def test_a_table_that_changes_meanwhile_is_refused(
     make_csv: MakeCsv, tmp_path: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +258,25 @@ def counted(written: list[str]) -> Callable[..., ShardOutcome]:
         return write_one(plan, *arguments, **options)
 
     return write
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_counters_of_the_engine(tmp_path: Path, engine: str) -> None:
+    from apache_beam.metrics.metric import MetricsFilter
+
+    job, plans = planned(images(tmp_path), tmp_path / "job")
+    exchange = Exchange(str(job.journal.root))
+    exchange.renew(0)
+    made = build(parse_options(engine), PortableJob.of(job), exchange, plans, tmp_path)
+    result = made.run()
+    result.wait_until_finish()
+    found = result.metrics().query(MetricsFilter().with_namespace("timonel"))["counters"]
+    outcomes = [job.journal.outcome(plan.name) for plan in plans]
+    assert {counter.key.metric.name: counter.result for counter in found} == {
+        "records": sum(plan.records for plan in plans),
+        "rejected": 1,
+        "bytes": sum(outcome.bytes for outcome in outcomes),
+    }
 
 
 def test_an_unknown_option() -> None:

@@ -192,9 +192,14 @@ def _has_own_environments(options: PipelineOptions) -> bool:
 
 def _explained(error: Exception) -> InputError:
     """Return the last line of Beam's error."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
+    text = str(error).strip() or type(error).__name__
+    if "No module named 'timonel" in text:
+        return InputError(
+            "the workers of Apache Beam did not install timonel",
+            hint="start them with the boot program of Beam's containers, or install it there",
+        )
     return InputError(
-        f"the pipeline of Apache Beam failed: {lines[-1][:_SHOWN]}",
+        f"the pipeline of Apache Beam failed: {text.splitlines()[-1][:_SHOWN]}",
         hint="see its log; the same command continues with the finished shards",
     )
 
