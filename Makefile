@@ -94,7 +94,7 @@ $(BEAM_VENV)/jars/%/.ready: tests/data/runners/java/%.xml $(BEAM_VENV)/.ready
 test-beam: $(BEAM_VENV)/.ready $(BEAM_PARTS) ## test conversions with Apache Beam, on Prism, Flink and Spark too
 	TIMONEL_PRISM=$(abspath $(BEAM_VENV)/bin/prism) TIMONEL_BEAM_BOOT=$(abspath $(BEAM_VENV)/bin/boot) \
 		TIMONEL_BEAM_JARS=$(abspath $(BEAM_VENV)/jars) \
-		$(BEAM_VENV)/bin/python -m pytest -m beam --timeout 600 tests/data/runners tests/batch
+		$(BEAM_VENV)/bin/python -m pytest -m beam --timeout 1200 tests/data/runners tests/batch
 
 bench: bench-main-path bench-training bench-serving bench-tuning ## run all benchmarks
 

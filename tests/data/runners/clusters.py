@@ -14,7 +14,7 @@ import subprocess
 import sys
 import urllib.request
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -331,7 +331,7 @@ class Client:
 
     def reach(self, shards: int) -> None:
         """Wait until so many shards are finished."""
-        until(lambda: self.process.poll() is not None or self.finished() >= shards, seen=self.logs)
+        self._await(lambda: self.process.poll() is not None or self.finished() >= shards)
         assert self.process.poll() is None, self.logs()
 
     def lose_a_machine(self, shards: int) -> None:
@@ -340,8 +340,12 @@ class Client:
         with stopped(self._cluster.children("pool")):
             assert self.finished() < shards
             self._cluster.kill(self._cluster.busy())
-        until(lambda: self.process.poll() is not None, seen=self.logs)
+        self._await(lambda: self.process.poll() is not None)
         assert self.process.returncode == 0, self.logs()
+
+    def _await(self, condition: Callable[[], bool]) -> None:
+        # Job servers and workers take minutes to start on a busy machine.
+        until(condition, 500, poll_s=0.2, seen=self.logs)
 
     def logs(self) -> str:
         """Return the client's log and those of the cluster."""
