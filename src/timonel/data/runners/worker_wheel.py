@@ -17,7 +17,6 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import timonel
 from timonel._version import __version__
 
 PACKAGE = "timonel"
@@ -62,7 +61,7 @@ def build_wheel(folder: Path, packages: Iterable[str]) -> Path:
 
 
 def _modules() -> Iterator[tuple[str, bytes]]:
-    root = Path(timonel.__path__[0])
+    root = Path(__file__).parents[2]
     for path in sorted(root.rglob("*")):
         if path.is_file() and path.suffix not in _LEFT_OUT:
             yield f"{PACKAGE}/{path.relative_to(root).as_posix()}", path.read_bytes()
