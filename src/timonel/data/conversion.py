@@ -31,6 +31,7 @@ from timonel.data.destination import (
     published,
     unfinished,
 )
+from timonel.data.given_schema import GivenSchema, of_source, read_schema
 from timonel.data.manifest import Manifest, Rejected, SourceInfo
 from timonel.data.progress import Progress, ShardProgress
 from timonel.data.rejected import DEFAULT_LIMIT, check_limit, write_rejected
@@ -100,7 +101,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     columns: Mapping[str, str] | None = None,
     task: Task | None = None,
     group_by: str | None = None,
-    schema: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    schema: str | os.PathLike[str] | Mapping[str, Any] | GivenSchema | None = None,
     folders: Literal["auto", "labels", "splits"] = "auto",
     image_size: tuple[int, int] | None = None,
     image_format: Literal["jpeg", "png", "webp"] | None = None,
@@ -212,7 +213,7 @@ def _image_options(
 
 
 def _schema_options(
-    schema: str | os.PathLike[str] | Mapping[str, Any] | None,
+    schema: str | os.PathLike[str] | Mapping[str, Any] | GivenSchema | None,
     source: Location,
     label: str | None,
     columns: Mapping[str, str] | None,
@@ -221,8 +222,6 @@ def _schema_options(
 ) -> dict[str, Any]:
     types = {name: parse_column_type(word) for name, word in (columns or {}).items()}
     given = {"label": label, "columns": types, "task": task, "group_by": group_by}
-    from timonel.data.given_schema import of_source, read_schema  # noqa: PLC0415 - YAML is slow
-
     if schema is None:
         return of_source(source, given)
     found = read_schema(schema).options()
