@@ -190,19 +190,9 @@ class CategoricalColumn(StoredColumn):
 
 
 class TextColumn(StoredColumn):
-    """Text as it is in the source; an empty text is missing."""
+    """Text as it is in the source, or JSON as text; an empty text is missing."""
 
-    type: Literal["text"] = "text"
-    longest: int = Field(description="Characters of the longest text.")
-
-    def _shown(self) -> str:
-        return f"up to {self.longest:,} characters"
-
-
-class JsonColumn(StoredColumn):
-    """JSON as text that was parsed once; an empty text is missing."""
-
-    type: Literal["json"] = "json"
+    type: Literal["text", "json"] = "text"
     longest: int = Field(description="Characters of the longest text.")
 
     def _shown(self) -> str:
@@ -308,7 +298,6 @@ Column = Annotated[
     NumericColumn
     | CategoricalColumn
     | TextColumn
-    | JsonColumn
     | BytesColumn
     | DateColumn
     | NumbersColumn

@@ -8,9 +8,9 @@ import datetime as dt
 import json
 import math
 import re
-from typing import Any
+from typing import Any, ClassVar
 
-from timonel.data.schema import BytesColumn, DateColumn, JsonColumn, TextColumn
+from timonel.data.schema import BytesColumn, ColumnType, DateColumn, TextColumn
 from timonel.data.sources.kinds.base import Kind, ReadFile, Value, expected, is_empty, lengths_of
 from timonel.data.statistics import NumberStatistics, Statistics, ValueFacts
 
@@ -26,45 +26,41 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=_UTC)
 class Text(Kind):
     """Text as it is, with surrounding spaces."""
 
-    type = "text"
+    type: ClassVar[ColumnType] = "text"
 
     def parse(self, value: Any, read: ReadFile) -> Value:  # noqa: ARG002 - names no file
         """Accept text, and numbers as text."""
         if is_empty(value):
             return Value("", ValueFacts(length=math.nan))
-        if isinstance(value, bool | int | float):
-            value = str(value)
-        if not isinstance(value, str):
-            raise expected("text", value)
-        return Value(value, ValueFacts(length=len(value)))
+        text = self._text(value)
+        return Value(text, ValueFacts(length=len(text)))
 
     def describe(self, name: str, everything: Statistics, train: Statistics) -> TextColumn:
         """Describe the lengths."""
-        return TextColumn(name=name, **_longest(name, everything, train))
+        lengths = _longest(name, everything, train)
+        return TextColumn.model_validate({"name": name, "type": self.type, **lengths})
+
+    def _text(self, value: Any) -> str:
+        if isinstance(value, bool | int | float):
+            return str(value)
+        if not isinstance(value, str):
+            raise expected("text", value)
+        return value
 
 
-class Json(Kind):
-    """JSON, stored as text."""
+class Json(Text):
+    """JSON as text: kept unchanged if it is valid; other values are encoded."""
 
     type = "json"
 
-    def parse(self, value: Any, read: ReadFile) -> Value:  # noqa: ARG002 - names no file
-        """Accept text that is valid JSON, kept unchanged; other values are encoded."""
-        if is_empty(value):
-            return Value("", ValueFacts(length=math.nan))
-        text = value
-        if isinstance(value, str):
-            try:
-                json.loads(value, parse_constant=_no_constant)
-            except ValueError as error:
-                raise ValueError(f"{expected('JSON', value)}: {error}") from None
-        else:
-            text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        return Value(text, ValueFacts(length=len(text)))
-
-    def describe(self, name: str, everything: Statistics, train: Statistics) -> JsonColumn:
-        """Describe the lengths."""
-        return JsonColumn(name=name, **_longest(name, everything, train))
+    def _text(self, value: Any) -> str:
+        if not isinstance(value, str):
+            return json.dumps(value, ensure_ascii=False, allow_nan=False)
+        try:
+            json.loads(value, parse_constant=_no_constant)
+        except ValueError as error:
+            raise ValueError(f"{expected('JSON', value)}: {error}") from None
+        return value
 
 
 class Bytes(Kind):
