@@ -16,7 +16,7 @@ import pytest
 
 import timonel
 from tests.data.conftest import MakeImages
-from timonel.batch import predict_batch
+from timonel.batch import predict_batch, prediction
 from timonel.batch.shards import PredictionJournal
 from timonel.data import convert
 from timonel.data.examples import decode_example, encode_example
@@ -255,6 +255,56 @@ def test_other_lists_of_errors_stay(models: Workspace, tmp_path: Path) -> None:
     other.write_text("mine")
     predict_batch("doubler", source, tmp_path / "mine.csv", workspace=models)
     assert other.read_text() == "mine"
+
+
+@pytest.mark.parametrize("out", ["o.csv", "folder"])
+def test_what_appears_at_the_output_meanwhile_is_kept(
+    models: Workspace, tmp_path: Path, out: str
+) -> None:
+    source, target = tmp_path / "rows.jsonl", tmp_path / out
+    source.write_text("[1.0, 2.0]\n")
+    mine = target if target.suffix else target / "mine.txt"
+
+    def write(done: int, _: int) -> None:
+        mine.parent.mkdir(exist_ok=True)
+        mine.write_text("precious")
+
+    with pytest.raises(AlreadyExistsError, match="already exists"):
+        predict_batch(
+            "doubler",
+            source,
+            target,
+            format=None if target.suffix else "csv",
+            workspace=models,
+            progress=write,
+        )
+    assert mine.read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.tfrecord"])
+def test_input_that_shrinks_meanwhile_loses_no_rows_silently(
+    models: Workspace, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"age": i / 2, "name": "x", "seats": 1.0} for i in range(70)]
+    source = tmp_path / name
+    parts = [
+        f"{json.dumps(row)}\n".encode()
+        if name == "rows.jsonl"
+        else b"".join(frame(encode_example(row)))
+        for row in rows
+    ]
+    source.write_bytes(b"".join(parts))
+    plan = prediction.plan_shards
+
+    def shrink(*args: object) -> object:
+        found = plan(*args)  # type: ignore[arg-type]
+        source.write_bytes(b"".join(parts[:50]))
+        return found
+
+    monkeypatch.setattr(prediction, "plan_shards", shrink)
+    with pytest.raises(DataError, match=r"changed|truncated|cut off"):
+        predict_batch("table", source, tmp_path / "o.csv", workspace=models)
+    assert not (tmp_path / "o.csv").exists()
 
 
 def test_without_any_prediction_nothing_is_written(models: Workspace, tmp_path: Path) -> None:

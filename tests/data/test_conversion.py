@@ -32,10 +32,12 @@ from timonel.errors import (
     InputError,
     NotFoundError,
     SpecError,
+    TimonelError,
 )
 from timonel.storage import Workspace, digest_file, digest_tree, write_document
 from timonel.storage.atomic import aside_name
 from timonel.storage.documents import read_document
+from timonel.storage.locks import LockedError
 from timonel.tracking import list_runs
 
 
@@ -737,3 +739,57 @@ def test_images_with_several_labels_are_converted_again(
     again = convert(first.uri, tmp_path / "b", workspace=workspace)
     assert again.task == "multilabel"
     assert (again.digest, again.labels) == (first.digest, ("p", "q"))
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_appears_at_the_destination_meanwhile_is_kept(
+    make_images: MakeImages, out: Path, workspace: Workspace, overwrite: bool
+) -> None:
+    source = make_images()
+    if overwrite:
+        convert(make_images(name="first", count=5), out, workspace=workspace)
+
+    def write(done: int, _: int) -> None:
+        out.mkdir(exist_ok=True)
+        (out / "thesis.txt").write_text("precious")
+
+    with pytest.raises(AlreadyExistsError, match=r"already exists|thesis\.txt is not part of"):
+        convert(source, out, workspace=workspace, overwrite=overwrite, progress=write)
+    assert (out / "thesis.txt").read_text() == "precious"
+    (out / "thesis.txt").unlink()
+    if not overwrite:
+        out.rmdir()
+    # The shards are kept, and the same command finishes.
+    assert convert(source, out, workspace=workspace, overwrite=overwrite).count() == 20
+
+
+def test_two_conversions_to_one_place(
+    make_images: MakeImages, out: Path, workspace: Workspace
+) -> None:
+    source, other = make_images(), make_images(name="other", count=11)
+    nested: list[BaseException | Dataset] = []
+
+    def run_another(done: int, _: int) -> None:
+        if not nested:
+            nested.append(RuntimeError())
+            try:
+                nested[0] = convert(other, out, workspace=workspace)
+            except TimonelError as error:
+                nested[0] = error
+
+    assert convert(source, out, workspace=workspace, progress=run_another).count() == 20
+    assert isinstance(nested[0], LockedError)
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_link_as_destination_is_followed(
+    make_images: MakeImages, out: Path, workspace: Workspace, exists: bool
+) -> None:
+    disk = out.parent / "disk"
+    out.parent.mkdir()
+    if exists:
+        disk.mkdir()
+    out.symlink_to(disk)
+    convert(make_images(), out, workspace=workspace)
+    assert out.is_symlink()
+    assert (disk / "manifest.json").is_file()

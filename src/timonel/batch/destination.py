@@ -84,6 +84,7 @@ def publish(
     *,
     format_: OutputFormat,
     is_folder: bool,
+    overwrite: bool,
 ) -> Path | None:
     """Publish the predictions of all shards, and the list of rows without one.
 
@@ -92,13 +93,16 @@ def publish(
 
     Raises:
         InputError: The folder cannot be written.
+        AlreadyExistsError: Something appeared meanwhile, see `check_destination`.
         DataError: The types of columns differ between shards.
     """
+    # Again, as something may have appeared meanwhile.
+    check_destination(out, journal, is_folder=is_folder, overwrite=overwrite)
     outcomes = [journal.outcome(plan.name) for plan in plans]
     parts = [journal.content / outcome.name for outcome in outcomes if outcome.records]
     failed = [each for outcome in outcomes for each in outcome.rejected]
     if is_folder:
-        _publish_folder(out, parts, failed, journal, run_id)
+        _publish_folder(out, parts, failed, journal, run_id, overwrite=overwrite)
         return out / ERRORS if failed else None
     errors = errors_of(out)
     with replacing(out) as file:
@@ -135,6 +139,8 @@ def _publish_folder(
     failed: Sequence[Rejected],
     journal: PredictionJournal,
     run_id: str,
+    *,
+    overwrite: bool,
 ) -> None:
     folder = journal.folder
     try:
@@ -148,7 +154,7 @@ def _publish_folder(
     if failed:
         write_errors(folder / ERRORS, failed)
     journal.publishing(run_id, digest_tree(folder))
-    install_dir(folder, out, replace=out.exists())
+    install_dir(folder, out, replace=overwrite)
 
 
 def _digest_of(out: Path) -> str:

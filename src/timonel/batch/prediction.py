@@ -86,6 +86,7 @@ class _Request:
     target: Path
     format: OutputFormat
     is_folder: bool
+    overwrite: bool
     key: str | None
     keep: tuple[str, ...]
     batch_size: int | None
@@ -152,6 +153,8 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
     if batch_size is not None and batch_size < 1:
         raise SpecError(f"the batch size must be positive, got {batch_size}")
     target = local_path(out)
+    if target.is_symlink():
+        target = target.resolve()
     chosen_runner = _runner(runner, beam)
     file_format, is_folder = output_format(target, format)
     paths = [inputs] if isinstance(inputs, str | os.PathLike) else list(inputs)
@@ -167,6 +170,7 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
         target=target,
         format=file_format,
         is_folder=is_folder,
+        overwrite=overwrite,
         key=key,
         keep=tuple(keep),
         batch_size=batch_size,
@@ -238,6 +242,7 @@ def _run(
             run.run_id,
             format_=job.format,
             is_folder=request.is_folder,
+            overwrite=request.overwrite,
         )
         failed = len(report.rejected)
         run.metrics({"rows": report.records, "failed": failed})

@@ -13,6 +13,7 @@ from timonel.batch.plan import JobSpec, ShardPlan
 from timonel.batch.shards import PredictionJournal, predict_all
 from timonel.data.runners.base import ShardWriter
 from timonel.data.runners.worker_wheel import all_packages
+from timonel.storage.atomic import temporary_prefix
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class PortablePrediction:
 class _Writer(ShardWriter):
     def __init__(self, job: JobSpec) -> None:
         self._job = job
-        self._folder = tempfile.TemporaryDirectory(prefix="timonel-")
+        self._folder = tempfile.TemporaryDirectory(prefix=temporary_prefix())
         log = Path(self._folder.name, "model.log")
         self._model = BatchModel(job.model, Path(job.path), job.signature, log)
         # Beam does not tell when the last bundle of a process has ended.

@@ -18,6 +18,7 @@ from timonel.batch.readers import Failure, Load, read_batches
 from timonel.batch.writers import Writer
 from timonel.data.journal import Journal, Outcome
 from timonel.data.manifest import Rejected
+from timonel.errors import DataError
 from timonel.processes.ahead import call_ahead
 from timonel.storage.atomic import replacing
 from timonel.storage.digests import digest_file
@@ -114,6 +115,12 @@ def _write(
             failures += failed
             tick(sum(len(each.rows) for each in predicted) + len(failed))
         writer.close()
+        if writer.rows + len(failures) != plan.records:
+            raise DataError(
+                f"{plan.uri or plan.images[0][1]} changed while it was read: "
+                f"{writer.rows + len(failures):,} rows instead of {plan.records:,}",
+                hint="run the same command again",
+            )
     outcome = Outcome(
         name=plan.name,
         digest=digest_file(path),

@@ -27,6 +27,7 @@ from timonel.data.destination import (
     check_destination,
     check_overlap,
     check_paths,
+    follow_link,
     publish,
     published,
     unfinished,
@@ -167,7 +168,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
         DataError: The raw data cannot be used.
     """
     check_paths(source, destination)
-    location, uri = locate(source), normalise(destination)
+    location, uri = locate(source), follow_link(normalise(destination))
     fractions = None if splits is None else check_fractions(splits)
     size = parse_bytes(shard_bytes)
     if is_local(uri) and location.is_local:

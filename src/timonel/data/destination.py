@@ -40,6 +40,8 @@ def unfinished(uri: str, *, overwrite: bool) -> Iterator[ConversionJournal]:
         journal = ConversionJournal.beside(target)
         check_destination(uri, journal, overwrite=overwrite)
         with locked(journal, target):
+            # Again, as another process may have published meanwhile.
+            check_destination(uri, journal, overwrite=overwrite)
             yield journal
         return
     with unpublished_dataset(uri) as folder:
@@ -79,13 +81,15 @@ def publish(uri: str, journal: ConversionJournal, run_id: str, *, replace: bool)
     """Publish the content of a journal as the dataset of a run.
 
     Raises:
-        AlreadyExistsError: A dataset appeared meanwhile, and ``replace`` is false.
+        AlreadyExistsError: Something appeared meanwhile, and ``replace`` is false or it is no
+            dataset.
         InputError: The destination cannot be written.
     """
     journal.publishing(run_id, digest_file(journal.content / MANIFEST_NAME))
     if is_local(uri):
         target = Path(uri)
-        install_dir(journal.content, target, replace=replace or target.exists())
+        check_target(target, overwrite=replace)
+        install_dir(journal.content, target, replace=replace)
     else:
         publish_folder(journal.content, uri, last=MANIFEST_NAME, replace=replace)
 
@@ -110,6 +114,12 @@ def check_paths(source: object, destination: object) -> None:
             raise InputError(
                 f"the name of the {what} {shown} is not UTF-8", hint="rename it"
             ) from None
+
+
+def follow_link(uri: str) -> str:
+    """Return where a destination that is a symbolic link leads; others are unchanged."""
+    is_link = is_local(uri) and Path(uri).is_symlink()
+    return str(Path(uri).resolve()) if is_link else uri
 
 
 def check_overlap(location: Path, target: Path) -> None:

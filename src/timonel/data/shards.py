@@ -202,6 +202,14 @@ def read_one(source: Source, entry: Entry) -> ReadRecord:
     Raises:
         InputError: The record cannot be read now.
     """
+    found = _read_once(source, entry)
+    if isinstance(found[1], UnusableError) and source.is_remote:
+        # A server may have cut off what it sent: a record is rejected if it is unusable twice.
+        return _read_once(source, entry)
+    return found
+
+
+def _read_once(source: Source, entry: Entry) -> ReadRecord:
     try:
         return entry, reencoded(retried(lambda: source.read(entry)), source.options)
     except UnusableError as error:

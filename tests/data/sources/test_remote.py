@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gzip
 import http.server
+import io
 import shutil
 import threading
 from collections.abc import Iterator
@@ -31,11 +32,17 @@ Faulty = tuple[str, FaultyServer]
 
 
 class Web:
-    """Web server for a folder; ``failing`` has the status of paths that fail."""
+    """Web server for a folder.
+
+    Attributes:
+        failing: Status of paths that fail.
+        cut: Paths whose content is cut off at the next request.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.failing: dict[str, int] = {}
+        self.cut: set[str] = set()
         self.seen: list[str] = []
         outer = self
 
@@ -45,6 +52,12 @@ class Web:
 
             def send_head(self) -> object:  # type: ignore[override] # a file or None
                 outer.seen.append(f"{self.command} {self.path}")
+                if self.command == "GET" and self.path in outer.cut:
+                    outer.cut.remove(self.path)
+                    self.send_response(200)
+                    self.send_header("Content-Length", "8")
+                    self.end_headers()
+                    return io.BytesIO(b"\x89PNG\r\n\x1a\n")
                 if status := outer.failing.get(self.path):
                     self.send_error(status)
                     return None
@@ -163,6 +176,19 @@ def test_a_busy_server_is_asked_again(
     server.fault = fault
     dataset = convert(f"{uri}/raw", tmp_path / "set", workspace=workspace)
     assert (dataset.count(), len(failed)) == (20, 2)
+
+
+def test_an_image_that_arrives_cut_off_is_asked_again_and_not_rejected(
+    web: Web, make_images: MakeImages, tmp_path: Path, workspace: Workspace
+) -> None:
+    shutil.copytree(make_images(), web.root / "raw")
+    names = [f"{label}/{i:03d}.png" for label in ("cat", "dog") for i in range(10)]
+    table = tmp_path / "list.csv"
+    lines = [f"{web.url}/raw/{name},{name.partition('/')[0]}" for name in names]
+    table.write_text("\n".join(["image_uri,label", *lines]))
+    web.cut = {"/raw/cat/003.png"}
+    dataset = convert(table, tmp_path / "set", workspace=workspace)
+    assert (dataset.count(), web.cut) == (20, set())
 
 
 def test_a_server_that_is_away_fails_the_conversion_and_rejects_nothing(

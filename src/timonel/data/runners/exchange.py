@@ -18,6 +18,7 @@ from typing import Any
 from timonel.data.journal import Journal
 from timonel.errors import InputError, NotFoundError, TimonelError
 from timonel.storage import is_local
+from timonel.storage.atomic import temporary_prefix
 from timonel.storage.object_store import ObjectStore
 
 _ERROR = "error.json"
@@ -91,7 +92,7 @@ class Exchange:
         if self._read(outcome) is not None:
             yield None
             return
-        with tempfile.TemporaryDirectory(prefix="timonel-") as folder:
+        with tempfile.TemporaryDirectory(prefix=temporary_prefix()) as folder:
             copy = journal(Path(folder))
             copy.receive(name, self._read(f"plan/{name}") or b"")
             yield copy

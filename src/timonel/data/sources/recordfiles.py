@@ -20,7 +20,7 @@ from timonel.data.records import CRC_BYTES, Span, check_payload, spans
 from timonel.data.schema import LABEL_FEATURE, Split, split_named
 from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import CorruptError, DataError
-from timonel.storage.atomic import unwritable
+from timonel.storage.atomic import temporary_prefix, unwritable
 from timonel.storage.location import Location
 
 _NAME = re.compile(
@@ -108,7 +108,7 @@ class RecordFile:
             raise DataError(f"cannot read {self.location}: {error.strerror}") from error
 
     def _decompressed(self, file: BinaryIO) -> Path:
-        folder = tempfile.mkdtemp(prefix="timonel-")
+        folder = tempfile.mkdtemp(prefix=temporary_prefix())
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         path = Path(folder, "records")
         file.seek(0)
