@@ -1,4 +1,4 @@
-"""Parse and format sizes and durations: ``16GB``, ``64MiB``, ``2h``, ``90s``.
+"""Parse and format sizes, durations and counts: ``16GB``, ``64MiB``, ``2h``, ``90s``, ``2 rows``.
 
 Pydantic models use the annotated types ``ByteSize`` and ``Seconds``, which accept a number or such
 a string.
@@ -68,6 +68,11 @@ def format_seconds(seconds: float) -> str:
     if whole < 86400:
         return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
     return f"{whole // 86400}d {whole % 86400 // 3600}h"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with a noun that takes an ``s``: ``1 row``, ``2,000 rows``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _parse(

@@ -68,11 +68,17 @@ def test_the_run_is_recorded(models: Workspace, rows: Path, timonel: Timonel) ->
         (["--batch", "a", "--out", "b.xml"], "the name b.xml shows no format"),
         (["--batch", "a", "--out", "no/b.csv"], "no folder at"),
         (["--batch", "a", "--out", "b.csv"], "no folder or file at a"),
+        (["photos"], "photos is a folder: predict its files with --batch photos --out"),
+        (
+            ["--batch", "a", "--out", "b.csv", "--beam", "runner=X"],
+            "the runner local has no options, got 'runner=X': --beam needs --runner beam",
+        ),
     ],
 )
 def test_wrong_options_are_one_line(
-    models: Workspace, timonel: Timonel, words: list[str], message: str
+    models: Workspace, here: Path, timonel: Timonel, words: list[str], message: str
 ) -> None:
+    (here / "photos").mkdir()
     done = timonel("-w", models.uri, "predict", "doubler", *words)
     assert done.exit_code == 2
     assert message in done.error_line

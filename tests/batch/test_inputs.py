@@ -53,7 +53,7 @@ def test_what_cannot_be_predicted(tree: Path) -> None:
         keys(tree / "nothing")
     with pytest.raises(DataError, match="found no files"):
         keys(tree / "*.png")
-    with pytest.raises(DataError, match="found 1 files of unknown type"):
+    with pytest.raises(DataError, match="found 1 file of unknown type"):
         keys(tree / "notes.txt")
     assert keys(tree / "notes.txt", input_format="jsonl") == ["notes.txt"]
     with pytest.raises(SpecError, match="expected one of the formats"):
@@ -73,6 +73,8 @@ def test_what_cannot_be_predicted(tree: Path) -> None:
         ("a.parquet.gz", None),
         ("data.tfrecord-00000-of-00010", "tfrecord"),
         ("a.tfrecords.gz", "tfrecord"),
+        ("a.csv.zst", "csv"),
+        ("a.arrow", None),
         ("a", None),
     ],
 )

@@ -220,11 +220,143 @@ def test_only_the_bad_rows_fail(models: Workspace, tmp_path: Path) -> None:
     assert "negative" in errors["rows.jsonl#4"]
     assert "text" in errors["rows.jsonl#41"]
     with pytest.raises(
-        DataError, match=r"4 of 100 rows have no prediction, above the limit of 1.00%"
+        DataError, match=r"no prediction for 4 of 100 rows, above the limit of 1.00%"
     ):
         predict_batch("picky", source, tmp_path / "b.jsonl", workspace=models)
     assert not (tmp_path / "b.jsonl").exists()
     assert len(lines(tmp_path / "b.jsonl.errors.jsonl")) == 4
+
+
+def test_rows_that_are_no_rows_fail_alone(models: Workspace, tmp_path: Path) -> None:
+    good = [f"{i},name,{i}" for i in range(10)]
+    table = ["age,name,seats", *good[:4], "1,two", "", '"1","long\nname",3', "1,2,3,4", *good[4:]]
+    (tmp_path / "rows.csv").write_text("\n".join(table) + "\n")
+    options = {"workspace": models, "max_errors": 0.5, "batch_size": 4}
+    done = predict_batch("table", tmp_path / "rows.csv", tmp_path / "o.jsonl", **options)
+    keys = [row["key"] for row in lines(done.out)]
+    assert keys == [f"rows.csv#{number}" for number in (1, 2, 3, 4, 6, *range(8, 14))]
+    assert [row["value"] for row in lines(done.out)][5:] == [4.0 + i * 3 for i in range(4, 10)]
+    assert lines(done.errors) == [
+        {"key": "rows.csv#5", "error": "rows.csv line 6: expected 3 values, got 2"},
+        {"key": "rows.csv#7", "error": "rows.csv line 10: expected 3 values, got 4"},
+    ]
+    content = b'no\n{"x": [1, 2]}\n\xff\n' + b"[3, 4]\n" * 3 + b"[" * 100_000 + b"\n"
+    (tmp_path / "rows.jsonl").write_bytes(content)
+    done = predict_batch("doubler", tmp_path / "rows.jsonl", tmp_path / "p.jsonl", **options)
+    assert [row["doubled"][0] for row in lines(done.out)] == [2.0, 6.0, 6.0, 6.0]
+    assert [(row["key"], row["error"].partition(":")[0]) for row in lines(done.errors)] == [
+        ("rows.jsonl#1", "not JSON"),
+        ("rows.jsonl#3", "not JSON"),
+        ("rows.jsonl#7", "not JSON"),
+    ]
+
+
+def test_records_with_a_wrong_checksum_fail_alone(models: Workspace, tmp_path: Path) -> None:
+    records = [b"".join(frame(encode_example({"x": [1.0 * i, 2.0]}))) for i in range(4)]
+    records[1] = records[1][:-1] + bytes([records[1][-1] ^ 1])
+    for name, content in {
+        "a.tfrecord": b"".join(records),
+        "z": compress(b"".join(records)),
+    }.items():
+        source, out = tmp_path / name, tmp_path / f"{name}.jsonl"
+        source.write_bytes(content)  # compressed files are recognised without an ending
+        done = predict_batch(
+            "doubler", source, out, input_format="tfrecord", max_errors=0.5, workspace=models
+        )
+        assert [row["doubled"][0] for row in lines(out)] == [0.0, 4.0, 6.0]
+        assert lines(done.errors) == [{"key": f"{name}#2", "error": "a wrong checksum"}]
+
+
+def test_rows_without_a_key_fail_alone(models: Workspace, tmp_path: Path) -> None:
+    rows = [{"id": f"k{i}", "x": [1.0 * i, 2.0]} for i in range(4)]
+    del rows[0]["id"]
+    rows[2]["id"] = None
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(pa.Table.from_pylist(rows[1:] + rows[:1]).slice(0), tmp_path / "b.parquet")
+    examples = [{name: v for name, v in row.items() if v is not None} for row in rows]
+    records = b"".join(b"".join(frame(encode_example(row))) for row in examples)
+    (tmp_path / "c.tfrecord").write_bytes(records)
+    for name, wrong in {"a.jsonl": (1, 3), "b.parquet": (2, 4), "c.tfrecord": (1, 3)}.items():
+        out = tmp_path / f"{name}.out.jsonl"
+        done = predict_batch(
+            "doubler", tmp_path / name, out, key="id", max_errors=0.5, workspace=models
+        )
+        assert [row["key"] for row in lines(out)] == ["k1", "k3"], name
+        assert [row["doubled"][0] for row in lines(out)] == [2.0, 6.0], name
+        reason = "no value for id"
+        assert lines(done.errors) == [{"key": f"{name}#{n}", "error": reason} for n in wrong]
+    (tmp_path / "d.csv").write_text("id,age,name,seats\nk,1,x,1\n,2,x,1\n")
+    done = predict_batch(
+        "table",
+        tmp_path / "d.csv",
+        tmp_path / "d.jsonl",
+        key="id",
+        max_errors=0.5,
+        workspace=models,
+    )
+    assert [row["key"] for row in lines(done.out)] == ["k"]
+    assert lines(done.errors) == [{"key": "d.csv#2", "error": "no value for id"}]
+
+
+def test_every_file_must_have_the_columns(models: Workspace, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text('{"id": 1, "x": [1, 2]}\n')
+    (folder / "b.jsonl").write_text('{"x": [1, 2]}\n')
+    (folder / "c.jsonl").write_text("")
+    options = {"workspace": models}
+    with pytest.raises(InputError, match=r"b.jsonl lacks id: its columns are x"):
+        predict_batch("doubler", folder, tmp_path / "o.jsonl", key="id", **options)
+    done = predict_batch("doubler", folder, tmp_path / "o.jsonl", **options)
+    assert done.rows == 2
+
+
+def test_lists_of_images(
+    models: Workspace, png, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timonel.batch.plan._SHARD_IMAGES", 2)
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.png").write_bytes(png(number % 2))
+    (folder / "no.png").write_text("no image")
+    names = ["0.png", str(folder / "1.png"), "2.png", "no.png", "none.png", ""]
+    rows = [{"image_uri": name, "label": "x"} for name in names]
+    header = "split,image_uri,label\n"
+    text = "".join(f"TRAIN,{name},x\n" for name in names)
+    (folder / "a.csv").write_text(header + text)
+    (folder / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(pa.Table.from_pylist(rows), folder / "c.parquet")
+    (folder / "d.csv").write_text(text)  # without a header, as in TFRecorder
+    for name in ("a.csv", "b.jsonl", "c.parquet", "d.csv"):
+        out = tmp_path / f"{name}.out"
+        done = predict_batch(
+            "images", folder / name, out, format="jsonl", max_errors=0.9, workspace=models
+        )
+        found = [row for part in sorted(out.glob("part-*")) for row in lines(part)]
+        assert [row["label"] for row in found] == ["cat", "dog", "cat"], name
+        assert [row["key"] for row in found] == [f"{name}#{i}" for i in (1, 2, 3)]
+        reasons = [row["error"] for row in lines(done.errors)]
+        assert reasons[0] == "not a JPEG, PNG, GIF, BMP or WebP image"
+        assert reasons[1] == "cannot read none.png: No such file or directory"
+        assert reasons[2].startswith("no value for image")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": "32"}, "expected batch_size= as a whole number or None, got '32'"),
+        ({"max_errors": "1"}, "expected max_errors= as a finite number, got '1'"),
+        ({"keep": "abc"}, "expected keep= as a list, got 'abc'"),
+        ({"inputs": [7]}, r"expected inputs= as text or a path or a list, got \[7\]"),
+        ({"out": None}, "expected out= as text or a path, got None"),
+        ({"progress": True}, "expected progress= as a function or None, got True"),
+        ({"keys": "id"}, r"predict_batch\(\) has no argument 'keys': did you mean"),
+    ],
+)
+def test_arguments_of_wrong_types(options: dict, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        predict_batch(**{"model": "m", "inputs": "a.csv", "out": "b.csv", **options})
 
 
 @pytest.mark.parametrize(
@@ -310,7 +442,7 @@ def test_input_that_shrinks_meanwhile_loses_no_rows_silently(
 def test_without_any_prediction_nothing_is_written(models: Workspace, tmp_path: Path) -> None:
     source, out = tmp_path / "rows.jsonl", tmp_path / "o.parquet"
     source.write_text("-1.0\n-2.0\n")
-    with pytest.raises(DataError, match="2 of 2 rows have no prediction, so there is nothing"):
+    with pytest.raises(DataError, match="no prediction for 2 of 2 rows, so there is nothing"):
         predict_batch("picky", source, out, max_errors=1.0, workspace=models)
     assert not out.exists()
 
@@ -347,7 +479,14 @@ def test_broken_images_are_listed(
             InputError,
             r"a.csv lacks seats: its columns are age, name; the model takes age, name, seats",
         ),
-        ("table", ("a.csv", "age,name,seats\n1,x\n"), {}, DataError, "expected 3 values, got 2"),
+        (
+            "table",
+            ("a.csv", "age,name,seats\n1,x,2\n"),
+            {"key": "id"},
+            InputError,
+            "a.csv lacks id",
+        ),
+        ("doubler", ("a.jsonl", '{"x": [1, 2]}\n'), {"key": "id"}, InputError, "jsonl lacks id"),
         (
             "table",
             ("a.png", "x"),
@@ -356,7 +495,7 @@ def test_broken_images_are_listed(
             "the model takes age, name, seats, got image files",
         ),
         ("table", ("a.jsonl", "[1]\n"), {}, InputError, "rows of .*a.jsonl have no names"),
-        ("table", ("a.jsonl", "{\n"), {}, DataError, "first line of .*a.jsonl is not JSON"),
+        ("table", ("a.jsonl", "{\n"), {}, DataError, "first lines of .*a.jsonl are not JSON"),
         ("table", ("a.parquet", "no"), {}, DataError, "a.parquet is not a valid Parquet file"),
         ("images", ("a.tfrecord", "no"), {}, DataError, "truncated|no records"),
         ("table", ("a.csv", "age,name,seats\n"), {}, DataError, "found no rows"),
@@ -365,7 +504,7 @@ def test_broken_images_are_listed(
             ("a.xyz", "no"),
             {},
             DataError,
-            "found 1 files of unknown type|nothing to predict",
+            "found 1 file of unknown type|nothing to predict",
         ),
         ("nope", ("a.png", "x"), {}, NotFoundError, "no model 'nope'"),
         ("images", ("a.png", "x"), {"version": 7}, NotFoundError, "images has no version 7"),

@@ -132,7 +132,7 @@ def test_rows_without_a_split_are_left_out_with_a_warning(
     listed.loc[1, "split"] = "DISCARD"
     with caplog.at_level(logging.WARNING):
         result = listed.tensorflow.to_tfr(output_dir=tmp_path)
-    assert "left out 1 rows of the DataFrame without a split" in caplog.text
+    assert "left out 1 row of the DataFrame without a split" in caplog.text
     assert result["metrics"]["good_images"] == 14
 
 

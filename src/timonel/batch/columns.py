@@ -4,35 +4,35 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from timonel.batch.inputs import InputFile, open_lines
+from timonel.batch.inputs import InputFile, Inputs
 from timonel.batch.plan import RECORD
 from timonel.batch.readers import TRUE_LABEL, TRUE_VALUE
 from timonel.data.examples import decode_example
-from timonel.data.records import read_stream
 from timonel.data.schema import COLUMN_PREFIX, IMAGE_FEATURE
 from timonel.data.sources.csvfile import CsvFile
+from timonel.data.sources.parquet import open_parquet
+from timonel.data.sources.recordfiles import RecordFile
+from timonel.data.sources.textfile import open_lines
 from timonel.errors import CorruptError, DataError, InputError, SpecError
 from timonel.serving.client.connection import is_image
 from timonel.serving.protocols.tfs_rest.tensors import is_b64
 from timonel.serving.signature import STRING, Signature
-from timonel.storage.location import Location
 
-_IMAGES = (IMAGE_FEATURE, "image/encoded", "image_bytes")
-"""Names of encoded images in records of timonel and TensorFlow Datasets, and in requests."""
+_IMAGES = (IMAGE_FEATURE, "image/encoded", "image_bytes", "image_uri")
+"""Names of images in records of timonel and TensorFlow Datasets, in requests, and in lists."""
+
+_SAMPLE = 20
 
 
 def match_columns(
-    files: Sequence[InputFile], signature: Signature, wanted: Collection[str] = ()
+    found: Inputs, signature: Signature, wanted: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return the column for each input of the model.
+    """Return the column for each input of the model, in all files.
 
     Args:
-        files: The input.
+        found: The input.
         signature: The model's signature.
         wanted: Other columns that must exist.
 
@@ -40,10 +40,21 @@ def match_columns(
         InputError: The model takes another kind of input, or a file lacks a column.
         DataError: A file cannot be read.
     """
-    if files[0].format == "images":
+    if found.files[0].format == "images":
         return _of_images(signature, wanted)
-    found = [_of_file(file, signature, wanted) for file in _distinct(files)]
-    return found[0]
+    columns: dict[str, str] = {}
+    # The files of a dataset have the same columns.
+    for file in found.files if found.dataset is None else found.files[:1]:
+        names = _names(file)
+        if names is None or names:
+            columns = columns or _of_file(file, names, signature, wanted)
+            _check(file, names, [*columns.values(), *wanted], signature)
+    return columns
+
+
+def images_of(signature: Signature) -> tuple[str, ...]:
+    """Return the names of the inputs that are encoded images."""
+    return tuple(name for name, spec in signature.inputs.items() if is_image(name, spec.dtype))
 
 
 def check_outputs(signature: Signature, keep: Sequence[str], *, has_labels: bool) -> None:
@@ -61,17 +72,12 @@ def check_outputs(signature: Signature, keep: Sequence[str], *, has_labels: bool
             )
 
 
-def _distinct(files: Sequence[InputFile]) -> Sequence[InputFile]:
-    # Headers of tables are read at once; a file of lines or records is checked while it is read.
-    return files if files[0].format in {"csv", "parquet"} else files[:1]
-
-
 def _of_images(signature: Signature, wanted: Collection[str]) -> dict[str, str]:
     if wanted:
         raise SpecError(
             f"image files have no column {min(wanted)!r}", hint="leave out --key and --keep"
         )
-    names = [name for name, spec in signature.inputs.items() if is_image(name, spec.dtype)]
+    names = images_of(signature)
     if len(names) != 1 or len(signature.inputs) > 1:
         raise InputError(
             f"the model takes {_described(signature)}, got image files",
@@ -80,80 +86,91 @@ def _of_images(signature: Signature, wanted: Collection[str]) -> dict[str, str]:
     return {names[0]: names[0]}
 
 
-def _of_file(file: InputFile, signature: Signature, wanted: Collection[str]) -> dict[str, str]:
-    names = _names(file)
+def _of_file(
+    file: InputFile, names: Sequence[str] | None, signature: Signature, wanted: Collection[str]
+) -> dict[str, str]:
+    only = next(iter(signature.inputs)) if len(signature.inputs) == 1 else None
     if names is None:
-        if len(signature.inputs) > 1 or wanted:
+        is_record = file.format == "tfrecord"
+        if only is None or wanted or (is_record and signature.inputs[only].dtype != STRING):
             raise InputError(
                 f"the rows of {file.uri} have no names",
                 hint=f"the model takes {_described(signature)}",
             )
-        (only,) = signature.inputs
-        return {only: RECORD if file.format == "tfrecord" else only}
+        return {only: RECORD if is_record else only}
     columns = {name: _column(name, names, signature) for name in signature.inputs}
-    missing = [name for name, column in columns.items() if column is None]
-    missing += [name for name in wanted if name not in names]
-    if missing and len(signature.inputs) == 1 and file.format == "tfrecord" and not wanted:
-        (spec,) = signature.inputs.values()
-        if spec.dtype == STRING and not is_image(missing[0], STRING):
-            return {missing[0]: RECORD}  # the model parses tf.train.Examples
-    if missing:
+    if only is not None and columns[only] not in names and file.format == "tfrecord" and not wanted:
+        dtype = signature.inputs[only].dtype
+        if dtype == STRING and not is_image(only, dtype):
+            return {only: RECORD}  # the model parses tf.train.Examples
+    return columns
+
+
+def _check(
+    file: InputFile, names: Sequence[str] | None, wanted: Iterable[str], signature: Signature
+) -> None:
+    """Check that a file has columns."""
+    if names is None:
+        return
+    missing = [name for name in dict.fromkeys(wanted) if name not in names]
+    if missing and missing != [RECORD]:
         raise InputError(
             f"{file.uri} lacks {', '.join(missing)}",
             hint=f"its columns are {', '.join(names)}; the model takes {_described(signature)}",
         )
-    return {name: column for name, column in columns.items() if column is not None}
 
 
-def _column(name: str, names: Collection[str], signature: Signature) -> str | None:
+def _column(name: str, names: Collection[str], signature: Signature) -> str:
+    """Return the name of the column for an input of the model; its own name if there is none."""
     candidates = [name, COLUMN_PREFIX + name]
-    if is_image(name, signature.inputs[name].dtype):
+    if name in images_of(signature):
         candidates += _IMAGES
-    return next((each for each in candidates if each in names), None)
+    return next((each for each in candidates if each in names), name)
 
 
 def _names(file: InputFile) -> Sequence[str] | None:
-    """Return the names of the columns; None for rows without names."""
-    if file.format == "csv":
-        names, _ = CsvFile(file.location).peek(1)
-        return names
-    if file.format == "parquet":
-        return _parquet_names(file.location)
-    if file.format == "jsonl":
-        return _json_names(file)
+    """Return the names of the columns; None for rows without names, empty without rows."""
+    match file.format:
+        case "csv":
+            return CsvFile(file.location).peek(1)[0]
+        case "parquet":
+            with open_parquet(file.location) as content:
+                return list(content.schema_arrow.names)
+        case "jsonl":
+            return _json_names(file)
     return _record_names(file)
 
 
-def _parquet_names(location: Location) -> Sequence[str]:
-    try:
-        names: list[str] = pq.read_schema(location.local).names
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{location} is not a valid Parquet file: {error}") from error
-    return names
-
-
 def _json_names(file: InputFile) -> Sequence[str] | None:
+    """Return the names in the first lines that are objects."""
+    values, problem = [], ""
     with open_lines(file.location) as lines:
-        line = next((line for line in lines if line.strip()), b"")
-    try:
-        value = json.loads(line)
-    except ValueError as error:
+        for line in itertools.islice(filter(bytes.strip, lines), _SAMPLE):
+            try:
+                values.append(json.loads(line))
+            except (ValueError, RecursionError) as error:
+                problem = problem or str(error)
+    if problem and not values:
         raise DataError(
-            f"the first line of {file.uri} is not JSON: {error}",
+            f"the first lines of {file.uri} are not JSON: {problem}",
             hint='write one JSON value per line, such as {"column": 1.0}',
-        ) from error
-    is_row = isinstance(value, dict) and not is_b64(value)
-    return list(value) if is_row else None
+        )
+    rows = [value for value in values if isinstance(value, dict) and not is_b64(value)]
+    return _distinct(rows) if rows or not values else None
 
 
 def _record_names(file: InputFile) -> Sequence[str] | None:
-    for payload in itertools.islice(read_stream(file.location.local), 1):
-        try:
-            features: Mapping[str, object] = decode_example(payload)
-        except CorruptError:
-            return None
-        return sorted(features) or None
-    raise DataError(f"{file.uri} has no records")
+    """Return the features of the first records; None if one is not a tf.train.Example."""
+    payloads = (payload for _, payload in RecordFile(file.location).payloads())
+    first = list(itertools.islice(filter(None, payloads), _SAMPLE))
+    try:
+        return _distinct(map(decode_example, first)) or (None if first else [])
+    except CorruptError:
+        return None
+
+
+def _distinct(rows: Iterable[Iterable[str]]) -> list[str]:
+    return list(dict.fromkeys(itertools.chain.from_iterable(rows)))
 
 
 def _described(signature: Signature) -> str:

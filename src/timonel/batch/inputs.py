@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import glob
-import gzip
 import os
 import posixpath
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import IO, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 from timonel.data import Dataset
 from timonel.data.dataset import check_split
 from timonel.data.manifest import MANIFEST_NAME
 from timonel.data.schema import IMAGE_ENDINGS
+from timonel.data.sources.formats import table_format
 from timonel.errors import DataError, InputError, NotFoundError, SpecError
 from timonel.storage.location import COMPRESSED_ENDINGS, Location, revision_number
 from timonel.storage.object_store import ObjectStore
+from timonel.units import counted
 
 InputFormat = Literal["images", "csv", "jsonl", "parquet", "tfrecord"]
-
-_ENDINGS: dict[str, InputFormat] = {
-    **dict.fromkeys(IMAGE_ENDINGS, "images"),
-    **dict.fromkeys((".csv", ".tsv"), "csv"),
-    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
-    **dict.fromkeys((".parquet", ".pq"), "parquet"),
-    **dict.fromkeys((".tfrecord", ".tfrecords"), "tfrecord"),
-}
-_GZIP = ("csv", "jsonl", "tfrecord")
-"""Formats of files that may be compressed with gzip."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +49,8 @@ class InputFile:
 
     @property
     def is_compressed(self) -> bool:
-        """Whether it is compressed with gzip."""
-        return self.uri.endswith(".gz")
+        """Whether it is compressed, so that it has no random access."""
+        return self.uri.lower().endswith(COMPRESSED_ENDINGS)
 
 
 @dataclass(frozen=True)
@@ -133,33 +123,16 @@ def find_inputs(
 
 def format_of(name: str) -> InputFormat | None:
     """Return the format that the name of a file shows, or None."""
-    root, ending = posixpath.splitext(name.lower())
-    if ending in COMPRESSED_ENDINGS:
-        kind = _ENDINGS.get(posixpath.splitext(root)[1])
-        return kind if ending == ".gz" and kind in _GZIP else None
-    # TensorFlow's shards are named data.tfrecord-00000-of-00010.
-    return _ENDINGS.get(ending.partition("-")[0])
+    if name.lower().endswith(IMAGE_ENDINGS):
+        return "images"
+    found = table_format(name)
+    return None if found == "arrow" else found
 
 
 @functools.lru_cache(maxsize=8)
 def local_copy(uri: str, _modified: int) -> Location:
     """Return the location of a file, whose ``local`` is downloaded once."""
     return Location(uri)
-
-
-@contextlib.contextmanager
-def open_lines(location: Location) -> Iterator[IO[bytes]]:
-    """Open a file of lines, which may be compressed.
-
-    Raises:
-        DataError: It cannot be read.
-    """
-    path = location.local
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield cast("IO[bytes]", file)
-    except (OSError, EOFError) as error:
-        raise DataError(f"cannot read {location}: {error}") from error
 
 
 def _dataset(inputs: Sequence[str | os.PathLike[str]], split: str | None) -> Inputs | None:
@@ -243,7 +216,7 @@ def _readable(name: str) -> str:
 def _check(inputs: Sequence[object], found: Sequence[InputFile], ignored: int) -> None:
     where = ", ".join(map(str, inputs))
     if not found:
-        what = f"{ignored} files of unknown type" if ignored else "no files"
+        what = f"{counted(ignored, 'file')} of unknown type" if ignored else "no files"
         raise DataError(
             f"nothing to predict in {where}: found {what}",
             hint="use images, CSV, JSON lines (.jsonl), Parquet or TFRecord files",

@@ -27,6 +27,7 @@ from timonel.serving.settings import AUTO, RuntimeSettings, ServerSettings
 from timonel.serving.settings.batching import NoBatching
 from timonel.serving.signature import Array, Signature
 from timonel.serving.status import Code, StatusError
+from timonel.units import counted
 
 Outputs = Mapping[str, Array]
 
@@ -176,7 +177,7 @@ class BatchModel:
             if array.ndim == 0 or len(array) != len(rows):
                 raise ModelError(
                     f"output {name} of {self._name} has the shape {list(array.shape)} for "
-                    f"{len(rows)} rows",
+                    f"{counted(len(rows), 'row')}",
                     hint="batch prediction needs one prediction per row",
                 )
         return outputs

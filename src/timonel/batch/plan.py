@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from timonel.batch.inputs import InputFile, InputFormat, local_copy, open_lines
-from timonel.batch.tables import read_table
-from timonel.data.records import FRAME_BYTES, mapped, read_stream, spans
-from timonel.errors import DataError
+from timonel.batch.inputs import InputFile, InputFormat, local_copy
+from timonel.batch.tables import read_csv
+from timonel.data.records import FRAME_BYTES
+from timonel.data.sources.parquet import open_parquet
+from timonel.data.sources.recordfiles import RecordFile
+from timonel.data.sources.textfile import open_lines
 from timonel.storage.location import Location
 
 OutputFormat = Literal["parquet", "jsonl", "csv", "tfrecord"]
@@ -76,6 +79,7 @@ class JobSpec:
         columns: Column of the input by name of the model's input.
         key: Column with the keys; None for the default keys.
         keep: Columns to copy to the output.
+        images: Inputs of the model that are encoded images.
         labels: Class names of a dataset, whose true labels are written; empty for a regression;
             None without a dataset.
     """
@@ -90,23 +94,28 @@ class JobSpec:
     columns: Mapping[str, str]
     key: str | None = None
     keep: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
     labels: tuple[str, ...] | None = None
 
 
-def plan_shards(files: Sequence[InputFile], ending: OutputFormat) -> list[ShardPlan]:
+def plan_shards(
+    files: Sequence[InputFile], ending: OutputFormat, *, has_images: bool = False
+) -> list[ShardPlan]:
     """Cut the input into shards, independent of machine and runner.
 
     Args:
         files: The input.
         ending: Ending of the names.
+        has_images: Rows may name images, so that shards have few rows.
 
     Raises:
         DataError: A file cannot be read.
     """
+    most = _SHARD_IMAGES if has_images else sys.maxsize
     if files[0].format == "images":
         found = list(_image_shards(files))
     else:
-        found = [shard for file in files for shard in _CUTS[file.format](file)]
+        found = [shard for file in files for shard in _CUTS[file.format](file, most)]
     return [replace(shard, name=f"{number:05d}.{ending}") for number, shard in enumerate(found)]
 
 
@@ -135,68 +144,60 @@ def _shard(file: InputFile, first: int, offset: int, records: int) -> ShardPlan:
     return ShardPlan("", file.format, records, file.uri, file.modified, file.key, first, offset)
 
 
-def _csv_shards(file: InputFile) -> Iterator[ShardPlan]:
-    rows = read_table(file.uri, file.modified).num_rows
-    total = max(1, min(rows, file.size // _SHARD_BYTES))
+def _csv_shards(file: InputFile, most: int) -> Iterator[ShardPlan]:
+    rows = len(read_csv(file.uri, file.modified))
+    total = max(1, min(rows, file.size // _SHARD_BYTES), -(-rows // most))
     for start, end in itertools.pairwise(rows * index // total for index in range(total + 1)):
         if end > start:
             yield _shard(file, start, 0, end - start)
 
 
-def _line_shards(file: InputFile) -> Iterator[ShardPlan]:
+def _line_shards(file: InputFile, most: int) -> Iterator[ShardPlan]:
     with open_lines(file.location) as lines:
         sizes = ((len(line), bool(line.strip())) for line in lines)
-        yield from _byte_shards(file, sizes)
+        yield from _byte_shards(file, sizes, None if file.is_compressed else most)
 
 
-def _record_shards(file: InputFile) -> Iterator[ShardPlan]:
-    copy = file.location
-    if file.is_compressed:
-        yield _shard(file, 0, 0, sum(1 for _ in read_stream(copy.local)))
-        return
-    with mapped(copy.local) as content:
-        sizes = (FRAME_BYTES + span.length for span in spans(content, copy.local))
-        yield from _byte_shards(file, ((size, True) for size in sizes))
+def _record_shards(file: InputFile, most: int) -> Iterator[ShardPlan]:
+    records = RecordFile(file.location)
+    sizes = ((FRAME_BYTES + span.length, True) for span in records.spans())
+    yield from _byte_shards(file, sizes, None if records.is_compressed else most)
 
 
-def _byte_shards(file: InputFile, sizes: Iterator[tuple[int, bool]]) -> Iterator[ShardPlan]:
-    """Cut a file after 16 MiB each; a compressed one, which has no random access, not at all.
+def _byte_shards(
+    file: InputFile, sizes: Iterator[tuple[int, bool]], most: int | None
+) -> Iterator[ShardPlan]:
+    """Cut a file after 16 MiB each.
 
     Args:
         file: The file.
         sizes: Size of each line or record, and whether it is a row.
+        most: Limit of rows; None for one shard, because a compressed file has no random access.
     """
     first = offset = position = count = 0
     for size, is_row in sizes:
         position += size
         count += is_row
-        if position - offset >= _SHARD_BYTES and not file.is_compressed and count:
+        if most and count and (position - offset >= _SHARD_BYTES or count >= most):
             yield _shard(file, first, offset, count)
             first, offset, count = first + count, position, 0
     if count:
         yield _shard(file, first, offset, count)
 
 
-def _parquet_shards(file: InputFile) -> Iterator[ShardPlan]:
-    import pyarrow as pa  # noqa: PLC0415 - 100 ms, for tables only
-    import pyarrow.parquet as pq  # noqa: PLC0415 - 100 ms, for tables only
-
-    copy = file.location
-    try:
-        with pq.ParquetFile(copy.local) as content:
-            groups = content.metadata
-            counts = [groups.row_group(index).num_rows for index in range(groups.num_row_groups)]
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{file.uri} is not a valid Parquet file: {error}") from error
+def _parquet_shards(file: InputFile, most: int) -> Iterator[ShardPlan]:
+    with open_parquet(file.location) as content:
+        groups = content.metadata
+        counts = [groups.row_group(index).num_rows for index in range(groups.num_row_groups)]
     first = offset = count = 0
     for index, rows in enumerate(counts):
         count += rows
-        if count >= _PARQUET_ROWS or (count and index == len(counts) - 1):
+        if count >= min(_PARQUET_ROWS, most) or (count and index == len(counts) - 1):
             yield _shard(file, first, offset, count)
             first, offset, count = first + count, index + 1, 0
 
 
-_CUTS: Mapping[str, Callable[[InputFile], Iterator[ShardPlan]]] = {
+_CUTS: Mapping[str, Callable[[InputFile, int], Iterator[ShardPlan]]] = {
     "csv": _csv_shards,
     "jsonl": _line_shards,
     "parquet": _parquet_shards,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from timonel.batch.columns import check_outputs, match_columns
+from timonel.batch.columns import check_outputs, images_of, match_columns
 from timonel.batch.destination import (
     check_destination,
     check_overlap,
@@ -31,6 +31,7 @@ from timonel.batch.plan import JobSpec, OutputFormat, ShardPlan, digest_of, plan
 from timonel.batch.remote import PortablePrediction
 from timonel.batch.shards import PredictionJournal, predict_all
 from timonel.batch.writers import output_format
+from timonel.data.arguments import checked
 from timonel.data.journal import locked
 from timonel.data.manifest import Rejected
 from timonel.data.progress import Progress, ShardProgress
@@ -93,6 +94,7 @@ class _Request:
     runner: RemoteRunner | None
 
 
+@checked
 def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
     model: str | os.PathLike[str],
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -120,8 +122,8 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
     Args:
         model: A model of the workspace (``digits``), a version (``digits/3``), a training run, or
             the folder of a SavedModel.
-        inputs: Image files or folders of them; CSV, JSON lines, Parquet or TFRecord files; glob
-            patterns; or one dataset.
+        inputs: Image files or folders of them; CSV, JSON lines, Parquet or TFRecord files, also
+            with a column ``image_uri`` of paths and URIs; glob patterns; or one dataset.
         out: The file to write: ``.parquet``, ``.jsonl``, ``.csv`` or ``.tfrecord``. A name without
             a suffix is a folder of shards.
         version: The version; by default the newest.
@@ -173,13 +175,13 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
         overwrite=overwrite,
         key=key,
         keep=tuple(keep),
-        batch_size=batch_size,
+        batch_size=None if batch_size is None else int(batch_size),
         runner=chosen_runner,
     )
     place = workspace_for(workspace, [request.reference])
     with locked(journal, target):
         job = _job(request, place, journal)
-        plans = plan_shards(request.found.files, file_format)
+        plans = plan_shards(request.found.files, file_format, has_images=bool(job.images))
         if not plans:
             raise DataError(f"nothing to predict in {', '.join(map(str, paths))}: found no rows")
         digest = digest_of(request.found.files, job)
@@ -205,7 +207,8 @@ def _job(request: _Request, place: Workspace, journal: PredictionJournal) -> Job
         signature=request.signature,
         batch_size=request.batch_size or default_batch_size(signature),
         format=request.format,
-        columns=match_columns(request.found.files, signature, wanted),
+        columns=match_columns(request.found, signature, wanted),
+        images=images_of(signature),
         key=request.key,
         keep=request.keep,
         labels=request.found.labels,

@@ -9,23 +9,25 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from timonel.batch.inputs import open_lines
 from timonel.batch.plan import RECORD, JobSpec, ShardPlan
-from timonel.batch.tables import Column, read_table
+from timonel.batch.tables import Column, read_csv
 from timonel.data.examples import decode_example
-from timonel.data.records import read_appended, read_stream
 from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE
+from timonel.data.sources.base import UnusableError
 from timonel.data.sources.imagefile import image_format
-from timonel.data.sources.transient import NEVER_READABLE, retried, unreadable
-from timonel.errors import CorruptError, DataError, NotFoundError
+from timonel.data.sources.parquet import open_parquet
+from timonel.data.sources.recordfiles import RecordFile
+from timonel.data.sources.tablefile import read_listed
+from timonel.data.sources.textfile import open_lines
+from timonel.data.sources.transient import retried, unreadable
+from timonel.errors import CorruptError
 from timonel.serving.protocols.tfs_rest.tensors import is_b64
 from timonel.storage.location import Location
 
@@ -62,6 +64,27 @@ class Rows:
             {name: column[start:end] for name, column in self.kept.items()},
         )
 
+    def without(self, wrong: Mapping[int, str]) -> Rows:
+        """Return the rows without some, which become failures.
+
+        Args:
+            wrong: Reasons by row.
+        """
+        if not wrong:
+            return self
+        good = [row for row in range(len(self)) if row not in wrong]
+
+        def taken(column: Column) -> Column:
+            is_arrow = isinstance(column, pa.Array)
+            return column.take(pa.array(good)) if is_arrow else [column[row] for row in good]
+
+        return Rows(
+            taken(self.keys),
+            {name: taken(column) for name, column in self.columns.items()},
+            {name: taken(column) for name, column in self.kept.items()},
+            [*self.failures, *((self.keys[row], wrong[row]) for row in sorted(wrong))],
+        )
+
 
 Load = Callable[[], Rows]
 
@@ -73,76 +96,111 @@ def read_batches(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
         DataError: The file is damaged; also from the functions.
         InputError: The file cannot be read now; also from the functions.
     """
-    return _READERS[plan.format](plan, job)
+    for load in _READERS[plan.format](plan, job):
+        yield partial(_with_images, load, plan.uri, job) if job.images else load
 
 
 def _images(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
     (name,) = job.columns
     for start in range(0, plan.records, job.batch_size):
-        yield partial(_load_images, plan.images[start : start + job.batch_size], name)
+        keys, uris = zip(*plan.images[start : start + job.batch_size], strict=True)
+        yield partial(Rows, keys, {name: uris})
 
 
-def _load_images(images: Sequence[tuple[str, str]], name: str) -> Rows:
-    found: dict[str, bytes] = {}
-    failures: list[Failure] = []
-    for key, uri in images:
-        try:
-            content = retried(Location(uri).read)
-        except NEVER_READABLE as error:
-            failures.append((key, f"cannot read it: {error.strerror}"))
-        except NotFoundError:
-            failures.append((key, "cannot read it: it does not exist any more"))
-        except OSError as error:
-            raise unreadable(uri, error) from error
-        else:
-            if image_format(content[:16]) is None:
-                what = "not a JPEG, PNG, GIF, BMP or WebP image" if content else "an empty file"
-                failures.append((key, what))
-            else:
-                found[key] = content
-    return Rows(list(found), {name: list(found.values())}, failures=failures)
+def _with_images(load: Load, table: str, job: JobSpec) -> Rows:
+    """Load rows; replace texts in columns of images, which name files, by their content."""
+    rows = load()
+    columns: dict[str, list[Any]] = {
+        name: column.to_pylist() if isinstance(column, pa.Array) else list(column)
+        for name, column in rows.columns.items()
+        if name in job.images
+    }
+    wrong: dict[int, str] = {}
+    for name, column in columns.items():
+        for row, value in enumerate(column):
+            if value is None or value == "":
+                wrong[row] = _no_value(name)
+            elif isinstance(value, str):
+                try:
+                    column[row] = _read_image(Location(table or value), value)
+                except UnusableError as error:
+                    wrong[row] = error.reason
+    return replace(rows, columns={**rows.columns, **columns}).without(wrong)
+
+
+def _read_image(table: Location, name: str) -> bytes:
+    """Return the content of an image file.
+
+    Raises:
+        UnusableError: It does not exist, or is no image.
+    """
+    try:
+        content = retried(partial(read_listed, table, name))
+    except OSError as error:
+        raise unreadable(name, error) from error
+    if image_format(content[:16]) is None:
+        what = "not a JPEG, PNG, GIF, BMP or WebP image" if content else "an empty file"
+        raise UnusableError(name, what)
+    return content
 
 
 def _csv(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
-    table = read_table(plan.uri, plan.modified).slice(plan.first, plan.records)
+    file = read_csv(plan.uri, plan.modified)
     for start in range(0, plan.records, job.batch_size):
-        part = table.slice(start, job.batch_size)
-        yield partial(_of_table, part, plan.keys(start, part.num_rows), job)
+        keys = plan.keys(start, min(job.batch_size, plan.records - start))
+        first = plan.first + start
+        numbers = range(first, first + len(keys))
+        wrong = {number - first: file.ragged[number] for number in numbers if number in file.ragged}
+        part = file.table.slice(file.position(first), len(keys) - len(wrong))
+        yield partial(_of_table, part, keys, job, wrong)
 
 
 def _parquet(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
     names = {*job.columns.values(), *job.keep, *([job.key] if job.key else [])}
-    start, copy = 0, plan.location
-    try:
-        with pq.ParquetFile(copy.local) as file:
-            groups = range(plan.offset, file.num_row_groups)
-            counts = itertools.accumulate(file.metadata.row_group(each).num_rows for each in groups)
-            own = [
-                each for each, count in zip(groups, counts, strict=True) if count <= plan.records
-            ]
-            for batch in file.iter_batches(job.batch_size, row_groups=own, columns=sorted(names)):
-                table = pa.Table.from_batches([batch])
-                yield partial(_of_table, table, plan.keys(start, len(batch)), job)
-                start += len(batch)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"cannot read {plan.uri}: {error}") from error
+    start = 0
+    with open_parquet(plan.location) as file:
+        groups = range(plan.offset, file.num_row_groups)
+        counts = itertools.accumulate(file.metadata.row_group(each).num_rows for each in groups)
+        own = [each for each, count in zip(groups, counts, strict=True) if count <= plan.records]
+        for batch in file.iter_batches(job.batch_size, row_groups=own, columns=sorted(names)):
+            table = pa.Table.from_batches([batch])
+            yield partial(_of_table, table, plan.keys(start, len(batch)), job)
+            start += len(batch)
 
 
-def _of_table(table: pa.Table, keys: Sequence[str], job: JobSpec) -> Rows:
+def _of_table(
+    table: pa.Table, keys: Sequence[str], job: JobSpec, wrong: Mapping[int, str] | None = None
+) -> Rows:
+    """Return the rows of a table.
+
+    Args:
+        table: The table.
+        keys: Default keys of its rows, and of wrong ones.
+        job: The batch prediction.
+        wrong: Reasons why rows are not in the table, by the index of the key.
+    """
+
     def column(name: str) -> pa.Array:
         return table[name].combine_chunks()
 
-    if job.key is not None:
-        if table[job.key].null_count:
-            raise DataError(f"a row has no value in {job.key}, the column with the keys")
-        keys = [str(key) for key in table[job.key].to_pylist()]
-    columns = {name: column(each) for name, each in job.columns.items()}
-    return Rows(keys, columns, {name: column(name) for name in job.keep})
+    wrong = wrong or {}
+    rows = Rows(
+        [key for row, key in enumerate(keys) if row not in wrong],
+        {name: column(each) for name, each in job.columns.items()},
+        {name: column(name) for name in job.keep},
+        [(keys[row], reason) for row, reason in wrong.items()],
+    )
+    if job.key is None:
+        return rows
+    values = [_text(value) if _is_filled(value) else "" for value in table[job.key].to_pylist()]
+    found = rows.without({row: _no_value(job.key) for row, key in enumerate(values) if not key})
+    return replace(found, keys=[key for key in values if key])
 
 
 def _jsonl(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
     with open_lines(plan.location) as file:
-        file.seek(plan.offset)
+        if plan.offset:
+            file.seek(plan.offset)
         lines = itertools.islice((line for line in file if line.strip()), plan.records)
         yield from _in_batches(lines, plan, job, _parse_line)
 
@@ -151,7 +209,7 @@ def _parse_line(line: bytes, job: JobSpec) -> Mapping[str, Any]:
     try:
         value = orjson.loads(line)
     except ValueError:
-        value = json.loads(line)  # takes NaN and the infinities too
+        value = _loads(line)  # takes NaN and the infinities too
     if isinstance(value, dict) and not is_b64(value):
         return value
     if len(job.columns) > 1 or job.key is not None or job.keep:
@@ -159,16 +217,22 @@ def _parse_line(line: bytes, job: JobSpec) -> Mapping[str, Any]:
     return dict.fromkeys(job.columns.values(), value)
 
 
+def _loads(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
+        raise ValueError(f"not JSON: {reason}") from error
+
+
 def _tfrecord(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
-    copy = plan.location
-    if plan.uri.endswith(".gz"):
-        payloads = read_stream(copy.local)
-    else:
-        payloads = (payload for payload, _ in read_appended(copy.local, plan.offset))
+    payloads = (payload for _, payload in RecordFile(plan.location).payloads(plan.offset))
     yield from _in_batches(itertools.islice(payloads, plan.records), plan, job, _parse_record)
 
 
-def _parse_record(payload: bytes, job: JobSpec) -> Mapping[str, Any]:
+def _parse_record(payload: bytes | None, job: JobSpec) -> Mapping[str, Any]:
+    if payload is None:
+        raise ValueError("a wrong checksum")
     if RECORD in job.columns.values():
         return {RECORD: payload}
     try:
@@ -179,10 +243,10 @@ def _parse_record(payload: bytes, job: JobSpec) -> Mapping[str, Any]:
 
 
 def _in_batches(
-    lines: Iterator[bytes],
+    lines: Iterator[Any],
     plan: ShardPlan,
     job: JobSpec,
-    parse: Callable[[bytes, JobSpec], Mapping[str, Any]],
+    parse: Callable[[Any, JobSpec], Mapping[str, Any]],
 ) -> Iterator[Load]:
     start = 0
     while batch := list(itertools.islice(lines, job.batch_size)):
@@ -191,10 +255,10 @@ def _in_batches(
 
 
 def _parse_all(
-    lines: Sequence[bytes],
+    lines: Sequence[Any],
     keys: Sequence[str],
     job: JobSpec,
-    parse: Callable[[bytes, JobSpec], Mapping[str, Any]],
+    parse: Callable[[Any, JobSpec], Mapping[str, Any]],
 ) -> Rows:
     truth = (
         {} if job.labels is None else {(TRUE_LABEL if job.labels else TRUE_VALUE): LABEL_FEATURE}
@@ -209,7 +273,7 @@ def _parse_all(
             name = _key(row, key, job)
             values = [row[each] for each in wanted.values()]
         except KeyError as error:
-            failures.append((key, f"no value for {error.args[0]}"))
+            failures.append((key, _no_value(error.args[0])))
         except ValueError as error:
             failures.append((key, str(error)))
         else:
@@ -226,18 +290,26 @@ def _parse_all(
 
 def _key(row: Mapping[str, Any], default: str, job: JobSpec) -> str:
     if job.key is not None:
-        if row[job.key] is None:
+        if not _is_filled(row.get(job.key)):
             raise KeyError(job.key)
         return _text(row[job.key])
     # Records of datasets have keys.
     return _text(row[KEY_FEATURE]) if job.labels is not None else default
 
 
+def _is_filled(value: object) -> bool:
+    return value is not None and value not in ("", b"", [])
+
+
+def _no_value(column: str) -> str:
+    return f"no value for {column}"
+
+
 def _text(value: object) -> str:
-    """Return a value of JSON or of a tf.train.Example as text, of one type for all rows."""
+    """Return a value as text, of one type for all rows."""
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
-    return value if isinstance(value, str) else json.dumps(value, default=_text)
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 _READERS: Mapping[str, Callable[[ShardPlan, JobSpec], Iterator[Load]]] = {

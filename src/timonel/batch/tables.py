@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,10 +16,11 @@ import pyarrow.compute as pc
 from timonel.batch.inputs import local_copy
 from timonel.data.sources.columns import Kinds, NumberColumn, trim
 from timonel.data.sources.csvfile import CsvFile
-from timonel.errors import DataError
 from timonel.serving.protocols.tfs_rest.tensors import to_array
 from timonel.serving.signature import NUMPY_TYPES, STRING, Array, TensorSpec
 from timonel.serving.status import StatusError, invalid_argument
+
+_logger = logging.getLogger(__name__)
 
 Column = Any
 """Values of rows: a list from JSON or tf.train.Examples, or an array of Arrow."""
@@ -24,23 +28,47 @@ Column = Any
 _FLOATS = {"DT_FLOAT", "DT_DOUBLE", "DT_HALF", "DT_BFLOAT16"}
 
 
+@dataclass(frozen=True)
+class CsvRows:
+    """Rows of a CSV file.
+
+    Args:
+        table: The rows, as text, without ragged ones.
+        ragged: Reasons of rows with too many or too few values, by number from 0.
+    """
+
+    table: pa.Table
+    ragged: Mapping[int, str]
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows) + len(self.ragged)
+
+    def position(self, number: int) -> int:
+        """Return the position in the table for a row with a number."""
+        return number - bisect.bisect_left(self._numbers, number)
+
+    @functools.cached_property
+    def _numbers(self) -> Sequence[int]:
+        return sorted(self.ragged)
+
+
 @functools.lru_cache(maxsize=1)
-def read_table(uri: str, modified: int) -> pa.Table:
-    """Read a CSV file as a table of text; the last one is kept in memory.
+def read_csv(uri: str, modified: int) -> CsvRows:
+    """Read a CSV file; the last one is kept in memory.
 
     Args:
         uri: The file.
         modified: Number that changes when the file does.
 
     Raises:
-        DataError: It is not a valid CSV file, or a row has too many or too few values.
+        DataError: It is not a valid CSV file.
     """
-    file = CsvFile(local_copy(uri, modified)).read()
-    if file.rejected:
-        first = file.rejected[0]
-        # Left out, it would shift the numbers of all later rows, which are their keys.
-        raise DataError(f"{first.key}: {first.reason}", hint="repair or remove the line")
-    return file.table
+    file = CsvFile(local_copy(uri, modified))
+    found = file.read()
+    for warning in found.warnings:
+        _logger.warning("%s", warning)
+    ragged = file.ragged() if found.rejected else {}
+    return CsvRows(found.table, {n: f"{error.key}: {error.reason}" for n, error in ragged.items()})
 
 
 def to_input(column: Column, spec: TensorSpec, name: str) -> Array:

@@ -178,13 +178,18 @@ def check_payload(framed: bytes, span: Span, path: Path) -> bytes:
     return payload
 
 
-def spans(content: mmap.mmap | bytes, path: Path) -> Iterator[Span]:
+def spans(content: mmap.mmap | bytes, path: Path, start: int = 0) -> Iterator[Span]:
     """Yield the positions of the payloads in framed records, without reading the payloads.
+
+    Args:
+        content: The records.
+        path: Their file, for messages.
+        start: Where the first record starts, in bytes.
 
     Raises:
         CorruptError: A length has a wrong checksum, or the last record is truncated.
     """
-    position, end = 0, len(content)
+    position, end = start, len(content)
     while position < end:
         header = content[position : position + HEADER_BYTES]
         if len(header) < HEADER_BYTES:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from timonel.data.dataset import Dataset
 from timonel.data.schema import PLAIN_NUMBERS, SPLITS, ImageSchema, Spread
-from timonel.units import format_bytes
+from timonel.units import counted, format_bytes
 
 _NAMED = 5
 
@@ -50,10 +50,11 @@ class DatasetSummary:
 def summarise(dataset: Dataset) -> DatasetSummary:
     """Return the summary of a dataset."""
     manifest = dataset.manifest
-    what = "images" if isinstance(manifest.record_schema, ImageSchema) else "rows"
+    what = "image" if isinstance(manifest.record_schema, ImageSchema) else "row"
     size = format_bytes(sum(shard.bytes for shard in manifest.shards))
     return DatasetSummary(
-        title=f"{dataset.count():,} {what}, {size} in {len(manifest.shards)} shards",
+        title=f"{counted(dataset.count(), what)}, {size} in "
+        f"{counted(len(manifest.shards), 'shard')}",
         header=("label", *SPLITS, "all"),
         rows=_rows(dataset),
         facts=_facts(dataset),
@@ -172,8 +173,3 @@ def _kept_as(note: str) -> str:
     if note in kinds:
         return kinds[note]
     return "json" if note.startswith("values of the type") else "text, or =category"
-
-
-def counted(count: int, what: str) -> str:
-    """Return a count with a noun, such as ``2 images``."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

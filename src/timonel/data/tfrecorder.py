@@ -40,6 +40,7 @@ from timonel.storage import join, publish_dir
 from timonel.storage.atomic import temporary_prefix
 from timonel.storage.location import Location
 from timonel.storage.object_store import ObjectStore
+from timonel.units import counted
 
 _logger = logging.getLogger(__name__)
 _BATCH = 64
@@ -83,7 +84,7 @@ def write_tfrecorder(
     if not train:
         raise DataError(f"{location} has no row of the split TRAIN")
     if count := sum(entry.split is None for entry in entries):
-        _logger.warning("left out %s rows of %s without a split", f"{count:,}", location)
+        _logger.warning("left out %s of %s without a split", counted(count, "row"), location)
     labels = {
         label: index for index, label in enumerate(sorted(train, key=lambda x: (-train[x], x)))
     }

@@ -18,5 +18,7 @@ def test_runners_are_found_by_name() -> None:
     assert isinstance(choose_runner("local"), LocalRunner)
     with pytest.raises(SpecError, match=r"expected one of the runners .*local, got 'spark'"):
         choose_runner("spark")
-    with pytest.raises(SpecError, match=r"the runner local has no options, got 'x=1'"):
+    with pytest.raises(
+        SpecError, match=r"the runner local has no options, got 'x=1': --beam needs --runner"
+    ):
         choose_runner("local", "x=1")

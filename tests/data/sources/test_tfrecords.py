@@ -13,7 +13,7 @@ from tests.data.conftest import MakeCsv, MakeImages, few_files_left
 from tests.data.sources.test_tables import write_records
 from timonel.data import convert
 from timonel.data.sources import Entry, Source, SourceOptions, choose_source
-from timonel.data.sources.recordfiles import is_record_file
+from timonel.data.sources.formats import table_format
 from timonel.data.sources.tfrecords import RecordImageSource
 from timonel.errors import DataError, SpecError
 from timonel.storage import Workspace
@@ -51,7 +51,7 @@ class TestContract(SourceContract):
     ],
 )
 def test_names_of_record_files(name: str, expected: bool) -> None:
-    assert is_record_file(Location(f"/x/{name}")) == expected
+    assert (table_format(name) == "tfrecord") == expected
 
 
 def test_a_folder_of_tensorflow_datasets(make_images: MakeImages, tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ def predict(
     batch: Annotated[
         list[str] | None,
         typer.Option(
-            help="Folders or files to predict, or patterns: images, CSV, JSON lines, Parquet, "
-            "TFRecord; or one dataset. Repeat it for several.",
+            help="Folders or files to predict, or patterns: images, lists of images, CSV, JSON "
+            "lines, Parquet, TFRecord; or one dataset. Repeat it for several.",
             metavar="PATH",
             rich_help_panel=BATCH,
         ),
@@ -163,6 +163,11 @@ def predict(
     if not inputs:
         raise SpecError("nothing to predict", hint="name files or rows, or use --batch")
     _reject_both(ctx, None, BATCH_OPTIONS)
+    if folder := next((each for each in inputs if Path(each).is_dir()), None):
+        raise SpecError(
+            f"{folder} is a folder",
+            hint=f"predict its files with --batch {folder} --out predictions.parquet",
+        )
     remarks = GlobalOptions.of(ctx).remarks(stderr=True)
     answers = timonel.predict(
         model,

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from timonel.cli.render.tables import bar
 from timonel.styles import number
+from timonel.units import counted
 
 if TYPE_CHECKING:
     from timonel.batch import BatchPrediction
@@ -62,13 +63,15 @@ def batch_page(done: BatchPrediction) -> RenderableType:
     lines = [
         Text.assemble(
             (f"{done.out}", "bold"),
-            f"  {done.rows:,} predictions of {done.model}/{done.version}",
+            f"  {counted(done.rows, 'prediction')} of {done.model}/{done.version}",
         )
     ]
     if done.errors is not None:
-        lines.append(Text(f"{done.failed:,} rows have no prediction: see {done.errors}", "yellow"))
+        failed = counted(done.failed, "row")
+        lines.append(Text(f"{failed} without a prediction: see {done.errors}", "yellow"))
     if done.ignored:
-        lines.append(Text(f"{done.ignored:,} files of other types were ignored", "dim"))
+        ignored = counted(done.ignored, "file")
+        lines.append(Text(f"{ignored} of other types ignored", "dim"))
     return Group(*lines)
 
 

@@ -47,7 +47,10 @@ class Runner(abc.ABC):
 
     def __init__(self, options: str = "") -> None:
         if options:
-            raise SpecError(f"the runner {self.plugin} has no options, got {options!r}")
+            raise SpecError(
+                f"the runner {self.plugin} has no options, got {options!r}",
+                hint="--beam needs --runner beam",
+            )
 
     @abc.abstractmethod
     def run(self, job: Job, plans: Sequence[ShardPlan], report: Report) -> None:

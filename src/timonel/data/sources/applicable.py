@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from timonel.data.sources.base import Scan, Source
+from timonel.data.sources.formats import table_format
 from timonel.data.sources.tablefile import MemoryTable
-from timonel.data.sources.tables import CSV_ENDINGS, JSON_ENDINGS
 from timonel.errors import SpecError
 
 _FOLDERS, _LISTS, _RECORDS = "folders of images", "lists of images", "TFRecords of images"
@@ -60,6 +60,6 @@ def _kinds_of(source: Source, scan: Scan) -> set[str]:
         kinds.add(_IMAGES)
     if kinds & {_TABLES, _LISTS} and not isinstance(source.location, MemoryTable):
         first = source.location.first_file()
-        ending = "" if first is None else first.ending
-        kinds |= {_CSV} if ending in CSV_ENDINGS else {_JSON} if ending in JSON_ENDINGS else set()
+        found = None if first is None else table_format(first.name)
+        kinds |= {_CSV} if found == "csv" else {_JSON} if found == "jsonl" else set()
     return kinds

@@ -23,10 +23,9 @@ from timonel.data.sources.columns import NumberColumn, Values
 from timonel.data.sources.images import REQUESTS, RemoteImage, image_entry
 from timonel.data.sources.kinds import Kind
 from timonel.data.sources.kinds.pictures import files_of
-from timonel.data.sources.tablefile import place_beside
-from timonel.data.sources.transient import NEVER_READABLE
+from timonel.data.sources.tablefile import place_beside, read_listed
 from timonel.data.statistics import Statistics, ValueFacts
-from timonel.errors import DataError, NotFoundError, SpecError
+from timonel.errors import DataError, NotFoundError
 from timonel.storage.location import Location
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -176,17 +175,7 @@ class Cells:
         return RowImages() if entry is None else RowImages(entry.size, entry.modified, entry.group)
 
     def _content(self, name: str) -> bytes:
-        try:
-            place = place_beside(self.table, name)
-            if place.is_local and place.path.exists() and not place.path.is_file():
-                raise UnusableError(name, f"{name} is not a regular file")  # a pipe would wait
-            return place.read()
-        except SpecError as error:
-            raise UnusableError(name, error.message) from error
-        except NotFoundError as error:
-            raise UnusableError(name, f"{name} not found") from error
-        except NEVER_READABLE as error:
-            raise UnusableError(name, f"cannot read {name}: {error.strerror}") from error
+        return read_listed(self.table, name)
 
 
 def group_rows(columns: Mapping[str, Values], cells: Cells) -> list[str] | None:

@@ -17,7 +17,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from timonel.data.manifest import Rejected
 from timonel.data.schema import IMAGE_ENDINGS, split_named
 from timonel.data.sources.base import UnusableError
 from timonel.data.sources.columns import Kinds, is_row_id, parse_number
@@ -81,7 +80,7 @@ class CsvFile:
         if self._count_lines() != table.num_rows + ragged + self._has_header:
             # A quoted value, or an unclosed quote, spans several lines.
             warnings = self._check_quotes()
-        rejected = self._ragged() if ragged else []
+        rejected = [error.rejected for error in self.ragged().values()] if ragged else []
         notes = [note for note in (self.describe_separator(), self._note_on_names()) if note]
         if not names[0].strip():
             if not is_row_id(Kinds.of(table.column(0)), ""):
@@ -121,6 +120,15 @@ class CsvFile:
                     raise self._wrong_width(line, values, hint="repair or remove it")
                 yield line, dict(zip(names, values, strict=True))
             previous = line
+
+    def ragged(self) -> dict[int, UnusableError]:
+        """Return the rows with too many or too few values, by their numbers from 0."""
+        rows = itertools.islice(self._rows(), self._has_header, None)
+        return {
+            number: self._wrong_width(line, values)
+            for number, (line, values) in enumerate(rows)
+            if len(values) != len(self._names)
+        }
 
     def describe_separator(self) -> str | None:
         """Return a note on the separator, or None for the usual one."""
@@ -265,14 +273,6 @@ class CsvFile:
             f"column {column} of {self.location} has no name",
             hint="name it in the first line",
         )
-
-    def _ragged(self) -> list[Rejected]:
-        width = len(self._names)
-        return [
-            self._wrong_width(line, values).rejected
-            for line, values in self._rows()
-            if len(values) != width
-        ]
 
     def _wrong_width(self, line: int, values: list[str], hint: str | None = None) -> UnusableError:
         reason = f"expected {len(self._names)} values, got {len(values)}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,29 +15,39 @@ from timonel.errors import DataError
 from timonel.storage.location import Location
 
 
+@contextlib.contextmanager
+def open_parquet(location: Location) -> Iterator[Any]:
+    """Open a Parquet file, as ``pyarrow.parquet.ParquetFile``.
+
+    Raises:
+        DataError: It is damaged, or not a Parquet file; also while it is read.
+    """
+    try:
+        # The dataset reader would add columns for folders such as `year=2024`.
+        with pq.ParquetFile(location.local) as file:
+            yield file
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{location} is not a valid Parquet file: {reason}") from error
+
+
 def read_parquet(location: Location, rows: int | None = None) -> TableFile:
     """Read a Parquet file, or its first rows.
 
     Raises:
         DataError: It is damaged, or not a Parquet file.
     """
-    path = location.local
-    try:
-        # The dataset reader would add columns for folders such as `year=2024`.
-        with pq.ParquetFile(path) as file:
-            if rows is None:
-                table = file.read()
-            else:
-                batches = itertools.islice(file.iter_batches(rows), 1)
-                table = pa.Table.from_batches(batches, file.schema_arrow)
-    except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(f"{location} is not a valid Parquet file: {reason}") from error
+    with open_parquet(location) as file:
+        if rows is None:
+            table = file.read()
+        else:
+            batches = itertools.islice(file.iter_batches(rows), 1)
+            table = pa.Table.from_batches(batches, file.schema_arrow)
     return TableFile(
         table=table,
         name=location.name,
         digest=location.digest(),
-        bytes=path.stat().st_size,
+        bytes=location.local.stat().st_size,
         modified=location.modified(),
         places=named_places("row"),
     )

@@ -18,30 +18,23 @@ from timonel.data.examples import decode_example
 from timonel.data.manifest import MANIFEST_NAME, Manifest, parse_manifest
 from timonel.data.records import CRC_BYTES, Span, check_payload, spans
 from timonel.data.schema import LABEL_FEATURE, Split, split_named
+from timonel.data.sources.formats import table_format
 from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import CorruptError, DataError
 from timonel.storage.atomic import temporary_prefix, unwritable
 from timonel.storage.location import Location
 
-_NAME = re.compile(
-    r"\.tfrecords?(\.gz)?(-\d+-of-\d+)?$|\.tfrecords?-\d+-of-\d+(\.gz)?$", re.IGNORECASE
-)
 _GZIP = b"\x1f\x8b"
 _BLOCK_BYTES = 1 << 20
-
-
-def is_record_file(location: Location) -> bool:
-    """Tell whether a file is named as TFRecords are."""
-    return bool(_NAME.search(location.name))
 
 
 def record_files(location: Location) -> list[Location]:
     """Return the TFRecord files at a file, pattern or folder; folders inside are not searched."""
     if location.is_dir():
         names = location.children[1]
-        return [location / name for name in names if _NAME.search(name)]
+        return [location / name for name in names if table_format(name) == "tfrecord"]
     if location.is_pattern or location.is_file():
-        return [file for file in location.files() if is_record_file(file)]
+        return [file for file in location.files() if table_format(file.name) == "tfrecord"]
     return []
 
 
@@ -68,12 +61,48 @@ class RecordFile:
             if file.read(2) == _GZIP:
                 self._path = self._decompressed(file)
 
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the file is compressed, so that reading any record takes as long as all."""
+        return self._path != self.location.local
+
     def records(self) -> Iterator[tuple[Span, Example | str]]:
         """Yield the position of each record with its features, or with what is wrong with it.
 
         Raises:
             DataError: The file is cut off, or a length is damaged.
         """
+        for span, payload in self.payloads():
+            try:
+                yield span, "a wrong checksum" if payload is None else decode_example(payload)
+            except CorruptError:
+                yield span, "not a tf.train.Example"
+
+    def payloads(self, start: int = 0) -> Iterator[tuple[Span, bytes | None]]:
+        """Yield position and payload of each record; None instead if its checksum is wrong.
+
+        Args:
+            start: Where the first record starts, in bytes of the decompressed file.
+
+        Raises:
+            DataError: The file is cut off, or a length is damaged.
+        """
+        for span, content in self._spans(start):
+            framed = content[span.offset : span.offset + span.length + CRC_BYTES]
+            try:
+                yield span, check_payload(framed, span, self._path)
+            except CorruptError:
+                yield span, None
+
+    def spans(self) -> Iterator[Span]:
+        """Yield the position of each record, without reading it.
+
+        Raises:
+            DataError: The file is cut off, or a length is damaged.
+        """
+        return (span for span, _ in self._spans(0))
+
+    def _spans(self, start: int) -> Iterator[tuple[Span, mmap.mmap]]:
         path = self.location.local
         with self._opened() as file:
             if not os.fstat(file.fileno()).st_size:
@@ -81,9 +110,8 @@ class RecordFile:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         with content:
             try:
-                for span in spans(content, path):
-                    framed = content[span.offset : span.offset + span.length + CRC_BYTES]
-                    yield span, _decoded(framed, span, path)
+                for span in spans(content, path, start):
+                    yield span, content
             except CorruptError as error:
                 raise DataError(
                     error.message.replace(str(path), str(self.location)),
@@ -125,17 +153,6 @@ class RecordFile:
             return content.read(_BLOCK_BYTES)
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"cannot decompress {self.location}: {error}") from error
-
-
-def _decoded(framed: bytes, span: Span, path: Path) -> Example | str:
-    try:
-        payload = check_payload(framed, span, path)
-    except CorruptError:
-        return "a wrong checksum"
-    try:
-        return decode_example(payload)
-    except CorruptError:
-        return "not a tf.train.Example"
 
 
 def splits_of(files: Sequence[Location]) -> list[Split | None]:

@@ -13,7 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from timonel.data.manifest import Rejected
-from timonel.errors import DataError
+from timonel.data.sources.base import UnusableError
+from timonel.data.sources.transient import NEVER_READABLE
+from timonel.errors import DataError, NotFoundError, SpecError
 from timonel.storage.digests import digest_lines
 from timonel.storage.location import Location
 
@@ -203,6 +205,26 @@ def place_beside(table: Location, name: str) -> Location:
         return Location(name)
     beside = table.parent / name
     return beside if not beside.is_local or beside.path.exists() else Location(name)
+
+
+def read_listed(table: Location, name: str) -> bytes:
+    """Return the content of a file that a table names.
+
+    Raises:
+        UnusableError: There is no such file, or its name or permissions are wrong.
+        OSError: It cannot be read now.
+    """
+    try:
+        place = place_beside(table, name)
+        if place.is_local and place.path.exists() and not place.path.is_file():
+            raise UnusableError(name, f"{name} is not a regular file")  # a pipe would wait
+        return place.read()
+    except SpecError as error:
+        raise UnusableError(name, error.message) from error
+    except NotFoundError as error:
+        raise UnusableError(name, f"{name} not found") from error
+    except NEVER_READABLE as error:
+        raise UnusableError(name, f"cannot read {name}: {error.strerror}") from error
 
 
 def _starts(parts: Sequence[TableFile]) -> list[int]:

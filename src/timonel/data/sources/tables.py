@@ -14,11 +14,11 @@ from timonel.data.sources.arrow import as_texts, is_text, with_column, with_name
 from timonel.data.sources.arrowfile import read_arrow, saved_files
 from timonel.data.sources.base import SourceOptions
 from timonel.data.sources.csvfile import CsvFile
+from timonel.data.sources.formats import table_format
 from timonel.data.sources.jsonlines import first_texts, read_json_lines
 from timonel.data.sources.parquet import read_parquet
 from timonel.data.sources.recordfiles import (
     dataset_manifest,
-    is_record_file,
     label_names,
     record_files,
     splits_of,
@@ -29,10 +29,6 @@ from timonel.data.sources.textfile import TextFile
 from timonel.errors import DataError
 from timonel.storage.location import Location, distinct_names
 
-CSV_ENDINGS = frozenset({".csv", ".tsv"})
-JSON_ENDINGS = frozenset({".jsonl", ".ndjson", ".json"})
-PARQUET_ENDINGS = frozenset({".parquet", ".pq"})
-_ENDINGS = CSV_ENDINGS | JSON_ENDINGS | PARQUET_ENDINGS | {".arrow"}
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _SAMPLE = 20
 
@@ -44,7 +40,7 @@ def is_table(location: Location) -> bool:
     if record_files(location) or saved_files(location):
         return True
     first = location.first_file()
-    if first is None or first.ending not in _ENDINGS:
+    if first is None or table_format(first.name) is None:
         return False
     return {file.ending for file in location.files()} == {first.ending}
 
@@ -61,7 +57,7 @@ def read_table(location: Location, options: SourceOptions) -> TableFile:
     if not files:
         raise DataError(f"no files are in {location}")
     found = _read(location, options) if location.is_file() else _joined(location, files, options)
-    if is_record_file(files[0]):
+    if table_format(files[0].name) == "tfrecord":
         return _of_records(found, location, options)
     return found
 
@@ -73,7 +69,7 @@ def _joined(location: Location, files: Sequence[Location], options: SourceOption
         if split is not None:
             constants["split"] = split
         tables.append((name, _with_constants(_read(file, options), constants)))
-    return joined(location.name, tables, can_lack_columns=is_record_file(files[0]))
+    return joined(location.name, tables, can_lack_columns=table_format(files[0].name) == "tfrecord")
 
 
 def peek(location: Location, options: SourceOptions) -> dict[str, list[str]]:
@@ -87,24 +83,28 @@ def peek(location: Location, options: SourceOptions) -> dict[str, list[str]]:
 
 
 def _peek(file: Location, options: SourceOptions) -> dict[str, list[str]]:
-    if file.ending in CSV_ENDINGS:
-        names, rows = _csv(file, options).peek(_SAMPLE)
-        return {name: [row[i] for row in rows if len(row) > i] for i, name in enumerate(names)}
-    if file.ending in JSON_ENDINGS:
-        return first_texts(TextFile(file, options.encoding), _SAMPLE)
-    if file.ending in PARQUET_ENDINGS:
-        return _texts(read_parquet(file, rows=_SAMPLE).table)
+    match table_format(file.name):
+        case "csv":
+            names, rows = _csv(file, options).peek(_SAMPLE)
+            return {name: [row[i] for row in rows if len(row) > i] for i, name in enumerate(names)}
+        case "jsonl":
+            return first_texts(TextFile(file, options.encoding), _SAMPLE)
+        case "parquet":
+            return _texts(read_parquet(file, rows=_SAMPLE).table)
     return _texts(_read(file, options).table.slice(0, _SAMPLE))
 
 
 def _read(location: Location, options: SourceOptions) -> TableFile:
-    if location.ending in CSV_ENDINGS:
-        return _csv(location, options).read()
-    if location.ending in JSON_ENDINGS:
-        return read_json_lines(TextFile(location, options.encoding))
-    if is_record_file(location):
-        return read_record_table(location)
-    return read_arrow(location) if location.ending == ".arrow" else read_parquet(location)
+    match table_format(location.name):
+        case "csv":
+            return _csv(location, options).read()
+        case "jsonl":
+            return read_json_lines(TextFile(location, options.encoding))
+        case "tfrecord":
+            return read_record_table(location)
+        case "arrow":
+            return read_arrow(location)
+    return read_parquet(location)
 
 
 def _of_records(file: TableFile, location: Location, options: SourceOptions) -> TableFile:

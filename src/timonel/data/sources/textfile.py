@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import contextlib
 import functools
 import gzip
 import io
 import lzma
 import zlib
+from collections.abc import Iterator
 from typing import BinaryIO, cast
 
 import pyarrow as pa
@@ -20,6 +22,21 @@ _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\
 _BLOCK_BYTES = 1 << 20
 _SAMPLE_BYTES = 4096
 _FALLBACK = "cp1252"
+_UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
+
+
+@contextlib.contextmanager
+def open_lines(location: Location) -> Iterator[BinaryIO]:
+    """Open a file of lines, decompressed, whose encoding the caller checks.
+
+    Raises:
+        DataError: It cannot be read; also while its lines are read.
+    """
+    try:
+        with _decompressed(location) as file:
+            yield file
+    except _UNREADABLE as error:
+        raise _unreadable(location, error) from error
 
 
 class TextFile:
@@ -46,7 +63,7 @@ class TextFile:
     def open(self) -> BinaryIO:
         """Open the content as UTF-8."""
         encoding = self.encoding
-        file = self._decompressed()
+        file = _decompressed(self.location)
         if encoding == "utf-8":
             return file
         return io.BufferedReader(_Recoded(self, file, encoding), _BLOCK_BYTES)
@@ -58,7 +75,7 @@ class TextFile:
         Raises:
             DataError: The file is not of the given encoding, or of none that is detected.
         """
-        with self._decompressed() as file:
+        with _decompressed(self.location) as file:
             start = self._read(file, _SAMPLE_BYTES)
         if self._encoding is not None:
             encoding = self._encoding
@@ -102,7 +119,7 @@ class TextFile:
         """Return number, content and position of the first line that cannot be decoded."""
         decoder = codecs.getincrementaldecoder(encoding)()
         line = 1
-        with self._decompressed() as file:
+        with _decompressed(self.location) as file:
             while True:
                 block = self._read(file, _BLOCK_BYTES)
                 try:
@@ -119,34 +136,11 @@ class TextFile:
                 if not block:
                     return None
 
-    def _decompressed(self) -> BinaryIO:
-        path = self.location.local
-        try:
-            with path.open("rb") as file:
-                start = file.read(6)
-            kind = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), "")
-            match kind:
-                case "gzip":
-                    return cast("BinaryIO", gzip.open(path))
-                case "bz2":
-                    return cast("BinaryIO", bz2.open(path))
-                case "xz":
-                    return cast("BinaryIO", lzma.open(path))
-                case "zstd":
-                    return io.BufferedReader(pa.CompressedInputStream(str(path), "zstd"))
-            return path.open("rb")
-        except OSError as error:
-            raise self._unreadable(error) from error
-
     def _read(self, file: BinaryIO, size: int) -> bytes:
         try:
             return file.read(size)
-        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-            raise self._unreadable(error) from error
-
-    def _unreadable(self, error: Exception) -> DataError:
-        reason = getattr(error, "strerror", None) or error
-        return DataError(f"cannot read {self.location}: {reason}")
+        except _UNREADABLE as error:
+            raise _unreadable(self.location, error) from error
 
 
 class _Recoded(io.RawIOBase):
@@ -176,6 +170,30 @@ class _Recoded(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
+
+
+def _decompressed(location: Location) -> BinaryIO:
+    path = location.local
+    try:
+        with path.open("rb") as file:
+            start = file.read(6)
+        kind = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), "")
+        match kind:
+            case "gzip":
+                return cast("BinaryIO", gzip.open(path))
+            case "bz2":
+                return cast("BinaryIO", bz2.open(path))
+            case "xz":
+                return cast("BinaryIO", lzma.open(path))
+            case "zstd":
+                return io.BufferedReader(pa.CompressedInputStream(str(path), "zstd"))
+        return path.open("rb")
+    except OSError as error:
+        raise _unreadable(location, error) from error
+
+
+def _unreadable(location: Location, error: Exception) -> DataError:
+    return DataError(f"cannot read {location}: {getattr(error, 'strerror', None) or error}")
 
 
 def _check_codec(encoding: str) -> None:
