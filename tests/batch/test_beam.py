@@ -52,7 +52,7 @@ def test_an_error_of_a_worker_is_one_line(
     root = make_images(count=5)
     for path in root.rglob("*.png"):
         path.write_bytes(b"\x89PNG\r\n\x1a\nbroken")
-    with pytest.raises(DataError, match="no prediction for 10 of 10 rows"):
+    with pytest.raises(DataError, match="10 of 10 rows without a prediction"):
         predict_batch(
             "images",
             root,

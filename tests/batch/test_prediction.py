@@ -220,7 +220,7 @@ def test_only_the_bad_rows_fail(models: Workspace, tmp_path: Path) -> None:
     assert "negative" in errors["rows.jsonl#4"]
     assert "text" in errors["rows.jsonl#41"]
     with pytest.raises(
-        DataError, match=r"no prediction for 4 of 100 rows, above the limit of 1.00%"
+        DataError, match=r"4 of 100 rows without a prediction, above the limit of 1.00%"
     ):
         predict_batch("picky", source, tmp_path / "b.jsonl", workspace=models)
     assert not (tmp_path / "b.jsonl").exists()
@@ -442,7 +442,7 @@ def test_input_that_shrinks_meanwhile_loses_no_rows_silently(
 def test_without_any_prediction_nothing_is_written(models: Workspace, tmp_path: Path) -> None:
     source, out = tmp_path / "rows.jsonl", tmp_path / "o.parquet"
     source.write_text("-1.0\n-2.0\n")
-    with pytest.raises(DataError, match="no prediction for 2 of 2 rows, so there is nothing"):
+    with pytest.raises(DataError, match="2 of 2 rows without a prediction, so there is nothing"):
         predict_batch("picky", source, out, max_errors=1.0, workspace=models)
     assert not out.exists()
 

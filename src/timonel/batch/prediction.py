@@ -349,7 +349,7 @@ def _params(job: JobSpec, request: _Request) -> dict[str, object]:
 
 
 class _Progress(ShardProgress):
-    fault = "rows have no prediction"
+    fault = "rows without a prediction"
 
     def __init__(self, rows: int, limit: float, show: Progress | None, path: Path) -> None:
         super().__init__(rows, limit, show)
