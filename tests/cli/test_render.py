@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from timonel.cli.render.tables import bar, sparkline, table
+from timonel.cli.render.tables import bar, printable, sparkline, table
 from timonel.styles import number
 
 
@@ -64,3 +64,7 @@ def test_headers_are_no_markup() -> None:
 )
 def test_numbers_have_four_digits(value: float, text: str) -> None:
     assert number(value) == text
+
+
+def test_printable_texts_have_no_control_characters() -> None:
+    assert str(printable("a\x1b[31mb\x07c")) == "abc"

@@ -243,3 +243,17 @@ def test_lists_in_other_formats(make_images: MakeImages, tmp_path: Path, ending:
         ("dog", "test"),
         ("dog", None),
     ]
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 300, "javascript://x", "ftp://127.0.0.1/x", "zip://a::/etc/a.zip", "a\0b"]
+)
+def test_a_name_that_no_image_can_have_rejects_its_row_only(
+    make_images: MakeImages, name: str
+) -> None:
+    path = write_list(make_images())
+    text = path.read_text().splitlines()
+    path.write_text("\n".join([*text, f"TRAIN,{name},cat"]))
+    _, scan = read(path)
+    (rejected,) = scan.rejected
+    assert rejected.key == name

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from timonel.cli.render.tables import pairs, table
+from timonel.cli.render.tables import pairs, printable, table
 from timonel.data.inspection.distributions import Numbers
 from timonel.styles import from_here, plain
 from timonel.units import format_seconds
@@ -56,7 +56,7 @@ def inspection_page(found: Inspection) -> RenderableType:
             table(("FEATURE", "TYPE", "VALUES", "MISSING", "RANGE"), rows, wide=4),
         ]
     for record in found.records:
-        parts += [Text(_title(record), style="bold"), pairs(dict(_lines(record)))]
+        parts += [printable(_title(record), style="bold"), pairs(dict(_lines(record)))]
     if not found.records:
         parts.append(Text("no such records"))
     return Group(*parts)

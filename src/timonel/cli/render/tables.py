@@ -57,7 +57,12 @@ def cell(value: Any) -> Text:
         return value
     if value is None:
         return Text("-", style="dim")
-    return Text(number(value) if isinstance(value, float) else _CONTROLS.sub("", str(value)))
+    return Text(number(value)) if isinstance(value, float) else printable(str(value))
+
+
+def printable(text: str, style: str = "") -> Text:
+    """Return a text without control characters, which could change the terminal."""
+    return Text(_CONTROLS.sub("", text), style=style)
 
 
 def status(word: str) -> Text:

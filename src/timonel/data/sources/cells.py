@@ -25,7 +25,7 @@ from timonel.data.sources.kinds import Kind
 from timonel.data.sources.kinds.pictures import files_of
 from timonel.data.sources.tablefile import place_beside, read_listed
 from timonel.data.statistics import Statistics, ValueFacts
-from timonel.errors import DataError, NotFoundError
+from timonel.errors import DataError, NotFoundError, SpecError
 from timonel.storage.location import Location
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -140,7 +140,7 @@ class Cells:
         for name, kind in self.kinds.items():
             if kind.type not in _IMAGES:
                 continue
-            with contextlib.suppress(ValueError, DataError, NotFoundError):
+            with contextlib.suppress(ValueError, DataError, NotFoundError, SpecError, OSError):
                 for item in files_of(self.columns[name][row].as_py()):
                     found = self._entry(item)
                     size, modified = size + found.size, max(modified, found.modified)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import errno
 import hashlib
 import itertools
 from collections import defaultdict
@@ -21,6 +22,9 @@ from timonel.storage.location import Location
 
 Places = Callable[[Collection[int]], dict[int, str]]
 """Function that returns the positions of rows for messages, such as ``line 7``."""
+
+_SHOWN = 100
+"""Characters shown of a name that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -223,8 +227,10 @@ def read_listed(table: Location, name: str) -> bytes:
         raise UnusableError(name, error.message) from error
     except NotFoundError as error:
         raise UnusableError(name, f"{name} not found") from error
-    except NEVER_READABLE as error:
-        raise UnusableError(name, f"cannot read {name}: {error.strerror}") from error
+    except OSError as error:
+        if not isinstance(error, NEVER_READABLE) and error.errno != errno.ENAMETOOLONG:
+            raise
+        raise UnusableError(name, f"cannot read {name[:_SHOWN]}: {error.strerror}") from error
 
 
 def _starts(parts: Sequence[TableFile]) -> list[int]:
