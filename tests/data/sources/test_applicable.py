@@ -19,7 +19,7 @@ from timonel.errors import SpecError
 from timonel.storage import Workspace
 
 TEXT = ({"delimiter": ";"}, {"encoding": "utf-8"}, {"column_names": ["a", "b"]})
-IMAGES = ({"image_size": (8, 8)}, {"image_format": "png"}, {"quality": 90})
+IMAGES = ({"image_size": (8, 8)}, {"image_format": "png"}, {"quality": 90}, {"check": "decode"})
 CASES: list[tuple[str, dict[str, Any]]] = [
     *(("folder", each) for each in ({"label": "y"}, {"columns": {"a": "text"}}, {"group_by": "a"})),
     *(("folder", each) for each in ({"task": "regression"}, *TEXT)),

@@ -24,6 +24,7 @@ _APPLICABLE: Mapping[str, tuple[str, ...]] = {
     "image_size": (_IMAGES,),
     "image_format": (_IMAGES,),
     "quality": (_IMAGES,),
+    "check": (_IMAGES,),
     "delimiter": (_CSV,),
     "column_names": (_CSV,),
     "encoding": (_CSV, _JSON),
