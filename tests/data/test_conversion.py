@@ -430,7 +430,7 @@ def test_a_disk_that_is_full(
 def test_fewer_records_than_splits(
     make_images: MakeImages, out: Path, workspace: Workspace
 ) -> None:
-    with pytest.raises(DataError, match="too few records for 3 splits: 2"):
+    with pytest.raises(DataError, match="2 records are too few for a validation split"):
         convert(make_images(count=1), out, workspace=workspace)
     assert nothing_is_left(out)
 
