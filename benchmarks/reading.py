@@ -4,7 +4,8 @@ usage: reading.py [--images 600] [--records 1000000] [--photographs FOLDER] [--r
                   [--grain PYTHON] [--output benchmarks/results/reading.md]
 
 FOLDER has photographs; by default, crops of scikit-learn's two are used. Grain takes part with
-``--grain``, a Python that has it and timonel.
+``--grain``, a Python that has it and timonel: ``uv venv grain && uv pip install --python
+grain/bin/python -e . grain``.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from timonel.data import convert
 HERE = Path(__file__).parent
 READ = str(HERE / "bare" / "read.py")
 EPOCHS = 3
+MOST_S = 2.0
 NAMES = {
     "keras": "keras.utils.image_dataset_from_directory",
     "loop": "TFRecordDataset loop",
@@ -92,6 +94,8 @@ def measure(folder: Path, options: argparse.Namespace) -> list[Row]:
     found = contest(["timonel-rows", "loop-rows"], data, 0, options)
     what = f"first batch of {options.records:,} rows"
     rows.append(row(found, what, "timonel-rows", "loop-rows", first_s, "s"))
+    seconds = [first_s(result) for result in found["timonel-rows"]]
+    rows.append(Row(what, "s", seconds, [MOST_S] * len(seconds), "the goal", 1.0))
     return rows
 
 

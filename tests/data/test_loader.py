@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -14,7 +16,7 @@ import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
 from tests.data.conftest import MakeCsv, MakeImages
-from timonel.data import load, load_registry, random_access
+from timonel.data import load, load_registry, loader, random_access
 from timonel.data.conversion import convert
 from timonel.data.dataset import Dataset
 from timonel.data.examples import decode_example, encode_example
@@ -662,6 +664,25 @@ class TestExit:
         assert random_access._calls.refused
         with pytest.raises(tf.errors.OpError, match="the interpreter exits"):
             list(iterator)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "limits"),
+    [
+        ("OTHER", "1", [(-3, 64 * 2**20), (-1, 64 * 2**20)]),
+        ("MALLOC_TRIM_THRESHOLD_", "1", []),
+        ("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1", []),
+    ],
+)
+def test_memory_of_batches_is_kept_unless_the_environment_has_limits(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, limits: list[tuple[int, int]]
+) -> None:
+    called: list[tuple[int, int]] = []
+    mallopt = SimpleNamespace(mallopt=lambda *limit: called.append(limit))
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: mallopt)
+    monkeypatch.setenv(name, value)
+    loader._keep_memory()
+    assert called == limits
 
 
 class TestBadInput:

@@ -50,10 +50,16 @@ def image_batch(spec: ImagePreprocessing, contents: Any, *, resize: bool = True)
             return tf.ensure_shape(_decoded(spec, content), shape)
         decoded = _decoded(spec, content) if not shrinks else _shrunk(spec, content)
         decoded.set_shape((None, None, spec.channels))
-        return tf.image.resize(decoded, shape[:2], method=spec.method)
+        resized = tf.image.resize(decoded, shape[:2], method=spec.method)
+        # Floats of one image are still in the processor's cache, those of a batch are not.
+        return resized if keeps_type else _scaled(spec, resized)
 
     signature = tf.TensorSpec(shape, tf.uint8 if keeps_type else tf.float32)
-    values = tf.cast(tf.map_fn(pixels, contents, fn_output_signature=signature), tf.float32)
+    values = tf.map_fn(pixels, contents, fn_output_signature=signature)
+    return _scaled(spec, tf.cast(values, tf.float32)) if keeps_type else values
+
+
+def _scaled(spec: ImagePreprocessing, values: Any) -> Any:
     if spec.scale != 1:
         values *= spec.scale
     return values + spec.offset if spec.offset else values
