@@ -64,6 +64,7 @@ ENTRIES = (
     CommandEntry("keys", LOOK, "Create, list and revoke API keys of servers."),
     CommandEntry("logs", KEEP, "Print the output of a job's tasks.", group="jobs"),
     CommandEntry("stop", KEEP, "Stop a job and keep its checkpoints.", group="jobs"),
+    CommandEntry("image", KEEP, "Build container images without Docker."),
     CommandEntry("migrate", KEEP, "Upgrade the workspace to the file formats of this release."),
     CommandEntry("doctor", KEEP, "Check this machine: versions, devices, memory, performance."),
 )

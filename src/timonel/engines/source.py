@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
-import subprocess
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 from timonel.errors import CorruptError, SpecError
 from timonel.storage.atomic import unwritable
 from timonel.storage.remote import fetch
+from timonel.storage.source_files import source_files
 from timonel.storage.uris import normalise
 
 ARCHIVE_SUFFIX = ".tar.gz"
 _LARGEST_BYTES = 100 << 20
-_LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})
-"""Folders that are no source; so are those whose names begin with a dot."""
 
 
 def is_archive(source: str) -> bool:
@@ -37,7 +33,7 @@ def pack(folder: Path) -> bytes:
     Raises:
         SpecError: The files have more than 100 MiB.
     """
-    names = sorted(set(_names(folder)))
+    names = source_files(folder)
     total = sum((folder / name).stat().st_size for name in names)
     if total > _LARGEST_BYTES:
         largest = max(names, key=lambda name: (folder / name).stat().st_size)
@@ -78,26 +74,3 @@ def unpack(source: str, folder: Path) -> None:
             ) from error
         except OSError as error:
             raise unwritable(folder, error) from error
-
-
-def _names(folder: Path) -> Iterator[str]:
-    """Yield the names of a folder's files, relative to it."""
-    listed = _listed_by_git(folder)
-    if listed is not None:
-        yield from (name for name in listed if (folder / name).is_file())
-        return
-    for path, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if name[0] != "." and name not in _LEFT_OUT]
-        for name in files:
-            if name[0] != "." and Path(path, name).is_file():
-                yield str(Path(path, name).relative_to(folder))
-
-
-def _listed_by_git(folder: Path) -> list[str] | None:
-    """Return the files that git does not ignore; None if the folder is not git's."""
-    command = ["git", "-C", str(folder), "ls-files", "-z", "-co", "--exclude-standard"]
-    try:
-        listed = subprocess.run(command, capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return [os.fsdecode(name) for name in listed.stdout.split(b"\0") if name]

@@ -1,0 +1,117 @@
+"""Configurations, manifests and indexes of images, as pure functions.
+
+Follows the OCI image format specification, github.com/opencontainers/image-spec.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from timonel.containers.layers import LAYER_TYPE, Layer
+from timonel.errors import NotFoundError
+from timonel.storage.digests import digest_bytes
+
+INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
+CODE_FOLDER = "app"
+_USER = "65532:65532"
+_DOCKER_LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+
+
+def image_config(
+    platform: str,
+    base: Mapping[str, Any],
+    layers: Sequence[Layer],
+    *,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return the configuration of an image, without times.
+
+    Args:
+        platform: Its platform, such as ``linux/amd64``.
+        base: Configuration of the base.
+        layers: All layers, those of the base first.
+        command: What a container runs.
+        environment: Variables beside those of the base.
+    """
+    known = base.get("config") or {}
+    variables = dict(each.partition("=")[::2] for each in known.get("Env") or ())
+    # Users without a home folder can write into /tmp only.
+    variables |= {"HOME": "/tmp", **environment}  # noqa: S108 - the container's
+    system, _, architecture = platform.partition("/")
+    return {
+        "architecture": architecture,
+        "os": system,
+        "config": {
+            **{name: known[name] for name in ("Labels", "StopSignal") if known.get(name)},
+            "Env": [f"{name}={value}" for name, value in variables.items()],
+            "WorkingDir": f"/{CODE_FOLDER}",
+            "User": _USER,
+            "Cmd": list(command),
+        },
+        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
+    }
+
+
+def image_manifest(config: bytes, layers: Sequence[Layer]) -> dict[str, Any]:
+    """Return the manifest of an image.
+
+    Args:
+        config: The configuration, encoded.
+        layers: All layers, those of the base first.
+    """
+    return {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST_TYPE,
+        "config": {"mediaType": CONFIG_TYPE, "size": len(config), "digest": digest_bytes(config)},
+        "layers": [_oci(layer) for layer in layers],
+    }
+
+
+def _oci(layer: Layer) -> dict[str, Any]:
+    # OCI's manifests do not allow Docker's name of a layer.
+    kind = layer.media_type.replace(_DOCKER_LAYER, LAYER_TYPE.replace("zstd", "gzip"))
+    return {**layer.descriptor, "mediaType": kind}
+
+
+def encode(content: Mapping[str, Any]) -> bytes:
+    """Return JSON that is the same for equal contents."""
+    return json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
+
+
+def digest_for(index: Mapping[str, Any], platform: str, base: str) -> str:
+    """Return the digest of the manifest of an index for a platform.
+
+    Raises:
+        NotFoundError: It has none; ``base`` is the index' name.
+    """
+    system, _, architecture = platform.partition("/")
+    known = []
+    for each in index["manifests"]:
+        found = each.get("platform", {})
+        if (found.get("os"), found.get("architecture")) == (system, architecture):
+            digest: str = each["digest"]
+            return digest
+        known.append(f"{found.get('os')}/{found.get('architecture')}")
+    names = ", ".join(name for name in known if "unknown" not in name)
+    raise NotFoundError(f"the base {base} has no image for {platform}: it has {names}")
+
+
+def image_index(descriptors: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the index of images for several platforms."""
+    return {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": list(descriptors)}
+
+
+def manifest_descriptor(manifest: bytes, platform: str) -> dict[str, Any]:
+    """Return the descriptor of an image's manifest."""
+    system, _, architecture = platform.partition("/")
+    return {
+        "mediaType": MANIFEST_TYPE,
+        "size": len(manifest),
+        "digest": digest_bytes(manifest),
+        "platform": {"architecture": architecture, "os": system},
+    }

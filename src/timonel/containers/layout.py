@@ -1,0 +1,158 @@
+"""OCI image layouts: folders that hold images, as ``skopeo copy oci:`` and others read them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from timonel.containers.layers import Layer
+from timonel.errors import AlreadyExistsError, CorruptError, NotFoundError
+from timonel.storage.atomic import create_bytes, unwritable, write_bytes, write_json
+from timonel.storage.digests import digest_bytes
+
+PREFIX = "oci:"
+_TAG = "org.opencontainers.image.ref.name"
+
+
+class Layout:
+    """One image of a folder of images.
+
+    Args:
+        root: The folder.
+        tag: Tag of the image; None: the only one.
+    """
+
+    def __init__(self, root: Path, tag: str | None = None) -> None:
+        self.root = root
+        self.tag = tag
+
+    @classmethod
+    def parse(cls, text: str) -> Layout:
+        """Parse ``oci:FOLDER[:TAG]``."""
+        folder, _, tag = text.removeprefix(PREFIX).partition(":")
+        return cls(Path(folder), tag or None)
+
+    def manifest(self, version: str | None = None) -> tuple[dict[str, Any], str]:
+        """Return a manifest or index, and its digest.
+
+        Args:
+            version: A digest; None: that of the image.
+
+        Raises:
+            NotFoundError: There is no such image.
+            CorruptError: A file is damaged.
+        """
+        if version is None:
+            version = self._tagged(self.tag)
+        content: dict[str, Any] = json.loads(self.blob(version))
+        return content, version
+
+    def blob(self, digest: str) -> bytes:
+        """Return a blob.
+
+        Raises:
+            NotFoundError: There is no such blob.
+            CorruptError: It is damaged.
+        """
+        try:
+            content = self.path(digest).read_bytes()
+        except OSError as error:
+            raise NotFoundError(f"{self.root} lacks the blob {digest}") from error
+        if digest_bytes(content) != digest:
+            raise CorruptError(f"the blob {digest} of {self.root} is damaged")
+        return content
+
+    def path(self, digest: str) -> Path:
+        """Return the file of a blob."""
+        return self.root / "blobs" / digest.replace(":", "/", 1)
+
+    def has_blob(self, digest: str) -> bool:
+        """Return whether the folder has a blob."""
+        return self.path(digest).is_file()
+
+    def push_layer(self, layer: Layer, *, mount_from: str | None = None) -> bool:  # noqa: ARG002
+        """Copy a layer into the folder, unless it is there; return whether it was copied.
+
+        Raises:
+            InputError: The folder cannot be written.
+        """
+        target = self.path(layer.digest)
+        if target.is_file() or layer.path is None:
+            return False
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            aside = target.with_name(f".tmp-{target.name}")
+            shutil.copyfile(layer.path, aside)
+            aside.replace(target)
+        except OSError as error:
+            raise unwritable(target, error) from error
+        return True
+
+    def push_bytes(self, content: bytes) -> None:
+        """Write a small blob, unless it is there.
+
+        Raises:
+            InputError: The folder cannot be written.
+        """
+        target = self.path(digest_bytes(content))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            create_bytes(target, content)
+        except AlreadyExistsError:
+            return
+
+    def push_manifest(self, content: bytes, media_type: str, version: str) -> None:  # noqa: ARG002
+        """Write a manifest or an index.
+
+        Raises:
+            InputError: The folder cannot be written.
+        """
+        self.push_bytes(content)
+
+    def push_tag(self, content: bytes, media_type: str) -> None:
+        """Give the tag to a manifest or an index; other images of the folder stay.
+
+        Raises:
+            InputError: The folder cannot be written.
+        """
+        self.push_bytes(content)
+        tag = self.tag or "latest"
+        descriptor = {
+            "mediaType": media_type,
+            "size": len(content),
+            "digest": digest_bytes(content),
+        }
+        others = [each for each in self._images() if each.get("annotations", {}).get(_TAG) != tag]
+        entry = {**descriptor, "annotations": {_TAG: tag}}
+        write_bytes(self.root / "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
+        write_json(self.root / "index.json", {"schemaVersion": 2, "manifests": [*others, entry]})
+
+    def named(self, digest: str) -> str:
+        """Return the name that always means the image of a digest."""
+        return f"{PREFIX}{self.root}@{digest}"
+
+    def _images(self) -> list[dict[str, Any]]:
+        try:
+            found: list[dict[str, Any]] = json.loads((self.root / "index.json").read_bytes())[
+                "manifests"
+            ]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, KeyError) as error:
+            raise CorruptError(f"{self.root}/index.json cannot be read: {error}") from error
+        return found
+
+    def _tagged(self, tag: str | None) -> str:
+        images = self._images()
+        if tag is not None:
+            images = [each for each in images if each.get("annotations", {}).get(_TAG) == tag]
+        if len(images) != 1:
+            what = "no image" if not images else f"{len(images)} images"
+            raise NotFoundError(
+                f"{self.root} has {what}{f' with the tag {tag}' if tag else ''}",
+                hint="name one as oci:FOLDER:TAG",
+            )
+        digest: str = images[0]["digest"]
+        return digest

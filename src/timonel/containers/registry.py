@@ -1,0 +1,323 @@
+"""Client of a registry: blobs and manifests over the HTTP API of the OCI distribution spec."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urlencode, urljoin
+
+from timonel.containers.credentials import Credentials, credentials_for
+from timonel.containers.image import INDEX_TYPE, MANIFEST_TYPE
+from timonel.containers.layers import Layer
+from timonel.containers.reference import Reference
+from timonel.errors import CorruptError, InputError, MissingExtraError, NotFoundError
+from timonel.storage.atomic import replacing
+from timonel.storage.digests import digest_bytes, digest_file
+
+try:
+    import urllib3
+except ImportError as error:  # pragma: no cover - a submit-only installation
+    raise MissingExtraError("building images", "kubernetes") from error
+
+_DOCKER = "application/vnd.docker.distribution.manifest"
+_ACCEPTED = ", ".join((INDEX_TYPE, MANIFEST_TYPE, f"{_DOCKER}.list.v2+json", f"{_DOCKER}.v2+json"))
+_BLOCK_BYTES = 1 << 20
+_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
+_TIMEOUT = urllib3.Timeout(connect=10.0, read=120.0)
+_RETRIES = urllib3.Retry(
+    total=5,
+    backoff_factor=0.3,
+    status_forcelist=(429, 500, 502, 503, 504),
+    allowed_methods=None,
+    raise_on_status=False,
+)
+
+Count = Callable[[int], None]
+"""Takes a number of bytes that were transferred."""
+
+
+class Registry:
+    """One repository of a registry. Thread-safe.
+
+    Args:
+        reference: Image of the repository.
+        plain_http: Whether to use HTTP without TLS; None: only for this machine.
+        credentials: Credentials; by default those of the user's files.
+    """
+
+    def __init__(
+        self,
+        reference: Reference,
+        *,
+        plain_http: bool | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self.reference = reference
+        if plain_http is None:
+            plain_http = re.sub(r":\d+$", "", reference.host) in {"localhost", "127.0.0.1", "[::1]"}
+        scheme = "http" if plain_http else "https"
+        self._root = f"{scheme}://{reference.host}/v2/{reference.repository}/"
+        self._credentials = credentials or credentials_for(reference.host, os.environ)
+        self._pool = urllib3.PoolManager(maxsize=8, timeout=_TIMEOUT, retries=_RETRIES)
+        self._authorization: str | None = None
+        self._lock = threading.Lock()
+
+    def manifest(self, version: str | None = None) -> tuple[dict[str, Any], str]:
+        """Return a manifest or index, and its digest.
+
+        Args:
+            version: A digest or tag; by default that of the reference.
+
+        Raises:
+            NotFoundError: There is no such image.
+            InputError: The registry does not answer, or refuses.
+            CorruptError: The manifest does not have its digest.
+        """
+        version = version or self.reference.version
+        answer = self._call("GET", f"manifests/{version}", {"Accept": _ACCEPTED})
+        if answer.status == 404:
+            raise NotFoundError(f"no image {self.reference} in the registry", hint="check its name")
+        self._expect(answer, 200, "read")
+        digest = digest_bytes(answer.data)
+        if version.startswith("sha256:") and digest != version:
+            raise CorruptError(f"the registry sent {digest} for the manifest {version}")
+        content: dict[str, Any] = json.loads(answer.data)
+        content.setdefault("mediaType", answer.headers.get("Content-Type"))
+        return content, digest
+
+    def blob(self, digest: str) -> bytes:
+        """Return a small blob, such as the configuration of an image.
+
+        Raises:
+            InputError: It cannot be read.
+            CorruptError: It does not have its digest.
+        """
+        answer = self._call("GET", f"blobs/{digest}")
+        self._expect(answer, 200, "read")
+        if digest_bytes(answer.data) != digest:
+            raise CorruptError(f"the registry sent other bytes than those of {digest}")
+        return answer.data
+
+    def fetch(self, digest: str, target: Path, count: Count = lambda _: None) -> None:
+        """Download a blob into a file, unless it is there.
+
+        Raises:
+            InputError: It cannot be read or written.
+            CorruptError: It does not have its digest.
+        """
+        if target.is_file() and digest_file(target) == digest:
+            return
+        answer = self._call("GET", f"blobs/{digest}", stream=True)
+        self._expect(answer, 200, "read")
+        with replacing(target) as file:
+            for block in answer.stream(_BLOCK_BYTES):
+                file.write(block)
+                count(len(block))
+            file.flush()
+            if digest_file(Path(file.name)) != digest:
+                raise CorruptError(f"the registry sent other bytes than those of {digest}")
+
+    def has_blob(self, digest: str) -> bool:
+        """Return whether the repository has a blob."""
+        answer = self._call("HEAD", f"blobs/{digest}")
+        if answer.status != 404:
+            self._expect(answer, 200, "read")
+        return answer.status == 200
+
+    def push_layer(
+        self, layer: Layer, *, mount_from: str | None = None, count: Count = lambda _: None
+    ) -> bool:
+        """Upload a layer unless the repository has it.
+
+        Args:
+            layer: The layer, with a file unless it can be mounted.
+            mount_from: Another repository of the registry that has it.
+            count: Called with the number of uploaded bytes.
+
+        Returns:
+            Whether bytes were uploaded.
+
+        Raises:
+            InputError: The registry refuses it.
+        """
+        if self.has_blob(layer.digest):
+            return False
+        query = {} if mount_from is None else {"mount": layer.digest, "from": mount_from}
+        answer = self._call("POST", f"blobs/uploads/?{urlencode(query)}")
+        if answer.status == 201:
+            return False
+        self._expect(answer, 202, "write")
+        if layer.path is None:
+            raise NotFoundError(f"{self.reference} lacks the layer {layer.digest} of the base")
+        with layer.path.open("rb") as file:
+            self._put(answer, layer.digest, layer.size, _Counted(file, count))
+        return True
+
+    def push_bytes(self, content: bytes) -> None:
+        """Upload a small blob unless the repository has it.
+
+        Raises:
+            InputError: The registry refuses it.
+        """
+        digest = digest_bytes(content)
+        if not self.has_blob(digest):
+            answer = self._call("POST", "blobs/uploads/")
+            self._expect(answer, 202, "write")
+            self._put(answer, digest, len(content), content)
+
+    def push_manifest(self, content: bytes, media_type: str, version: str) -> None:
+        """Upload a manifest or an index under a tag or its digest.
+
+        Raises:
+            InputError: The registry refuses it.
+        """
+        answer = self._call(
+            "PUT", f"manifests/{version}", {"Content-Type": media_type}, body=content
+        )
+        self._expect(answer, 201, "write")
+
+    def push_tag(self, content: bytes, media_type: str) -> None:
+        """Give the tag to a manifest or an index.
+
+        Raises:
+            InputError: The registry refuses it.
+        """
+        self.push_manifest(content, media_type, self.reference.tag)
+
+    def named(self, digest: str) -> str:
+        """Return the name that always means the image of a digest."""
+        return str(self.reference.with_digest(digest))
+
+    def _put(
+        self, opened: urllib3.BaseHTTPResponse, digest: str, size: int, body: bytes | _Counted
+    ) -> None:
+        location = urljoin(self._root, opened.headers["Location"])
+        separator = "&" if "?" in location else "?"
+        url = f"{location}{separator}{urlencode({'digest': digest})}"
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+        self._expect(self._call("PUT", url, headers, body=body), 201, "write")
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        body: Any = None,
+        stream: bool = False,
+    ) -> urllib3.BaseHTTPResponse:
+        url = urljoin(self._root, path)
+        is_own = url.startswith(self._root.partition("/v2/")[0])
+        for is_first in (True, False):
+            # Storage that a registry redirects to must not see the credentials.
+            known = {"Authorization": self._authorization} if self._authorization and is_own else {}
+            try:
+                answer = self._pool.request(
+                    method,
+                    url,
+                    headers={**(headers or {}), **known},
+                    body=body,
+                    preload_content=not stream,
+                )
+            except urllib3.exceptions.HTTPError as error:
+                raise InputError(
+                    f"the registry {self.reference.host} does not answer: {_reason(error)}",
+                    hint="check its address and your network; --plain-http is for registries "
+                    "without TLS",
+                ) from error
+            if answer.status != 401 or not is_first:
+                break
+            self._authorize(answer.headers.get("WWW-Authenticate", ""))
+            if isinstance(body, _Counted):
+                body.seek(0)
+        return answer
+
+    def _authorize(self, challenge: str) -> None:
+        """Get the authorization that an answer asks for."""
+        kind, _, rest = challenge.partition(" ")
+        found = self._credentials
+        with self._lock:
+            if kind.lower() == "basic" and found is not None:
+                self._authorization = found.basic
+            elif kind.lower() == "bearer":
+                self._authorization = self._token(dict(_PARAMETER.findall(rest)))
+
+    def _token(self, challenge: Mapping[str, str]) -> str | None:
+        """Return a token from the authorization server of a registry.
+
+        Follows distribution.github.io/distribution/spec/auth/token and .../auth/oauth.
+        """
+        scope = f"repository:{self.reference.repository}:pull,push"
+        if self._credentials is None:
+            scope = challenge.get("scope") or f"repository:{self.reference.repository}:pull"
+        fields = {"service": challenge.get("service", ""), "scope": scope}
+        found, realm = self._credentials, challenge.get("realm", "")
+        try:
+            if found is not None and found.is_token:
+                body = {"grant_type": "refresh_token", "refresh_token": found.password}
+                answer = self._pool.request(
+                    "POST",
+                    realm,
+                    fields={**fields, **body, "client_id": "timonel"},
+                    encode_multipart=False,
+                )
+            else:
+                headers = {} if found is None else {"Authorization": found.basic}
+                answer = self._pool.request("GET", realm, fields=fields, headers=headers)
+            content = json.loads(answer.data)
+            token = content.get("token") or content.get("access_token")
+        except (urllib3.exceptions.HTTPError, ValueError, AttributeError):
+            token = None
+        return None if token is None else f"Bearer {token}"
+
+    def _expect(self, answer: urllib3.BaseHTTPResponse, status: int, verb: str) -> None:
+        if answer.status == status:
+            return
+        place = f"{self.reference.host}/{self.reference.repository}"
+        if answer.status in {401, 403}:
+            known = "no credentials" if self._credentials is None else "the credentials are refused"
+            raise InputError(
+                f"not allowed to {verb} {place}: {known}",
+                hint=f"log in with 'docker login {self.reference.host}' or 'podman login'",
+            )
+        if answer.status == 404:
+            raise NotFoundError(f"no repository {place}", hint="create it in the registry first")
+        raise InputError(f"the registry cannot {verb} {place}: {_errors(answer)}")
+
+
+class _Counted:
+    """File that counts the bytes that are read."""
+
+    def __init__(self, file: IO[bytes], count: Count) -> None:
+        self._file = file
+        self._count = count
+
+    def read(self, size: int = -1) -> bytes:
+        block = self._file.read(size)
+        self._count(len(block))
+        return block
+
+    def seek(self, position: int) -> int:
+        self._count(position - self._file.tell())
+        return self._file.seek(position)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
+def _errors(answer: urllib3.BaseHTTPResponse) -> str:
+    try:
+        errors = json.loads(answer.data)["errors"]
+        return "; ".join(str(each.get("message") or each["code"]) for each in errors)
+    except (ValueError, KeyError, TypeError):
+        return f"status {answer.status}"
+
+
+def _reason(error: Exception) -> str:
+    reason = getattr(error, "reason", None) or error
+    return str(getattr(reason, "args", [reason])[-1])

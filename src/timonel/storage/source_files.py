@@ -1,0 +1,39 @@
+"""Files of a program: those of its folder that git does not ignore."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+_LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})
+"""Folders that are no source; so are those whose names begin with a dot."""
+
+
+def source_files(folder: Path) -> list[str]:
+    """Return the names of a program's files, relative to its folder, sorted."""
+    return sorted(set(_names(folder)))
+
+
+def _names(folder: Path) -> Iterator[str]:
+    """Yield the names of a folder's files, relative to it."""
+    listed = _listed_by_git(folder)
+    if listed is not None:
+        yield from (name for name in listed if (folder / name).is_file())
+        return
+    for path, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name[0] != "." and name not in _LEFT_OUT]
+        for name in files:
+            if name[0] != "." and Path(path, name).is_file():
+                yield str(Path(path, name).relative_to(folder))
+
+
+def _listed_by_git(folder: Path) -> list[str] | None:
+    """Return the files that git does not ignore; None if the folder is not git's."""
+    command = ["git", "-C", str(folder), "ls-files", "-z", "-co", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return [os.fsdecode(name) for name in listed.stdout.split(b"\0") if name]

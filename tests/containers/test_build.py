@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.containers.registry_server import RegistryServer
+from timonel.containers import ImageSpec, build_image, packages, python_base
+from timonel.containers.image import MANIFEST_TYPE, encode, image_index, image_manifest
+from timonel.containers.layers import Layer, LayerFile, write_layer
+from timonel.containers.layout import Layout
+from timonel.errors import InputError, NotFoundError, SpecError
+from timonel.storage.digests import digest_bytes
+
+_SITE = f"usr/local/lib/python{python_base.VERSION}/site-packages"
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """A folder of code whose requirements are one local wheel."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text("import tiny\n")
+    wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tiny/__init__.py", "names = {'a', 'b', 'c'}\n")
+        archive.writestr(
+            "tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
+        )
+        archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr("tiny-1.0.dist-info/RECORD", "")
+    (tmp_path / "requirements.txt").write_text(f"tiny @ {wheel.as_uri()}\n")
+    return folder
+
+
+@pytest.fixture
+def spec(code: Path, tmp_path: Path) -> Callable[..., ImageSpec]:
+    def make(**changes: Any) -> ImageSpec:
+        base = Layout(tmp_path / "base")
+        if not base.root.exists():
+            write_base(base)
+        given = {"base": f"oci:{base.root}", "requirements": tmp_path / "requirements.txt"}
+        return ImageSpec(code, **{**given, **changes})
+
+    return make
+
+
+def write_base(
+    base: Layout, version: str = python_base.VERSION, architecture: str = "amd64"
+) -> tuple[bytes, Layer]:
+    layer = write_layer(
+        [LayerFile("etc/os-release", b"ID=test\n")], base.root.with_suffix(".layer")
+    )
+    config = encode(
+        {
+            "os": "linux",
+            "architecture": architecture,
+            "config": {"Env": [f"PYTHON_VERSION={version}.1", "PATH=/bin"]},
+            "rootfs": {"type": "layers", "diff_ids": [layer.diff_id]},
+        }
+    )
+    manifest = encode(image_manifest(config, [layer]))
+    base.push_layer(layer)
+    base.push_bytes(config)
+    base.push_tag(manifest, MANIFEST_TYPE)
+    return manifest, layer
+
+
+def contents(server: RegistryServer, repository: str, tag: str) -> tuple[dict[str, bytes], Any]:
+    """Return the files of an image, later layers over earlier ones, and its configuration."""
+    manifest = json.loads(server.manifests[repository, tag][1])
+    files: dict[str, bytes] = {}
+    for each in manifest["layers"]:
+        blob = server.blobs[repository, each["digest"]]
+        with pa.CompressedInputStream(pa.BufferReader(blob), "zstd") as stream:
+            plain = pa.BufferReader(stream.read())
+        with tarfile.open(fileobj=plain) as archive:
+            for member in archive.getmembers():
+                if member.isfile():
+                    found = archive.extractfile(member)
+                    assert found is not None
+                    files[member.name] = found.read()
+    return files, json.loads(server.blobs[repository, manifest["config"]["digest"]])
+
+
+def test_an_image_has_base_packages_timonel_and_code(
+    server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
+) -> None:
+    built = build_image(
+        spec(command=("python3", "train.py"), environment={"SEED": "1"}),
+        f"{server.host}/team/app:v1",
+        cache=tmp_path / "cache",
+    )
+    files, config = contents(server, "team/app", "v1")
+    assert files["etc/os-release"] == b"ID=test\n"
+    assert files["app/train.py"] == b"import tiny\n"
+    assert f"{_SITE}/tiny/__init__.py" in files
+    assert any(name.startswith(f"{_SITE}/tiny/__pycache__/__init__") for name in files)
+    assert f"{_SITE}/timonel/__init__.py" in files
+    assert not any(name.endswith(("RECORD", "direct_url.json")) for name in files)
+    assert config["config"]["Cmd"] == ["python3", "train.py"]
+    assert config["config"]["User"] == "65532:65532"
+    assert {"SEED=1", "PATH=/bin", "HOME=/tmp"} <= set(config["config"]["Env"])
+    assert built.name == f"{server.host}/team/app@{built.digest}"
+    assert ("team/app", built.digest) in server.manifests
+
+
+def test_equal_inputs_give_equal_bytes_and_only_changes_travel(
+    server: RegistryServer, spec: Callable[..., ImageSpec], code: Path, tmp_path: Path
+) -> None:
+    target = f"{server.host}/team/app"
+    first = build_image(spec(), f"{target}:v1", cache=tmp_path / "cache")
+    again = build_image(spec(), f"{target}:v2", cache=tmp_path / "other")
+    assert again.digest == first.digest
+    assert again.uploaded_bytes == 0
+    (code / "train.py").write_text("import tiny, sys\n")
+    changed = build_image(spec(), f"{target}:v3", cache=tmp_path / "cache")
+    assert changed.digest != first.digest
+    assert 0 < changed.uploaded_bytes < 1000
+
+
+def test_files_that_git_ignores_are_left_out(
+    server: RegistryServer, spec: Callable[..., ImageSpec], code: Path, tmp_path: Path
+) -> None:
+    subprocess.run(["git", "init", "-q", str(code)], check=True)
+    (code / ".gitignore").write_text("secret.txt\n")
+    (code / "secret.txt").write_text("x")
+    build_image(spec(), f"{server.host}/app", cache=tmp_path / "cache")
+    files, _ = contents(server, "app", "latest")
+    assert "app/train.py" in files
+    assert "app/secret.txt" not in files
+
+
+def test_a_base_in_the_same_registry_is_mounted_and_another_one_copied(
+    server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
+) -> None:
+    manifest, layer = write_base(Layout(tmp_path / "other"))
+    assert layer.path is not None
+    config = json.loads(manifest)["config"]["digest"]
+    server.blobs["base", layer.digest] = layer.path.read_bytes()
+    server.blobs["base", config] = Layout(tmp_path / "other").blob(config)
+    server.manifests["base", "1"] = (MANIFEST_TYPE, manifest)
+    base = f"{server.host}/base:1"
+    build_image(spec(base=base), f"{server.host}/app:v1", cache=tmp_path / "cache")
+    assert ("app", layer.digest) in server.blobs
+    assert server.count(f"GET /v2/base/blobs/{layer.digest}") == 0
+    build_image(spec(base=base), f"oci:{tmp_path}/layout", cache=tmp_path / "cache")
+    assert Layout(tmp_path / "layout").path(layer.digest).read_bytes() == layer.path.read_bytes()
+
+
+def test_an_index_for_two_platforms(
+    server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
+) -> None:
+    base = Layout(tmp_path / "both")
+    manifests = [write_base(base, architecture=each)[0] for each in ("amd64", "arm64")]
+    entries = []
+    for manifest, architecture in zip(manifests, ("amd64", "arm64"), strict=True):
+        found, digest = Layout(base.root).manifest(digest_bytes(manifest))
+        assert found["schemaVersion"] == 2
+        entries.append(
+            {"digest": digest, "platform": {"os": "linux", "architecture": architecture}}
+        )
+    base.push_tag(encode(image_index(entries)), "application/vnd.oci.image.index.v1+json")
+    platforms = ("linux/amd64", "linux/arm64")
+    built = build_image(
+        spec(base=f"oci:{base.root}", platforms=platforms),
+        f"{server.host}/app:v1",
+        cache=tmp_path / "cache",
+    )
+    index = json.loads(server.manifests["app", "v1"][1])
+    assert [each["platform"]["architecture"] for each in index["manifests"]] == ["amd64", "arm64"]
+    assert built.digest == digest_bytes(server.manifests["app", "v1"][1])
+    with pytest.raises(NotFoundError, match="no image for linux/riscv64: it has linux/amd64"):
+        build_image(
+            spec(base=f"oci:{base.root}", platforms=("linux/riscv64",)),
+            f"{server.host}/app:v1",
+            cache=tmp_path / "cache",
+        )
+
+
+def test_a_base_with_another_python_is_refused(
+    server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
+) -> None:
+    write_base(Layout(tmp_path / "old"), version="3.9")
+    with pytest.raises(SpecError, match=r"has Python 3\.9\.1, this is 3\."):
+        build_image(spec(base=f"oci:{tmp_path}/old"), f"{server.host}/app", cache=tmp_path / "c")
+    assert server.blobs == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"requirements": Path("nothing.txt")}, "no file at nothing.txt"),
+        ({"base": "oci:nowhere"}, "nowhere has no image"),
+        ({"base": "self", "platforms": ("linux/riscv64",)}, "do not run on linux/riscv64"),
+    ],
+)
+def test_wrong_specifications(
+    server: RegistryServer, spec: Callable[..., ImageSpec], change: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InputError, match=problem):
+        build_image(spec(**change), f"{server.host}/app")
+    assert server.count("PUT") == 0
+
+
+def test_requirements_that_do_not_exist(
+    server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
+) -> None:
+    (tmp_path / "requirements.txt").write_text(
+        f"none @ file://{tmp_path}/none-1-py3-none-any.whl\n"
+    )
+    with pytest.raises(InputError, match=r"cannot install .*requirements\.txt"):
+        build_image(spec(), f"{server.host}/app", cache=tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+    assert server.count("PUT") == 0
+
+
+def test_this_machines_python_runs_from_its_layer(tmp_path: Path) -> None:
+    layer = write_layer(python_base.base_files(), tmp_path / "base")
+    root = tmp_path / "root"
+    assert layer.path is not None
+    with (
+        pa.CompressedInputStream(pa.OSFile(str(layer.path)), "zstd") as stream,
+        tarfile.open(fileobj=stream, mode="r|") as archive,
+    ):
+        archive.extractall(root, filter="tar")
+    (loader,) = [*root.glob("lib64/ld-*"), *root.glob("lib/ld-linux-*")]
+    libraries = {str(path.parent) for path in root.rglob("*.so*")}
+    libraries = {each for each in libraries if "python" not in each.removeprefix(str(root))}
+    ran = subprocess.run(
+        [
+            *(loader, "--inhibit-cache", "--library-path", ":".join(sorted(libraries))),
+            *(root / f"usr/local/bin/python{python_base.VERSION}", "-I", "-c"),
+            "import ctypes, hashlib, sqlite3, ssl, sys, zlib; print(sys.prefix)",
+        ],
+        capture_output=True,
+        text=True,
+        env={"PYTHONHOME": str(root / "usr/local")},
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_bytecode_does_not_depend_on_the_run(tmp_path: Path) -> None:
+    source = Path(packages.__file__).parent
+    for name in ("one", "two"):
+        shutil.copytree(source, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        packages.compile_bytecode(tmp_path / name, "opt/site")
+    compiled = sorted((tmp_path / "one").rglob("*.pyc"))
+    assert len(compiled) == len(list(source.glob("*.py")))
+    for path in compiled:
+        twin = tmp_path / "two" / path.relative_to(tmp_path / "one")
+        assert path.read_bytes() == twin.read_bytes()
+        assert b"/opt/site/" in path.read_bytes()
+
+
+def test_this_environment_without_editable_packages(tmp_path: Path) -> None:
+    class Named(packages.Distribution):
+        def __init__(self, name: str, texts: dict[str, str]) -> None:
+            self._texts = {"METADATA": f"Name: {name}\nVersion: 1\n\n", **texts}
+
+        def read_text(self, filename: str) -> str | None:
+            return self._texts.get(filename)
+
+        def locate_file(self, path: Any) -> Any:
+            return tmp_path / "site" / path
+
+    site = tmp_path / "site/mod"
+    site.mkdir(parents=True)
+    (site / "__init__.py").write_text("")
+    record = "mod/__init__.py,,\nmod/__pycache__/a.pyc,,\n../../bin/mod,,\n"
+    found = [
+        Named("mod", {"RECORD": record}),
+        Named("mine", {"direct_url.json": '{"dir_info": {"editable": true}}'}),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packages, "_distributions", lambda: iter(found))
+        assert packages.stage_environment(tmp_path / "stage") == ["mine"]
+    staged = [path for path in (tmp_path / "stage").rglob("*") if path.is_file()]
+    assert staged == [tmp_path / "stage/mod/__init__.py"]

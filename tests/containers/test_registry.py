@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.containers.registry_server import RegistryServer
+from timonel.containers.credentials import Credentials
+from timonel.containers.image import MANIFEST_TYPE
+from timonel.containers.layers import Layer, LayerFile, write_layer
+from timonel.containers.reference import Reference
+from timonel.containers.registry import Registry
+from timonel.errors import CorruptError, InputError, NotFoundError
+from timonel.storage.digests import digest_bytes
+
+
+def opened(server: RegistryServer, name: str = "team/app:v1", user: str = "") -> Registry:
+    known = Credentials(*user.split(":")) if user else None
+    return Registry(Reference.parse(f"{server.host}/{name}"), credentials=known)
+
+
+@pytest.fixture
+def layer(tmp_path: Path) -> Layer:
+    return write_layer([LayerFile("a", b"1" * 3_000_000)], tmp_path / "layer")
+
+
+def test_a_layer_is_uploaded_once(server: RegistryServer, layer: Layer) -> None:
+    registry = opened(server)
+    counted: list[int] = []
+    assert registry.push_layer(layer, count=counted.append)
+    assert not registry.push_layer(layer)
+    assert sum(counted) == layer.size
+    assert layer.path is not None
+    assert server.blobs["team/app", layer.digest] == layer.path.read_bytes()
+    assert server.count("PUT") == 1
+
+
+def test_a_layer_of_another_repository_is_mounted(server: RegistryServer, layer: Layer) -> None:
+    opened(server, "base").push_layer(layer)
+    assert not opened(server).push_layer(layer, mount_from="base")
+    assert server.count("PUT") == 1
+    assert ("team/app", layer.digest) in server.blobs
+
+
+def test_manifests_by_tag_and_digest(server: RegistryServer) -> None:
+    registry = opened(server)
+    content = json.dumps({"schemaVersion": 2}).encode()
+    registry.push_manifest(content, MANIFEST_TYPE, "v1")
+    assert registry.manifest() == (
+        {"schemaVersion": 2, "mediaType": MANIFEST_TYPE},
+        digest_bytes(content),
+    )
+    assert registry.manifest(digest_bytes(content))[1] == digest_bytes(content)
+    with pytest.raises(NotFoundError, match="no image"):
+        registry.manifest("v2")
+
+
+def test_tokens(server: RegistryServer, layer: Layer) -> None:
+    server.user = "ada:pw"
+    assert opened(server, user="ada:pw").push_layer(layer)
+    for user, reason in (("", "no credentials"), ("ada:no", "the credentials are refused")):
+        with pytest.raises(InputError, match=f"not allowed to .*: {reason}.*docker login"):
+            opened(server, user=user).push_layer(layer)
+
+
+def test_a_busy_registry_is_asked_again(server: RegistryServer, layer: Layer) -> None:
+    registry = opened(server)
+    server.faults = [503, 429]
+    assert registry.push_layer(layer)
+    server.blobs.clear()
+    assert not registry.has_blob(layer.digest)
+    # The upload itself fails once, and its content is sent again from its start.
+    put = registry._call
+
+    def fail_once(method: str, *args: object, **options: object) -> object:
+        if method == "PUT" and server.count("PUT") == 1:
+            server.faults = [500]
+        return put(method, *args, **options)  # type: ignore[arg-type]
+
+    registry._call = fail_once  # type: ignore[assignment, method-assign]
+    assert registry.push_layer(layer)
+    assert layer.path is not None
+    assert server.blobs["team/app", layer.digest] == layer.path.read_bytes()
+
+
+def test_a_registry_that_is_away() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    registry = Registry(Reference.parse(f"127.0.0.1:{port}/app"))
+    registry._pool.connection_pool_kw["retries"] = 0
+    with pytest.raises(InputError, match=f"the registry 127.0.0.1:{port} does not answer"):
+        registry.manifest()
+
+
+def test_changed_bytes_are_refused(server: RegistryServer, layer: Layer, tmp_path: Path) -> None:
+    registry = opened(server)
+    server.blobs["team/app", layer.digest] = b"other"
+    with pytest.raises(CorruptError, match="other bytes"):
+        registry.blob(layer.digest)
+    with pytest.raises(CorruptError, match="other bytes"):
+        registry.fetch(layer.digest, tmp_path / "fetched")
+    assert not (tmp_path / "fetched").exists()
+
+
+def test_a_reason_of_the_registry_is_shown(server: RegistryServer) -> None:
+    manifest = json.dumps({"layers": [{"digest": "sha256:1"}]}).encode()
+    with pytest.raises(InputError, match="blob unknown"):
+        opened(server).push_manifest(manifest, MANIFEST_TYPE, "v1")
