@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import socket
@@ -52,7 +53,16 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]
 def test_each_tutorial_is_run_here() -> None:
     # What the server's page does is tried in a browser, by the tests of the page.
     pages = {path.stem for path in TUTORIALS.glob("*.md")} - {"index", "page"}
-    assert pages == {*SEQUENCE, "table", "python", "columns", "formats", "buckets", "tfrecorder"}
+    assert pages == {
+        *SEQUENCE,
+        "table",
+        "python",
+        "columns",
+        "formats",
+        "buckets",
+        "tfrecorder",
+        "images",
+    }
     assert all(blocks(TUTORIALS / f"{page}.md") for page in pages)
 
 
@@ -123,6 +133,18 @@ def test_the_tutorial_on_python_does_what_it_shows(tmp_path: Path) -> None:
 def test_the_table_tutorial_does_what_it_shows(tmp_path: Path) -> None:
     _, printed = run_page(TUTORIALS / "table.md", tmp_path)
     assert "fast" in printed[-1] or "slow" in printed[-1]
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+def test_the_tutorial_on_images_does_what_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    _, printed = run_page(TUTORIALS / "images.md", tmp_path)
+    assert printed[0].startswith("oci:image@sha256:")
+    assert 0 < json.loads(printed[1])["uploaded_bytes"] < 1000
+    assert printed[2].startswith("sha256:")
 
 
 @pytest.mark.e2e
