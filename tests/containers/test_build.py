@@ -211,6 +211,14 @@ def test_wrong_specifications(
     assert server.count("PUT") == 0
 
 
+def test_a_layout_in_the_folder_of_the_code_is_refused(
+    spec: Callable[..., ImageSpec], code: Path
+) -> None:
+    with pytest.raises(SpecError, match="the image would contain"):
+        build_image(spec(), f"oci:{code}/image")
+    assert not (code / "image").exists()
+
+
 def test_requirements_that_do_not_exist(
     server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
 ) -> None:

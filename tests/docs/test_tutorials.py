@@ -142,7 +142,7 @@ def test_the_tutorial_on_images_does_what_it_shows(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     _, printed = run_page(TUTORIALS / "images.md", tmp_path)
-    assert printed[0].startswith("oci:image@sha256:")
+    assert printed[0].startswith("oci:../image@sha256:")
     assert 0 < json.loads(printed[1])["uploaded_bytes"] < 1000
     assert printed[2].startswith("sha256:")
 
