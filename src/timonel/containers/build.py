@@ -115,7 +115,9 @@ def build_image(
     _check(spec, platforms)
     place = open_place(target, plain_http=plain_http)
     if isinstance(place, Layout) and place.root.resolve().is_relative_to(spec.folder.resolve()):
-        raise SpecError(f"the image would contain {place.root}", hint="write it to a folder outside")
+        raise SpecError(
+            f"the image would contain {place.root}", hint="write it to a folder outside"
+        )
     source = None if spec.base == SELF else open_place(spec.base, plain_http=plain_http)
     builder = _Builder(spec, cache or _user_cache(), progress)
     uploaded = 0
