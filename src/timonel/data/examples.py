@@ -33,16 +33,18 @@ def encode_example(features: Mapping[str, Feature]) -> bytes:
         features: By name: bytes or text, whole numbers, or floats; one or a sequence of one type.
             An empty sequence encodes a feature without values.
     """
-    entries = []
+    entries: list[bytes] = []
     for name in sorted(features):
         value = features[name]
-        if type(value) is float:
+        if type(value) is bytes:
+            entries += _bytes_head(name, len(value)), value  # so that images are copied once
+        elif type(value) is float:
             # Rows are mostly single floats, whose encodings differ in the last four bytes only.
             entries.append(_float_head(name) + _FLOAT.pack(value))
         else:
             entry = _field(1, name.encode()) + _field(2, _encode_feature(value))
             entries.append(_field(1, entry))
-    return _field(1, b"".join(entries))
+    return b"".join((_TAG[1], varint(sum(map(len, entries))), *entries))
 
 
 def decode_example(payload: bytes) -> dict[str, list[Any]]:
@@ -81,6 +83,14 @@ def features_of(payload: bytes) -> dict[str, Any]:
 def _float_head(name: str) -> bytes:
     entry = _field(1, name.encode()) + _field(2, _encode_feature([0.0]))
     return _field(1, entry)[: -_FLOAT.size]
+
+
+def _bytes_head(name: str, length: int) -> bytes:
+    """Return the encoding of a feature of one value of bytes, up to the value."""
+    head = _TAG[1] + varint(length)
+    head = _TAG[1] + varint(len(head) + length) + head
+    head = _field(1, name.encode()) + _TAG[2] + varint(len(head) + length) + head
+    return _TAG[1] + varint(len(head) + length) + head
 
 
 def _encode_feature(feature: Feature) -> bytes:

@@ -144,6 +144,10 @@ class WordStatistics(BaseModel):
         return sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))
 
 
+_ImageCounts = Counter[tuple[int, int, ImageFormat, int]]
+"""Number of images by height, width, format and channels."""
+
+
 class ImageStatistics(BaseModel):
     """Sizes and formats of images."""
 
@@ -154,13 +158,17 @@ class ImageStatistics(BaseModel):
     size: tuple[int, int] | None = None
     is_uniform: bool = True
 
-    def add(self, image: ImageFacts) -> None:
-        """Count one image."""
-        self.heights[image.height] += 1
-        self.widths[image.width] += 1
-        self.formats[image.format] += 1
-        self.grey += image.channels == 1
-        self._see((image.height, image.width))
+    @classmethod
+    def of(cls, counts: _ImageCounts) -> Self:
+        """Return the statistics of images that were counted by size, format and channels."""
+        result = cls()
+        for (height, width, format_, channels), count in counts.items():
+            result.heights[height] += count
+            result.widths[width] += count
+            result.formats[format_] += count
+            result.grey += count if channels == 1 else 0
+            result._see((height, width))
+        return result
 
     def merge(self, other: ImageStatistics) -> None:
         """Add the images of ``other``."""
@@ -219,11 +227,11 @@ class Collector:
         self._records = 0
         self._labels: Counter[str] = Counter()
         self._targets = array("d")
-        self._images = ImageStatistics()
+        self._images: _ImageCounts = Counter()
         self._numbers: dict[str, array[float]] = defaultdict(lambda: array("d"))
         self._words: dict[str, Counter[str]] = defaultdict(Counter)
         self._lengths: dict[str, array[float]] = defaultdict(lambda: array("d"))
-        self._column_images: dict[str, ImageStatistics] = defaultdict(ImageStatistics)
+        self._column_images: dict[str, _ImageCounts] = defaultdict(Counter)
 
     def add(
         self,
@@ -246,7 +254,7 @@ class Collector:
         else:
             self._labels.update([label] if isinstance(label, str) else label)
         if image is not None:
-            self._images.add(image)
+            self._images[_kind(image)] += 1
         for name, found in (facts or {}).items():
             self._add_facts(name, found)
         for name, value in features.items():
@@ -265,7 +273,7 @@ class Collector:
         if found.words:
             self._words[name].update(found.words)
         for image in found.images:
-            self._column_images[name].add(image)
+            self._column_images[name][_kind(image)] += 1
 
     def statistics(self) -> Statistics:
         """Return the statistics of the records so far."""
@@ -273,11 +281,13 @@ class Collector:
             records=self._records,
             labels=self._labels,
             target=NumberStatistics.of(self._targets) if self._targets else None,
-            images=self._images if self._images.heights else None,
+            images=ImageStatistics.of(self._images) if self._images else None,
             numbers={_column(n): NumberStatistics.of(v) for n, v in self._numbers.items()},
             words={_column(name): _words(counts) for name, counts in self._words.items()},
             lengths={_column(n): NumberStatistics.of(v) for n, v in self._lengths.items()},
-            column_images={_column(n): images for n, images in self._column_images.items()},
+            column_images={
+                _column(n): ImageStatistics.of(counts) for n, counts in self._column_images.items()
+            },
         )
 
 
@@ -300,6 +310,10 @@ def spread_of(counts: Mapping[int, int]) -> Spread:
         if seen > middle:
             break
     return Spread(minimum=ordered[0], median=median, maximum=ordered[-1])
+
+
+def _kind(image: ImageFacts) -> tuple[int, int, ImageFormat, int]:
+    return image.height, image.width, image.format, image.channels
 
 
 def _column(feature: str) -> str:

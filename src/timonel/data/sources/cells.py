@@ -170,7 +170,7 @@ class Cells:
         if isinstance(item, bytes):
             return RowImages(len(item), 0, hashlib.blake2b(item, digest_size=16).hexdigest())
         place = place_beside(self.table, item)
-        found = RemoteImage(place.uri, place.blob()) if not place.is_local else place.path
+        found = RemoteImage(place.uri, place.blob()) if not place.is_local else place.uri
         entry = image_entry(found, item, "", None)
         return RowImages() if entry is None else RowImages(entry.size, entry.modified, entry.group)
 

@@ -6,6 +6,7 @@ Image files are recognised by their first bytes, as in TensorFlow's decoder, not
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -70,7 +71,7 @@ class ImageFolderSource(Source):
     def read(self, entry: Entry) -> Raw:
         """Read an image and verify it."""
         try:
-            content = Location(entry.ref).read()
+            content = _content(entry.ref)
         except NEVER_READABLE as error:
             raise UnusableError(entry.key, f"cannot read it: {error.strerror}") from error
         except NotFoundError as error:
@@ -120,10 +121,10 @@ class ImageFolderSource(Source):
         if not comparable:
             warnings.append(INCOMPARABLE)
 
-    def _files(self, folder: Location) -> Iterator[tuple[str, Path | RemoteImage]]:
+    def _files(self, folder: Location) -> Iterator[tuple[str, str | RemoteImage]]:
         """Yield key and file of each file below a folder."""
         if folder.is_local:
-            for path in _paths(folder.path):
+            for path in _paths(folder.uri):
                 yield self._key(path), path
             return
         for name, blob in ObjectStore(folder.uri).find().items():
@@ -167,7 +168,7 @@ class ImageFolderSource(Source):
         ignored.extend(self._key(parent / name) for name in files if not _is_hidden(name))
         return [parent / name for name in folders if not _is_hidden(name)]
 
-    def _key(self, place: Path | Location) -> str:
+    def _key(self, place: str | Location) -> str:
         return _readable(str(place).removeprefix(f"{self.location}/"))
 
     def _check(self, labels: Collection[str], ignored: Sequence[str]) -> None:
@@ -208,9 +209,15 @@ def image_schema(statistics: Statistics, location: Location) -> ImageSchema:
 
 
 def image_entry(
-    found: Path | RemoteImage, key: str, label: str, split: Split | None
+    found: str | RemoteImage, key: str, label: str, split: Split | None
 ) -> Entry | None:
     """Return the entry of a file; None if it is no image.
+
+    Args:
+        found: The path of a file, or a remote image.
+        key: Its key.
+        label: Its label.
+        split: Its split, if the source assigns one.
 
     Raises:
         UnusableError: It cannot be opened, or is an image of an unsupported format.
@@ -221,7 +228,7 @@ def image_entry(
             return None
         return found.entry(key, label, split)
     try:
-        if not stat.S_ISREG(found.stat().st_mode):
+        if not stat.S_ISREG(os.stat(found).st_mode):  # noqa: PTH116 - half the time of a Path
             return None  # opening a FIFO would wait for a writer
         state, start, group = retried(lambda: _fingerprint(found))
     except NEVER_READABLE as error:
@@ -229,8 +236,8 @@ def image_entry(
     except OSError as error:
         raise unreadable(found, error) from error
     if image_format(start) is not None:
-        return Entry(key, label, state.st_size, str(found), split, group, state.st_mtime_ns)
-    if found.suffix.lower() in IMAGE_ENDINGS:
+        return Entry(key, label, state.st_size, found, split, group, state.st_mtime_ns)
+    if found.lower().endswith(IMAGE_ENDINGS):
         reason = f"not {SUPPORTED}" if start else "an empty file"
         raise UnusableError(key, reason)
     return None
@@ -251,12 +258,12 @@ class RemoteImage:
         return Entry(key, label, size, self.uri, split, group, revision_number(self.blob))
 
 
-def _paths(folder: Path) -> Iterator[Path]:
+def _paths(folder: str) -> Iterator[str]:
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not _is_hidden(name))
         for name in sorted(names):
             if not _is_hidden(name):
-                yield Path(parent, name)
+                yield f"{parent}/{name}"
 
 
 def _is_hidden(name: str) -> bool:
@@ -275,15 +282,25 @@ def _label(folder: Location) -> str:
     return label
 
 
-def _fingerprint(path: Path) -> tuple[os.stat_result, bytes, str]:
+def _content(ref: str) -> bytes:
+    if "://" in ref:
+        return Location(ref).read()
+    with io.FileIO(ref) as file:  # a third of the time of Path.read_bytes()
+        return file.readall()
+
+
+def _fingerprint(path: str) -> tuple[os.stat_result, bytes, str]:
     """Return a file's state, its start, and a digest of its size, start and end.
 
     Few different images have equal ones, because their files start with sizes and tables and end
     with compressed data.
     """
-    with path.open("rb", buffering=0) as file:
-        state = os.fstat(file.fileno())
-        start = file.read(_END_BYTES)
-        end = os.pread(file.fileno(), _END_BYTES, max(len(start), state.st_size - _END_BYTES))
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a third of the time of Path.open()
+    try:
+        state = os.fstat(descriptor)
+        start = os.read(descriptor, _END_BYTES)
+        end = os.pread(descriptor, _END_BYTES, max(len(start), state.st_size - _END_BYTES))
+    finally:
+        os.close(descriptor)
     content = b"%d:%b%b" % (state.st_size, start, end)
     return state, start, hashlib.blake2b(content, digest_size=16).hexdigest()
