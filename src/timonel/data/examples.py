@@ -36,14 +36,17 @@ def encode_example(features: Mapping[str, Feature]) -> bytes:
     entries: list[bytes] = []
     for name in sorted(features):
         value = features[name]
-        if type(value) is bytes:
+        if isinstance(value, str):
+            value = value.encode()
+        if isinstance(value, bytes):
             entries += _bytes_head(name, len(value)), value  # so that images are copied once
         elif type(value) is float:
             # Rows are mostly single floats, whose encodings differ in the last four bytes only.
             entries.append(_float_head(name) + _FLOAT.pack(value))
+        elif type(value) is int:
+            entries.append(_int_entry(name, value))  # mostly a label
         else:
-            entry = _field(1, name.encode()) + _field(2, _encode_feature(value))
-            entries.append(_field(1, entry))
+            entries.append(_entry(name, value))
     return b"".join((_TAG[1], varint(sum(map(len, entries))), *entries))
 
 
@@ -89,8 +92,22 @@ def _bytes_head(name: str, length: int) -> bytes:
     """Return the encoding of a feature of one value of bytes, up to the value."""
     head = _TAG[1] + varint(length)
     head = _TAG[1] + varint(len(head) + length) + head
-    head = _field(1, name.encode()) + _TAG[2] + varint(len(head) + length) + head
+    head = _encode_name(name) + _TAG[2] + varint(len(head) + length) + head
     return _TAG[1] + varint(len(head) + length) + head
+
+
+@functools.lru_cache(maxsize=4096)
+def _int_entry(name: str, value: int) -> bytes:
+    return _entry(name, value)
+
+
+@functools.lru_cache(maxsize=4096)
+def _encode_name(name: str) -> bytes:
+    return _field(1, name.encode())
+
+
+def _entry(name: str, feature: Feature) -> bytes:
+    return _field(1, _encode_name(name) + _field(2, _encode_feature(feature)))
 
 
 def _encode_feature(feature: Feature) -> bytes:
