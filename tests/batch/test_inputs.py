@@ -1,18 +1,20 @@
-"""Finding input files, on disks and in buckets."""
+"""Finding input files, on disks and in buckets; predictions to buckets."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import s3fs
 
 from tests.storage.faulty import FaultyServer
-from timonel.batch import predict_batch
+from timonel.batch import BatchPrediction, predict_batch
 from timonel.batch.inputs import find_inputs, format_of
-from timonel.errors import DataError, NotFoundError, SpecError
+from timonel.errors import AlreadyExistsError, DataError, InputError, NotFoundError, SpecError
 from timonel.storage import Workspace
+from timonel.tracking import list_runs
 
 
 @pytest.fixture
@@ -108,3 +110,55 @@ def test_files_in_a_bucket(
     assert predicted("table", "rows.csv") == [{"key": "rows.csv#1", "value": 7.0}]
     fs.pipe(f"{uri}/rows.csv", b"age,name,seats\n2,ann,2\n")
     assert predicted("table", "rows.csv") == [{"key": "rows.csv#1", "value": 9.0}]
+
+
+def test_predictions_to_a_bucket(
+    models: Workspace,
+    faulty: tuple[str, FaultyServer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    uri, server = faulty
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("timonel.batch.plan._SHARD_BYTES", 200)
+    fs, rows = s3fs.S3FileSystem(), tmp_path / "rows.jsonl"
+    rows.write_text("".join(f"[{i}.0, 0.5]\n" for i in range(99)) + "no\n")
+
+    def predicted(out: str, **options: Any) -> BatchPrediction:
+        return predict_batch("doubler", rows, out, workspace=models, max_errors=0.1, **options)
+
+    local = predict_batch("doubler", rows, tmp_path / "o.jsonl", workspace=models, max_errors=0.1)
+    expected = Path(local.out).read_bytes()
+    out = f"{uri}/out/o.jsonl"
+    server.fault = lambda method, path, _: "denied" if method == "PUT" and "o.js" in path else None
+    with pytest.raises(InputError):
+        predicted(out)
+    assert fs.find(f"{uri}/out") == []
+    server.fault = lambda *_: None
+    done = predicted(out)
+    assert (done.out, done.rows, done.errors) == (out, 99, f"{out}.errors.jsonl")
+    assert fs.cat(out) == expected
+    assert json.loads(fs.cat(done.errors))["key"] == "rows.jsonl#100"
+    assert len(list_runs(models, kind="predict")) == 2, "the run that was stopped goes on"
+    with pytest.raises(AlreadyExistsError, match=r"o.jsonl already exists: .*--overwrite"):
+        predicted(out)
+
+    folder = f"{uri}/parts"
+    done = predicted(f"{folder}/", format="jsonl")
+    parts = sorted(each for each in fs.find(folder) if "part-" in each)
+    assert (done.out, done.errors) == (folder, f"{folder}/errors.jsonl")
+    assert len(parts) > 3
+    assert b"".join(map(fs.cat, parts)) == expected
+    puts = [path for method, path, _ in server.seen if method == "PUT" and "/parts/" in path]
+    assert puts[-1].partition("?")[0].endswith(parts[-1].rpartition("/")[2])
+    predicted(folder, overwrite=True)
+    assert {each.rpartition(".")[2] for each in fs.find(folder)} == {"parquet", "jsonl"}
+    assert len(fs.find(folder)) == len(parts) + 1
+    fs.pipe(f"{folder}/mine.txt", b"keep")
+    with pytest.raises(AlreadyExistsError, match=r"mine.txt is not part of predictions"):
+        predicted(folder, overwrite=True)
+    with pytest.raises(InputError, match="overlaps with the input"):
+        predict_batch("doubler", uri, f"{uri}/o.csv", workspace=models)
+    with pytest.raises(SpecError, match=r"cannot be written to https://h/o.csv"):
+        predicted("https://h/o.csv")
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]

@@ -8,6 +8,7 @@ import json
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -428,8 +429,8 @@ def test_input_that_shrinks_meanwhile_loses_no_rows_silently(
     source.write_bytes(b"".join(parts))
     plan = prediction.plan_shards
 
-    def shrink(*args: object) -> object:
-        found = plan(*args)  # type: ignore[arg-type]
+    def shrink(*args: Any, **options: Any) -> object:
+        found = plan(*args, **options)
         source.write_bytes(b"".join(parts[:50]))
         return found
 

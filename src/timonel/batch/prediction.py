@@ -12,15 +12,17 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from google.protobuf.message import DecodeError
 
 from timonel.batch.columns import check_outputs, images_of, match_columns
 from timonel.batch.destination import (
+    Output,
     check_destination,
     check_overlap,
     errors_of,
+    forget_copy,
     is_published,
     publish,
     write_errors,
@@ -46,7 +48,7 @@ from timonel.models.versions import ModelVersion
 from timonel.serving.references import workspace_for
 from timonel.serving.runtimes.saved_model import signatures_in
 from timonel.serving.signature import DEFAULT_SIGNATURE, Signature
-from timonel.storage import Workspace, digest_tree, local_path
+from timonel.storage import Workspace, digest_tree, is_local, normalise
 from timonel.tracking import Artifact
 
 _logger = logging.getLogger(__name__)
@@ -57,7 +59,7 @@ class BatchPrediction:
     """Result of a batch prediction.
 
     Args:
-        out: The file of predictions, or the folder of its shards.
+        out: The file of predictions, or the folder of its shards; a URI in a bucket.
         model: Name of the model.
         version: The version that predicted all rows.
         rows: Rows with a prediction.
@@ -66,12 +68,12 @@ class BatchPrediction:
         ignored: Files of other types in the folders of the input.
     """
 
-    out: Path
+    out: Path | str
     model: str
     version: int
     rows: int
     failed: int
-    errors: Path | None
+    errors: Path | str | None
     ignored: int
 
 
@@ -84,9 +86,8 @@ class _Request:
     signature: str
     paths: Sequence[str | os.PathLike[str]]
     found: Inputs
-    target: Path
+    output: Output
     format: OutputFormat
-    is_folder: bool
     overwrite: bool
     key: str | None
     keep: tuple[str, ...]
@@ -125,7 +126,7 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
         inputs: Image files or folders of them; CSV, JSON lines, Parquet or TFRecord files, also
             with a column ``image_uri`` of paths and URIs; glob patterns; or one dataset.
         out: The file to write: ``.parquet``, ``.jsonl``, ``.csv`` or ``.tfrecord``. A name without
-            a suffix is a folder of shards.
+            a suffix is a folder of shards. A path, or a URI in a bucket.
         version: The version; by default the newest.
         signature: The signature to run.
         split: Split of the dataset to predict. The output has its keys and true labels.
@@ -154,24 +155,28 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
         raise SpecError(f"expected a fraction of errors from 0 to 1, got {max_errors:g}")
     if batch_size is not None and batch_size < 1:
         raise SpecError(f"the batch size must be positive, got {batch_size}")
-    target = local_path(out)
-    if target.is_symlink():
-        target = target.resolve()
     chosen_runner = _runner(runner, beam)
-    file_format, is_folder = output_format(target, format)
+    uri = normalise(out)
+    if is_local(uri) and Path(uri).is_symlink():
+        uri = str(Path(uri).resolve())
+    if uri.startswith(("http://", "https://")):
+        raise SpecError(
+            f"predictions cannot be written to {uri}", hint="use a path, s3:// or gs://"
+        )
+    file_format, is_folder = output_format(PurePosixPath(uri), format)
+    output = Output(uri, is_folder)
     paths = [inputs] if isinstance(inputs, str | os.PathLike) else list(inputs)
-    check_overlap(target, paths)
-    journal = PredictionJournal.beside(target)
-    check_destination(target, journal, is_folder=is_folder, overwrite=overwrite)
+    check_overlap(uri, paths)
+    journal = PredictionJournal.beside(output.path)
+    check_destination(output, journal, overwrite=overwrite)
     request = _Request(
         reference=_reference(model),
         version=version,
         signature=signature,
         paths=paths,
         found=find_inputs(paths, split, input_format),
-        target=target,
+        output=output,
         format=file_format,
-        is_folder=is_folder,
         overwrite=overwrite,
         key=key,
         keep=tuple(keep),
@@ -179,7 +184,7 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
         runner=chosen_runner,
     )
     place = workspace_for(workspace, [request.reference])
-    with locked(journal, target):
+    with locked(journal, output.path):
         job = _job(request, place, journal)
         plans = plan_shards(request.found.files, file_format, has_images=bool(job.images))
         if not plans:
@@ -187,10 +192,12 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
         digest = digest_of(request.found.files, job)
         if journal.begin(digest, model=job.model, version=job.version):
             _logger.warning("the model, the input or an option changed: predicting anew")
-        check_destination(target, journal, is_folder=is_folder, overwrite=overwrite)
+        check_destination(output, journal, overwrite=overwrite)
         rows = sum(plan.records for plan in plans)
-        report = _Progress(rows, max_errors, progress, errors_of(target))
-        return _run(request, place, journal, job, plans, report)
+        report = _Progress(rows, max_errors, progress, errors_of(output.path))
+        done = _run(request, place, journal, job, plans, report)
+        forget_copy(output)
+        return done
 
 
 def _job(request: _Request, place: Workspace, journal: PredictionJournal) -> JobSpec:
@@ -224,11 +231,13 @@ def _run(
     report: _Progress,
 ) -> BatchPrediction:
     """Predict, publish, and record the run."""
-    target, found = request.target, request.found
+    output, found = request.output, request.found
+    uri = output.uri
+    name = uri.rpartition("/")[2]
     with journal.run(
         place,
-        is_published=is_published(target, journal),
-        name=target.name,
+        is_published=is_published(output.path, journal),
+        name=name,
         params=_params(job, request),
     ) as run:
         run.input(_model_artifact(job))
@@ -238,20 +247,26 @@ def _run(
             _predict(job, rest, journal, report, request.runner)
         if not report.records:
             raise report.too_many("so there is nothing to write")
-        errors = publish(
-            target,
+        has_errors = publish(
+            output,
             plans,
             journal,
             run.run_id,
             format_=job.format,
-            is_folder=request.is_folder,
             overwrite=request.overwrite,
         )
         failed = len(report.rejected)
         run.metrics({"rows": report.records, "failed": failed})
-        run.output(Artifact("files", target, journal.output, target.name))
+        run.output(Artifact("files", uri, journal.output, name))
+    as_path = Path if is_local(uri) else str
     return BatchPrediction(
-        target, job.model, job.version, report.records, failed, errors, found.ignored
+        as_path(uri),
+        job.model,
+        job.version,
+        report.records,
+        failed,
+        as_path(output.errors) if has_errors else None,
+        found.ignored,
     )
 
 

@@ -7,7 +7,7 @@ import contextlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Any, cast, get_args
 
 import numpy as np
@@ -35,7 +35,7 @@ _ENDINGS: Mapping[str, OutputFormat] = {
 }
 
 
-def output_format(path: Path, given: str | None) -> tuple[OutputFormat, bool]:
+def output_format(path: PurePath, given: str | None) -> tuple[OutputFormat, bool]:
     """Return the format of the output, and whether it is a folder of shards.
 
     Raises:

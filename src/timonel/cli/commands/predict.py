@@ -62,7 +62,8 @@ def predict(
     out: Annotated[
         str | None,
         typer.Option(
-            help="File of predictions (.parquet, .jsonl, .csv, .tfrecord), or a folder of shards.",
+            help="File of predictions (.parquet, .jsonl, .csv, .tfrecord), or a folder of shards; "
+            "a path, or a URI in a bucket.",
             rich_help_panel=BATCH,
         ),
     ] = None,
