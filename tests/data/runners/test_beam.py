@@ -279,6 +279,14 @@ def test_counters_of_the_engine(tmp_path: Path, engine: str) -> None:
     }
 
 
+def test_a_job_ends_after_its_client(tmp_path: Path) -> None:
+    job, plans = planned(images(tmp_path), tmp_path / "job")
+    exchange = Exchange(str(job.journal.root))  # without a lease
+    made = build(parse_options(DIRECT), PortableJob.of(job), exchange, plans, tmp_path)
+    assert made.run().wait_until_finish() == "DONE"
+    assert not list(tmp_path.glob("job/finished/*"))
+
+
 def test_an_unknown_option() -> None:
     with pytest.raises(SpecError, match="Apache Beam has no option 'flink_mister'"):
         BeamRunner("runner=FlinkRunner,flink_mister=localhost:8081")

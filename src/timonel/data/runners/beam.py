@@ -111,8 +111,8 @@ class BeamRunner(RemoteRunner):
         if follower.waiting:
             raise InputError(
                 f"the pipeline of Apache Beam wrote no shard {follower.waiting[0].name}",
-                hint="check that its workers see the same file system, or exchange files through "
-                "a bucket with --beam temp_location=URI",
+                hint="run the same command again; if this repeats, check that its workers see the "
+                "same file system, or exchange files through a bucket: --beam temp_location=URI",
             )
 
     def _exchange(self, journal: Journal[Any]) -> Exchange:

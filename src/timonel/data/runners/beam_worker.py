@@ -44,6 +44,7 @@ class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
             TimonelError: It cannot be opened, or the worker has another release, which may write
                 other bytes; the client gets the message too.
         """
+        self._lease = LeaseWatch(self._exchange)
         try:
             self._check_release()
             self._writer = self._shared.acquire(self._work.open)
@@ -52,19 +53,18 @@ class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
             raise
 
     def process(self, plan: Any) -> Iterator[str]:
-        """Write one shard; yield its name.
+        """Write one shard and yield its name; do nothing if the client is gone.
 
         Raises:
             TimonelError: It cannot be written; the client gets the message too.
         """
-        lease = LeaseWatch(self._exchange)
 
         def tick(records: int) -> None:
             self._records.inc(records)
-            lease.check()
+            self._lease.check()
 
         try:
-            lease.check()
+            self._lease.check()
             # Beam repeats a bundle after the loss of a worker; the shard may be finished.
             with self._exchange.shard(plan.name, self._work.journal) as journal:
                 if journal is not None:
@@ -72,7 +72,8 @@ class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
                     self._rejected.inc(len(journal.outcome(plan.name).rejected))
                     self._bytes.inc((journal.content / plan.name).stat().st_size)
         except LeaseLostError:
-            raise
+            # An error would make the engine repeat the shard, on Flink for minutes.
+            return
         except TimonelError as error:
             self._exchange.report(error)
             raise

@@ -70,7 +70,7 @@ class LeaseWatch:
         self._seen: bytes | None = None
 
     def check(self) -> None:
-        """Check the lease, at most once a second.
+        """Check the lease, at most once a second unless it is lost.
 
         Raises:
             LeaseLostError: The client is gone.
@@ -78,7 +78,6 @@ class LeaseWatch:
         now = self._clock()
         if now - self._checked < _CHECK_S:
             return
-        self._checked = now
         seen = self._exchange.lease()
         if seen is None:
             raise LeaseLostError("the conversion was stopped")
@@ -86,3 +85,4 @@ class LeaseWatch:
             self._seen, self._renewed = seen, now
         elif now - self._renewed > EXPIRY_S:
             raise LeaseLostError("the client of the conversion is gone")
+        self._checked = now
