@@ -58,6 +58,8 @@ class Cluster(abc.ABC):
     def __init__(self, folder: Path, rpc: str, rest: str) -> None:
         self.folder, self.rpc, self.rest = folder, rpc, rest
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._commands: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {}
+        self._killed: list[str] = []
         self.options = ""
 
     @classmethod
@@ -70,7 +72,7 @@ class Cluster(abc.ABC):
         try:
             cluster.start_machines()
             cluster.start_pool(pool)
-            until(cluster.is_complete, seen=cluster.logs)
+            until(cluster.is_complete, 500, seen=cluster.logs)
             cluster.options = (
                 f"{cluster.address()},environment_type=EXTERNAL,environment_config=localhost:{pool},"
                 f"{cls.engine}_job_server_jar={cluster.job_server()},"
@@ -102,7 +104,8 @@ class Cluster(abc.ABC):
 
     def start(self, name: str, *command: str, **environment: str) -> None:
         """Start a process of the cluster."""
-        with (self.folder / f"{name}.log").open("wb") as log:
+        self._commands[name] = command, environment
+        with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -131,6 +134,15 @@ class Cluster(abc.ABC):
         self.processes[name].wait()
         for child in children:
             child.kill()
+        self._killed.append(name)
+
+    def restore(self) -> None:
+        """Start the machines again that were killed."""
+        while self._killed:
+            name = self._killed.pop()
+            command, environment = self._commands[name]
+            self.start(name, *command, **environment)
+        until(self.is_complete, 500, seen=self.logs)
 
     def close(self) -> None:
         """Stop all processes."""
@@ -341,6 +353,7 @@ class Client:
             assert self.finished() < shards
             self._cluster.kill(self._cluster.busy())
         self._await(lambda: self.process.poll() is not None)
+        self._cluster.restore()
         assert self.process.returncode == 0, self.logs()
 
     def _await(self, condition: Callable[[], bool]) -> None:
