@@ -214,6 +214,9 @@ class Flink(Cluster):
             "heartbeat.interval": "2000",
             "heartbeat.timeout": "12000",
             "io.tmp.dirs": str(self.folder),
+            # For machines that run other tests, too.
+            "pekko.startup-timeout": "120 s",
+            "pekko.ask.timeout": "60 s",
         }
         lines = [f"{key}: {value}\n" for key, value in settings.items()]
         (self.folder / "config.yaml").write_text("".join(lines))
