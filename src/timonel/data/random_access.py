@@ -28,6 +28,8 @@ from timonel.errors import CorruptError, InputError
 Fetch = Callable[[Any], dict[str, Any]]
 """Map indices int64 [B] to features [B]."""
 
+_BUFFER_BYTES = 2**20
+_PARSED_AT_ONCE = 8192
 _QUIET_S = 0.2
 _DRAIN_S = 2.0
 
@@ -78,9 +80,24 @@ def _column_spec(column: Column) -> Any:
 
 
 def _in_memory(dataset: Dataset, split: str, spec: dict[str, Any]) -> Fetch:
+    files = [str(path) for path in dataset.shards(split)]
+    compression = dataset.manifest.compression.removeprefix("none").upper()
+    records = tf.data.TFRecordDataset(files, compression, _BUFFER_BYTES).batch(_PARSED_AT_ONCE)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # its thread delays the end of iterators
+
+    def parse(payloads: Any) -> Any:
+        return tf.io.parse_example(payloads, spec)
+
     with tf.init_scope(), tf.device("/cpu:0"):
-        payloads = tf.constant(list(dataset.payloads(split)), tf.string)
-        features = tf.io.parse_example(payloads, spec)
+        try:
+            parsed = records.map(tf.autograph.experimental.do_not_convert(parse))
+            parts = list(parsed.with_options(options))
+        except tf.errors.OpError:
+            for _ in dataset.payloads(split):  # raises an error with shard and byte
+                pass
+            raise
+        features = {name: tf.concat([part[name] for part in parts], 0) for name in spec}
     return lambda indices: {name: tf.gather(all_, indices) for name, all_ in features.items()}
 
 
