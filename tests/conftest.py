@@ -37,6 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Have the soak written down where that was asked for, and let Ctrl-C be tested."""
     # A shell's background job starts with it ignored, which shells that it starts cannot undo.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Also for fixtures of modules, which `clean_environment` comes too late for.
+    os.environ["TIMONEL_MIRRORS"] = "none"
     report = os.environ.get("TIMONEL_SOAK_REPORT")
     if report:
         from tests.soak_page import SoakPage

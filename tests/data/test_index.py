@@ -85,5 +85,5 @@ def test_damaged_gzip_data_is_found(
     with pytest.raises(CorruptError, match=r"is not valid gzip data: .*: .* convert the source"):
         list(made.payloads("train"))
     bad: Compression = "zip"  # type: ignore[assignment] # wrong on purpose
-    with pytest.raises(SpecError, match="expected the compression none or gzip, got 'zip'"):
+    with pytest.raises(SpecError, match="expected compression= as 'none' or 'gzip', got 'zip'"):
         convert(tmp_path / "raw", tmp_path / "other", compression=bad, workspace=workspace)

@@ -18,8 +18,8 @@ def test_images(make_images: MakeImages, tmp_path: Path, workspace: Workspace) -
     assert report.title.endswith(" in 3 shards")
     assert report.header == ("label", "train", "validation", "test", "all")
     assert report.rows == (
-        ("cat", "8", "2", "0", "10"),
-        ("dog", "7", "1", "1", "9"),
+        ("cat", "7", "2", "1", "10"),
+        ("dog", "8", "1", "0", "9"),
         ("all", "15", "3", "1", "19"),
     )
     facts = dict(report.facts)
