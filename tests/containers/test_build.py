@@ -121,6 +121,7 @@ def test_equal_inputs_give_equal_bytes_and_only_changes_travel(
     again = build_image(spec(), f"{target}:v2", cache=tmp_path / "other")
     assert again.digest == first.digest
     assert again.uploaded_bytes == 0
+    assert not list((tmp_path / "cache").glob("code-*"))
     (code / "train.py").write_text("import tiny, sys\n")
     changed = build_image(spec(), f"{target}:v3", cache=tmp_path / "cache")
     assert changed.digest != first.digest

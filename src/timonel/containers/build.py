@@ -127,6 +127,8 @@ def build_image(
         own = builder.layers(platform)
         layers = [*base.layers, *own]
         uploaded += publish_layers(place, base, own)
+        assert own[-1].path is not None
+        own[-1].path.unlink()  # the code's, which no later build uses
         config = image_config(
             platform, base.config, layers, command=spec.command, environment=spec.environment
         )
