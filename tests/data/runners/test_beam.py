@@ -101,8 +101,6 @@ def test_a_stopped_conversion_continues(
     if not out.exists():
         if number == signal.SIGTERM:
             assert not (ConversionJournal.beside(out).root / "client").exists()
-            shards = len(list(finished.glob("*.json")))
-            assert shards < 40
         convert(root, out, shards=40, workspace=workspace)
     whole = convert(root, tmp_path / "whole", shards=40, workspace=workspace)
     left_out = ("manifest.json",)
