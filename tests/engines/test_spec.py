@@ -18,3 +18,11 @@ def test_who_is_restarted_in_place_is_taken_for_hung_first(
         hang_timeout_s=whole,
     )
     assert [hang_timeout_s(spec, role) for role in spec.roles] == [whole, part]
+
+
+@pytest.mark.parametrize("folder", ["", "/runs", "runs/", "runs//one", "../runs", "runs/./one"])
+def test_shared_folders_lie_in_the_workspace(folder: str) -> None:
+    leader = RoleSpec(name="chief")
+    assert JobSpec(job_id="one", module="m", roles=(leader,), folders=("runs/one",)).folders
+    with pytest.raises(ValueError, match="expected a folder relative to the workspace"):
+        JobSpec(job_id="one", module="m", roles=(leader,), folders=(folder,))

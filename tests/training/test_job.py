@@ -78,6 +78,7 @@ def test_only_jobs_of_a_bucket_upload(tmp_path: Path) -> None:
         "timonel.training.upload",
         "timonel.tracking.mirrors.sidecar",
     ]
+    assert local.folders == bucket.folders == ("runs/job",)
     assert bucket.preload == (*local.preload, "s3fs")
     assert bucket.args == ("--workspace", "s3://bucket/team", "--run", "job")
     assert bucket.epilogue is not None

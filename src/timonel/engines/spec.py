@@ -130,6 +130,11 @@ class JobSpec(Requested):
     )
     image: str | None = Field(default=None, description="Container image of tasks.")
     volumes: tuple[Volume, ...] = Field(default=(), description="Storage mounted into tasks.")
+    folders: tuple[str, ...] = Field(
+        default=(),
+        description="Folders of the workspace, relative to it, that all processes of the job "
+        "share besides the job's own; engines of one machine share all.",
+    )
     preload: tuple[str, ...] = Field(
         default=(), description="Modules that a zygote imports before it forks tasks."
     )
@@ -163,6 +168,14 @@ class JobSpec(Requested):
         if len(set(names)) != len(names):
             raise ValueError(f"duplicate roles: {names}")
         return roles
+
+    @field_validator("folders")
+    @classmethod
+    def _folders_are_relative(cls, folders: tuple[str, ...]) -> tuple[str, ...]:
+        for folder in folders:
+            if not all(part not in {"", ".", ".."} for part in folder.split("/")):
+                raise ValueError(f"expected a folder relative to the workspace, got '{folder}'")
+        return folders
 
     @property
     def size(self) -> int:

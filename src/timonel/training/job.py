@@ -48,6 +48,7 @@ def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOp
         success="leader" if request.settings.ends_with_chief else "all",
         env=_environment(request),
         source=str(request.program.working_dir),
+        folders=(f"runs/{run_id}",),
         preload=(request.program.keras, *_PRELOAD, *_client_of(workspace)) if is_warm else (),
         restart=RestartPolicy(max_restarts=options.max_restarts),
         stall_timeout_s=request.settings.faults.stall_timeout,

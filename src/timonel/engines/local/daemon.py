@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 
 from timonel.engines.base import FailureCause, JobState
+from timonel.engines.commands import Commands
 from timonel.engines.coordination.restarts import Loss, RestartHistory, decide
 from timonel.engines.environment import role_environment
-from timonel.engines.local.commands import Commands
 from timonel.engines.local.folder import JobFolder, Record, abandoned, restarted
 from timonel.engines.local.guard import fork_supervisor, run_guard, wait_for
 from timonel.engines.local.supervisor import Supervisor
@@ -138,8 +138,15 @@ def _take_over(folder: JobFolder, record: Record, status: int) -> None:
     how = signalled or folder.last_error() or "an internal error"
     outcome = abandoned(record.status, f"supervisor died ({how})", now=time.time())
     if not record.epilogue_done:
-        loop = Loop((signal.SIGCHLD,))
-        commands = Commands(folder.read_spec(), folder, loop, str(record.supervisor))
+        spec = folder.read_spec()
+        commands = Commands(
+            spec=spec,
+            job_dir=folder.root,
+            working_dir=folder.working_dir(spec),
+            logs=folder.command_logs,
+            loop=Loop((signal.SIGCHLD,)),
+            token=str(record.supervisor),
+        )
         commands.run_epilogue(outcome)
         commands.wind_down()
     folder.write(replace(record, status=outcome, epilogue_done=True))

@@ -91,9 +91,10 @@ class JobFolder:
         """Return the folder for files shared by a task and its agent."""
         return self.root / "tasks" / task_id
 
-    def command_log(self, name: str) -> Path:
-        """Return the file of a sidecar's or the epilogue's output."""
-        return self.root / "sidecars" / f"{name}.log"
+    @property
+    def command_logs(self) -> Path:
+        """Folder of the output of sidecars and the epilogue."""
+        return self.root / "sidecars"
 
     def write_spec(self, spec: JobSpec) -> None:
         """Write the job document."""

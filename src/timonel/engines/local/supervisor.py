@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from timonel.engines.base import JobState, JobStatus
+from timonel.engines.commands import Commands
 from timonel.engines.coordination.lifecycle import (
     CoordinatorState,
     Event,
@@ -20,7 +21,6 @@ from timonel.engines.coordination.lifecycle import (
     StopRequested,
 )
 from timonel.engines.coordination.supervision import supervise
-from timonel.engines.local.commands import Commands
 from timonel.engines.local.folder import JobFolder
 from timonel.engines.local.launcher import LocalLauncher
 from timonel.processes.clock import SteadyClock
@@ -66,7 +66,14 @@ class Supervisor:
             token=str(identity),
             emit=self._events.append,
         )
-        self._commands = Commands(spec, folder, self._loop, str(identity))
+        self._commands = Commands(
+            spec=spec,
+            job_dir=folder.root,
+            working_dir=folder.working_dir(spec),
+            logs=folder.command_logs,
+            loop=self._loop,
+            token=str(identity),
+        )
 
     def run(self, accepted: Callable[[], None]) -> None:
         """Run the job.

@@ -7,10 +7,10 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from timonel.engines.base import JobStatus
 from timonel.engines.environment import OUTCOME, job_environment
-from timonel.engines.local.folder import JobFolder
 from timonel.engines.spec import CommandSpec, JobSpec
 from timonel.processes.loop import Loop
 from timonel.processes.spawn import ProcessCommand, spawn
@@ -24,10 +24,21 @@ SIDECAR_GRACE_S = 5.0
 
 @dataclass
 class Commands:
-    """Start and stop the commands of a job."""
+    """Start and stop the commands of a job.
+
+    Attributes:
+        spec: Job specification.
+        job_dir: Job folder.
+        working_dir: Folder in which they run.
+        logs: Folder of their output, a file for each.
+        loop: Loop of this process, which receives SIGCHLD.
+        token: Identity of the supervisor, which marks its processes.
+    """
 
     spec: JobSpec
-    folder: JobFolder
+    job_dir: Path
+    working_dir: Path
+    logs: Path
     loop: Loop
     token: str
     _sidecars: set[int] = field(default_factory=set)
@@ -36,7 +47,7 @@ class Commands:
     def start_sidecars(self) -> None:
         """Start all sidecars, with lower CPU priority than the job."""
         for number, command in enumerate(self.spec.sidecars):
-            env = job_environment(self.spec, self.folder.root, self.token)
+            env = job_environment(self.spec, self.job_dir, self.token)
             self._sidecars.add(self._spawn(command, env, str(number), SIDECAR_NICENESS))
 
     def died(self, pid: int) -> None:
@@ -62,7 +73,7 @@ class Commands:
         if self.spec.epilogue is None:
             return
         env = {
-            **job_environment(self.spec, self.folder.root, self.token),
+            **job_environment(self.spec, self.job_dir, self.token),
             OUTCOME: outcome.model_dump_json(),
         }
         pid = self._spawn(self.spec.epilogue, env, "epilogue")
@@ -73,15 +84,14 @@ class Commands:
     def _spawn(
         self, command: CommandSpec, env: dict[str, str], name: str, niceness: int = 0
     ) -> int:
-        output = self.folder.command_log(name)
-        output.parent.mkdir(parents=True, exist_ok=True)
+        self.logs.mkdir(parents=True, exist_ok=True)
         return spawn(
             ProcessCommand(
                 module=command.module,
                 args=command.args,
                 env=env,
-                cwd=str(self.folder.working_dir(self.spec)),
-                output=output,
+                cwd=str(self.working_dir),
+                output=self.logs / f"{name}.log",
                 niceness=niceness,
             )
         )
