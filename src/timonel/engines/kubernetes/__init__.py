@@ -1,0 +1,1 @@
+"""Engine that runs jobs on a Kubernetes cluster."""

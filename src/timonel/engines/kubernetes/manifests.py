@@ -1,0 +1,179 @@
+"""Objects of a job in the cluster, as manifests. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from timonel.engines.kubernetes import names
+from timonel.engines.kubernetes.pod_template import coordinator_template, role_template
+from timonel.engines.kubernetes.settings import ClusterSettings
+from timonel.engines.spec import JobSpec, RoleSpec
+from timonel.errors import SpecError
+
+Manifest = dict[str, Any]
+
+_KEPT_S = 7 * 24 * 3600
+_COORDINATOR_RETRIES = 1000
+_ROLE_RETRIES = 2**31 - 1
+_LEASE_S = 60
+
+
+def job_manifests(
+    spec: JobSpec, settings: ClusterSettings, workspace: str, token: str
+) -> list[Manifest]:
+    """Return the manifests of a job's objects, in the order of their creation.
+
+    The first one is the suspended Job of the coordinator, which owns all others, see `owned`.
+
+    Args:
+        spec: Job specification.
+        settings: Settings of the cluster, with the namespace of the job.
+        workspace: URI of the workspace.
+        token: Secret that pods show to the coordinator.
+
+    Raises:
+        SpecError: The job's name is too long, it has no image, or a volume cannot be mounted.
+    """
+    _check_name(spec)
+    return [
+        _coordinator_job(spec, settings, workspace),
+        _object(spec.job_id, "v1", "ConfigMap", data={names.SPEC_KEY: spec.model_dump_json()}),
+        _object(spec.job_id, "v1", "Secret", stringData={names.TOKEN_KEY: token}),
+        _object(
+            spec.job_id, "coordination.k8s.io/v1", "Lease", spec={"leaseDurationSeconds": _LEASE_S}
+        ),
+        _service(spec),
+        *_rights(spec, settings),
+        *(_role_job(spec, role, settings, workspace) for role in spec.roles),
+    ]
+
+
+def owned(manifests: Sequence[Manifest], uid: str) -> list[Manifest]:
+    """Return all manifests but the first, as objects that are deleted with the first one.
+
+    Args:
+        manifests: Manifests from `job_manifests`.
+        uid: UID of the first one's object.
+    """
+    owner, *others = manifests
+    reference = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return [
+        {**each, "metadata": {**each["metadata"], "ownerReferences": [reference]}}
+        for each in others
+    ]
+
+
+def _check_name(spec: JobSpec) -> None:
+    longest = max(len(names.pod_hostname("", role.name, role.replicas - 1)) for role in spec.roles)
+    allowed = names.MAX_NAME - longest
+    if len(spec.job_id) > allowed:
+        raise SpecError(
+            f"the job name '{spec.job_id}' has {len(spec.job_id)} characters, and Kubernetes "
+            f"allows {allowed} with these roles",
+            hint="choose a shorter name",
+        )
+
+
+def _object(
+    job_id: str,
+    version: str,
+    kind: str,
+    *,
+    role: str = names.COORDINATOR,
+    **body: Any,
+) -> Manifest:
+    name = job_id if role == names.COORDINATOR else names.role_job(job_id, role)
+    metadata = {"name": name, "labels": names.labels(job_id, role)}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **body}
+
+
+def _coordinator_job(spec: JobSpec, settings: ClusterSettings, workspace: str) -> Manifest:
+    body = {
+        "suspend": True,
+        "backoffLimit": _COORDINATOR_RETRIES,
+        # Its next pod does not wait for a pod on a lost node.
+        "podReplacementPolicy": "TerminatingOrFailed",
+        "ttlSecondsAfterFinished": _KEPT_S,
+        "template": coordinator_template(spec, settings, workspace),
+    }
+    return _object(spec.job_id, "batch/v1", "Job", spec=body)
+
+
+def _role_job(spec: JobSpec, role: RoleSpec, settings: ClusterSettings, workspace: str) -> Manifest:
+    refused, others = (
+        {"containerName": role.name, "operator": operator, "values": [names.EXIT_REFUSED]}
+        for operator in ("In", "NotIn")
+    )
+    body = {
+        "completionMode": "Indexed",
+        "completions": role.replicas,
+        "parallelism": role.replicas,
+        # The coordinator limits restarts.
+        "backoffLimit": _ROLE_RETRIES,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
+                {"action": "FailJob", "onExitCodes": refused},
+                {"action": "Ignore", "onExitCodes": others},
+            ]
+        },
+        "template": role_template(spec, role, settings, workspace),
+    }
+    return _object(spec.job_id, "batch/v1", "Job", role=role.name, spec=body)
+
+
+def _service(spec: JobSpec) -> Manifest:
+    body = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": names.job_objects(spec.job_id),
+        "ports": [{"name": names.COORDINATOR, "port": names.COORDINATOR_PORT}],
+    }
+    return _object(spec.job_id, "v1", "Service", spec=body)
+
+
+def _rights(spec: JobSpec, settings: ClusterSettings) -> list[Manifest]:
+    """Return the coordinator's rights, and its ServiceAccount unless the user chose one."""
+    job_id = spec.job_id
+    jobs = [job_id, *(names.role_job(job_id, role.name) for role in spec.roles)]
+    rules = [
+        _rule("", "configmaps", ["get", "patch"], [job_id]),
+        _rule("batch", "jobs", ["get", "patch"], jobs),
+        _rule("coordination.k8s.io", "leases", ["get", "update", "patch"], [job_id]),
+        _rule("", "pods", ["get", "list", "delete"]),
+        _rule("", "events", ["create"]),
+    ]
+    group = "rbac.authorization.k8s.io"
+    account = {
+        "kind": "ServiceAccount",
+        "name": settings.service_account or job_id,
+        "namespace": settings.namespace or "default",
+    }
+    own = [] if settings.service_account else [_object(job_id, "v1", "ServiceAccount")]
+    return [
+        *own,
+        _object(job_id, f"{group}/v1", "Role", rules=rules),
+        _object(
+            job_id,
+            f"{group}/v1",
+            "RoleBinding",
+            roleRef={"apiGroup": group, "kind": "Role", "name": job_id},
+            subjects=[account],
+        ),
+    ]
+
+
+def _rule(
+    group: str, resource: str, verbs: list[str], resource_names: list[str] | None = None
+) -> Mapping[str, Any]:
+    named = {"resourceNames": resource_names} if resource_names else {}
+    return {"apiGroups": [group], "resources": [resource], **named, "verbs": verbs}

@@ -1,0 +1,81 @@
+"""Names, labels and annotations of a job's objects in the cluster."""
+
+from __future__ import annotations
+
+COORDINATOR = "coordinator"
+"""Role of the coordinator's pod."""
+
+JOB_LABEL = "timonel.dev/job"
+ROLE_LABEL = "timonel.dev/role"
+STOP_ANNOTATION = "timonel.dev/stop"
+"""On the coordinator's Job: request to stop, with the reason."""
+SIZES_ANNOTATION = "timonel.dev/sizes"
+"""On the coordinator's Job: requested sizes of elastic roles, as a JSON object."""
+INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
+"""On pods of roles, written by the cluster: the index of the task."""
+
+SPEC_KEY = "spec"
+"""Key of the job specification in the job's ConfigMap."""
+STATUS_KEY = "status"
+"""Key of the job's status in its ConfigMap, from the first one that the coordinator writes."""
+TOKEN_KEY = "token"  # noqa: S105 - a name
+"""Key of the token in the job's Secret."""
+
+COORDINATOR_PORT = 2222
+EXIT_REFUSED = 78
+"""Exit code of a pod that can never take part in its job (EX_CONFIG in sysexits.h)."""
+
+MAX_NAME = 63
+"""Maximum length of a host name and of a label's value."""
+
+_MANAGED = {"app.kubernetes.io/name": "timonel", "app.kubernetes.io/managed-by": "timonel"}
+
+
+def labels(job_id: str, role: str = COORDINATOR) -> dict[str, str]:
+    """Return all labels of an object; objects of the whole job have those of its coordinator."""
+    return {
+        **_MANAGED,
+        "app.kubernetes.io/component": role,
+        JOB_LABEL: job_id,
+        ROLE_LABEL: role,
+    }
+
+
+def all_coordinators() -> dict[str, str]:
+    """Return the labels that select the coordinators of all jobs: their Jobs, and their pods."""
+    return {**_MANAGED, ROLE_LABEL: COORDINATOR}
+
+
+def coordinator_pods(job_id: str) -> dict[str, str]:
+    """Return the labels that select the pods of a job's coordinator."""
+    return role_pods(job_id, COORDINATOR)
+
+
+def role_pods(job_id: str, role: str) -> dict[str, str]:
+    """Return the labels that select the pods of a role."""
+    return {**job_objects(job_id), ROLE_LABEL: role}
+
+
+def job_objects(job_id: str) -> dict[str, str]:
+    """Return the labels that select all objects of a job, and its pods."""
+    return {JOB_LABEL: job_id}
+
+
+def role_job(job_id: str, role: str) -> str:
+    """Return the name of the Job of a role."""
+    return f"{job_id}-{role}"
+
+
+def pod_hostname(job_id: str, role: str, index: int | str) -> str:
+    """Return the host name of a task's pod, which the cluster gives to pods of Indexed Jobs."""
+    return f"{role_job(job_id, role)}-{index}"
+
+
+def address(job_id: str, hostname: str) -> str:
+    """Return the DNS name of a pod within its namespace."""
+    return f"{hostname}.{job_id}"
+
+
+def coordinator_address(job_id: str) -> str:
+    """Return the ``host:port`` at which pods reach their coordinator."""
+    return f"{address(job_id, job_id)}:{COORDINATOR_PORT}"

@@ -1,0 +1,243 @@
+"""Pod templates of a job. Pure functions.
+
+All pods meet the ``restricted`` level of the Pod Security Standards, and write only to the folders
+``/work`` and ``/tmp`` and to the job's volumes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from timonel.engines.kubernetes import names
+from timonel.engines.kubernetes.settings import ClusterSettings
+from timonel.engines.resources import Placement, Resources, Toleration, Volume
+from timonel.engines.spec import JobSpec, RoleSpec
+from timonel.errors import SpecError
+
+_COORDINATOR_REQUESTS = {"cpu": "100m", "memory": "256Mi"}
+_HOME = "/work/home"
+_CACHE = "/work/cache"
+_FOLDERS = {"work": "/work", "tmp": "/tmp"}  # noqa: S108 - the container's
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the container's
+_GROUP = 65532  # of the user of images that timonel builds
+# A task ends by itself when its coordinator is away for longer.
+_LOST_NODE_S = 15
+_EXTRA_GRACE_S = 15
+
+
+@dataclass(frozen=True)
+class _Pod:
+    """What pods of a role have of their own."""
+
+    role: str
+    module: str
+    restart_policy: str
+    resources: Mapping[str, Any]
+    env: Mapping[str, Any]
+    service_account: str | None
+    placement: Placement
+    own: Mapping[str, Any]
+    has_shared_memory: bool = False
+
+
+def coordinator_template(spec: JobSpec, settings: ClusterSettings, workspace: str) -> Any:
+    """Return the pod template of a job's coordinator."""
+    pod = _Pod(
+        role=names.COORDINATOR,
+        module="timonel.engines.kubernetes.coordinator",
+        restart_policy="OnFailure",
+        resources={"requests": _COORDINATOR_REQUESTS},
+        env={"TIMONEL_POD_HOST": names.address(spec.job_id, spec.job_id)},
+        service_account=settings.service_account or spec.job_id,
+        placement=Placement(),
+        own={"hostname": spec.job_id, "automountServiceAccountToken": True},
+    )
+    return _template(pod, spec, settings, workspace)
+
+
+def role_template(
+    spec: JobSpec, role: RoleSpec, settings: ClusterSettings, workspace: str
+) -> dict[str, Any]:
+    """Return the pod template of a role's tasks."""
+    index = {"fieldRef": {"fieldPath": f"metadata.annotations['{names.INDEX_ANNOTATION}']"}}
+    # The cluster replaces the variable, as it comes first in the list.
+    hostname = names.pod_hostname(spec.job_id, role.name, "$(TIMONEL_INDEX)")
+    pod = _Pod(
+        role=role.name,
+        module="timonel.engines.kubernetes.pod",
+        restart_policy="Never",
+        resources=_resources(role.resources),
+        env={"TIMONEL_INDEX": index, "TIMONEL_POD_HOST": names.address(spec.job_id, hostname)},
+        service_account=settings.service_account,
+        placement=role.placement,
+        own={
+            "automountServiceAccountToken": False,
+            "affinity": _close_together(spec.job_id),
+        },
+        has_shared_memory=bool(role.resources.accelerators),
+    )
+    return _template(pod, spec, settings, workspace)
+
+
+def _template(
+    pod: _Pod, spec: JobSpec, settings: ClusterSettings, workspace: str
+) -> dict[str, Any]:
+    volumes, mounts = _volumes(spec.volumes, has_shared_memory=pod.has_shared_memory)
+    container = {
+        "name": pod.role,
+        "image": image_of(spec, settings),
+        "command": ["python3", "-m", pod.module, spec.job_id, workspace],
+        "env": _environment(pod, spec, settings),
+        "resources": pod.resources,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+        },
+        "volumeMounts": mounts,
+    }
+    if pod.role == names.COORDINATOR:
+        container["ports"] = [{"name": names.COORDINATOR, "containerPort": names.COORDINATOR_PORT}]
+    if settings.secret:
+        container["envFrom"] = [{"secretRef": {"name": settings.secret}}]
+    own = dict(pod.own)
+    if pod.service_account:
+        own["serviceAccountName"] = pod.service_account
+    if pod.placement.node_selector:
+        own["nodeSelector"] = dict(sorted(pod.placement.node_selector.items()))
+    if settings.image_pull_secret:
+        own["imagePullSecrets"] = [{"name": settings.image_pull_secret}]
+    return {
+        "metadata": {"labels": names.labels(spec.job_id, pod.role)},
+        "spec": {
+            **own,
+            "subdomain": spec.job_id,
+            "restartPolicy": pod.restart_policy,
+            "terminationGracePeriodSeconds": math.ceil(spec.stop_grace_s) + _EXTRA_GRACE_S,
+            "enableServiceLinks": False,
+            "securityContext": _pod_security(spec.volumes),
+            "tolerations": _tolerations(pod.placement.tolerations),
+            "containers": [container],
+            "volumes": volumes,
+        },
+    }
+
+
+def image_of(spec: JobSpec, settings: ClusterSettings) -> str:
+    """Return the image of a job.
+
+    Raises:
+        SpecError: Neither the specification nor the settings name one.
+    """
+    image = spec.image or settings.image
+    if not image:
+        raise SpecError(
+            f"job {spec.job_id} has no container image",
+            hint="make one with 'timonel image build', and give --image or set "
+            "TIMONEL_KUBERNETES_IMAGE",
+        )
+    return image
+
+
+def _environment(pod: _Pod, spec: JobSpec, settings: ClusterSettings) -> list[dict[str, Any]]:
+    token = {"secretKeyRef": {"name": spec.job_id, "key": names.TOKEN_KEY}}
+    values: dict[str, Any] = {
+        "HOME": _HOME,
+        "XDG_CACHE_HOME": _CACHE,
+        "TIMONEL_JOB_TOKEN": token,
+        "TIMONEL_COORDINATOR": names.coordinator_address(spec.job_id),
+        "TIMONEL_POD_NAME": {"fieldRef": {"fieldPath": "metadata.name"}},
+        "TIMONEL_ROLE": pod.role,
+        **pod.env,
+    }
+    if settings.mirrors is not None:
+        values["TIMONEL_MIRRORS"] = settings.mirrors
+    return [
+        {"name": name, "value" if isinstance(value, str) else "valueFrom": value}
+        for name, value in sorted(values.items())
+    ]
+
+
+def _resources(resources: Resources) -> dict[str, Any]:
+    # A limit of CPUs would slow tasks down where CPUs are idle.
+    limits: dict[str, str] = {}
+    if resources.memory_bytes is not None:
+        limits["memory"] = str(resources.memory_bytes)
+    for name, count in sorted(resources.accelerators.items()):
+        limits[name] = str(count)
+    requests = dict(limits)
+    if resources.cpus is not None:
+        requests["cpu"] = f"{math.ceil(resources.cpus * 1000)}m"
+    return {"requests": requests, "limits": limits} if requests else {}
+
+
+def _volumes(
+    volumes: Sequence[Volume], *, has_shared_memory: bool
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    sources: list[dict[str, Any]] = [{"name": name, "emptyDir": {}} for name in _FOLDERS]
+    mounts: list[dict[str, Any]] = [
+        {"name": name, "mountPath": path} for name, path in _FOLDERS.items()
+    ]
+    if has_shared_memory:
+        sources.append({"name": "shared-memory", "emptyDir": {"medium": "Memory"}})
+        mounts.append({"name": "shared-memory", "mountPath": _SHARED_MEMORY})
+    for number, volume in enumerate(volumes):
+        name = f"volume-{number}"
+        sources.append({"name": name, **_volume_source(volume)})
+        read_only = {"readOnly": True} if volume.read_only else {}
+        mounts.append({"name": name, "mountPath": volume.mount_path, **read_only})
+    return sources, mounts
+
+
+def _volume_source(volume: Volume) -> dict[str, Any]:
+    scheme, separator, name = volume.source.partition("://")
+    if separator and scheme == "emptydir" and not name:
+        return {"emptyDir": {}}
+    if separator and scheme == "pvc" and name and "/" not in name:
+        read_only = {"readOnly": True} if volume.read_only else {}
+        return {"persistentVolumeClaim": {"claimName": name, **read_only}}
+    raise SpecError(
+        f"Kubernetes cannot mount the volume '{volume.source}'",
+        hint="use pvc://NAME for a PersistentVolumeClaim, or emptydir:// for a temporary folder",
+    )
+
+
+def _pod_security(volumes: Iterable[Volume]) -> dict[str, Any]:
+    security: dict[str, Any] = {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    if any(volume.source.startswith("pvc://") for volume in volumes):
+        # New file systems belong to root.
+        security |= {"fsGroup": _GROUP, "fsGroupChangePolicy": "OnRootMismatch"}
+    return security
+
+
+def _tolerations(accepted: Iterable[Toleration]) -> list[dict[str, Any]]:
+    tolerations: list[dict[str, Any]] = [
+        {
+            "key": f"node.kubernetes.io/{condition}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": _LOST_NODE_S,
+        }
+        for condition in ("not-ready", "unreachable")
+    ]
+    for each in accepted:
+        values = {"operator": "Exists"} if each.value is None else {"value": each.value}
+        effect = {} if each.effect is None else {"effect": each.effect}
+        tolerations.append({"key": each.key, **values, **effect})
+    return tolerations
+
+
+def _close_together(job_id: str) -> dict[str, Any]:
+    term = {
+        "labelSelector": {"matchLabels": names.job_objects(job_id)},
+        "topologyKey": "topology.kubernetes.io/zone",
+    }
+    preferred = [{"weight": 100, "podAffinityTerm": term}]
+    return {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}

@@ -1,0 +1,54 @@
+"""Settings of the cluster that jobs run on, from the user's environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+
+from pydantic import Field
+
+from timonel.engines.resources import Requested
+
+_PREFIX = "TIMONEL_KUBERNETES_"
+_MIRRORS = "TIMONEL_MIRRORS"
+
+
+class ClusterSettings(Requested):
+    """Settings of the cluster.
+
+    Each field but the last is set by the environment variable ``TIMONEL_KUBERNETES_`` plus its name
+    in capitals; empty values count as unset.
+    """
+
+    context: str | None = Field(
+        default=None, description="Context of the kubeconfig; None: the current one, as in kubectl."
+    )
+    namespace: str | None = Field(
+        default=None, description="Namespace of jobs; None: that of the context, or 'default'."
+    )
+    image: str | None = Field(
+        default=None, description="Image of jobs whose specification names none."
+    )
+    image_pull_secret: str | None = Field(
+        default=None, description="Secret with credentials of the image's registry."
+    )
+    service_account: str | None = Field(
+        default=None,
+        description="ServiceAccount of all pods, for the cloud's workload identity; None: the "
+        "namespace's default one, and for the coordinator one of its own.",
+    )
+    secret: str | None = Field(
+        default=None,
+        description="Secret whose keys become environment variables of all pods, such as "
+        "credentials of the workspace's bucket.",
+    )
+    mirrors: str | None = Field(
+        default=None, description="Mirrors of run records, from TIMONEL_MIRRORS."
+    )
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Self:
+        """Return the settings of an environment."""
+        names = cls.model_fields.keys() - {"mirrors"}
+        found = {name: environ.get(_PREFIX + name.upper()) or None for name in names}
+        return cls(**found, mirrors=environ.get(_MIRRORS))
