@@ -81,8 +81,8 @@ _CASES: dict[str, tuple[dict[str, Any], str | None]] = {
             )
         ),
         (
-            "no node can run it; of 5: 1 had untolerated taint {cloud.example/spot: true}, 4 without "
-            "enough free nvidia.com/gpu"
+            "no node can run it; of 5: 1 had untolerated taint {cloud.example/spot: true}, 4 "
+            "without enough free nvidia.com/gpu"
         ),
     ),
     "no volume": (
