@@ -1,0 +1,298 @@
+"""What a process knows of a shared file, and how it finds the file's changes."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from io import BufferedReader, FileIO
+from pathlib import Path
+
+from timonel.engines.kubernetes.changes import INLINE_BYTES, Change, Objects, Part
+from timonel.errors import InputError
+from timonel.storage.atomic import unwritable
+
+_CHUNK_BYTES = 16 << 20
+_TAIL_BYTES = 4096
+# A file may be written again within the granularity of its time stamp.
+_RACY_NS = 50_000_000
+
+
+def has_lines(name: str) -> bool:
+    """Whether several processes may append lines to a file."""
+    return name.endswith(".jsonl")
+
+
+def grows(name: str) -> bool:
+    """Whether a file usually changes by what is appended to it."""
+    return has_lines(name) or "tfevents" in name
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Properties of a file that change with its content."""
+
+    size: int
+    mtime_ns: int
+    inode: int
+    mode: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Seen:
+        """Return the properties of a file."""
+        mode = stat.S_IMODE(status.st_mode) & 0o777
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino, mode)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A change that was read from a file.
+
+    Attributes:
+        name: The file.
+        parts: Content; None: it was removed.
+        seen: The file as it was read; None: it was removed.
+        grown_from: Offset of the new content; None: it replaces all.
+        tail: Last bytes of the content, of a file that grows.
+        is_upload: Whether the content is the whole file, which is still to be uploaded.
+        is_racy: Whether the file may have been changed without a trace since.
+    """
+
+    name: str
+    parts: tuple[Part, ...] | None = None
+    seen: Seen | None = None
+    grown_from: int | None = None
+    tail: bytes = b""
+    is_upload: bool = False
+    is_racy: bool = False
+
+
+@dataclass
+class Record:
+    """What a process knows of a file.
+
+    Attributes:
+        seen: The file as last seen, with the size of the known content; None: it is missing.
+        content: Digests of its parts; None: unknown, as of a file that grew.
+        tail: Last bytes of the known content, of a file that grows.
+        own: Byte ranges that this process appended.
+        is_racy: Whether the file may have been changed without a trace since.
+        is_own: Whether this process made the latest change.
+        version: Number of the latest change that came from the coordinator.
+        pending: Own changes that have not come back from the coordinator.
+    """
+
+    seen: Seen | None = None
+    content: tuple[str, ...] | None = None
+    tail: bytes = b""
+    own: list[tuple[int, int]] = field(default_factory=list)
+    is_racy: bool = False
+    is_own: bool = False
+    version: int = 0
+    pending: list[Change] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Size of the known content."""
+        return self.seen.size if self.seen else 0
+
+    @property
+    def order(self) -> tuple[bool, int, int]:
+        """Key that sorts files in the order of writing, missing ones last."""
+        return (False, self.seen.mtime_ns, self.seen.inode) if self.seen else (True, 0, 0)
+
+    def is_seen(self, status: os.stat_result | None) -> bool:
+        """Whether the file is as it was last seen."""
+        return self.seen == (None if status is None else Seen.of(status))
+
+    def learn(self, draft: Draft) -> bool:
+        """Take over what was read; return whether it is a change."""
+        before, is_change = self.seen, draft.seen != self.seen
+        content = None
+        if draft.seen is None:
+            self.own = []
+        elif draft.grown_from is not None:
+            is_change = before is None or bool(draft.parts)
+            self._claim(draft.grown_from, draft.seen.size)
+        else:
+            content = tuple(part.digest for part in draft.parts or ())
+            is_touched = before is not None and before.mode == draft.seen.mode
+            is_change = not (is_touched and content == self.content)
+            self.own = [(0, draft.seen.size)] if is_change else self.own
+        self.seen, self.content, self.tail = draft.seen, content, draft.tail
+        self.is_racy, self.is_own = draft.is_racy, self.is_own or is_change
+        return is_change
+
+    def adopt(self, path: Path, parts: Iterable[Part]) -> None:
+        """Take over a file that was written with this content."""
+        self.content = tuple(part.digest for part in parts)
+        with path.open("rb") as file:
+            self.seen = Seen.of(os.fstat(file.fileno()))
+            self.tail = tail_of(file, self.seen.size)
+        self.own, self.is_racy, self.is_own = [], False, False
+
+    def _claim(self, start: int, end: int) -> None:
+        if self.own and self.own[-1][1] == start:
+            start = self.own.pop()[0]
+        if end > start:
+            self.own.append((start, end))
+
+
+def status_of(path: Path) -> os.stat_result | None:
+    """Return the status of a regular file; None if there is none."""
+    try:
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
+
+
+@dataclass(frozen=True)
+class Appended:
+    """The place of appended content in a file.
+
+    Attributes:
+        start: Its offset.
+        seen: The file, with the size up to the content's end.
+        tail: Last bytes up to there.
+    """
+
+    start: int
+    seen: Seen
+    tail: bytes
+
+
+def append_to(path: Path, data: bytes, *, lines: bool) -> Appended:
+    """Append to a file in one write, which no other append interrupts.
+
+    Args:
+        path: The file.
+        data: The content.
+        lines: Whether to end an incomplete line before it.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    try:
+        with path.open("ab+", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if lines and tail_of(file, size)[-1:] not in {b"", b"\n"}:
+                file.write(b"\n")
+            written = file.write(data)
+            end = file.tell()
+            seen = replace(Seen.of(os.fstat(file.fileno())), size=end)
+            tail = tail_of(file, end)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    if written != len(data):
+        raise unwritable(path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    return Appended(end - len(data), seen, tail)
+
+
+def tail_of(file: BufferedReader | FileIO, end: int) -> bytes:
+    """Return the last bytes before an offset."""
+    size = min(end, _TAIL_BYTES)
+    return os.pread(file.fileno(), size, end - size)
+
+
+def has_content(path: Path, parts: Iterable[Part]) -> bool:
+    """Whether a file has the content of these parts; it is read in blocks."""
+    try:
+        with path.open("rb") as file:
+            return all(_has_part(file, part) for part in parts) and not file.read(1)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return False
+
+
+def matching(file: BufferedReader, parts: Iterable[Part]) -> int:
+    """Return with how many of these parts a file begins."""
+    count = 0
+    for part in parts:
+        if not _has_part(file, part):
+            break
+        count += 1
+    return count
+
+
+def read_draft(
+    path: Path, name: str, record: Record, objects: Objects, *, whole: bool = False
+) -> Draft | None:
+    """Return what has changed in a file; None if nothing has, or it changes now.
+
+    Args:
+        path: The file.
+        name: Its name in the workspace.
+        record: What is known of it.
+        objects: To which new content of a file that grows is uploaded.
+        whole: Return the whole content, of a file that grows as well.
+
+    Raises:
+        InputError: It cannot be read, or the bucket cannot be written.
+    """
+    if status_of(path) is None:
+        return Draft(name) if record.seen else None
+    try:
+        with path.open("rb") as file:
+            seen = Seen.of(os.fstat(file.fileno()))
+            start = None if whole or not grows(name) else _known_size(file, record, seen)
+            if start is not None:
+                parts = tuple(_new_parts(file, start, seen.size, objects, lines=has_lines(name)))
+                end = start + sum(part.size for part in parts)
+                return Draft(name, parts, replace(seen, size=end), start, tail_of(file, end))
+            return _whole(name, file, seen)
+    except FileNotFoundError:
+        return None  # removed meanwhile
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _known_size(file: BufferedReader, record: Record, seen: Seen) -> int | None:
+    """Return the size of the known content that a file begins with; None if it was replaced."""
+    if record.seen is None:
+        return 0
+    is_same = seen.inode == record.seen.inode and seen.size >= record.size
+    return record.size if is_same and tail_of(file, record.size) == record.tail else None
+
+
+def _new_parts(
+    file: BufferedReader, start: int, end: int, objects: Objects, *, lines: bool
+) -> Iterator[Part]:
+    """Yield the content between two offsets; of lines only complete ones, each in one part."""
+    limit = _CHUNK_BYTES
+    while start < end:
+        data = os.pread(file.fileno(), min(limit, end - start), start)
+        size = data.rfind(b"\n") + 1 if lines else len(data)
+        if size:
+            yield objects.add(data[:size])
+            start += size
+        elif len(data) < limit:
+            return
+        else:
+            limit *= 2
+
+
+def _whole(name: str, file: BufferedReader, seen: Seen) -> Draft | None:
+    is_racy = time.time_ns() - seen.mtime_ns < _RACY_NS
+    parts: tuple[Part, ...] = ()
+    if seen.size > INLINE_BYTES:
+        parts = (Part(seen.size, hashlib.file_digest(file, "sha256").hexdigest()),)
+    elif seen.size:
+        data = file.read(INLINE_BYTES + 1)
+        parts = (Part(len(data), hashlib.sha256(data).hexdigest(), data),)
+    if Seen.of(os.fstat(file.fileno())) != seen or sum(part.size for part in parts) != seen.size:
+        return None
+    tail = tail_of(file, seen.size) if grows(name) else b""
+    is_upload = seen.size > INLINE_BYTES
+    return Draft(name, parts, seen, None, tail, is_upload=is_upload, is_racy=is_racy)
+
+
+def _has_part(file: BufferedReader, part: Part) -> bool:
+    sha, left = hashlib.sha256(), part.size
+    while left and (block := file.read(min(left, 1 << 20))):
+        sha.update(block)
+        left -= len(block)
+    return not left and sha.hexdigest() == part.digest

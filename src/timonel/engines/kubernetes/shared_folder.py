@@ -1,0 +1,405 @@
+"""Folders of a workspace that are the same in all processes of a job.
+
+Each process finds its own changes with `SharedFolder.scan` and sends them to the coordinator, which
+numbers them and sends them to all processes, the author included. So all make them in one order:
+
+- A process ignores changes of a file that it has replaced or removed itself, until its own change
+  comes back from the coordinator: that one is later in the order.
+- Files of lines (``.jsonl``) may grow in several processes at once, as a run's events do: their
+  changes append lines, so none is lost. Until a process joins again, its lines may have another
+  order than the coordinator's. TensorBoard's files grow in one process each, and only their new
+  bytes travel, too.
+- A process that joins a coordinator, such as the next one, makes its files equal to the index. It
+  keeps and sends again those changes of its own that the index lacks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from timonel.engines.kubernetes.changes import Change, Index, Objects, Part, damaged
+from timonel.engines.kubernetes.file_records import (
+    Draft,
+    Record,
+    Seen,
+    append_to,
+    grows,
+    has_content,
+    has_lines,
+    matching,
+    read_draft,
+    status_of,
+)
+from timonel.errors import CorruptError
+from timonel.storage.atomic import aside_name, unwritable
+from timonel.storage.object_store import ObjectStore
+
+_LOCAL_OF_JOB = frozenset({"tasks", "logs", "source", "sidecars", "files", "log", "supervisor.log"})
+_LOCAL_OF_RUN = frozenset({"mirrors"})
+_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
+# Much shorter than the time for which the coordinator keeps objects that no file needs.
+_UPLOADED_S = 600.0
+_PARALLEL = 4
+
+
+class SharedFolder:
+    """Files of a process that are shared with all processes of a job. For one thread.
+
+    Args:
+        root: This process's copy of the workspace.
+        folders: The shared folders, relative to the workspace.
+        store: The bucket's objects below the workspace's URI.
+        job_id: The job.
+        is_hub: Whether this process is the coordinator, whose own changes need no confirmation.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        folders: Sequence[str],
+        store: ObjectStore,
+        job_id: str,
+        *,
+        is_hub: bool = False,
+    ) -> None:
+        self.author = uuid.uuid4().hex
+        self._root = root
+        self._folders = tuple(folders)
+        self._store = store
+        self._objects = Objects(store, job_id)
+        self._is_hub = is_hub
+        self._records: dict[str, Record] = {}
+        self._found: list[Change] = []
+        self._serial = 0
+        self._uploaded: dict[str, float] = {}
+
+    def scan(self) -> list[Change]:
+        """Return what this process has changed since the last call, in the order of writing.
+
+        Large content is in the bucket then. Files that change while they are read are left for the
+        next call. After an error, the next call returns what this one did not.
+
+        Raises:
+            InputError: A file cannot be read, or the bucket cannot be written.
+        """
+        files = dict(self._files())
+        changed = [name for name, status in files.items() if not self._is_known(name, status)]
+        changed.sort(key=lambda name: (files[name].st_mtime_ns, files[name].st_ino))
+        gone = [name for name, record in self._records.items() if record.seen and name not in files]
+        self._notice([*changed, *gone])
+        return self._take_found()
+
+    def apply(self, change: Change) -> list[Change]:
+        """Make a change here, unless an own one follows it; return what is to be sent on.
+
+        Those are own changes that were found meanwhile, and in the coordinator this change after
+        them; `IndexStore.add` numbers them.
+
+        Raises:
+            CorruptError: The name is not that of a shared file, or the content is damaged.
+            InputError: The bucket cannot be read, or the file cannot be written.
+        """
+        path, record = self._path(change.name), self._record(change.name)
+        if change.author == self.author:
+            record.pending = [own for own in record.pending if own.serial > change.serial]
+            record.version = change.version
+            return []
+        if not self._is_known(change.name, status_of(path)):
+            self._notice([change.name])
+        # Of own changes that follow this one, only appends leave something of it.
+        if all(own.is_append for own in record.pending):
+            if change.is_append and record.seen is not None:
+                self._append(path, record, change)
+            elif grows(change.name) or record.is_seen(status_of(path)):
+                record = self._replace(path, change, _content(record.pending))
+            record.is_own = False
+        record.version = change.version
+        return [*self._take_found(), *([change] if self._is_hub else [])]
+
+    def reset(self, index: Index) -> list[Change]:
+        """Make the files equal to an index; return the own changes that it lacks.
+
+        They are kept, except by the coordinator: changes that have not come back, and those that
+        an earlier coordinator has lost. After an error, call it again.
+
+        Raises:
+            CorruptError: A name is not that of a shared file, or content is damaged.
+            InputError: The bucket cannot be used, or a file cannot be read or written.
+        """
+        paths = {name: self._path(name) for name in index.files}
+        if self._is_hub:
+            for name, _ in self._files():
+                self._record(name)
+        else:
+            self.scan()
+        kept = {name for name in self._records if self._is_newer(name, index)}
+        with ThreadPoolExecutor(_PARALLEL) as pool:
+            list(pool.map(self._take, [index.files[name] for name in paths.keys() - kept]))
+        for name in self._records.keys() - kept - paths.keys():
+            self._remove(self._root / name)
+            del self._records[name]
+        changes = [
+            change
+            for name in sorted(kept, key=lambda name: self._records[name].order)
+            if (change := self._resent(name, index.files.get(name))) is not None
+        ]
+        for record in self._records.values():
+            record.pending = []
+        for change in changes:
+            self._records[change.name].pending = [change]
+        self._found.clear()
+        return changes
+
+    def _files(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the names of shared files, and their statuses."""
+        left = list(self._folders)
+        while left:
+            folder = left.pop()
+            try:
+                with os.scandir(self._root / folder) as entries:
+                    for entry in entries:
+                        name = f"{folder}/{entry.name}"
+                        if not self._is_shared(name):
+                            continue
+                        if entry.is_dir(follow_symlinks=False):
+                            left.append(name)
+                        elif (status := status_of(Path(entry.path))) is not None:
+                            yield name, status
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # removed meanwhile
+
+    def _is_shared(self, name: str) -> bool:
+        """Whether a file of this name is in a shared folder, and not one of this process only."""
+        for folder in self._folders:
+            if name.startswith(f"{folder}/"):
+                parts = name.removeprefix(f"{folder}/").split("/")
+                local = _LOCAL_OF_JOB if folder.startswith("jobs/") else _LOCAL_OF_RUN
+                # Hidden: temporary files, locks.
+                is_local = any(not part or part.startswith(".") for part in parts)
+                return not is_local and "\0" not in name and parts[0] not in local
+        return False
+
+    def _path(self, name: str) -> Path:
+        if not self._is_shared(name):
+            raise CorruptError(
+                f"refused to change the file '{name}': it is not in a shared folder of the job",
+                hint="all pods of a job need the same release of timonel",
+            )
+        return self._root / name
+
+    def _record(self, name: str) -> Record:
+        return self._records.setdefault(name, Record())
+
+    def _is_known(self, name: str, status: os.stat_result | None) -> bool:
+        record = self._record(name)
+        return record.is_seen(status) and not record.is_racy
+
+    def _take_found(self) -> list[Change]:
+        found, self._found = self._found, []
+        return found
+
+    def _notice(self, names: Iterable[str]) -> None:
+        """Find own changes of these files."""
+        drafts = [draft for name in names if (draft := self._read(name)) is not None]
+        for draft in self._upload(drafts):
+            self._learn(draft)
+
+    def _learn(self, draft: Draft) -> None:
+        record = self._record(draft.name)
+        if record.learn(draft):
+            change = self._made(draft)
+            self._found.append(change)
+            if not self._is_hub:
+                record.pending.append(change)
+
+    def _read(self, name: str, *, whole: bool = False) -> Draft | None:
+        return read_draft(self._root / name, name, self._record(name), self._objects, whole=whole)
+
+    def _upload(self, drafts: list[Draft]) -> list[Draft]:
+        """Upload large files; return the drafts that are still right."""
+        now = time.monotonic()
+        files = {
+            part.digest: draft
+            for draft in drafts
+            if draft.is_upload
+            for part in draft.parts or ()
+            if now - self._uploaded.get(part.digest, -_UPLOADED_S) >= _UPLOADED_S
+        }
+        self._store.upload(
+            {self._objects.name(digest): self._root / each.name for digest, each in files.items()}
+        )
+        # A file that was changed or replaced before it was uploaded has other content.
+        bad = {
+            digest
+            for digest, draft in files.items()
+            if (status := status_of(self._root / draft.name)) is None
+            or Seen.of(status) != draft.seen
+        }
+        self._store.delete(map(self._objects.name, bad))
+        self._uploaded.update(dict.fromkeys(files.keys() - bad, now))
+        return [
+            draft for draft in drafts if not any(part.digest in bad for part in draft.parts or ())
+        ]
+
+    def _made(self, draft: Draft) -> Change:
+        self._serial += 1
+        mode = draft.seen.mode if draft.seen else 0
+        is_append = draft.grown_from is not None
+        return Change(draft.name, draft.parts, mode, is_append, self.author, self._serial)
+
+    def _append(self, path: Path, record: Record, change: Change) -> None:
+        """Append to a file, to which this process's programs may append at the same time."""
+        for data in [self._objects.read(part) for part in change.parts or ()]:
+            known = record.size
+            new = append_to(path, data, lines=has_lines(change.name))
+            if new.start > known:
+                with path.open("rb") as file:
+                    part = self._objects.add(os.pread(file.fileno(), new.start - known, known))
+                before = replace(new.seen, size=new.start)
+                self._learn(Draft(change.name, (part,), before, known))
+            record.seen, record.content, record.tail = new.seen, None, new.tail
+
+    def _replace(self, path: Path, change: Change, own: Sequence[Part] = ()) -> Record:
+        """Write a file with a change's content and own content after it, or remove it."""
+        before = self._record(change.name)
+        record = Record(version=before.version, pending=before.pending)
+        if change.parts is None and not own:
+            self._remove(path)
+        else:
+            parts = (*(change.parts or ()), *own)
+            aside = path.with_name(aside_name(path.name))
+            try:
+                self._make_way(path)
+                self._write(aside, parts)
+                aside.chmod(change.mode or 0o644)
+                record.adopt(aside, parts)
+                aside.replace(path)
+            except OSError as error:
+                raise unwritable(path, error) from error
+            finally:
+                with contextlib.suppress(OSError):
+                    aside.unlink(missing_ok=True)
+        if own:
+            record.own = [(record.size - sum(part.size for part in own), record.size)]
+        self._records[change.name] = record
+        return record
+
+    def _write(self, path: Path, parts: Sequence[Part]) -> None:
+        if len(parts) == 1 and parts[0].data is None:
+            name = self._objects.name(parts[0].digest)
+            blob = self._store.stat(name)
+            if blob is None:
+                raise damaged(parts[0])
+            self._store.download({name: path}, {name: blob})
+            if not has_content(path, parts):
+                raise damaged(parts[0])
+            return
+        with path.open("wb") as file:
+            for part in parts:
+                file.write(self._objects.read(part))
+
+    def _make_way(self, path: Path) -> None:
+        """Make the parent folder, where a file may be; remove a folder that is at the path."""
+        for parent in reversed(path.relative_to(self._root).parents[:-1]):
+            if status_of(self._root / parent) is not None:
+                (self._root / parent).unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+
+    def _remove(self, path: Path) -> None:
+        """Remove a file, and the folders that are empty then."""
+        try:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                path.unlink()
+        except OSError as error:
+            raise unwritable(path, error) from error
+        kept = {self._root / folder for folder in self._folders}
+        for parent in path.parents:
+            if parent in kept:
+                return
+            try:
+                parent.rmdir()
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return  # not empty
+
+    def _is_newer(self, name: str, index: Index) -> bool:
+        """Whether this process has an own change of a file that the index lacks."""
+        record, theirs = self._records[name], index.files.get(name)
+        if self._is_hub or not (
+            record.pending or ((record.is_own or record.own) and index.lacks(record.version))
+        ):
+            return False
+        if theirs is None or has_lines(name) or theirs.author == self.author:
+            return True
+        return theirs.version <= record.version
+
+    def _take(self, change: Change) -> None:
+        """Make a file equal to that of an index."""
+        path, record = self._root / change.name, self._record(change.name)
+        parts, status = change.parts or (), status_of(self._root / change.name)
+        if status is None or Seen.of(status).mode != change.mode or not has_content(path, parts):
+            record = self._replace(path, change)
+        else:
+            record.adopt(path, parts)
+        record.version, record.pending = change.version, []
+        record.is_own = change.author == self.author
+
+    def _resent(self, name: str, theirs: Change | None) -> Change | None:
+        """Return an own change again, unless the index has its result."""
+        record, path = self._records[name], self._root / name
+        if record.seen is None:
+            return None if theirs is None else self._made(Draft(name))
+        if has_lines(name):
+            return self._merge_lines(path, record, theirs or Change(name, ()))
+        if theirs and theirs.mode == record.seen.mode and has_content(path, theirs.parts or ()):
+            return None
+        draft = self._read(name, whole=True)
+        drafts = self._upload([draft] if draft is not None else [])
+        if not drafts:
+            record.content, record.is_racy = None, True  # it changes now: for the next scan
+            return None
+        record.learn(drafts[0])
+        return self._made(drafts[0])
+
+    def _merge_lines(self, path: Path, record: Record, theirs: Change) -> Change | None:
+        """Make a file of lines equal to that of the index, with own lines that are not there."""
+        parts = list(theirs.parts or ())
+        with path.open("rb") as file:
+            count = matching(file, parts)
+            offset = sum(part.size for part in parts[:count])
+            prefix = [(start, min(end, offset)) for start, end in record.own if start < offset]
+            ranges = [(max(start, offset), end) for start, end in record.own if end > offset]
+            data = [os.pread(file.fileno(), end - start, start) for start, end in ranges]
+            is_equal = count == len(parts) and not file.read(1)
+        own = [line for each in data for line in _LINE.findall(each)]
+        rest = _LINE.findall(b"".join(map(self._objects.read, parts[count:])))
+        missing = b"".join(line for line in own if line not in set(rest))
+        added = (self._objects.add(missing),) if missing else ()
+        if not is_equal:
+            record = self._replace(path, theirs, added)
+            for line in rest:
+                if line in own:
+                    prefix.append((offset, offset + len(line)))
+                offset += len(line)
+            record.own = [*prefix, *record.own]
+        record.version = theirs.version
+        if not missing:
+            return None
+        draft = Draft(theirs.name, added, record.seen, record.size - len(missing))
+        return self._made(draft)
+
+
+def _content(changes: Iterable[Change]) -> tuple[Part, ...]:
+    return tuple(part for change in changes for part in change.parts or ())

@@ -1,0 +1,502 @@
+"""Shared folders become equal, whatever their processes do, and lose nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.engines.kubernetes.shared import Group, index_of
+from tests.storage.conftest import open_bucket
+from timonel.engines.kubernetes import changes, file_records, index_store
+from timonel.engines.kubernetes.changes import Change, Part, decode_change, encode_change
+from timonel.errors import CorruptError, InputError
+
+JOB, EVENTS = "jobs/one", "runs/one/events.jsonl"
+SMALL = 16
+
+
+@contextmanager
+def small_limits() -> Iterator[None]:
+    """Make objects of all content above a few bytes."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (changes, file_records, index_store):
+            patch.setattr(module, "INLINE_BYTES", SMALL)
+        yield
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    with small_limits():
+        yield Group(tmp_path)
+
+
+NAMES = st.sampled_from([f"{JOB}/a", f"{JOB}/checkpoints/1/b", f"{JOB}/checkpoints/1/c"])
+GROWING = st.sampled_from([EVENTS, f"{JOB}/more.jsonl"])
+CONTENTS = st.sampled_from([b"", b"1", b"2", b"small", b"larger than small ones", b"other" * 9])
+HUB = 2
+PODS, WRITERS = st.integers(0, 1), st.integers(0, HUB)
+ACTIONS = st.one_of(
+    st.tuples(st.sampled_from(["write", "overwrite"]), WRITERS, NAMES, CONTENTS),
+    st.tuples(st.just("remove"), WRITERS, NAMES),
+    st.tuples(st.just("create"), WRITERS),
+    st.tuples(st.just("log"), WRITERS, GROWING),
+    st.tuples(st.just("scan"), WRITERS),
+    st.tuples(st.sampled_from(["send", "receive"]), PODS),
+)
+
+
+class Actor:
+    """Carries out actions, and knows what must not be lost."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.created: dict[str, bytes] = {}
+        self.lines: dict[str, list[bytes]] = {}
+
+    def check(self) -> None:
+        """Check that the folders are equal, and contain all lines and created files."""
+        self.group.check_equal()
+        tree = self.group.hub_tree()
+        for name, lines in self.lines.items():
+            assert sorted(tree[name].splitlines()) == sorted(lines)
+        assert self.created.items() <= tree.items()
+
+    def do(self, action: tuple[Any, ...]) -> None:
+        match action:
+            case "write", writer, name, content:
+                write(self.path(writer, name), content)
+            case "overwrite", writer, name, content:
+                self.path(writer, name).write_bytes(content)
+            case "remove", writer, name:
+                self.path(writer, name).unlink(missing_ok=True)
+            case "create", writer:
+                name = f"{JOB}/created/{len(self.created)}"
+                self.created[name] = name.encode()
+                write(self.path(writer, name), name.encode())
+            case "log", writer, name:
+                lines = self.lines.setdefault(name, [])
+                lines.append(b"line %d of all" % len(lines))
+                with self.path(writer, name).open("ab") as file:
+                    file.write(lines[-1] + b"\n")
+            case step, pod:
+                self.deliver(step, pod)
+
+    def deliver(self, step: str, pod: int) -> None:
+        if pod == HUB:
+            self.group.order(self.group.hub.scan())
+        elif step == "send":
+            self.group.send(self.group.pods[pod])
+        else:
+            getattr(self.group.pods[pod], step)()
+
+    def path(self, writer: int, name: str) -> Path:
+        root = self.group.hub_root if writer == HUB else self.group.pods[writer].root
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        return root / name
+
+
+def write(path: Path, content: bytes) -> None:
+    aside = path.with_name(".tmp-test")
+    aside.write_bytes(content)
+    aside.replace(path)
+
+
+@settings(max_examples=40)
+@given(st.lists(ACTIONS, max_size=30))
+def test_random_edits_end_in_equal_folders(actions: list[tuple[Any, ...]]) -> None:
+    with small_limits(), tempfile.TemporaryDirectory() as folder:
+        group = Group(Path(folder))
+        actor = Actor(group)
+        for action in actions:
+            actor.do(action)
+        group.settle()
+        actor.check()
+
+
+@settings(max_examples=30)
+@given(st.lists(st.one_of(ACTIONS, st.just(("restart",)), st.just(("save",))), max_size=30))
+def test_a_lost_coordinator_loses_no_file_of_a_pod(actions: list[tuple[Any, ...]]) -> None:
+    with small_limits(), tempfile.TemporaryDirectory() as folder:
+        group = Group(Path(folder))
+        actor = Actor(group)
+        for action in actions:
+            if action == ("restart",):
+                group.restart_hub()
+            elif action == ("save",):
+                group.index.save()
+            elif action[1] != HUB:
+                actor.do(action)
+        group.settle()
+        for pod in group.pods:
+            group.join(pod)
+        group.settle()
+        actor.check()
+
+
+@settings(max_examples=30)
+@given(st.lists(ACTIONS, max_size=12), st.lists(ACTIONS, max_size=12))
+def test_a_coordinators_folder_becomes_equal_to_an_index(
+    before: list[tuple[Any, ...]], after: list[tuple[Any, ...]]
+) -> None:
+    with small_limits(), tempfile.TemporaryDirectory() as folder:
+        group = Group(Path(folder))
+        actor = Actor(group)
+        for action in before:
+            actor.do(action)
+        group.settle()
+        expected = group.hub_tree()
+        for action in after:
+            if action[1] == HUB and action[0] != "scan":
+                actor.do(action)
+        (group.hub_root / JOB / "extra").mkdir(parents=True)
+        (group.hub_root / JOB / "extra" / "file").write_text("x")
+        assert group.hub.reset(group.index.index) == []
+        assert group.hub_tree() == expected
+        assert not (group.hub_root / JOB / "extra").exists()
+        assert group.hub.scan() == []
+
+
+def test_only_new_bytes_of_growing_files_travel(group: Group) -> None:
+    pod, other = group.pods
+    for name in (EVENTS, f"{JOB}/tensorboard/events.out.tfevents.1.host"):
+        path = pod.path(name)
+        path.write_bytes(b"first line that is long\n")
+        group.settle()
+        inode = (other.root / name).stat().st_ino
+        with path.open("ab") as file:
+            file.write(b"next\n")
+        (change,) = pod.folder.scan()
+        assert change.is_append
+        assert [part.data for part in change.parts or ()] == [b"next\n"]
+        pod.sent.append(change)
+        group.settle()
+        assert (other.root / name).read_bytes() == b"first line that is long\nnext\n"
+        assert (other.root / name).stat().st_ino == inode
+        path.write_bytes(b"second\n")
+        group.settle()
+        assert (other.root / name).read_bytes() == b"second\n"
+    group.check_equal()
+
+
+def test_a_line_travels_once_it_is_complete(group: Group) -> None:
+    pod, other = group.pods
+    pod.path(EVENTS).write_bytes(b"one\nincompl")
+    group.settle()
+    assert (other.root / EVENTS).read_bytes() == b"one\n"
+    other.path(EVENTS).write_bytes(b"one\ntwo\n")
+    group.settle()
+    with pod.path(EVENTS).open("ab") as file:
+        file.write(b"three\n")
+    group.settle()
+    assert b"incompl\n" in pod.path(EVENTS).read_bytes()
+    assert sorted(group.hub_tree()[EVENTS].split()) == [b"incompl", b"one", b"three", b"two"]
+
+
+def test_a_long_history_has_few_parts(group: Group) -> None:
+    pod = group.pods[0]
+    for number in range(200):
+        with pod.path(EVENTS).open("ab") as file:
+            file.write(b"line %d\n" % number)
+        pod.scan()
+        group.send(pod)
+    assert len(group.index.index.files[EVENTS].parts or ()) < 12
+    group.settle()
+    group.check_equal()
+    group.index.collect(0.0)
+    group.index.collect(index_store.UNUSED_S)
+    used = [part for part in group.index.index.files[EVENTS].parts or () if part.data is None]
+    assert len(group.store.find("jobs/one/files")) == len(used)
+    group.check_equal()
+
+
+def test_files_travel_in_the_order_of_writing(group: Group) -> None:
+    pod = group.pods[0]
+    for second, name in enumerate(["c", "a", "b"]):
+        pod.path(f"{JOB}/export/{name}").write_text(name)
+        os.utime(pod.path(f"{JOB}/export/{name}"), (second, second))
+    pod.path(f"{JOB}/old").write_text("x")
+    names = [Path(change.name).name for change in pod.folder.scan()]
+    assert names == ["c", "a", "b", "old"]
+    pod.path(f"{JOB}/old").unlink()
+    pod.path(f"{JOB}/new").write_text("x")
+    found = pod.folder.scan()
+    assert [(change.name, change.parts is None) for change in found] == [
+        (f"{JOB}/new", False),
+        (f"{JOB}/old", True),
+    ]
+
+
+def test_a_removed_folder_is_removed_everywhere(group: Group) -> None:
+    pod, other = group.pods
+    pod.path(f"{JOB}/checkpoints/1/data").write_text("x")
+    pod.path(f"{JOB}/checkpoints/2/data").write_text("x")
+    group.settle()
+    shutil.rmtree(pod.root / JOB / "checkpoints" / "1")
+    group.settle()
+    assert [path.name for path in (other.root / JOB / "checkpoints").iterdir()] == ["2"]
+    shutil.rmtree(pod.root / JOB / "checkpoints")
+    group.settle()
+    assert not list((other.root / JOB).iterdir())
+
+
+def test_a_file_takes_the_place_of_a_folder_and_back(group: Group) -> None:
+    pod, other = group.pods
+    pod.path(f"{JOB}/x/y").write_text("in a folder")
+    group.settle()
+    shutil.rmtree(pod.root / JOB / "x")
+    pod.path(f"{JOB}/x").write_text("a file")
+    group.settle()
+    assert (other.root / JOB / "x").read_text() == "a file"
+    pod.path(f"{JOB}/x").unlink()
+    pod.path(f"{JOB}/x/y").write_text("again")
+    group.settle()
+    group.check_equal()
+    assert (other.root / JOB / "x" / "y").read_text() == "again"
+
+
+def test_files_of_one_process_are_not_shared(group: Group) -> None:
+    pod = group.pods[0]
+    local = [
+        f"{JOB}/tasks/chief-0/ready",
+        f"{JOB}/logs/chief-0.log",
+        f"{JOB}/source/train.py",
+        f"{JOB}/sidecars/0.log",
+        f"{JOB}/supervisor.log",
+        f"{JOB}/.scale.lock",
+        f"{JOB}/export/.tmp-1-abc/x",
+        "runs/one/.push.lock",
+        "runs/one/mirrors/state",
+        "runs/two/events.jsonl",
+        "models/x",
+    ]
+    for name in local:
+        pod.path(name).write_text("x")
+    pod.path(f"{JOB}/link").symlink_to("/etc/passwd")
+    pod.path("runs/one/source").write_text("x")
+    assert [change.name for change in pod.folder.scan()] == ["runs/one/source"]
+    group.join(pod)
+    assert all((pod.root / name).exists() for name in local)
+
+
+def test_permissions_travel(group: Group) -> None:
+    pod, other = group.pods
+    path = pod.path(f"{JOB}/run.sh")
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o700)
+    group.settle()
+    assert (other.root / JOB / "run.sh").stat().st_mode & 0o777 == 0o700
+    path.chmod(0o640)
+    group.settle()
+    assert (other.root / JOB / "run.sh").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "/etc/passwd",
+        "../x",
+        f"{JOB}/../../x",
+        f"{JOB}/./x",
+        f"{JOB}//x",
+        f"{JOB}",
+        f"{JOB}/",
+        "jobs/two/x",
+        "models/x",
+        f"{JOB}/a\0b",
+        f"{JOB}/.ssh/x",
+        f"{JOB}/tasks/worker-0/ready",
+        "runs/one/mirrors/x",
+        "",
+    ],
+)
+def test_names_outside_the_folders_are_refused(group: Group, name: str) -> None:
+    folder = group.pods[0].folder
+    for change in (Change(name, ()), Change(name, None), Change(name, (), is_append=True)):
+        with pytest.raises(CorruptError, match="not in a shared folder"):
+            folder.apply(change)
+    with pytest.raises(CorruptError, match="not in a shared folder"):
+        folder.reset(index_of(Change(name, ())))
+    assert not list(group.root.glob("pod-0/**/*"))
+
+
+def test_damaged_messages_are_refused(group: Group) -> None:
+    pod = group.pods[0]
+    pod.path(f"{JOB}/x").write_text("content")
+    good = encode_change(pod.folder.scan()[0])
+    part = good["parts"][0]
+    assert decode_change(good).name == f"{JOB}/x"
+    for damaged in (
+        {},
+        {**good, "parts": 3},
+        {**good, "parts": [{**part, "digest": "../../x"}]},
+        {**good, "parts": [{**part, "data": "????"}]},
+        {**good, "parts": [{**part, "data": "b3RoZXI="}]},
+        {**good, "version": "latest"},
+    ):
+        with pytest.raises(CorruptError, match="invalid change"):
+            decode_change(damaged)
+
+
+def test_damaged_objects_are_refused(group: Group) -> None:
+    pod, other = group.pods
+    pod.path(f"{JOB}/x").write_bytes(b"large" * 10)
+    (change,) = pod.folder.scan()
+    (part,) = change.parts or ()
+    assert part.data is None
+    group.store.write(f"jobs/one/files/{part.digest}", b"wrong" * 10)
+    with pytest.raises(CorruptError, match="is damaged"):
+        other.folder.apply(change)
+    assert other.tree() == {}
+
+
+def test_large_content_is_uploaded_once(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    uploaded: list[str] = []
+    upload = group.store.upload
+
+    def counted(files: dict[str, Path]) -> None:
+        uploaded.extend(files)
+        upload(files)
+
+    monkeypatch.setattr(group.store, "upload", counted)
+    pod = group.pods[0]
+    for name in ("a", "b"):
+        pod.path(f"{JOB}/{name}").write_bytes(b"large" * 10)
+    pod.scan()
+    pod.path(f"{JOB}/c").write_bytes(b"large" * 10)
+    group.settle()
+    assert len(uploaded) == 1
+    group.check_equal()
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod, other = group.pods
+    path = pod.path(f"{JOB}/x")
+    path.write_bytes(b"first" * 10)
+    upload = group.store.upload
+
+    def replacing(files: dict[str, Path]) -> None:
+        write(path, b"other" * 10)
+        upload(files)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(group.store, "upload", replacing)
+        assert pod.folder.scan() == []
+    assert group.store.find("jobs/one/files") == {}
+    group.settle()
+    assert (other.root / JOB / "x").read_bytes() == b"other" * 10
+
+
+def test_a_file_that_changes_while_it_is_read_is_left_for_later(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod, other = group.pods
+    path = pod.path(f"{JOB}/x")
+    path.write_bytes(b"first" * 10)
+    digest = file_records.hashlib.file_digest
+
+    def growing(file: Any, name: str) -> Any:
+        with path.open("ab") as end:
+            end.write(b"more")
+        return digest(file, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file_records.hashlib, "file_digest", growing)
+        assert pod.folder.scan() == []
+        # A change of another process does not replace what is being written.
+        other.path(f"{JOB}/x").write_text("other")
+        (change,) = other.folder.scan()
+        assert pod.folder.apply(change) == []
+    assert path.read_bytes() == b"first" * 10 + b"more" * 2
+    group.settle()
+    assert pod.folder.scan() == []
+
+
+def test_what_was_found_before_an_error_is_not_lost(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = group.pods[0]
+    pod.path(f"{JOB}/small").write_text("x")
+    pod.path(f"{JOB}/large").write_bytes(b"large" * 10)
+
+    def failing(_: object) -> None:
+        raise InputError("the bucket is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(group.store, "upload", failing)
+        with pytest.raises(InputError, match="away"):
+            pod.folder.scan()
+    assert {change.name for change in pod.folder.scan()} == {f"{JOB}/small", f"{JOB}/large"}
+
+
+def test_a_pod_that_was_away_does_not_undo_what_others_did(group: Group) -> None:
+    away, other = group.pods
+    away.path(f"{JOB}/x").write_text("old")
+    away.path(f"{JOB}/y").write_text("old")
+    group.settle()
+    away.path(f"{JOB}/x").write_text("stale")
+    other.path(f"{JOB}/x").write_text("new")
+    other.path(f"{JOB}/y").unlink()
+    other.scan()
+    while other.sent:
+        group.send(other)
+    group.join(away)
+    group.settle()
+    group.check_equal()
+    assert group.hub_tree() == {f"{JOB}/x": b"new"}
+
+
+def test_unchanged_files_are_not_read(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    pod = group.pods[0]
+    for name in (f"{JOB}/x", EVENTS):
+        pod.path(name).write_text("content\n")
+        os.utime(pod.path(name), (1, 1))
+    assert len(pod.folder.scan()) == 2
+
+    def unexpected(*_: object, **__: object) -> None:
+        raise AssertionError("a file was opened")
+
+    monkeypatch.setattr(Path, "open", unexpected)
+    assert pod.folder.scan() == []
+
+
+def test_folders_over_a_real_endpoint(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for uri in open_bucket("s3", request, monkeypatch):
+        group = Group(tmp_path, uri)
+        pod, other = group.pods
+        pod.path(f"{JOB}/checkpoints/1/weights").write_bytes(os.urandom(300_000))
+        pod.path(f"{JOB}/checkpoints/1/manifest.json").write_text("{}")
+        pod.path(EVENTS).write_text("one\n")
+        group.settle()
+        with other.path(EVENTS).open("a") as file:
+            file.write("two\n" * 40_000)
+        group.settle()
+        group.check_equal()
+        group.restart_hub()
+        group.settle()
+        group.check_equal()
+        assert len(group.hub_tree()) == 3
+        pod.path(f"{JOB}/checkpoints/1/weights").unlink()
+        group.settle()
+        group.index.collect(0.0)
+        group.index.collect(index_store.UNUSED_S)
+        group.check_equal()
+
+
+def test_parts_of_an_unknown_object_are_an_error(group: Group) -> None:
+    part = Part(50, "0" * 64)
+    with pytest.raises(InputError, match="not found"):
+        group.pods[0].folder.apply(replace(Change(f"{JOB}/x", (part,)), author="other"))
