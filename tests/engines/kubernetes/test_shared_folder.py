@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.engines.kubernetes.shared import Group, index_of
 from tests.storage.conftest import open_bucket
-from timonel.engines.kubernetes import changes, file_records, index_store
+from timonel.engines.kubernetes import changes, file_records, index_store, shared_folder
 from timonel.engines.kubernetes.changes import Change, Part, decode_change, encode_change
 from timonel.errors import CorruptError, InputError
 
@@ -200,6 +200,46 @@ def test_a_line_travels_once_it_is_complete(group: Group) -> None:
     group.settle()
     assert b"incompl\n" in pod.path(EVENTS).read_bytes()
     assert sorted(group.hub_tree()[EVENTS].split()) == [b"incompl", b"one", b"three", b"two"]
+
+
+@pytest.mark.parametrize("is_hub", [False, True])
+def test_a_line_written_just_before_another_is_appended_is_not_lost(
+    group: Group, monkeypatch: pytest.MonkeyPatch, is_hub: bool
+) -> None:
+    pod, other = group.pods
+    pod.path(EVENTS).write_bytes(b"one\n")
+    group.settle()
+    append = shared_folder.append_to
+
+    def late(path: Path, data: bytes, *, lines: bool) -> file_records.Appended:
+        if path.is_relative_to(group.hub_root if is_hub else other.root) and not late_lines:
+            late_lines.append(path)
+            with path.open("ab") as file:
+                file.write(b"late\n")
+        return append(path, data, lines=lines)
+
+    late_lines: list[Path] = []
+    monkeypatch.setattr(shared_folder, "append_to", late)
+    with pod.path(EVENTS).open("ab") as file:
+        file.write(b"two\n")
+    group.settle()
+    assert len(late_lines) == 1
+    group.check_equal()
+    assert sorted(group.hub_tree()[EVENTS].split()) == [b"late", b"one", b"two"]
+
+
+def test_lines_follow_the_content_that_replaced_their_file(group: Group) -> None:
+    pod, other = group.pods
+    pod.path(EVENTS).write_bytes(b"one\n")
+    group.settle()
+    write(pod.path(EVENTS), b"new\n")
+    pod.scan()
+    group.send(pod)
+    with other.path(EVENTS).open("ab") as file:
+        file.write(b"two\n")
+    group.settle()
+    group.check_equal()
+    assert group.hub_tree()[EVENTS] == b"new\ntwo\n"
 
 
 def test_a_long_history_has_few_parts(group: Group) -> None:
