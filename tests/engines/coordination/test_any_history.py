@@ -20,6 +20,7 @@ from timonel.engines.coordination.lifecycle import (
     StopRequested,
     TaskExited,
     TaskReady,
+    TasksPending,
     TaskStarted,
     Tick,
 )
@@ -102,6 +103,7 @@ def _events(job: Job, *, current: bool = False) -> st.SearchStrategy[Event]:
         st.builds(TaskReady, names, generations, attempts),
         st.builds(TaskExited, names, generations, task_exits, attempts),
         st.builds(StartFailed, generations, st.just("broken")),
+        st.builds(TasksPending, generations, st.just("waiting")),
         st.just(Tick()),
         st.builds(
             ScaleRequested,

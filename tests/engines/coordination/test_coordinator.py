@@ -15,6 +15,7 @@ from timonel.engines.coordination.lifecycle import (
     StopTasks,
     TaskExited,
     TaskReady,
+    TasksPending,
     TaskStarted,
     Tick,
 )
@@ -149,6 +150,20 @@ def test_a_start_that_takes_too_long_is_named(job: Job) -> None:
         job.exit(name, ENDED_BY_TERM)
     assert job.state.status.cause is FailureCause.START_TIMEOUT
     assert job.state.status.failed_task == "worker-1"
+
+
+def test_tasks_without_a_machine_do_not_time_out(job: Job) -> None:
+    job.tell(Begin())
+    for _ in range(3):
+        job.now += job.spec.start_timeout_s - 1
+        assert job.tell(TasksPending(1, "waiting for 1 of 2 pods"), Tick()) == []
+        assert job.state.status.message == "waiting for 1 of 2 pods"
+    job.tell(TasksPending(1, None))
+    assert (job.state.status.state, job.state.status.message) == (JobState.STARTING, None)
+    job.now += job.spec.start_timeout_s
+    assert job.tell(Tick()) != []
+    assert job.tell(TasksPending(1, "late")) == []
+    assert job.state.status.message != "late"
 
 
 def test_an_engine_that_cannot_start_fails_the_job(job: Job) -> None:

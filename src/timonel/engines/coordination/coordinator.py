@@ -34,11 +34,13 @@ from timonel.engines.coordination.lifecycle import (
     StopRequested,
     TaskExited,
     TaskReady,
+    TasksPending,
     TaskStarted,
     Tick,
     is_done,
     role_of,
     task_of,
+    with_status,
     with_task,
 )
 from timonel.engines.spec import JobSpec
@@ -105,6 +107,13 @@ def _on_exited(state: CoordinatorState, event: TaskExited, now: float) -> Step:
 def _on_start_failed(state: CoordinatorState, event: StartFailed, now: float) -> Step:
     failure = Failure(state.spec.job_id, FailureCause.ENGINE, event.message)
     return generations.fail(state, now, failure)
+
+
+def _on_pending(state: CoordinatorState, event: TasksPending, now: float) -> Step:
+    if state.phase is not CoordinatorPhase.STARTING or event.generation != state.status.generation:
+        return state, ()
+    state = with_status(state, message=event.message)
+    return replace(state, deadline=now + state.spec.start_timeout_s), ()
 
 
 def _on_stop(state: CoordinatorState, _event: StopRequested, now: float) -> Step:
@@ -194,6 +203,7 @@ _HANDLERS: dict[type, Callable[[CoordinatorState, Any, float], Step]] = {
     TaskReady: _on_ready,
     TaskExited: _on_exited,
     StartFailed: _on_start_failed,
+    TasksPending: _on_pending,
     StopRequested: _on_stop,
     ScaleRequested: _on_scale,
     Tick: _on_tick,

@@ -118,6 +118,19 @@ class StartFailed:
 
 
 @dataclass(frozen=True)
+class TasksPending:
+    """Tasks of a starting generation have no machine yet: the start timeout begins again.
+
+    Attributes:
+        generation: The generation.
+        message: What it waits for; the reason of its start once it waits for nothing.
+    """
+
+    generation: int
+    message: str | None
+
+
+@dataclass(frozen=True)
 class StopRequested:
     """The user asked the job to stop."""
 
@@ -140,6 +153,7 @@ Event = (
     | TaskReady
     | TaskExited
     | StartFailed
+    | TasksPending
     | StopRequested
     | ScaleRequested
     | Tick
