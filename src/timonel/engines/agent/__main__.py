@@ -6,4 +6,6 @@ import sys
 from timonel.engines.agent.agent import run_agent
 
 if __name__ == "__main__":
-    run_agent(socket.socket(fileno=int(sys.argv[1])))
+    given = socket.socket(fileno=int(sys.argv[1]))
+    given.set_inheritable(False)  # the task must not keep it open
+    run_agent(given)
