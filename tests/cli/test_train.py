@@ -52,7 +52,7 @@ def nothing_started(folder: Path) -> bool:
         (["train.py", "--set", "lr=1", "--set", "lr=2"], "--set lr is repeated"),
         (["train.py", "--max-restarts", "-1"], "--max-restarts must be at least 0"),
         (["train.py", "--seed", "-1"], "--seed must be from 0 to"),
-        (["train.py", "--engine", "nowhere"], "'nowhere'"),
+        (["train.py", "--on", "nowhere"], "'nowhere'"),
         (["train.py", "--data", "a=x", "--data", "y"], "several datasets need names"),
         (["notes.ipynb"], "notes.ipynb is not a notebook"),
         (["json"], "the package json has no __main__"),

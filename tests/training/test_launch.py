@@ -309,10 +309,10 @@ def test_as_many_ranks_as_workers(
     assert list_runs(workspace) == []
 
 
-def test_an_engine_of_other_machines_is_refused(script: Path, workspace: Workspace) -> None:
+def test_an_engine_of_other_machines_needs_a_bucket(script: Path, workspace: Workspace) -> None:
     engine = FakeEngine(SUCCEEDED)
     engine.shares_machine = False
-    with pytest.raises(SpecError, match="runs tasks on other machines, which cannot train yet"):
+    with pytest.raises(SpecError, match="do not see the workspace"):
         train(script, workspace=workspace, engine=engine)
     assert engine.specs == []
     assert list_runs(workspace) == []
@@ -330,7 +330,7 @@ def test_what_a_cluster_of_ones_own_does_not_go_with(
         ({"cluster": place, "task_type": "chief", "ps": 1}, "has 0 ps, but --ps is 1"),
         ({"cluster": place, "task_type": "evaluator"}, "--evaluator is missing"),
         ({"cluster": place, "task_type": "chief", "detach": True}, "--detach cannot be used"),
-        ({"cluster": place, "task_type": "chief", "engine": "local"}, "--engine cannot be used"),
+        ({"cluster": place, "task_type": "chief", "engine": "local"}, "--on cannot be used"),
     ):
         with pytest.raises(SpecError, match=words):
             train(script, workspace=workspace, **options)

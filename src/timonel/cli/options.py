@@ -34,8 +34,8 @@ DataOption = Annotated[
 EngineOption = Annotated[
     str | None,
     typer.Option(
-        "--engine",
-        help="Engine that runs the job.",
+        "--on",
+        help="Where the job runs: local, or kubernetes.",
         metavar="NAME",
         show_default="this machine",
         rich_help_panel=JOB,

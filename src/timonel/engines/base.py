@@ -150,6 +150,22 @@ class JobStatus(Observed):
         sizes = tuple(RoleSize.of(role, role.replicas) for role in spec.roles if role.is_elastic)
         return cls(job_id=spec.job_id, created_at=created_at, tasks=tasks, sizes=sizes)
 
+    def resumed(self) -> Self:
+        """Return the status of a job that is about to resume."""
+        cleared = {"cause": None, "message": None, "failed_task": None, "ended_at": None}
+        return self.model_copy(update={"state": JobState.PENDING, **cleared})
+
+    def restarted(self, message: str) -> Self:
+        """Return the status of a job that continues under a new supervisor."""
+        return self.resumed().model_copy(
+            update={
+                "state": JobState.RESTARTING,
+                "restarts": self.restarts + 1,
+                "cause": FailureCause.ENGINE,
+                "message": message,
+            }
+        )
+
 
 class LogLine(Observed):
     """A line of a task's output, without the line feed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,8 @@ from timonel.errors import (
     UserCodeError,
 )
 from timonel.storage import Workspace
-from timonel.tracking import RunRecord, RunWriter, open_run, read_run
-from timonel.tracking.events import RESUME
+from timonel.tracking import RunRecord, RunWriter, follow_events, open_run, read_run
+from timonel.tracking.events import RESUME, Event
 from timonel.tracking.writer import FinishStatus
 from timonel.training.terminal import is_noise
 
@@ -77,6 +77,9 @@ def resume_job(workspace: Workspace, engine: Engine, job_id: str) -> None:
     if not isinstance(engine, ResumingEngine):
         raise SpecError(f"The engine {engine.name} cannot restart jobs that have ended")
     state = engine.status(job_id).state
+    bucket = None if engine.shares_machine else workspace.local_copy
+    if bucket is not None:
+        bucket.runs.pull(job_id)
     writer = _writer(workspace, job_id)
     if writer is None or not state.is_final or state is JobState.SUCCEEDED:
         engine.resume(job_id)  # raises the matching error
@@ -85,6 +88,8 @@ def resume_job(workspace: Workspace, engine: Engine, job_id: str) -> None:
     # Written before the job starts: its sidecars exit when they see the run's end.
     writer.event(RESUME, host=socket.gethostname())
     try:
+        if bucket is not None:
+            bucket.runs.push(job_id)
         engine.resume(job_id)
     except BaseException:
         status: FinishStatus = "stopped" if before.status == "stopped" else "failed"
@@ -99,7 +104,7 @@ def _writer(workspace: Workspace, job_id: str) -> RunWriter | None:
         return None  # a job without a run
 
 
-_POLL_S = 0.1
+_POLL_S, _REMOTE_POLL_S = 0.1, 1.0
 _LAST_LINES = 10
 
 
@@ -148,11 +153,12 @@ class Job:
     def wait(self, timeout_s: float | None = None) -> JobStatus:
         """Wait until the job ends or a timeout passes; return its status."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        poll_s = _POLL_S if self.engine.shares_machine else _REMOTE_POLL_S
         while True:
             status = self.status()
             if status.state.is_final or (deadline is not None and time.monotonic() >= deadline):
                 return status
-            time.sleep(_POLL_S)
+            time.sleep(poll_s)
 
 
 @dataclass(frozen=True)
@@ -169,6 +175,7 @@ class Run:
     @property
     def record(self) -> RunRecord:
         """The run's current record: parameters, metrics, artifacts, status."""
+        self._pull()
         return read_run(self.workspace, self.id)
 
     @property
@@ -184,6 +191,26 @@ class Run:
         """
         found = [event["value"] for event in self.record.events() if event["type"] == "result"]
         return found[-1] if found else None
+
+    def follow(self, stop: Callable[[], bool]) -> Iterator[Event]:
+        """Yield the run's events as they arrive, until its end or until ``stop()`` is true.
+
+        Args:
+            stop: Called before each read.
+        """
+
+        def stops() -> bool:
+            has_ended = stop()
+            self._pull()
+            return has_ended
+
+        poll_s = _POLL_S if self.job.engine.shares_machine else _REMOTE_POLL_S
+        return follow_events(self.workspace, self.id, stop=stops, poll_s=poll_s)
+
+    def _pull(self) -> None:
+        """Bring the record up to date with the bucket, if other machines write it."""
+        if not self.job.engine.shares_machine and self.workspace.local_copy is not None:
+            self.workspace.local_copy.runs.pull(self.id)
 
     def wait(self) -> RunRecord:
         """Wait for the run to end and return its record.

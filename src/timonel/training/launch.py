@@ -10,9 +10,9 @@ from typing import Any, Literal, Unpack
 from timonel.engines import Engine, get_engine
 from timonel.errors import Interrupted, SpecError
 from timonel.options import documented, with_defaults
-from timonel.storage import Workspace, find_workspace
+from timonel.storage import Workspace, find_workspace, is_local
 from timonel.storage.workspace import bucket_error
-from timonel.tracking import follow_events, new_run_id
+from timonel.tracking import new_run_id
 from timonel.training import attached, jobs, mpi, record
 from timonel.training.entries import Entry
 from timonel.training.finish import interruption
@@ -89,7 +89,7 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
     if place is not None:
         if found.is_remote:
             raise bucket_error("--cluster", found.uri)
-        for option, is_given in (("detach", detach), ("engine", engine is not None)):
+        for option, is_given in (("detach", detach), ("on", engine is not None)):
             if is_given:
                 raise SpecError(
                     f"--{option} cannot be used with --cluster or mpirun: the task runs here"
@@ -144,21 +144,19 @@ def submit(
         env: Further environment variables of the tasks.
 
     Raises:
-        SpecError: The engine runs tasks on other machines: what they save would not come back.
+        SpecError: The engine runs tasks on other machines, which do not see the workspace or the
+            data.
         EngineError: The job could not be started; its run has failed.
     """
     if not engine.shares_machine:
-        raise SpecError(
-            f"the engine {engine.name!r} runs tasks on other machines, which cannot train yet",
-            hint="choose an engine of this machine",
-        )
+        _check_seen(request, workspace, engine)
     run_id = run_id or new_run_id("train")
     spec = job_spec(request, workspace, run_id, options)
     if env:
         spec = spec.model_copy(update={"env": {**spec.env, **env}})
     writer = record.begin(request, workspace, run_id, options, engine.name, parent)
     try:
-        record.describe(request, writer, options)
+        record.describe(request, writer, options, copies=engine.shares_machine)
         if workspace.local_copy is not None:
             jobs.save_job(workspace, spec)
             workspace.local_copy.runs.push(run_id)
@@ -172,6 +170,25 @@ def submit(
     return Run(run_id, workspace, Job(run_id, engine))
 
 
+def _check_seen(request: Request, workspace: Workspace, engine: Engine) -> None:
+    """Check that tasks on other machines see what they need.
+
+    Raises:
+        SpecError: They do not.
+    """
+    if not workspace.is_remote:
+        raise SpecError(
+            f"tasks on {engine.name} do not see the workspace {workspace.uri}",
+            hint="give a workspace in a bucket: --workspace s3://bucket/folder",
+        )
+    for dataset in request.datasets.values():
+        if is_local(workspace.uri_of(dataset.uri)):
+            raise SpecError(
+                f"tasks on {engine.name} do not see the dataset {dataset.uri}",
+                hint="write it to the bucket: timonel convert ... --out s3://bucket/folder",
+            )
+
+
 def _follow(run: Run, progress: Progress | Literal[False] | None) -> None:
     try:
         if progress is None and "IPython" in sys.modules:
@@ -180,9 +197,7 @@ def _follow(run: Run, progress: Progress | Literal[False] | None) -> None:
             if notebook.in_notebook():
                 notebook.follow(run)
         elif progress:
-            for event in follow_events(
-                run.workspace, run.id, stop=lambda: run.job.status().state.is_final
-            ):
+            for event in run.follow(lambda: run.job.status().state.is_final):
                 progress(event)
         run.wait()
     except KeyboardInterrupt:

@@ -58,8 +58,18 @@ def begin(
     )
 
 
-def describe(request: Request, writer: RunWriter, options: JobOptions) -> Path:
-    """Write the program's source and the tasks' document; return the document's path."""
+def describe(
+    request: Request, writer: RunWriter, options: JobOptions, *, copies: bool = True
+) -> Path:
+    """Write the program's source and the tasks' document; return the document's path.
+
+    Args:
+        request: The checked training request.
+        writer: Writes the run.
+        options: How the job is run.
+        copies: Whether the chief copies checkpoints to the bucket of the workspace; otherwise the
+            engine does, with all files of the job.
+    """
     program = request.program
     if program.source:
         write_bytes(source_copy(request, writer.folder), program.source)
@@ -67,10 +77,13 @@ def describe(request: Request, writer: RunWriter, options: JobOptions) -> Path:
         writer.input(Artifact("source", program.file, digest, program.name))
     if request.call is not None and request.call.pickled is not None:
         write_bytes(writer.folder / _PICKLE, request.call.pickled)
-    return train_spec(request, writer, options).write(writer.folder)
+    settings = _with_copies(request.settings, writer) if copies else request.settings
+    return train_spec(request, writer, options, settings).write(writer.folder)
 
 
-def train_spec(request: Request, writer: RunWriter, options: JobOptions) -> TrainSpec:
+def train_spec(
+    request: Request, writer: RunWriter, options: JobOptions, settings: Settings
+) -> TrainSpec:
     """Build the tasks' document."""
     program, call = request.program, request.call
     module = program.name if program.kind == "module" else None
@@ -87,7 +100,7 @@ def train_spec(request: Request, writer: RunWriter, options: JobOptions) -> Trai
         args=request.args,
         params=_params(request),
         data={name: dataset.uri for name, dataset in request.datasets.items()},
-        settings=_with_copies(request.settings, writer),
+        settings=settings,
         keras=program.keras,
         pass_job_dir=options.pass_job_dir,
         seed=options.seed,

@@ -212,7 +212,7 @@ def _check_same(
         SpecError: The options that all tasks must share differ.
     """
     writer = open_run(workspace, theirs.run_id)
-    ours = record.train_spec(request, writer, options)
+    ours = record.train_spec(request, writer, options, request.settings)
     for field in TrainSpec.model_fields.keys() - _OWN:
         if getattr(ours, field) != getattr(theirs, field):
             raise SpecError(

@@ -18,11 +18,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engines.kubernetes.specs import IMAGE, SETTINGS, WORKSPACE, spec
-from timonel.engines import JobSpec, Placement, Resources, RoleSpec, Toleration, Volume
+from timonel.engines import JobSpec, JobStatus, Placement, Resources, RoleSpec, Toleration, Volume
+from timonel.engines.kubernetes import manifests as module
 from timonel.engines.kubernetes import names
-from timonel.engines.kubernetes.manifests import job_manifests, owned
+from timonel.engines.kubernetes.manifests import Manifest, owned
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import SpecError
+
+
+def job_manifests(
+    job: JobSpec, settings: ClusterSettings, workspace: str, token: str
+) -> list[Manifest]:
+    """Return the manifests of a new job."""
+    return module.job_manifests(job, settings, workspace, token, JobStatus.of(job, 1.0))
+
 
 _GOLDEN = Path(__file__).parent / "golden"
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -81,7 +90,7 @@ def test_manifests_are_those_of_the_file(shape: str) -> None:
     job, settings = _SHAPES[shape]
     first, *others = job_manifests(job, settings, WORKSPACE, "0123456789abcdef")
     # Its content is the subject of a test of its own, and grows with the specification.
-    _kind(others, "ConfigMap")["data"][names.SPEC_KEY] = "..."
+    _kind(others, "ConfigMap")["data"][names.STATUS_KEY] = "..."
     built = [first, *owned([first, *others], "00000000-0000-4000-8000-000000000000")]
     text = yaml.safe_dump_all(built, sort_keys=False, width=100)
     path = _GOLDEN / f"{shape}.yaml"
@@ -206,7 +215,8 @@ def test_only_the_coordinator_has_rights(job: JobSpec, settings: ClusterSettings
     assert coordinator["spec"]["serviceAccountName"] == subject["name"]
     assert not any(pod["spec"]["automountServiceAccountToken"] for pod in tasks)
     for rule in _kind(manifests, "Role")["rules"]:
-        assert rule["resources"] in (["pods"], ["events"]) or rule["resourceNames"]
+        free = (["pods"], ["pods/status"], ["events"])
+        assert rule["resources"] in free or rule["resourceNames"]
         assert "*" not in rule["verbs"]
 
 
@@ -216,10 +226,11 @@ def test_the_token_is_in_the_secret_only(job: JobSpec, settings: ClusterSettings
     assert [each["kind"] for each in manifests if "s3cr3t-token" in str(each)] == ["Secret"]
 
 
-def test_the_job_can_be_read_back() -> None:
+def test_the_first_status() -> None:
     job, settings = _SHAPES["gpus"]
-    data = _kind(job_manifests(job, settings, WORKSPACE, "token"), "ConfigMap")["data"]
-    assert JobSpec.model_validate_json(data[names.SPEC_KEY]) == job
+    manifests = module.job_manifests(job, settings, WORKSPACE, "token", JobStatus.of(job, 5.0))
+    status = JobStatus.model_validate_json(_kind(manifests, "ConfigMap")["data"][names.STATUS_KEY])
+    assert status == JobStatus.of(job, 5.0)
 
 
 def test_all_but_the_first_are_owned() -> None:

@@ -27,7 +27,6 @@ from timonel.training.train_options import JOB, PROGRAM, TrainOptions
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from timonel.storage import Workspace
     from timonel.training import Run
     from timonel.training.display import TrainingView
 
@@ -128,7 +127,7 @@ def train(
         remarks.print(describe_destination(os.environ, folder, run.id), soft_wrap=True)
     if not detach:
         try:
-            _follow(run, workspace, remarks)
+            _follow(run, remarks)
             run.wait()
         except KeyboardInterrupt:
             run.job.stop()
@@ -158,12 +157,11 @@ def _print_run(run: Run, remarks: Console, *, json: bool, detach: bool) -> None:
         remarks.print("next: timonel export --name NAME", style="dim", soft_wrap=True)
 
 
-def _follow(run: Run, workspace: Workspace, screen: Console) -> None:
+def _follow(run: Run, screen: Console) -> None:
     """Show a run until its job has ended.
 
     A terminal shows the current epoch and the roles live; otherwise only lines are printed.
     """
-    from timonel.tracking import follow_events
     from timonel.training.display import TrainingView
 
     if screen.is_terminal:
@@ -171,7 +169,7 @@ def _follow(run: Run, workspace: Workspace, screen: Console) -> None:
     else:
         view = TrainingView(_PIPE_WIDTH, _PIPE_INTERVAL_S)
     with _live(screen, view):
-        for event in follow_events(workspace, run.id, stop=_ended(run, view, screen)):
+        for event in run.follow(_ended(run, view, screen)):
             for line in view.feed(event):
                 screen.print(line, soft_wrap=True)
         for line in view.end():

@@ -130,13 +130,21 @@ class Api:
         found: Objects = answer["items"]
         return found
 
-    def patch(self, kind: str, name: str, body: Mapping[str, Any]) -> Object:
+    def patch(
+        self, kind: str, name: str, body: Mapping[str, Any], *, is_status: bool = False
+    ) -> Object:
         """Change fields of an object, as a JSON merge patch, and return it.
 
         With a ``metadata.resourceVersion`` in the patch, other changes since are a ConflictError.
+
+        Args:
+            kind: Kind of the object.
+            name: Its name.
+            body: The fields.
+            is_status: Whether they are those of its status, which is a resource of its own.
         """
         return self._json(
-            self._call("patch", kind, name),
+            self._call("patch", kind, name, "status" if is_status else ""),
             query={"fieldManager": "timonel"},
             body=body,
             content_type="application/merge-patch+json",
@@ -149,6 +157,7 @@ class Api:
         *,
         grace_s: int | None = None,
         propagation: str = "Background",
+        uid: str | None = None,
     ) -> None:
         """Delete an object, and those that it owns.
 
@@ -158,11 +167,13 @@ class Api:
             grace_s: Seconds that a pod has to end; None: as the pod says; 0: without waiting for
                 its node.
             propagation: What happens to objects that it owns.
+            uid: Delete only the object with this UID; another one of that name is a ConflictError.
         """
         query = {"propagationPolicy": propagation}
         if grace_s is not None:
             query["gracePeriodSeconds"] = str(grace_s)
-        self._json(self._call("delete", kind, name), query=query)
+        body = None if uid is None else {"preconditions": {"uid": uid}}
+        self._json(self._call("delete", kind, name), query=query, body=body)
 
     def pod_log(self, name: str) -> str:
         """Return the last lines of a pod's output."""

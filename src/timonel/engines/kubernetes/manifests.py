@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from timonel.engines.base import JobStatus
 from timonel.engines.kubernetes import names
 from timonel.engines.kubernetes.pod_template import coordinator_template, role_template
 from timonel.engines.kubernetes.settings import ClusterSettings
@@ -20,7 +21,7 @@ _LEASE_S = 60
 
 
 def job_manifests(
-    spec: JobSpec, settings: ClusterSettings, workspace: str, token: str
+    spec: JobSpec, settings: ClusterSettings, workspace: str, token: str, status: JobStatus
 ) -> list[Manifest]:
     """Return the manifests of a job's objects, in the order of their creation.
 
@@ -31,6 +32,7 @@ def job_manifests(
         settings: Settings of the cluster, with the namespace of the job.
         workspace: URI of the workspace.
         token: Secret that pods show to the coordinator.
+        status: Status of the job before it starts.
 
     Raises:
         SpecError: The job's name is too long, it has no image, or a volume cannot be mounted.
@@ -38,7 +40,7 @@ def job_manifests(
     _check_name(spec)
     return [
         _coordinator_job(spec, settings, workspace),
-        _object(spec.job_id, "v1", "ConfigMap", data={names.SPEC_KEY: spec.model_dump_json()}),
+        _object(spec.job_id, "v1", "ConfigMap", data={names.STATUS_KEY: status.model_dump_json()}),
         _object(spec.job_id, "v1", "Secret", stringData={names.TOKEN_KEY: token}),
         _object(
             spec.job_id, "coordination.k8s.io/v1", "Lease", spec={"leaseDurationSeconds": _LEASE_S}
@@ -150,6 +152,7 @@ def _rights(spec: JobSpec, settings: ClusterSettings) -> list[Manifest]:
         _rule("batch", "jobs", ["get", "patch"], jobs),
         _rule("coordination.k8s.io", "leases", ["get", "update", "patch"], [job_id]),
         _rule("", "pods", ["get", "list", "delete"]),
+        _rule("", "pods/status", ["patch"]),
         _rule("", "events", ["create"]),
     ]
     group = "rbac.authorization.k8s.io"

@@ -14,10 +14,8 @@ SIZES_ANNOTATION = "timonel.dev/sizes"
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 """On pods of roles, written by the cluster: the index of the task."""
 
-SPEC_KEY = "spec"
-"""Key of the job specification in the job's ConfigMap."""
 STATUS_KEY = "status"
-"""Key of the job's status in its ConfigMap, from the first one that the coordinator writes."""
+"""Key of the job's status in its ConfigMap."""
 TOKEN_KEY = "token"  # noqa: S105 - a name
 """Key of the token in the job's Secret."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from timonel.engines.kubernetes import names
+from timonel.engines.kubernetes import names, variables
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.resources import Placement, Resources, Toleration, Volume
 from timonel.engines.spec import JobSpec, RoleSpec
@@ -50,7 +50,7 @@ def coordinator_template(spec: JobSpec, settings: ClusterSettings, workspace: st
         module="timonel.engines.kubernetes.coordinator",
         restart_policy="OnFailure",
         resources={"requests": _COORDINATOR_REQUESTS},
-        env={"TIMONEL_POD_HOST": names.address(spec.job_id, spec.job_id)},
+        env={variables.POD_HOST: names.address(spec.job_id, spec.job_id)},
         service_account=settings.service_account or spec.job_id,
         placement=Placement(),
         own={"hostname": spec.job_id, "automountServiceAccountToken": True},
@@ -64,13 +64,13 @@ def role_template(
     """Return the pod template of a role's tasks."""
     index = {"fieldRef": {"fieldPath": f"metadata.annotations['{names.INDEX_ANNOTATION}']"}}
     # The cluster replaces the variable, as it comes first in the list.
-    hostname = names.pod_hostname(spec.job_id, role.name, "$(TIMONEL_INDEX)")
+    hostname = names.pod_hostname(spec.job_id, role.name, f"$({variables.INDEX})")
     pod = _Pod(
         role=role.name,
         module="timonel.engines.kubernetes.pod",
         restart_policy="Never",
         resources=_resources(role.resources),
-        env={"TIMONEL_INDEX": index, "TIMONEL_POD_HOST": names.address(spec.job_id, hostname)},
+        env={variables.INDEX: index, variables.POD_HOST: names.address(spec.job_id, hostname)},
         service_account=settings.service_account,
         placement=role.placement,
         own={
@@ -148,10 +148,10 @@ def _environment(pod: _Pod, spec: JobSpec, settings: ClusterSettings) -> list[di
     values: dict[str, Any] = {
         "HOME": _HOME,
         "XDG_CACHE_HOME": _CACHE,
-        "TIMONEL_JOB_TOKEN": token,
-        "TIMONEL_COORDINATOR": names.coordinator_address(spec.job_id),
-        "TIMONEL_POD_NAME": {"fieldRef": {"fieldPath": "metadata.name"}},
-        "TIMONEL_ROLE": pod.role,
+        variables.TOKEN: token,
+        variables.COORDINATOR: names.coordinator_address(spec.job_id),
+        variables.POD_NAME: {"fieldRef": {"fieldPath": "metadata.name"}},
+        variables.ROLE: pod.role,
         **pod.env,
     }
     if settings.mirrors is not None:

@@ -21,7 +21,7 @@ from timonel.engines.base import FailureCause, JobState
 from timonel.engines.commands import Commands
 from timonel.engines.coordination.restarts import Loss, RestartHistory, decide
 from timonel.engines.environment import role_environment
-from timonel.engines.local.folder import JobFolder, Record, abandoned, restarted
+from timonel.engines.local.folder import JobFolder, Record, abandoned
 from timonel.engines.local.guard import fork_supervisor, run_guard, wait_for
 from timonel.engines.local.supervisor import Supervisor
 from timonel.engines.local.zygote_client import ensure_zygote
@@ -90,7 +90,7 @@ def _run_until_final(folder: JobFolder, writer: int) -> None:
             return
         history = decision.history
         why = f"its supervisor was killed (signal {os.WTERMSIG(status)})"
-        folder.write(Record(restarted(record.status, why), owner=identity))
+        folder.write(Record(record.status.restarted(why), owner=identity))
         has_begun = True
         _wait_unless_stopped(folder, decision.delay_s)
 

@@ -19,7 +19,7 @@ from timonel.engines.base import (
 )
 from timonel.engines.coordination.elastic import check_sizes
 from timonel.engines.local.admission import check_admission
-from timonel.engines.local.folder import JobFolder, Record, resumed, unknown_job
+from timonel.engines.local.folder import JobFolder, Record, unknown_job
 from timonel.engines.local.folders import is_folder, readable
 from timonel.engines.local.guard import start_daemon
 from timonel.engines.logs import LogTail, follow_logs, read_logs
@@ -148,7 +148,7 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
             self._kill_remains(folder)
             before = folder.read()
             folder.stop_file.unlink(missing_ok=True)
-            folder.write(Record(resumed(folder.status()), owner=own_identity()))
+            folder.write(Record(folder.status().resumed(), owner=own_identity()))
             try:
                 start_supervisor(folder)
             except EngineError:

@@ -213,31 +213,6 @@ def abandoned(status: JobStatus, message: str, *, now: float | None = None) -> J
     )
 
 
-def resumed(status: JobStatus) -> JobStatus:
-    """Return the status of a job that is about to resume."""
-    return status.model_copy(
-        update={
-            "state": JobState.PENDING,
-            "cause": None,
-            "message": None,
-            "failed_task": None,
-            "ended_at": None,
-        }
-    )
-
-
-def restarted(status: JobStatus, message: str) -> JobStatus:
-    """Return the status of a job that continues under a new supervisor."""
-    return resumed(status).model_copy(
-        update={
-            "state": JobState.RESTARTING,
-            "restarts": status.restarts + 1,
-            "cause": FailureCause.ENGINE,
-            "message": message,
-        }
-    )
-
-
 def unknown_job(job_id: str) -> NotFoundError:
     """Return the error for an unknown job ID."""
     return NotFoundError(f"no such job: {job_id}", hint="'timonel jobs' lists the jobs")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rich.console import Console
 from rich.text import Text
 
-from timonel.tracking import RunRecord, follow_events
+from timonel.tracking import RunRecord
 from timonel.training.display.view import TrainingView, outcome_line
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def follow(run: Run) -> None:
         display.job(status)
         return status.state.is_final
 
-    for event in follow_events(run.workspace, run.id, stop=has_ended):
+    for event in run.follow(has_ended):
         display.feed(event)
     display.end(run.record)
 

@@ -1,0 +1,214 @@
+"""What a coordinator asks of the cluster, in a thread of its own: the job runs on without it.
+
+Once a second it reads the requests of users, publishes a new status and new sizes of roles, and
+renews the lease by which only one coordinator works. While pods are missing it also looks at the
+pods: why they do not run, and which belong to a lost node and must be deleted by force.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from timonel.engines.base import JobStatus
+from timonel.engines.kubernetes import pods
+from timonel.engines.kubernetes.api import Api
+from timonel.engines.kubernetes.lease import LostLeaseError
+from timonel.engines.kubernetes.names import (
+    INDEX_ANNOTATION,
+    ROLE_LABEL,
+    SIZES_ANNOTATION,
+    STATUS_KEY,
+    STOP_ANNOTATION,
+    job_objects,
+    role_job,
+)
+from timonel.errors import NotFoundError, TimonelError
+
+_EVERY_S = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the cluster says.
+
+    Attributes:
+        is_stopped: Whether a user asked the job to stop.
+        sizes: Sizes that users asked for, by role.
+        reasons: Why the pod of a task does not run, in words, by task.
+    """
+
+    is_stopped: bool = False
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+class ApiThread:
+    """Talks to the API server for one job.
+
+    Args:
+        api: The cluster.
+        job_id: The job.
+        renew: Renews the lease; raises if another coordinator has it.
+    """
+
+    def __init__(self, api: Api, job_id: str, renew: Callable[[], None]) -> None:
+        self._api = api
+        self._job_id = job_id
+        self._renew = renew
+        self._lock = threading.Lock()
+        self._status: JobStatus | None = None
+        self._sizes: dict[str, int] = {}
+        self._missing: frozenset[str] = frozenset()
+        self._deleted: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._seen = Seen()
+        self._is_new = False
+        self._error: Exception | None = None
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._asked = threading.Event()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="api", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when the cluster says something new."""
+        return self._wake
+
+    def read(self) -> Seen:
+        """Return what the cluster says.
+
+        Raises:
+            EngineError: Another coordinator works on the job.
+        """
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            return self._seen
+
+    def publish(self, status: JobStatus) -> None:
+        """Publish a status soon; only the latest one counts."""
+        with self._lock:
+            self._status = status
+        self._asked.set()
+
+    def resize(self, sizes: Mapping[str, int]) -> None:
+        """Ask for so many pods of each role."""
+        with self._lock:
+            self._sizes = dict(sizes)
+        self._asked.set()
+
+    def expect(self, missing: Iterable[str]) -> None:
+        """Name the tasks whose pods should be there and are not."""
+        with self._lock:
+            self._missing = frozenset(missing)
+
+    def delete(self, pod: str) -> None:
+        """Delete a pod that does not answer."""
+        self._deleted.put(pod)
+        self._asked.set()
+
+    def close(self, timeout_s: float) -> None:
+        """Publish what is left, and end; give up after ``timeout_s``."""
+        self._closed.set()
+        self._asked.set()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        published: JobStatus | None = None
+        sizes: dict[str, int] = {}
+        while True:
+            self._asked.wait(_EVERY_S)
+            self._asked.clear()
+            closing = self._closed.is_set()
+            with self._lock:
+                status, wanted, missing = self._status, dict(self._sizes), self._missing
+            try:
+                if status is not None and status != published:
+                    self._api.patch(
+                        "ConfigMap", self._job_id, {"data": {STATUS_KEY: status.model_dump_json()}}
+                    )
+                    published = status
+                for role, size in wanted.items():
+                    if sizes.get(role) != size:
+                        self._api.patch("Job", role_job(self._job_id, role), _size(size))
+                        sizes[role] = size
+                if closing:
+                    return
+                self._renew()
+                self._delete_asked()
+                self._look(missing)
+            except LostLeaseError as error:
+                with self._lock:
+                    self._error = error
+                os.eventfd_write(self._wake, 1)
+                return
+            except TimonelError as error:
+                logger.warning("%s", error)
+                time.sleep(_EVERY_S)
+
+    def _look(self, missing: frozenset[str]) -> None:
+        job = self._api.get("Job", self._job_id)
+        notes = job["metadata"].get("annotations") or {}
+        reasons = self._look_at_pods() if missing else {}
+        seen = Seen(
+            is_stopped=STOP_ANNOTATION in notes,
+            sizes=json.loads(notes.get(SIZES_ANNOTATION, "{}")),
+            reasons={task: why for task, why in reasons.items() if task in missing},
+        )
+        with self._lock:
+            is_new, self._seen = seen != self._seen, seen
+        if is_new:
+            os.eventfd_write(self._wake, 1)
+
+    def _look_at_pods(self) -> dict[str, str]:
+        found = {}
+        now = time.time()
+        for pod in self._api.list("Pod", job_objects(self._job_id)):
+            metadata = pod["metadata"]
+            index = (metadata.get("annotations") or {}).get(INDEX_ANNOTATION)
+            if pods.is_lost(pod, now):
+                self._delete_now(metadata["name"])
+            elif index is not None and (why := pods.why(pod, now)):
+                found[f"{metadata['labels'][ROLE_LABEL]}-{index}"] = why
+        return found
+
+    def _delete_asked(self) -> None:
+        while not self._deleted.empty():
+            name = self._deleted.get()
+            try:
+                self._api.delete("Pod", name)
+            except NotFoundError:
+                continue
+
+    def _delete_now(self, name: str) -> None:
+        logger.warning("the node of pod %s is lost: deleting the pod by force", name)
+        # Its Job keeps a deleted pod and does not replace it until its node says that it has ended,
+        # or somebody who knows better, as Kubernetes itself does for nodes that no longer exist.
+        status = {"phase": "Failed", "reason": "NodeLost"}
+        try:
+            self._api.patch("Pod", name, {"status": status}, is_status=True)
+            self._api.delete("Pod", name, grace_s=0)
+        except NotFoundError:
+            return
+
+
+def _size(size: int) -> dict[str, Any]:
+    # A Job without completions would be complete at once, and for good.
+    if size == 0:
+        return {"spec": {"suspend": True}}
+    return {"spec": {"suspend": False, "completions": size, "parallelism": size}}

@@ -1,0 +1,309 @@
+"""The coordinator of one job: ``python -m timonel.engines.kubernetes.coordinator JOB WORKSPACE``.
+
+It makes the same decisions as the supervisor of a job on one machine, over pods that connect to it.
+All that it must not lose is in the cluster or in the bucket: after its death, its next pod restarts
+the job's tasks from what they saved.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from timonel.engines.base import JobState, JobStatus
+from timonel.engines.commands import Commands
+from timonel.engines.coordination.lifecycle import (
+    CoordinatorState,
+    Event,
+    ScaleRequested,
+    StopRequested,
+)
+from timonel.engines.coordination.supervision import supervise
+from timonel.engines.kubernetes.api import Api
+from timonel.engines.kubernetes.api_thread import ApiThread, Seen
+from timonel.engines.kubernetes.changes import (
+    Change,
+    decode_change,
+    encode_change,
+    encode_index,
+)
+from timonel.engines.kubernetes.file_thread import FileThread
+from timonel.engines.kubernetes.index_store import IndexStore
+from timonel.engines.kubernetes.job_log import JobLog
+from timonel.engines.kubernetes.job_store import bucket_of, read_spec, shared_folder, write_outcome
+from timonel.engines.kubernetes.launcher import KubernetesLauncher
+from timonel.engines.kubernetes.lease import Lease
+from timonel.engines.kubernetes.links import parse_address
+from timonel.engines.kubernetes.names import STATUS_KEY
+from timonel.engines.kubernetes.settings import ClusterSettings
+from timonel.engines.kubernetes.variables import COORDINATOR, POD_NAME, TOKEN, work_dir
+from timonel.engines.source import unpack
+from timonel.engines.spec import JobSpec
+from timonel.errors import TimonelError
+from timonel.processes.clock import SteadyClock
+from timonel.processes.loop import Loop
+from timonel.processes.tree import adopt_orphans, own_identity, reap
+from timonel.storage import Workspace, find_workspace
+
+_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
+_TICK_S = 0.5
+_SAVE_S = 1.0
+_COLLECT_S = 300.0
+_END_S = 900.0
+"""How long the end of a job waits for the cluster, and for the bucket."""
+
+logger = logging.getLogger(__name__)
+
+
+class Terminated(Exception):  # noqa: N818 - not an error
+    """This pod is being deleted; another one continues the job."""
+
+
+class Coordinator:
+    """Runs a job to its end.
+
+    Args:
+        spec: The job.
+        status: Its status so far.
+        workspace: The workspace, of which this pod has a local copy.
+        api: Talks to the cluster.
+        listener: Where pods connect.
+        token: What they must show.
+        work: Folder for files of this pod.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        status: JobStatus,
+        *,
+        workspace: Workspace,
+        api: ApiThread,
+        listener: socket.socket,
+        token: str,
+        work: Path,
+    ) -> None:
+        self._spec = spec
+        self._status = status
+        self._api = api
+        self._loop = Loop(_SIGNALS)
+        self._now = SteadyClock()
+        self._events: deque[Event] = deque()
+        self._workspace = workspace
+        self._bucket = bucket_of(workspace)
+        store = self._bucket.store
+        self._index = IndexStore(store, spec.job_id)
+        self._log = JobLog(store, spec.job_id)
+        self._files = FileThread(
+            shared_folder(workspace, spec, is_hub=True),
+            self._send_changes,
+            number=self._index.add,
+            tick=self._save_now_and_then,
+        )
+        self._save_at = 0.0
+        self._collect_at = time.monotonic() + _COLLECT_S
+        self._seen = Seen()
+        self._unpublished: JobStatus | None = None
+        job_dir = workspace.jobs / spec.job_id
+        job_dir.mkdir(parents=True, exist_ok=True)
+        self._launcher = KubernetesLauncher(
+            spec=spec,
+            loop=self._loop,
+            emit=self._events.append,
+            token=token,
+            listener=listener,
+            files=self._files,
+            welcome=self._welcome,
+            take=self._take,
+            resize=api.resize,
+            discard_pod=api.delete,
+        )
+        self._commands = Commands(
+            spec=spec,
+            job_dir=job_dir,
+            working_dir=work / "source",
+            logs=work / "commands",
+            loop=self._loop,
+            token=str(own_identity()),
+        )
+
+    def run(self) -> JobStatus:
+        """Run the job to its end, and return its outcome.
+
+        Raises:
+            Terminated: This pod is being deleted.
+            EngineError: Another coordinator works on the job.
+        """
+        self._files.start()
+        self._loop.watch(self._files.fileno(), self._files.deliver)
+        self._loop.watch(self._api.fileno(), self._read_requests)
+        self._files.reset(self._index.load())
+        # An earlier coordinator may have uploaded more of a run than it noted in the index.
+        self._files.ask(self._pull_runs, lambda _: None)
+        self._save_all()
+        self._commands.start_sidecars()
+        outcome = supervise(
+            CoordinatorState(self._spec, self._status),
+            self._launcher,
+            self._events,
+            wait=self._wait,
+            publish=self._publish,
+            now=self._now,
+        )
+        return self._end(outcome)
+
+    def _end(self, outcome: JobStatus) -> JobStatus:
+        self._publish(outcome.model_copy(update={"state": JobState.STOPPING, "ended_at": None}))
+        self._launcher.close()
+        self._wait_for_files()
+        self._commands.run_epilogue(outcome)
+        self._save_all()
+        outcome = outcome.model_copy(update={"ended_at": self._now()})
+        write_outcome(self._workspace, outcome)
+        self._api.publish(outcome)
+        logger.info("ended as %s: %s", outcome.state, outcome.message)
+        self._commands.wind_down()
+        self._save_all()
+        self._files.close()
+        return outcome
+
+    def _wait(self, timeout_s: float | None) -> None:
+        signals = self._loop.wait(min(_TICK_S, _TICK_S if timeout_s is None else timeout_s))
+        if signal.SIGTERM in signals or signal.SIGINT in signals:
+            raise Terminated
+        if signal.SIGCHLD in signals:
+            for pid, _ in reap():
+                self._commands.died(pid)
+        self._launcher.check(self._seen.reasons.get)
+        self._api.expect(self._launcher.missing())
+
+    def _wait_for_files(self) -> None:
+        """Wait until all that was asked of the thread is done."""
+        done: list[bool] = []
+        self._files.then(lambda: done.append(True))
+        deadline = time.monotonic() + _END_S
+        while not done and time.monotonic() < deadline:
+            self._loop.wait(_TICK_S)
+
+    def _publish(self, status: JobStatus) -> None:
+        """Publish a status once the output before it can be read."""
+        before, self._unpublished = self._unpublished, status
+        if before is None:
+            self._files.ask(self._flush, self._publish_latest)
+
+    def _publish_latest(self, _: None) -> None:
+        status, self._unpublished = self._unpublished, None
+        if status is not None:
+            self._api.publish(status)
+
+    def _pull_runs(self) -> None:
+        for folder in self._spec.folders:
+            parent, _, name = folder.rpartition("/")
+            if parent == "runs":
+                self._bucket.runs.pull(name)
+
+    def _flush(self) -> None:
+        try:
+            self._log.flush()
+        except TimonelError as error:
+            logger.warning("%s", error)
+
+    def _save_all(self) -> None:
+        self._files.scan()
+        self._files.ask(self._save, lambda _: None)
+        self._wait_for_files()
+
+    def _read_requests(self) -> None:
+        before, self._seen = self._seen, self._api.read()
+        if self._seen.is_stopped:
+            self._events.append(StopRequested())
+        if self._seen.sizes and self._seen.sizes != before.sizes:
+            self._events.append(ScaleRequested(self._seen.sizes))
+
+    def _welcome(self) -> Mapping[str, Any]:
+        """Return what a pod is told that joins; called in the files' thread."""
+        return {"index": encode_index(self._index.index), "grace_s": self._spec.stop_grace_s}
+
+    def _take(self, task_id: str, message: Mapping[str, Any]) -> None:
+        if message["kind"] == "output":
+            for line in message["lines"]:
+                self._log.add(task_id, line)
+                sys.stdout.write(f"{task_id} | {line}\n")
+            sys.stdout.flush()
+        elif message["kind"] == "changes":
+            self._files.apply([decode_change(change) for change in message["changes"]])
+
+    def _send_changes(self, changes: list[Change]) -> None:
+        encoded = [encode_change(change) for change in changes]
+        self._launcher.broadcast({"kind": "changes", "changes": encoded})
+
+    def _save_now_and_then(self) -> None:
+        now = time.monotonic()
+        if now < self._save_at:
+            return
+        try:
+            self._save()
+            if now > self._collect_at:
+                self._collect_at = now + _COLLECT_S
+                self._index.collect(now)
+        except TimonelError as error:
+            logger.warning("%s", error)
+        self._save_at = time.monotonic() + _SAVE_S
+
+    def _save(self) -> None:
+        self._log.flush()
+        self._index.save()
+
+
+def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
+    """Run the coordinator that the environment describes; return its exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    job_id, uri = arguments
+    adopt_orphans()
+    api = Api.connect(ClusterSettings.of(environ))
+    lease = Lease(api, job_id, environ[POD_NAME])
+    lease.acquire()
+    workspace = find_workspace(uri, create=False)
+    spec = read_spec(workspace, job_id)
+    status = JobStatus.model_validate_json(api.get("ConfigMap", job_id)["data"][STATUS_KEY])
+    if status.state.is_final:
+        return 0
+    if status.state is not JobState.PENDING:
+        status = status.restarted("the coordinator was replaced")
+    work = work_dir(environ)
+    (work / "source").mkdir(parents=True, exist_ok=True)
+    if spec.source is not None and not any((work / "source").iterdir()):
+        unpack(spec.source, work / "source")
+    _, port = parse_address(environ[COORDINATOR])
+    thread = ApiThread(api, job_id, lease.renew)
+    coordinator = Coordinator(
+        spec,
+        status,
+        workspace=workspace,
+        api=thread,
+        listener=socket.create_server(("", port), backlog=1024),
+        token=environ[TOKEN],
+        work=work,
+    )
+    thread.start()
+    try:
+        coordinator.run()
+    except Terminated:
+        logger.info("another pod continues the job")
+        return 1
+    finally:
+        thread.close(_END_S)
+        lease.release()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,121 @@
+"""What a job has in the workspace's bucket: its specification, its program and its files.
+
+jobs/<job>/spec.json         the job document
+jobs/<job>/status.json       the last status of a job that has ended
+jobs/<job>/files.json        index of the job's folder, see `shared_folder`
+jobs/<job>/files/<digest>    content of that folder
+jobs/<job>/log/<number>      output of all tasks, see `job_log`
+sources/<digest>.tar.gz      programs, which further jobs use again
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from timonel.engines.base import JobStatus
+from timonel.engines.kubernetes.shared_folder import SharedFolder
+from timonel.engines.source import ARCHIVE_SUFFIX, is_archive, pack
+from timonel.engines.spec import JobSpec
+from timonel.errors import NotFoundError, SpecError
+from timonel.storage import Workspace, digest_bytes, document, join
+from timonel.storage.documents import parse_document
+from timonel.storage.local_copy import LocalCopy
+
+
+def bucket_of(workspace: Workspace) -> LocalCopy:
+    """Return the transfers to a workspace's bucket.
+
+    Raises:
+        SpecError: The workspace is a folder of this machine, which a cluster does not see.
+    """
+    if workspace.local_copy is None:
+        raise SpecError(
+            f"jobs on Kubernetes need a workspace in a bucket, and {workspace.uri} is a folder",
+            hint="give --workspace s3://bucket/folder, or set TIMONEL_WORKSPACE",
+        )
+    return workspace.local_copy
+
+
+def stage_source(workspace: Workspace, spec: JobSpec) -> JobSpec:
+    """Return the specification with its program in the bucket; upload that unless it is there.
+
+    Raises:
+        SpecError: The program's files are too large.
+        InputError: The bucket cannot be written.
+    """
+    if spec.source is None or is_archive(spec.source):
+        return spec
+    archive = pack(Path(spec.source))
+    name = f"sources/{digest_bytes(archive).removeprefix('sha256:')}{ARCHIVE_SUFFIX}"
+    store = bucket_of(workspace).store
+    try:
+        store.stat(name)
+    except NotFoundError:
+        store.write(name, archive)
+    return spec.model_copy(update={"source": join(workspace.uri, name)})
+
+
+def write_spec(workspace: Workspace, spec: JobSpec) -> None:
+    """Write a job's specification to the bucket."""
+    content = json.dumps(document("job", {"spec": spec.model_dump(mode="json")}))
+    bucket_of(workspace).store.write(_spec_name(spec.job_id), f"{content}\n".encode())
+
+
+def delete_spec(workspace: Workspace, job_id: str) -> None:
+    """Remove the specification of a job that was not accepted."""
+    bucket_of(workspace).store.delete([_spec_name(job_id)])
+
+
+def read_spec(workspace: Workspace, job_id: str) -> JobSpec:
+    """Return a job's specification.
+
+    Raises:
+        NotFoundError: The bucket has no such job.
+        FormatError: A newer release wrote it.
+    """
+    name = _spec_name(job_id)
+    try:
+        content = bucket_of(workspace).store.read(name)
+    except NotFoundError:
+        raise NotFoundError(
+            f"{workspace.uri} has no job {job_id}", hint="use the workspace it was submitted with"
+        ) from None
+    found = parse_document(content.decode(errors="replace"), "job", f"{workspace.uri}/{name}")
+    return JobSpec.model_validate(found["spec"])
+
+
+def write_outcome(workspace: Workspace, status: JobStatus) -> None:
+    """Write the last status of a job to the bucket, which keeps it longer than the cluster."""
+    name = _outcome_name(status.job_id)
+    bucket_of(workspace).store.write(name, status.model_dump_json().encode())
+
+
+def read_outcome(workspace: Workspace, job_id: str) -> JobStatus | None:
+    """Return the last status of a job that has ended; None if there is none."""
+    try:
+        content = bucket_of(workspace).store.read(_outcome_name(job_id))
+    except NotFoundError:
+        return None
+    return JobStatus.model_validate_json(content)
+
+
+def shared_folder(workspace: Workspace, spec: JobSpec, *, is_hub: bool = False) -> SharedFolder:
+    """Return a job's folder in this process's copy of the workspace.
+
+    Args:
+        workspace: The workspace.
+        spec: The job.
+        is_hub: Whether this process numbers the changes of all.
+    """
+    folders = (f"jobs/{spec.job_id}", *spec.folders)
+    store = bucket_of(workspace).store
+    return SharedFolder(workspace.root, folders, store, spec.job_id, is_hub=is_hub)
+
+
+def _outcome_name(job_id: str) -> str:
+    return f"jobs/{job_id}/status.json"
+
+
+def _spec_name(job_id: str) -> str:
+    return f"jobs/{job_id}/spec.json"

@@ -1,0 +1,117 @@
+"""Training on the fake cluster: the tasks share only a bucket."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.engines.kubernetes.fake_cluster import FakeCluster
+from tests.training.conftest import SCRIPTS
+from timonel import export, train
+from timonel.data import Dataset, convert
+from timonel.engines import JobState
+from timonel.engines.kubernetes import KubernetesEngine
+from timonel.models.exports import verify_export
+from timonel.storage import Workspace
+from timonel.training.handles import Run
+
+pytestmark = [pytest.mark.enable_socket, pytest.mark.e2e, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def dataset(bucket: Workspace, tmp_path: Path) -> Dataset:
+    """Images of 8 x 8 pixels in the bucket; the label is the brighter half."""
+    random = np.random.default_rng(0)
+    for number in range(120):
+        label = number % 2
+        pixels = random.integers(0, 120, (8, 8), dtype=np.uint8)
+        pixels[:, label * 4 : label * 4 + 4] += 100
+        split = "train" if number < 96 else "validation" if number < 108 else "test"
+        folder = tmp_path / "raw" / split / ("left", "right")[label]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    return convert(tmp_path / "raw", f"{bucket.uri}/set", workspace=bucket)
+
+
+def results(cluster: FakeCluster, run: Run) -> dict[str, dict[str, object]]:
+    """Return what the tasks of a run have written, as the coordinator has it."""
+    folders = cluster.root.glob(f"pods/{run.id}-0-*/cache/timonel/workspaces/*/jobs/{run.id}")
+    return {path.stem: json.loads(path.read_text()) for path in max(folders).glob("*-?.json")}
+
+
+def test_a_run_of_two_workers_comes_back(
+    dataset: Dataset, bucket: Workspace, cluster: FakeCluster
+) -> None:
+    engine = KubernetesEngine.of(bucket)
+    seen: list[str] = []
+    run = train(
+        SCRIPTS / "plain.py",
+        data=dataset.uri,
+        workspace=bucket,
+        engine=engine,
+        workers=2,
+        seed=7,
+        progress=lambda event: seen.append(event["type"]),
+    )
+    found = results(cluster, run)
+    assert found["chief-0"]["weights"] == found["worker-0"]["weights"]
+    assert run.record.status == "succeeded"
+    assert {"metrics", "finish"} <= set(seen)
+    version = export(run.id, name="halves", workspace=bucket)
+    assert version.number == 1
+    assert verify_export(bucket.jobs / run.id / "export").model.parameters > 0
+
+
+@pytest.mark.parametrize("victim", ["process", "worker-0", "chief-0", "coordinator"])
+def test_what_is_killed_continues_at_its_step(
+    bucket: Workspace, cluster: FakeCluster, victim: str
+) -> None:
+    engine = KubernetesEngine.of(bucket)
+    whole = paced(bucket, engine, detach=False)
+    run = paced(bucket, engine, detach=True)
+    while sum(event["type"] == "metrics" for event in run.record.events()) < 2:
+        time.sleep(0.2)
+    kill(cluster, run, victim)
+    status = run.job.wait()
+    assert (status.state, status.restarts) == (JobState.SUCCEEDED, 1)
+    assert results(cluster, run) == results(cluster, whole)
+
+
+def paced(bucket: Workspace, engine: KubernetesEngine, *, detach: bool) -> Run:
+    return train(
+        SCRIPTS / "paced.py",
+        args=["8"],
+        workspace=bucket,
+        engine=engine,
+        workers=2,
+        seed=3,
+        checkpoint_steps=2,
+        detach=detach,
+    )
+
+
+def kill(cluster: FakeCluster, run: Run, victim: str) -> None:
+    if victim == "process":
+        pid = next(t.pid for t in run.job.status().tasks if t.task_id == "worker-0")
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        return
+    role, _, index = victim.partition("-")
+    job = run.id if victim == "coordinator" else f"{run.id}-{role}"
+    (pod,) = (name for name in cluster.processes if name.startswith(f"{job}-{index or 0}-"))
+    cluster.processes[pod].popen.kill()
+
+
+def test_an_error_of_the_script_is_shown(bucket: Workspace, cluster: FakeCluster) -> None:
+    from timonel.errors import UserCodeError
+
+    engine = KubernetesEngine.of(bucket)
+    with pytest.raises(UserCodeError, match="Traceback"):
+        train(SCRIPTS / "broken.py", workspace=bucket, engine=engine, workers=2)
