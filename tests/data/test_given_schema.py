@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,27 @@ def test_a_schema_survives_its_text(labels: list[str], columns: dict[str, Any]) 
     assert list(schema.columns) == list(columns)
     assert GivenSchema.model_validate_json(schema.model_dump_json()) == schema
     assert read_schema(yaml.safe_load(schema.to_yaml())) == schema
+
+
+@given(NAMES, st.sampled_from(["number", {"type": "category", "vocabulary": ["a", "b"]}]))
+def test_a_reason_does_not_change_what_is_read(name: str, column: Any) -> None:
+    noted = {"note": "a: 'b' # c", **({"type": column} if isinstance(column, str) else column)}
+    schema = read_schema({"columns": {f"{name}\n{name}": noted, name: noted}})
+    assert schema.to_yaml().count("# a: 'b' # c\n") == 2
+    assert read_schema(yaml.safe_load(schema.to_yaml())).options() == schema.options()
+
+
+def test_the_schema_of_a_source_gives_reasons(make_csv: MakeCsv) -> None:
+    rows = [f"{i if i % 4 else ''},{'xyz'[i % 3]},n{i},{i},{i % 2}" for i in range(40)]
+    schema = schema_of(make_csv("a,b,c,d,y", *rows), label="y", columns={"d": "text"})
+    assert {name: column.note for name, column in schema.columns.items()} == {
+        "a": "numbers in all 30 values, 10 missing",
+        "b": "3 distinct words in 40 values",
+        "c": "identifiers or free text: 40 different in 40 values",
+        "d": "as given",
+    }
+    assert "  a: numeric      # numbers in all 30 values, 10 missing\n" in schema.to_yaml()
+    assert read_schema(json.loads(schema.model_dump_json())) == schema
 
 
 def test_a_schema_is_read_from_yaml_and_json(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ columns:
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -58,6 +59,7 @@ class GivenColumn(_Given):
     vocabulary: tuple[str, ...] = Field(
         default=(), description="Words of a category, in the order of their numbers."
     )
+    note: str = Field(default="", description="Reason for the inferred type; not read.")
 
     @model_validator(mode="before")
     @classmethod
@@ -78,6 +80,13 @@ class GivenColumn(_Given):
             raise ValueError("only a category has a vocabulary")
         _check_unique(self.vocabulary)
         return self
+
+    @property
+    def in_yaml(self) -> str | dict[str, Any]:
+        """The type, with the vocabulary if one is given."""
+        if not self.vocabulary:
+            return self.type
+        return {"type": self.type, "vocabulary": list(self.vocabulary)}
 
 
 class GivenSchema(_Given):
@@ -129,15 +138,22 @@ class GivenSchema(_Given):
         }
 
     def to_yaml(self) -> str:
-        """Return the schema as YAML; a column with a type only is one word."""
-        body = self.model_dump(mode="json", exclude_defaults=True)
-        body["columns"] = {
-            name: column if "vocabulary" in column else column["type"]
-            for name, column in body.get("columns", {}).items()
-        }
-        filled = {name: value for name, value in body.items() if value}
-        text: str = yaml.safe_dump(filled, sort_keys=False, allow_unicode=True)
-        return text
+        """Return the schema as YAML with notes as comments; most columns are one line."""
+        body = self.model_dump(mode="json", exclude_defaults=True, exclude={"columns"})
+        lines = _yaml_lines(body) if body or not self.columns else []
+        blocks = [
+            (_yaml_lines({name: column.in_yaml}), column.note)
+            for name, column in self.columns.items()
+        ]
+        if blocks:
+            lines.append("columns:")
+        width = max((len(block[0]) for block, note in blocks if note), default=0)
+        for (first, *rest), note in blocks:
+            # The first line of several may end inside quotes.
+            lines += [f"  # {note}"] if note and rest else []
+            lines.append(f"  {first:{width}}  # {note}" if note and not rest else f"  {first}")
+            lines += [f"  {line}" for line in rest]
+        return "\n".join(lines) + "\n"
 
 
 def read_schema(given: str | os.PathLike[str] | Mapping[str, Any] | GivenSchema) -> GivenSchema:
@@ -259,11 +275,20 @@ def _of_columns(
         labels=tuple(labels),
         group_by=named.get("group"),
         columns={
-            role.name: GivenColumn(type=role.role, vocabulary=words.get(role.name, ()))
+            role.name: GivenColumn(
+                type=role.role,
+                vocabulary=words.get(role.name, ()),
+                note="; ".join(filter(None, (role.values, role.note))),
+            )
             for role in roles
             if role.role not in {"label", "group"}
         },
     )
+
+
+def _yaml_lines(body: Mapping[str, Any]) -> list[str]:
+    text: str = yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=math.inf)
+    return text.rstrip("\n").split("\n")
 
 
 def _parsed(body: Any, name: str) -> GivenSchema:

@@ -313,6 +313,7 @@ class ColumnRole(StoredValue):
 
     name: str
     role: ColumnType | Literal["label", "group"]
+    values: str = Field(default="", description="Values and missing ones, in a few words.")
     note: str = Field(default="", description="Reason; empty if obvious.")
     is_doubtful: bool = Field(default=False, description="This use of the column loses values.")
 

@@ -84,8 +84,9 @@ def schema(
 ) -> None:
     """Print the schema of a source, for 'timonel convert --schema'.
 
-    Save it, correct it, and give it to every conversion of this data: then labels and categories
-    keep their numbers, and data that contradict it are errors.
+    Comments say what each column has, and why it has its type. Save the schema, correct it, and
+    give it to every conversion of this data: then labels and categories keep their numbers, and
+    data that contradict it are errors.
     """
     from timonel.cli.render.output import print_json
     from timonel.data import schema_of

@@ -30,6 +30,7 @@ from timonel.data.schema import (
 from timonel.data.sources.kinds.base import FLOAT32_MAX
 from timonel.data.statistics import NumberStatistics, WordStatistics
 from timonel.errors import DataError, SpecError
+from timonel.units import counted
 
 MISSING = ("", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "?")
 """Lower-case words that stand for a missing value."""
@@ -140,6 +141,21 @@ class Kinds:
     def bad(self) -> Any:
         """Mask of values that are neither missing nor numbers nor infinite."""
         return pc.invert(pc.or_(pc.or_(self.missing, self.number), self.infinite))
+
+    def described_as(self, role: ColumnType) -> str:
+        """Describe the values of a column of numbers or words; others need only a reason."""
+        if role not in {"numeric", "categorical"}:
+            return ""
+        missing = count(self.missing)
+        known, numbers = len(self.values) - missing, count(self.number)
+        if role == "categorical":
+            words = len(pc.unique(pc.filter(self.values, pc.invert(self.missing))))
+            found = f"{counted(words, 'distinct word')} in {counted(known, 'value')}"
+        elif numbers == known:
+            found = f"numbers in all {known:,} values"
+        else:
+            found = f"numbers in {numbers:,} of {known:,} values"
+        return found + (f", {missing:,} missing" if missing else "")
 
 
 @dataclass(frozen=True)

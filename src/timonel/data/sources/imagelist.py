@@ -112,7 +112,7 @@ class ImageListSource(TableSource):
     def _role(self, name: str, column: Any) -> tuple[Kinds | None, ColumnRole]:
         given = self.options.columns.get(name)
         if name == self._image and given in {None, "image"}:
-            return None, ColumnRole(name=name, role="image")
+            return None, ColumnRole(name=name, role="image", values="names of images")
         if given not in {None, "split", "drop"}:
             raise SpecError(
                 f"column {name!r} of {self.location} cannot be {given}: a list of images has "
@@ -123,7 +123,7 @@ class ImageListSource(TableSource):
             given is None and name == _named("split", self._file.table.column_names)
         ):
             self._check_splits(name, column)
-            return None, ColumnRole(name=name, role="split")
+            return None, ColumnRole(name=name, role="split", values="names of splits")
         if given is None and name == self.options.group_by:
             return super()._role(name, column)
         return None, ColumnRole(

@@ -326,7 +326,10 @@ class TableSource(Source):
             self._check_splits(name, values)
         is_doubtful = found.is_doubtful or ROUNDED in notes
         note = "; ".join(filter(None, notes))
-        return kinds, ColumnRole(name=name, role=found.role, note=note, is_doubtful=is_doubtful)
+        described = kinds.described_as(found.role)
+        return kinds, ColumnRole(
+            name=name, role=found.role, values=described, note=note, is_doubtful=is_doubtful
+        )
 
     def _check_splits(self, name: str, values: Any) -> None:
         if wrong := unassigned(as_texts(values)):

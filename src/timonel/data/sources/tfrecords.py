@@ -48,6 +48,7 @@ from timonel.storage.location import Location, distinct_names
 
 _SAMPLE = 20
 _SPLIT = "split"
+_VALUES = {"image": "encoded images", "split": "names of splits"}
 _LABELS = ("label", "image/class/text", "image/class/label", "class", "target")
 
 
@@ -231,6 +232,7 @@ class RecordImageSource(ImageFolderSource):
                 {
                     "name": name,
                     "role": roles.get(name, "drop"),
+                    "values": _VALUES.get(roles.get(name, ""), ""),
                     "note": _note(name, roles, described),
                 }
             )
