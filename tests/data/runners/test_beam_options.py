@@ -1,11 +1,18 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from timonel.data.runners import Report, beam
 from timonel.data.runners.beam import BeamRunner, parse_options
-from timonel.errors import MissingExtraError, SpecError
+from timonel.data.runners.exchange import Exchange
+from timonel.errors import InputError, MissingExtraError, SpecError
+from timonel.testing.runners import images, planned
 
 
 def test_options_are_flags() -> None:
@@ -27,3 +34,36 @@ def test_options_are_flags() -> None:
 def test_without_beam() -> None:
     with pytest.raises(MissingExtraError, match=r"pip install 'timonel\[beam\]'"):
         BeamRunner()
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_workers_that_do_not_start_are_a_warning(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    starts: bool,
+) -> None:
+    checked = threading.Event()
+    has_started = Exchange.has_started
+
+    def check(exchange: Exchange) -> bool:
+        found = has_started(exchange)
+        checked.set()
+        return found
+
+    def run(_flags: Any, _work: Any, exchange: Exchange, _plans: Any) -> None:
+        if starts:
+            exchange.start()
+        monkeypatch.setattr(Exchange, "has_started", check)
+        assert checked.wait(10)
+
+    monkeypatch.setattr(beam, "_START_S", 0.0)
+    monkeypatch.setattr(beam, "_check_flags", lambda _: None)
+    monkeypatch.setattr(beam, "_run", run)
+    job, plans = planned(images(tmp_path), tmp_path / "job")
+    with pytest.raises(InputError, match="wrote no shard"):
+        BeamRunner().run(job, plans, Mock(Report))
+    assert ["no worker of Apache Beam has started" in line for line in caplog.messages] == (
+        [] if starts else [True]
+    )

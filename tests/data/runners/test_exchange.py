@@ -73,6 +73,16 @@ def test_errors_of_workers_reach_the_client(exchange: Exchange, tmp_path: Path) 
     assert exchange.failure() is None
 
 
+def test_workers_of_an_earlier_job_do_not_count(exchange: Exchange, tmp_path: Path) -> None:
+    job, plans = planned(images(tmp_path), tmp_path / "job")
+    assert not exchange.has_started()
+    exchange.start()
+    exchange.start()
+    assert exchange.has_started()
+    exchange.offer(job.journal, [plan.name for plan in plans])
+    assert not exchange.has_started()
+
+
 def test_leases(exchange: Exchange, tmp_path: Path) -> None:
     planned(images(tmp_path), tmp_path / "job")
     assert exchange.lease() is None

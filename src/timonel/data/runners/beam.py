@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
 _SHOWN = 300
+_START_S = 60.0
+"""Time until the user is told that no worker has started."""
+
+_logger = logging.getLogger(__name__)
 
 
 class BeamRunner(RemoteRunner):
@@ -205,7 +211,7 @@ def _explained(error: Exception) -> InputError:
 
 
 class _Follower:
-    """Thread that reports shards as they are finished.
+    """Thread that reports shards as they are finished, and workers that do not start.
 
     Args:
         exchange: Where workers put shards.
@@ -230,6 +236,7 @@ class _Follower:
         self._report = report
         self._stop = stop
         self._ended = threading.Event()
+        self._warn_at = time.monotonic() + _START_S
         self._thread = threading.Thread(target=self._follow, name="follow", daemon=True)
 
     def __enter__(self) -> Self:
@@ -244,10 +251,23 @@ class _Follower:
         try:
             while not self._ended.wait(self._exchange.poll_s):
                 self._look()
+                self._check_start()
             self._look()
         except BaseException as error:  # noqa: BLE001 - raised by the main thread
             self.error = error
             self._stop()
+
+    def _check_start(self) -> None:
+        """Warn once if no worker starts in time."""
+        if time.monotonic() < self._warn_at:
+            return
+        self._warn_at = math.inf
+        if not self._exchange.has_started():
+            _logger.warning(
+                "no worker of Apache Beam has started within %.0f s, still waiting: check the page "
+                "of its engine for free workers, or stop this command",
+                _START_S,
+            )
 
     def _look(self) -> None:
         self._exchange.collect(self._journal)

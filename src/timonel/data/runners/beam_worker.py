@@ -46,6 +46,7 @@ class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
         """
         self._lease = LeaseWatch(self._exchange)
         try:
+            self._exchange.start()
             self._check_release()
             self._writer = self._shared.acquire(self._work.open)
         except TimonelError as error:

@@ -23,6 +23,7 @@ from timonel.storage.object_store import ObjectStore
 
 _ERROR = "error.json"
 _LEASE = "client"
+_STARTED = "worker"
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class Exchange:
         return ObjectStore(self.place)
 
     def offer(self, journal: Journal[Any], names: Iterable[str]) -> None:
-        """Give shards to the workers, and forget earlier errors."""
-        self._store.delete([_ERROR])
+        """Give shards to the workers, and forget earlier errors and workers."""
+        self._store.delete([_ERROR, _STARTED])
         if not self.is_shared:
             files = {f"plan/{name}": journal.plan_file(name) for name in names}
             self._store.upload({name: path for name, path in files.items() if path.exists()})
@@ -110,6 +111,15 @@ class Exchange:
     def lease(self) -> bytes | None:
         """Return the lease as last renewed; None if it was given up."""
         return self._read(_LEASE)
+
+    def start(self) -> None:
+        """Tell the client that a worker has started."""
+        if not self.has_started():
+            self._store.write(_STARTED, b"")
+
+    def has_started(self) -> bool:
+        """Return whether a worker has started."""
+        return self._read(_STARTED) is not None
 
     def report(self, error: TimonelError) -> None:
         """Tell the client why a worker failed."""
