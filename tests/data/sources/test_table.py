@@ -390,6 +390,22 @@ def test_several_quoted_values_with_rows_are_counted(make_csv: MakeCsv) -> None:
     assert "looks like a row, as do 1 more: " in scan.warnings[0]
 
 
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_lines_may_end_with_carriage_returns(make_csv: MakeCsv, delimiter: str) -> None:
+    path = make_csv("")
+    path.write_bytes(b"a,y\r1,x\r2,z\r".replace(b",", delimiter.encode()))
+    source, scan = scanned(path)
+    assert [column.name for column in scan.columns] == ["a", "y"]
+    assert [source.read(entry).features["column/a"] for entry in scan.entries] == [1, 2]
+
+
+def test_a_carriage_return_in_the_header_ends_it(make_csv: MakeCsv) -> None:
+    path = make_csv("")
+    path.write_bytes(b"a\r,b,y\n1,2,x\n3,4,z\n")
+    with pytest.raises(DataError, match=r"has no column 'y': .* the columns are a$"):
+        scanned(path)
+
+
 @pytest.mark.parametrize("start", [0, 7])
 def test_an_index_without_a_name_is_left_out(make_csv: MakeCsv, start: int) -> None:
     path = make_csv(",a,y", *(f"{start + i},{'x' if i == 29 else i},{i % 2}" for i in range(30)))

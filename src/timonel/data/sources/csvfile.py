@@ -142,9 +142,9 @@ class CsvFile:
         """The separator of values."""
         if self._given is not None:
             return self._given
-        line = self._first_line()
+        line = self._first_line()  # up to \n, and with \r it may have several rows
         widths = {
-            separator: len(next(csv.reader([line], delimiter=separator), []))
+            separator: len(next(csv.reader(io.StringIO(line, newline=""), delimiter=separator), []))
             for separator in (self._usual, *_SEPARATORS)
         }
         if widths[self._usual] > 1:
