@@ -28,10 +28,8 @@ def layer(tmp_path: Path) -> Layer:
 
 def test_a_layer_is_uploaded_once(server: RegistryServer, layer: Layer) -> None:
     registry = opened(server)
-    counted: list[int] = []
-    assert registry.push_layer(layer, count=counted.append)
+    assert registry.push_layer(layer)
     assert not registry.push_layer(layer)
-    assert sum(counted) == layer.size
     assert layer.path is not None
     assert server.blobs["team/app", layer.digest] == layer.path.read_bytes()
     assert server.count("PUT") == 1

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlencode, urljoin
@@ -36,9 +37,6 @@ _RETRIES = urllib3.Retry(
     allowed_methods=None,
     raise_on_status=False,
 )
-
-Count = Callable[[int], None]
-"""Takes a number of bytes that were transferred."""
 
 
 class Registry:
@@ -103,7 +101,7 @@ class Registry:
             raise CorruptError(f"the registry sent other bytes than those of {digest}")
         return answer.data
 
-    def fetch(self, digest: str, target: Path, count: Count = lambda _: None) -> None:
+    def fetch(self, digest: str, target: Path) -> None:
         """Download a blob into a file, unless it is there.
 
         Raises:
@@ -117,7 +115,6 @@ class Registry:
         with replacing(target) as file:
             for block in answer.stream(_BLOCK_BYTES):
                 file.write(block)
-                count(len(block))
             file.flush()
             if digest_file(Path(file.name)) != digest:
                 raise CorruptError(f"the registry sent other bytes than those of {digest}")
@@ -129,15 +126,12 @@ class Registry:
             self._expect(answer, 200, "read")
         return answer.status == 200
 
-    def push_layer(
-        self, layer: Layer, *, mount_from: str | None = None, count: Count = lambda _: None
-    ) -> bool:
+    def push_layer(self, layer: Layer, *, mount_from: str | None = None) -> bool:
         """Upload a layer unless the repository has it.
 
         Args:
             layer: The layer, with a file unless it can be mounted.
             mount_from: Another repository of the registry that has it.
-            count: Called with the number of uploaded bytes.
 
         Returns:
             Whether bytes were uploaded.
@@ -155,7 +149,7 @@ class Registry:
         if layer.path is None:
             raise NotFoundError(f"{self.reference} lacks the layer {layer.digest} of the base")
         with layer.path.open("rb") as file:
-            self._put(answer, layer.digest, layer.size, _Counted(file, count))
+            self._put(answer, layer.digest, layer.size, file)
         return True
 
     def push_bytes(self, content: bytes) -> None:
@@ -194,7 +188,7 @@ class Registry:
         return str(self.reference.with_digest(digest))
 
     def _put(
-        self, opened: urllib3.BaseHTTPResponse, digest: str, size: int, body: bytes | _Counted
+        self, opened: urllib3.BaseHTTPResponse, digest: str, size: int, body: bytes | IO[bytes]
     ) -> None:
         location = urljoin(self._root, opened.headers["Location"])
         separator = "&" if "?" in location else "?"
@@ -233,7 +227,7 @@ class Registry:
             if answer.status != 401 or not is_first:
                 break
             self._authorize(answer.headers.get("WWW-Authenticate", ""))
-            if isinstance(body, _Counted):
+            if isinstance(body, io.IOBase):
                 body.seek(0)
         return answer
 
@@ -288,26 +282,6 @@ class Registry:
         if answer.status == 404:
             raise NotFoundError(f"no repository {place}", hint="create it in the registry first")
         raise InputError(f"the registry cannot {verb} {place}: {_errors(answer)}")
-
-
-class _Counted:
-    """File that counts the bytes that are read."""
-
-    def __init__(self, file: IO[bytes], count: Count) -> None:
-        self._file = file
-        self._count = count
-
-    def read(self, size: int = -1) -> bytes:
-        block = self._file.read(size)
-        self._count(len(block))
-        return block
-
-    def seek(self, position: int) -> int:
-        self._count(position - self._file.tell())
-        return self._file.seek(position)
-
-    def tell(self) -> int:
-        return self._file.tell()
 
 
 def _errors(answer: urllib3.BaseHTTPResponse) -> str:
