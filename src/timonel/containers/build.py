@@ -39,7 +39,7 @@ from timonel.containers.publish import (
 from timonel.errors import InputError, NotFoundError, SpecError
 from timonel.storage.atomic import write_json
 from timonel.storage.digests import digest_file, digest_lines
-from timonel.storage.source_files import source_files
+from timonel.storage.source_files import own_files, source_files
 
 SELF = "self"
 _ARCHITECTURES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
@@ -187,7 +187,7 @@ class _Builder:
             key = digest_lines(["environment", *common, packages.environment_digest()])
         else:
             key = digest_lines(["lock", platform, *common, digest_file(spec.requirements)])
-        own = digest_lines(["timonel", *common, *map(digest_file, packages.own_files())])
+        own = digest_lines(["timonel", *common, *map(digest_file, own_files().values())])
         return [
             self._cached(key, "packages", lambda folder: self._packages(folder, platform)),
             self._cached(

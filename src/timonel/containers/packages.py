@@ -20,9 +20,9 @@ from timonel._version import __version__
 from timonel.errors import InputError, SpecError
 from timonel.processes.cores import usable_cores
 from timonel.storage.digests import digest_lines
+from timonel.storage.source_files import own_files
 
 _OWN = "timonel"
-_PACKAGE = Path(__file__).parents[1]
 _CHUNK_FILES = 400
 _LOCAL = frozenset({"__pycache__", "RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 """Files of a package that depend on how and where it was installed."""
@@ -101,8 +101,8 @@ def stage_timonel(folder: Path) -> None:
     Raises:
         InputError: A file cannot be copied.
     """
-    for path in own_files():
-        _copy(path, folder / _OWN / path.relative_to(_PACKAGE))
+    for name, path in own_files().items():
+        _copy(path, folder / name)
     distribution = importlib.metadata.distribution(_OWN)
     target = folder / f"{_OWN}-{__version__}.dist-info"
     for name in ("METADATA", "entry_points.txt"):
@@ -110,12 +110,6 @@ def stage_timonel(folder: Path) -> None:
         if text is not None:
             target.mkdir(parents=True, exist_ok=True)
             (target / name).write_text(text)
-
-
-def own_files() -> list[Path]:
-    """Return the files of timonel, as it is imported here."""
-    files = sorted(_PACKAGE.rglob("*"))
-    return [path for path in files if path.is_file() and "__pycache__" not in path.parts]
 
 
 def compile_bytecode(folder: Path, place: str) -> None:

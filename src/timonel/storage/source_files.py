@@ -1,4 +1,4 @@
-"""Files of a program: those of its folder that git does not ignore."""
+"""Files of programs: of a user's folder, as far as git does not ignore them, and of timonel."""
 
 from __future__ import annotations
 
@@ -14,6 +14,16 @@ _LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})
 def source_files(folder: Path) -> list[str]:
     """Return the names of a program's files, relative to its folder, sorted."""
     return sorted(set(_names(folder)))
+
+
+def own_files() -> dict[str, Path]:
+    """Return the files of timonel, as it is imported here, by names such as ``timonel/lazy.py``."""
+    package = Path(__file__).parents[1]
+    return {
+        path.relative_to(package.parent).as_posix(): path
+        for path in sorted(package.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
 
 
 def _names(folder: Path) -> Iterator[str]:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from timonel._version import __version__
+from timonel.storage.source_files import own_files
 
 PACKAGE = "timonel"
 
@@ -28,7 +29,7 @@ FILE_SYSTEMS = ("aiohttp", "gcsfs", "s3fs")
 """Packages for buckets and HTTP, which workers get if the client has them."""
 
 # Compiled parts are for one platform, and have substitutes; .gz files are for browsers.
-_LEFT_OUT = {".c", ".gz", ".pyc", ".so"}
+_LEFT_OUT = {".c", ".gz", ".so"}
 
 
 def all_packages() -> tuple[str, ...]:
@@ -45,7 +46,11 @@ def build_wheel(folder: Path, packages: Iterable[str]) -> Path:
         packages: The packages that it requires, in the versions that are installed here: other
             releases might write other bytes.
     """
-    files = dict(_modules())
+    files = {
+        name: path.read_bytes()
+        for name, path in own_files().items()
+        if path.suffix not in _LEFT_OUT
+    }
     info = f"{PACKAGE}-{__version__}.dist-info"
     for name, content in _metadata(packages).items():
         files[f"{info}/{name}"] = content.encode()
@@ -58,13 +63,6 @@ def build_wheel(folder: Path, packages: Iterable[str]) -> Path:
             member.external_attr = 0o100644 << 16
             archive.writestr(member, body)
     return path
-
-
-def _modules() -> Iterator[tuple[str, bytes]]:
-    root = Path(__file__).parents[2]
-    for path in sorted(root.rglob("*")):
-        if path.is_file() and path.suffix not in _LEFT_OUT:
-            yield f"{PACKAGE}/{path.relative_to(root).as_posix()}", path.read_bytes()
 
 
 def _metadata(packages: Iterable[str]) -> dict[str, str]:
