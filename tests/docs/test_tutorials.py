@@ -62,6 +62,7 @@ def test_each_tutorial_is_run_here() -> None:
         "buckets",
         "tfrecorder",
         "images",
+        "cluster",
     }
     assert all(blocks(TUTORIALS / f"{page}.md") for page in pages)
 
@@ -133,6 +134,14 @@ def test_the_tutorial_on_python_does_what_it_shows(tmp_path: Path) -> None:
 def test_the_table_tutorial_does_what_it_shows(tmp_path: Path) -> None:
     _, printed = run_page(TUTORIALS / "table.md", tmp_path)
     assert "fast" in printed[-1] or "slow" in printed[-1]
+
+
+@pytest.mark.e2e
+def test_the_tutorial_on_clusters_does_what_it_shows(tmp_path: Path) -> None:
+    _, printed = run_page(TUTORIALS / "cluster.md", tmp_path)
+    assert "kind: RoleBinding" in (tmp_path / "rights.yaml").read_text()
+    for command in ("gcloud container node-pools create", "eksctl create", "az aks nodepool add"):
+        assert command in printed[1]
 
 
 @pytest.mark.e2e

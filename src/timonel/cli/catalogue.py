@@ -65,6 +65,9 @@ ENTRIES = (
     CommandEntry("logs", KEEP, "Print the output of a job's tasks.", group="jobs"),
     CommandEntry("stop", KEEP, "Stop a job and keep its checkpoints.", group="jobs"),
     CommandEntry("image", KEEP, "Build container images without Docker."),
+    CommandEntry(
+        "cluster", KEEP, "Check a Kubernetes cluster, and prepare rights and nodes for jobs."
+    ),
     CommandEntry("migrate", KEEP, "Upgrade the workspace to the file formats of this release."),
     CommandEntry("doctor", KEEP, "Check this machine: versions, devices, memory, performance."),
 )

@@ -98,11 +98,12 @@ class Group(TyperGroup):
 
 
 class ListingGroup(Group):
-    """Group of one noun's commands that runs ``list`` by default."""
+    """Group of one noun's commands that runs ``list`` by default, if it has that."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse ``args``, as arguments of ``list`` if they name no command."""
-        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+        is_listing = not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)
+        if is_listing and "list" in self.commands:
             args = ["list", *args]
         return super().parse_args(ctx, args)
 

@@ -149,6 +149,10 @@ class FakeCluster:
         """Answer a request."""
         url = urlsplit(path)
         query = parse_qs(url.query)
+        if url.path == "/version":
+            return {"gitVersion": "v1.37.0"}
+        if url.path.endswith("/selfsubjectaccessreviews"):
+            return {"status": {"allowed": True}}
         found = _PATH.match(url.path)
         if found is None:
             raise RefusedError(404, "NotFound", f"no such path: {url.path}")
@@ -158,21 +162,26 @@ class FakeCluster:
                 code, message = self.failures.pop(0)
                 raise RefusedError(code, "Failure", message)
             if method == "POST":
-                return self._create(plural, body)
+                return body if "dryRun" in query else self._create(plural, body)
             if method == "GET" and name is None:
                 selector = query.get("labelSelector", [""])[0]
                 return {"kind": "List", "metadata": {}, "items": self._select(plural, selector)}
-            if (plural, name) not in self.objects:
-                raise RefusedError(404, "NotFound", f'{plural} "{name}" not found')
-            if method == "PATCH":
-                return self._patch(self.objects[plural, name], body)
-            if method == "DELETE":
-                uid = (body.get("preconditions") or {}).get("uid")
-                if uid not in {None, self.objects[plural, name]["metadata"]["uid"]}:
-                    raise RefusedError(409, "Conflict", "the UID is another one")
-                grace = query.get("gracePeriodSeconds", [body.get("gracePeriodSeconds")])[0]
-                return self._delete(plural, name, None if grace is None else int(grace))
-            return self.objects[plural, name]
+            return self._answer_named(method, plural, name, query, body)
+
+    def _answer_named(
+        self, method: str, plural: str, name: str, query: Mapping[str, list[str]], body: Object
+    ) -> Object:
+        if (plural, name) not in self.objects:
+            raise RefusedError(404, "NotFound", f'{plural} "{name}" not found')
+        if method == "PATCH":
+            return self._patch(self.objects[plural, name], body)
+        if method == "DELETE":
+            uid = (body.get("preconditions") or {}).get("uid")
+            if uid not in {None, self.objects[plural, name]["metadata"]["uid"]}:
+                raise RefusedError(409, "Conflict", "the UID is another one")
+            grace = query.get("gracePeriodSeconds", [body.get("gracePeriodSeconds")])[0]
+            return self._delete(plural, name, None if grace is None else int(grace))
+        return self.objects[plural, name]
 
     def _create(self, plural: str, body: Object) -> Object:
         name = body["metadata"]["name"]

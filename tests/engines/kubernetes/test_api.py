@@ -16,6 +16,7 @@ import yaml
 
 from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.api_errors import ConflictError, UnavailableError
+from timonel.engines.kubernetes.rights import Right
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import (
     AlreadyExistsError,
@@ -151,6 +152,27 @@ def test_objects_are_changed_and_deleted(api: Api, server: _Server) -> None:
     assert server.headers[0]["content-type"] == "application/merge-patch+json"
     assert forced == {"propagationPolicy": "Background", "gracePeriodSeconds": "0"}
     assert (method, query) == ("DELETE", {"propagationPolicy": "Background"})
+
+
+def test_the_version_and_rights(api: Api, server: _Server) -> None:
+    server.answers = [
+        (200, {"gitVersion": "v1.37.0"}),
+        (201, {"status": {"allowed": True}}),
+        (201, {"status": {"allowed": False}}),
+    ]
+    assert api.version() == "v1.37.0"
+    assert api.allows(Right("batch", "jobs", "create"))
+    assert not api.allows(Right("", "pods/status", "patch"))
+    paths = [path for _, path, _, _ in server.requests]
+    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    assert paths == ["/version", reviews, reviews]
+    assert server.requests[2][3]["spec"]["resourceAttributes"] == {
+        "namespace": "team",
+        "group": "",
+        "resource": "pods",
+        "subresource": "status",
+        "verb": "patch",
+    }
 
 
 def test_the_log_of_a_pod(api: Api, server: _Server) -> None:

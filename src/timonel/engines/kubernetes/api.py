@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from timonel._version import __version__
 from timonel.engines.kubernetes.api_errors import READS, Call, may_retry, refused, unreachable
+from timonel.engines.kubernetes.rights import Right
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import InputError, MissingExtraError, NotFoundError, did_you_mean
 from timonel.processes.backoff import backoff_s
@@ -25,9 +26,12 @@ _RESOURCES = {
     "Role": ("rbac.authorization.k8s.io/v1", "roles"),
     "RoleBinding": ("rbac.authorization.k8s.io/v1", "rolebindings"),
     "Secret": ("v1", "secrets"),
+    "SelfSubjectAccessReview": ("authorization.k8s.io/v1", "selfsubjectaccessreviews"),
     "Service": ("v1", "services"),
     "ServiceAccount": ("v1", "serviceaccounts"),
 }
+_OUTSIDE_NAMESPACES = {"SelfSubjectAccessReview"}
+_VERSION = "Version"
 _METHODS = {"get": "GET", "list": "GET", "create": "POST", "patch": "PATCH", "delete": "DELETE"}
 _TIMEOUT_S = 30.0
 _ATTEMPTS = 4
@@ -106,6 +110,11 @@ class Api:
         configuration.retries = False
         return cls(settings.namespace or namespace, client.ApiClient(configuration))
 
+    @property
+    def server(self) -> str:
+        """Address of the server."""
+        return str(self._client.configuration.host)
+
     def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Object:
         """Create an object and return it, with what the server added.
 
@@ -175,6 +184,29 @@ class Api:
         body = None if uid is None else {"preconditions": {"uid": uid}}
         self._json(self._call("delete", kind, name), query=query, body=body)
 
+    def version(self) -> str:
+        """Return the version of the server, such as v1.37.0."""
+        call = Call("get", _VERSION, "version", None, self.namespace, self.server)
+        return str(self._json(call)["gitVersion"])
+
+    def allows(self, right: Right) -> bool:
+        """Return whether the user has a right in the namespace."""
+        resource, _, subresource = right.resource.partition("/")
+        attributes = {
+            "namespace": self.namespace,
+            "group": right.group,
+            "resource": resource,
+            "verb": right.verb,
+            **({"subresource": subresource} if subresource else {}),
+        }
+        review = {
+            "apiVersion": _RESOURCES["SelfSubjectAccessReview"][0],
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        answer = self._json(self._call("create", "SelfSubjectAccessReview", None), body=review)
+        return bool(answer["status"]["allowed"])
+
     def pod_log(self, name: str) -> str:
         """Return the last lines of a pod's output."""
         call = self._call("get", "Pod", name, subresource="log")
@@ -182,8 +214,7 @@ class Api:
 
     def _call(self, verb: str, kind: str, name: str | None, subresource: str = "") -> Call:
         resource = _RESOURCES[kind][1] + (f"/{subresource}" if subresource else "")
-        server = self._client.configuration.host
-        return Call(verb, kind, resource, name, self.namespace, server)
+        return Call(verb, kind, resource, name, self.namespace, self.server)
 
     def _json(self, call: Call, **options: Any) -> Object:
         answer: Object = json.loads(self._send(call, **options))
@@ -270,8 +301,12 @@ def _context(files: Sequence[Mapping[str, Any]], name: str | None, paths: str) -
 
 
 def _path(call: Call) -> str:
+    if call.kind == _VERSION:
+        return "/version"
     version, plural = _RESOURCES[call.kind]
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    if call.kind in _OUTSIDE_NAMESPACES:
+        return f"{root}/{plural}"
     path = f"{root}/namespaces/{quote(call.namespace, safe='')}/{plural}"
     if call.name is None or call.verb == "create":
         return path

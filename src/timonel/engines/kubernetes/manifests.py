@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from timonel.engines.base import JobStatus
 from timonel.engines.kubernetes import names
 from timonel.engines.kubernetes.pod_template import coordinator_template, role_template
+from timonel.engines.kubernetes.rights import GROUP, coordinator_rules
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.spec import JobSpec, RoleSpec
 from timonel.errors import SpecError
@@ -147,15 +148,6 @@ def _rights(spec: JobSpec, settings: ClusterSettings) -> list[Manifest]:
     """Return the coordinator's rights, and its ServiceAccount unless the user chose one."""
     job_id = spec.job_id
     jobs = [job_id, *(names.role_job(job_id, role.name) for role in spec.roles)]
-    rules = [
-        _rule("", "configmaps", ["get", "patch"], [job_id]),
-        _rule("batch", "jobs", ["get", "patch"], jobs),
-        _rule("coordination.k8s.io", "leases", ["get", "update", "patch"], [job_id]),
-        _rule("", "pods", ["get", "list", "delete"]),
-        _rule("", "pods/status", ["patch"]),
-        _rule("", "events", ["create"]),
-    ]
-    group = "rbac.authorization.k8s.io"
     account = {
         "kind": "ServiceAccount",
         "name": settings.service_account or job_id,
@@ -164,19 +156,12 @@ def _rights(spec: JobSpec, settings: ClusterSettings) -> list[Manifest]:
     own = [] if settings.service_account else [_object(job_id, "v1", "ServiceAccount")]
     return [
         *own,
-        _object(job_id, f"{group}/v1", "Role", rules=rules),
+        _object(job_id, f"{GROUP}/v1", "Role", rules=coordinator_rules(job_id, jobs)),
         _object(
             job_id,
-            f"{group}/v1",
+            f"{GROUP}/v1",
             "RoleBinding",
-            roleRef={"apiGroup": group, "kind": "Role", "name": job_id},
+            roleRef={"apiGroup": GROUP, "kind": "Role", "name": job_id},
             subjects=[account],
         ),
     ]
-
-
-def _rule(
-    group: str, resource: str, verbs: list[str], resource_names: list[str] | None = None
-) -> Mapping[str, Any]:
-    named = {"resourceNames": resource_names} if resource_names else {}
-    return {"apiGroups": [group], "resources": [resource], **named, "verbs": verbs}

@@ -309,7 +309,7 @@ def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
     except (NotFoundError, FormatError) as error:
         logger.error("%s", error)  # noqa: TRY400 - a line without traceback
         return EXIT_REFUSED
-    (work / "source").mkdir(exist_ok=True)
+    (work / "source").mkdir(parents=True, exist_ok=True)
     pod = Pod(
         member=Member(f"{environ[ROLE]}-{environ[INDEX]}", environ[POD_HOST], environ[POD_NAME]),
         workspace=workspace,

@@ -1,0 +1,190 @@
+"""Checks of the cluster that ``--on kubernetes`` uses, of its rights, and of the bucket."""
+
+from __future__ import annotations
+
+import secrets
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+
+from timonel.cli.doctor.check import Check, Verdict
+from timonel.containers.reference import Reference
+from timonel.containers.registry import Registry
+from timonel.engines import JobSpec, JobState, JobStatus, RoleSpec
+from timonel.engines.kubernetes import KubernetesEngine
+from timonel.engines.kubernetes.api import Api
+from timonel.engines.kubernetes.manifests import job_manifests, owned
+from timonel.engines.kubernetes.rights import user_rights
+from timonel.engines.kubernetes.settings import ClusterSettings
+from timonel.errors import InputError, NotFoundError, TimonelError
+from timonel.storage import Workspace, is_local
+from timonel.storage.object_store import ObjectStore
+
+_POLL_S = 0.5
+_CLUSTER = "cluster"
+_SETTINGS = "settings"
+_WORKSPACE = "workspace"
+_JOB = "job"
+
+
+def examine(workspace: str | None, environ: Mapping[str, str]) -> Iterator[Check]:
+    """Yield checks as they finish; those that need a cluster end with the first lack of it.
+
+    Args:
+        workspace: URI of the workspace; None: there is none.
+        environ: Environment with settings of the cluster.
+    """
+    settings = ClusterSettings.of(environ)
+    yield from _cluster(settings, workspace or "s3://bucket")
+    yield _try(_SETTINGS, "image", lambda: _image(settings.image))
+    yield _try(_WORKSPACE, "bucket", lambda: _bucket(workspace))
+
+
+def run_job(workspace: Workspace, timeout_s: float) -> Check:
+    """Run a job that prints a version: it needs the image, DNS and the bucket from inside.
+
+    Args:
+        workspace: A workspace in a bucket.
+        timeout_s: Time for the whole job.
+    """
+    job_id = f"check-{secrets.token_hex(4)}"
+    spec = JobSpec(
+        job_id=job_id, module="timonel", args=("--version",), roles=(RoleSpec(name="worker"),)
+    )
+    return _try(_JOB, "run", lambda: _run(KubernetesEngine.of(workspace), spec, timeout_s))
+
+
+def _run(engine: KubernetesEngine, spec: JobSpec, timeout_s: float) -> str | Check:
+    started = time.monotonic()
+    engine.submit(spec)
+    while not (status := engine.status(spec.job_id)).state.is_final:
+        if time.monotonic() - started > timeout_s:
+            engine.cancel(spec.job_id)
+            break
+        time.sleep(_POLL_S)
+    if status.state is JobState.SUCCEEDED:
+        lines = [line.text for line in engine.logs(spec.job_id)]
+        return f"{spec.job_id} printed {lines[-1]!r} after {time.monotonic() - started:.0f} s"
+    found = f"{spec.job_id} is {status.state.value}: {status.message or 'without a reason'}"
+    return Check(_JOB, "run", Verdict.FAIL, found, f"see 'timonel logs {spec.job_id}'")
+
+
+def _cluster(settings: ClusterSettings, workspace: str) -> Iterator[Check]:
+    try:
+        api = Api.connect(settings)
+        yield Check(_CLUSTER, "kubeconfig", Verdict.OK, f"{api.server}, namespace {api.namespace}")
+    except TimonelError as error:
+        yield _failed(_CLUSTER, "kubeconfig", error)
+        return
+    yield (server := _try(_CLUSTER, "server", api.version))
+    if server.verdict is not Verdict.OK:
+        return
+    yield _try(_CLUSTER, "rights", lambda: _rights(api))
+    settings = settings.model_copy(update={"namespace": api.namespace})
+    yield (namespace := _try(_CLUSTER, "namespace", lambda: _namespace(api)))
+    if namespace.verdict is Verdict.OK:
+        yield _try(_CLUSTER, "dry run", lambda: _dry_run(api, settings, workspace))
+    for kind, name in (
+        ("Secret", settings.secret),
+        ("Secret", settings.image_pull_secret),
+        ("ServiceAccount", settings.service_account),
+    ):
+        if name:
+            yield _existence(api, kind, name)
+
+
+def _rights(api: Api) -> str | Check:
+    rights = user_rights()
+    lacking = [str(right) for right in rights if not api.allows(right)]
+    if not lacking:
+        return f"all {len(rights)} that jobs need"
+    return Check(
+        _CLUSTER,
+        "rights",
+        Verdict.FAIL,
+        f"you are not allowed to {', '.join(lacking)}",
+        "give the cluster's administrator the output of 'timonel cluster rbac --namespace "
+        f"{api.namespace} --user NAME'",
+    )
+
+
+def _namespace(api: Api) -> str:
+    # Few users may read namespaces, and a list of a missing one is empty.
+    name = f"check-{secrets.token_hex(4)}"
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+    api.create(config_map, dry_run=True)
+    return f"{api.namespace} exists"
+
+
+def _dry_run(api: Api, settings: ClusterSettings, workspace: str) -> str:
+    """Let the cluster check the objects of a job, which it does not keep."""
+    spec = JobSpec(
+        job_id=f"check-{secrets.token_hex(4)}",
+        module="timonel",
+        roles=(RoleSpec(name="worker"),),
+        image=settings.image or "timonel",
+    )
+    status = JobStatus.of(spec, time.time())
+    manifests = job_manifests(spec, settings, workspace, secrets.token_hex(16), status)
+    # A RoleBinding is refused unless its Role exists.
+    checked = [each for each in manifests if each["kind"] != "RoleBinding"]
+    for manifest in [checked[0], *owned(checked, str(uuid.uuid4()))]:
+        api.create(manifest, dry_run=True)
+    return f"{len(checked)} objects accepted"
+
+
+def _existence(api: Api, kind: str, name: str) -> Check:
+    what = f"{kind} {name}"
+    try:
+        api.get(kind, name)
+    except NotFoundError as error:
+        hint = f"create it with 'kubectl create {kind.lower()} ...', or change the setting"
+        return Check(_SETTINGS, what, Verdict.FAIL, error.message, hint)
+    except TimonelError as error:
+        # Jobs do not need the right to read it.
+        return Check(_SETTINGS, what, Verdict.NOTE, f"cannot be checked: {error.message}")
+    return Check(_SETTINGS, what, Verdict.OK, "exists")
+
+
+def _image(name: str | None) -> str | Check:
+    if name is None:
+        hint = "make one with 'timonel image build', and set TIMONEL_KUBERNETES_IMAGE"
+        return Check(_SETTINGS, "image", Verdict.FAIL, "the settings name none", hint)
+    reference = Reference.parse(name)
+    try:
+        _, digest = Registry(reference).manifest()
+    except NotFoundError:
+        raise
+    except InputError as error:
+        hint = "nodes of the cluster may reach it; --run tries that"
+        return Check(_SETTINGS, "image", Verdict.WARN, error.message, hint)
+    return str(reference.with_digest(digest))
+
+
+def _bucket(uri: str | None) -> str | Check:
+    if uri is None or is_local(uri):
+        found = "the workspace is not in a bucket" if uri is None else f"{uri} is no bucket"
+        hint = "give --workspace s3://bucket/folder, or set TIMONEL_WORKSPACE"
+        return Check(_WORKSPACE, "bucket", Verdict.FAIL, found, hint)
+    store = ObjectStore(uri)
+    name, content = f"check-{secrets.token_hex(8)}", secrets.token_bytes(16)
+    store.write(name, content)
+    try:
+        is_same = store.read(name) == content
+    finally:
+        store.delete([name])
+    if not is_same:
+        return Check(_WORKSPACE, "bucket", Verdict.FAIL, f"{uri} returns other bytes than written")
+    return f"{uri} can be written and read"
+
+
+def _try(area: str, name: str, check: Callable[[], str | Check]) -> Check:
+    try:
+        found = check()
+    except TimonelError as error:
+        return _failed(area, name, error)
+    return found if isinstance(found, Check) else Check(area, name, Verdict.OK, found)
+
+
+def _failed(area: str, name: str, error: TimonelError) -> Check:
+    return Check(area, name, Verdict.FAIL, error.message, error.hint)

@@ -1,0 +1,130 @@
+"""Rights of users and coordinators in a namespace, as rules of Roles. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from timonel.errors import SpecError
+
+GROUP = "rbac.authorization.k8s.io"
+_NAME = "timonel-user"
+_LABELS = {"app.kubernetes.io/name": "timonel"}
+
+Rule = dict[str, Any]
+
+_USER_RULES = (
+    ("", ("configmaps",), ("create", "get", "list")),
+    ("", ("pods",), ("list",)),
+    ("", ("secrets", "serviceaccounts", "services"), ("create",)),
+    ("batch", ("jobs",), ("create", "delete", "get", "patch")),
+    # Some clusters, such as OpenShift, ask for it from those who create what a Job owns.
+    ("batch", ("jobs/finalizers",), ("update",)),
+    ("coordination.k8s.io", ("leases",), ("create",)),
+    (GROUP, ("rolebindings", "roles"), ("create",)),
+)
+"""Rights of users, but for those that they give to coordinators."""
+
+
+@dataclass(frozen=True, order=True)
+class Right:
+    """A right in a namespace.
+
+    Attributes:
+        group: API group; empty for the core group.
+        resource: Resource, as in roles: ``jobs``, ``pods/status``.
+        verb: Verb, as in roles.
+    """
+
+    group: str
+    resource: str
+    verb: str
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}"
+
+
+def coordinator_rules(job_id: str, jobs: Sequence[str]) -> list[Rule]:
+    """Return the rules of the Role of a job's coordinator.
+
+    Args:
+        job_id: The job.
+        jobs: Names of its Jobs in the cluster.
+    """
+    return [
+        _rule("", ["configmaps"], ["get", "patch"], [job_id]),
+        _rule("batch", ["jobs"], ["get", "patch"], jobs),
+        _rule("coordination.k8s.io", ["leases"], ["get", "update", "patch"], [job_id]),
+        _rule("", ["pods"], ["get", "list", "delete"]),
+        _rule("", ["pods/status"], ["patch"]),
+        _rule("", ["events"], ["create"]),
+    ]
+
+
+def user_rights() -> list[Right]:
+    """Return the rights that running jobs takes, sorted.
+
+    They include all rights of coordinators: the cluster lets users give only rights that they have.
+    """
+    rules = [_rule(*rule) for rule in _USER_RULES]
+    return sorted(
+        {
+            Right(rule["apiGroups"][0], resource, verb)
+            for rule in [*rules, *coordinator_rules("", ())]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+    )
+
+
+def subject(kind: str, name: str, namespace: str) -> dict[str, str]:
+    """Return the subject of a RoleBinding.
+
+    Args:
+        kind: ``User``, ``Group`` or ``ServiceAccount``.
+        name: Its name; a ServiceAccount of another namespace as ``NAMESPACE:NAME``.
+        namespace: Namespace of the RoleBinding.
+
+    Raises:
+        SpecError: The name is empty.
+    """
+    if not name:
+        raise SpecError(f"the {kind} has no name")
+    if kind != "ServiceAccount":
+        return {"kind": kind, "name": name, "apiGroup": GROUP}
+    place, _, name = name.rpartition(":")
+    return {"kind": kind, "name": name, "namespace": place or namespace}
+
+
+def user_manifests(namespace: str, subjects: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+    """Return the Role of users in a namespace, and the RoleBinding that gives it to some.
+
+    Args:
+        namespace: The namespace.
+        subjects: Who gets the rights; without any, the Role is all.
+    """
+    verbs: dict[tuple[str, str], list[str]] = {}
+    for right in user_rights():
+        verbs.setdefault((right.group, right.resource), []).append(right.verb)
+    rules = [_rule(group, [resource], found) for (group, resource), found in verbs.items()]
+    metadata = {"name": _NAME, "namespace": namespace, "labels": _LABELS}
+    head = {"apiVersion": f"{GROUP}/v1"}
+    role = {**head, "kind": "Role", "metadata": metadata, "rules": rules}
+    if not subjects:
+        return [role]
+    binding = {
+        **head,
+        "kind": "RoleBinding",
+        "metadata": metadata,
+        "roleRef": {"apiGroup": GROUP, "kind": "Role", "name": _NAME},
+        "subjects": list(subjects),
+    }
+    return [role, binding]
+
+
+def _rule(
+    group: str, resources: Sequence[str], verbs: Sequence[str], names: Sequence[str] = ()
+) -> Rule:
+    named = {"resourceNames": list(names)} if names else {}
+    return {"apiGroups": [group], "resources": list(resources), **named, "verbs": list(verbs)}

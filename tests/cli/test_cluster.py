@@ -1,0 +1,128 @@
+"""``timonel cluster``: rights, node pools, and checks of what jobs need."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+
+import pytest
+import yaml
+
+from tests.cli.conftest import Timonel
+from tests.containers.registry_server import registry_server
+from tests.engines.kubernetes.memory_api import MemoryApi
+from timonel.containers.image import MANIFEST_TYPE
+from timonel.engines.kubernetes.api import Api
+from timonel.engines.kubernetes.rights import Right, user_rights
+from timonel.errors import NotFoundError
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch, here: object) -> MemoryApi:
+    """The user's cluster."""
+    for name in ("IMAGE", "SECRET", "IMAGE_PULL_SECRET", "SERVICE_ACCOUNT"):
+        monkeypatch.delenv(f"TIMONEL_KUBERNETES_{name}", raising=False)
+    api = MemoryApi()
+    monkeypatch.setattr(Api, "connect", lambda _: api)
+    return api
+
+
+def checked(timonel: Timonel, *words: str) -> tuple[int, dict[str, Mapping[str, str]]]:
+    """Return the exit code of the check and its results by name."""
+    outcome = timonel("-w", f"memory://{uuid.uuid4().hex}", "cluster", "check", "--json", *words)
+    value = json.loads(outcome.out)
+    assert value["ready"] == (outcome.exit_code == 0)
+    return outcome.exit_code, {each["name"]: each for each in value["checks"]}
+
+
+@pytest.mark.enable_socket
+def test_a_cluster_that_has_everything(
+    timonel: Timonel, api: MemoryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIMONEL_KUBERNETES_SECRET", "keys")
+    api.objects["Secret", "keys"] = {}
+    with registry_server() as registry:
+        registry.manifests["team/timonel", "1"] = (MANIFEST_TYPE, b"{}")
+        monkeypatch.setenv("TIMONEL_KUBERNETES_IMAGE", f"{registry.host}/team/timonel:1")
+        code, found = checked(timonel)
+        monkeypatch.setenv("TIMONEL_KUBERNETES_IMAGE", f"{registry.host}/team/timonel:2")
+        missing_code, missing = checked(timonel)
+    assert {name: each["verdict"] for name, each in found.items()} == dict.fromkeys(found, "ok")
+    assert code == 0
+    assert found["server"]["found"] == "v1.37.0"
+    assert "timonel@sha256:" in found["image"]["found"]
+    assert set(api.dry_runs) >= {"Job", "Role", "Secret"}
+    assert set(api.objects) == {("Secret", "keys")}
+    assert missing_code == 1
+    assert "no image" in missing["image"]["found"]
+
+
+def test_rights_that_are_lacking_are_named(timonel: Timonel, api: MemoryApi) -> None:
+    api.denied = {Right("batch", "jobs", "create"), Right("", "pods/status", "patch")}
+    code, found = checked(timonel)
+    assert code == 1
+    assert found["rights"]["found"] == "you are not allowed to patch pods/status, create jobs"
+    assert "timonel cluster rbac --namespace team" in found["rights"]["hint"]
+    assert found["dry run"]["verdict"] == "fail"
+    assert found["namespace"]["verdict"] == "ok"
+
+
+def test_objects_that_the_settings_name(
+    timonel: Timonel, api: MemoryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIMONEL_KUBERNETES_SECRET", "keys")
+    monkeypatch.setenv("TIMONEL_KUBERNETES_SERVICE_ACCOUNT", "trainer")
+    api.denied = {Right("", "serviceaccounts", "get")}
+    _, found = checked(timonel)
+    assert found["Secret keys"]["verdict"] == "fail"
+    assert found["ServiceAccount trainer"]["verdict"] == "note"
+    assert found["image"]["hint"].startswith("make one with 'timonel image build'")
+
+
+def test_no_cluster_and_no_bucket(timonel: Timonel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(_: object) -> Api:
+        raise NotFoundError("no kubeconfig", hint="get one")
+
+    monkeypatch.setattr(Api, "connect", connect)
+    monkeypatch.delenv("TIMONEL_KUBERNETES_IMAGE", raising=False)
+    outcome = timonel("cluster", "check")
+    assert outcome.exit_code == 1
+    for part in ("FAIL kubeconfig", "get one", "the workspace is not in a bucket", "3 fail"):
+        assert part in outcome.out
+
+
+def test_rbac_prints_what_kubectl_applies(
+    timonel: Timonel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = timonel("cluster", "rbac", "--namespace", "team", "--user", "ana", "--group", "ml")
+    role, binding = yaml.safe_load_all(outcome.out)
+    assert sum(len(rule["verbs"]) for rule in role["rules"]) == len(user_rights())
+    assert [each["name"] for each in binding["subjects"]] == ["ana", "ml"]
+    monkeypatch.setenv("TIMONEL_KUBERNETES_NAMESPACE", "lab")
+    (only,) = json.loads(timonel("cluster", "rbac", "--json").out)["items"]
+    assert (only["kind"], only["metadata"]["namespace"]) == ("Role", "lab")
+
+
+def test_plan_prints_commands_with_comments(timonel: Timonel) -> None:
+    arguments = ("--on", "gke", "--gpu", "a100:2", "--tpu", "v5e-8", "--nodes", "0:5")
+    out = timonel("cluster", "plan", *arguments, "--cluster", "lab").out
+    assert out.count("gcloud container node-pools create ") == 2
+    assert "# resources:\n#   accelerators: {nvidia.com/gpu: 2}\n" in out
+    pools = json.loads(timonel("cluster", "plan", *arguments, "--json").out)["pools"]
+    assert [pool["name"] for pool in pools] == ["a100-x2", "v5e-8"]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ((), "nothing to plan"),
+        (("--gpu", "t4", "--tpu", "v5e-1", "--name", "a"), "--gpu and --tpu are two"),
+        (("--gpu", "k80"), "no machine of gke is known"),
+        (("--gpu", "t4", "--nodes", "9:1"), "expected MIN:MAX nodes"),
+    ],
+)
+def test_plans_that_are_refused(timonel: Timonel, words: tuple[str, ...], problem: str) -> None:
+    outcome = timonel("cluster", "plan", "--on", "gke", *words)
+    assert outcome.exit_code == 2
+    assert problem in outcome.error_line

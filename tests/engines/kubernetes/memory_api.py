@@ -1,0 +1,73 @@
+"""The client of the API server over objects in memory, with a record of all requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from timonel.engines.kubernetes import api as module
+from timonel.engines.kubernetes.api import Api
+from timonel.engines.kubernetes.api_errors import Call
+from timonel.engines.kubernetes.rights import Right
+
+
+class MemoryApi(Api):
+    """A cluster without controllers, in which every object belongs to one job.
+
+    Attributes:
+        objects: Objects by kind and name.
+        used: Rights that the requests took.
+        denied: Rights that the user lacks.
+        dry_runs: Kinds that were only checked.
+    """
+
+    def __init__(self) -> None:
+        client = SimpleNamespace(configuration=SimpleNamespace(host="https://lab:6443"))
+        super().__init__("team", client, sleep=lambda _: None)
+        self.objects: dict[tuple[str, str], dict[str, Any]] = {}
+        self.used: set[Right] = set()
+        self.denied: set[Right] = set()
+        self.dry_runs: list[str] = []
+
+    def _exchange(
+        self, call: Call, query: Mapping[str, str] | None, body: Any, _: str
+    ) -> tuple[int, bytes]:
+        status, answer = self._answer(call, dict(query or {}), body)
+        return status, json.dumps(answer).encode()
+
+    def _answer(self, call: Call, query: dict[str, str], body: Any) -> tuple[int, Any]:
+        if call.kind == "Version":
+            return 200, {"gitVersion": "v1.37.0"}
+        if call.kind == "SelfSubjectAccessReview":
+            asked = body["spec"]["resourceAttributes"]
+            parts = [asked["resource"], *filter(None, [asked.get("subresource")])]
+            right = Right(asked["group"], "/".join(parts), asked["verb"])
+            return 201, {"status": {"allowed": right not in self.denied}}
+        version, _ = module._RESOURCES[call.kind]
+        right = Right(version.rpartition("/")[0], call.resource, call.verb)
+        self.used.add(right)
+        if right in self.denied:
+            message = f'User "me" cannot {right.verb} resource "{right.resource}"'
+            return 403, {"kind": "Status", "reason": "Forbidden", "message": message}
+        if "dryRun" in query:
+            self.dry_runs.append(call.kind)
+            return 201, body
+        return self._stored(call, body)
+
+    def _stored(self, call: Call, body: Any) -> tuple[int, Any]:
+        if call.verb == "list":
+            kept = [found for (kind, _), found in self.objects.items() if kind == call.kind]
+            return 200, {"items": kept}
+        assert call.name is not None
+        if call.verb == "create":
+            metadata = {**body["metadata"], "uid": "1", "resourceVersion": "1"}
+            self.objects[call.kind, call.name] = {**body, "metadata": metadata}
+            return 201, self.objects[call.kind, call.name]
+        if (call.kind, call.name) not in self.objects:
+            return 404, {"kind": "Status", "reason": "NotFound", "message": "not found"}
+        if call.verb == "delete":
+            self.objects.clear()
+            return 200, {}
+        return 200, self.objects[call.kind, call.name]
