@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -34,12 +33,6 @@ from timonel.units import counted
 
 MISSING = ("", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "?")
 """Lower-case words that stand for a missing value."""
-
-MISSING_WORDS = (
-    *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),
-    *("<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?"),
-)
-"""Texts of a file without types that are no words: pandas' defaults, and UCI's question mark."""
 
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 EXACT_INTEGERS = 1 << 53
@@ -224,60 +217,6 @@ def categorical_column(
 
 
 Values = NumberColumn | Words
-
-
-@dataclass(frozen=True)
-class Markers:
-    """Texts in a column of words that may stand for a missing value.
-
-    Args:
-        counts: Number of cells by text.
-        missing: The texts that count as missing values; the others are words.
-    """
-
-    counts: Mapping[str, int]
-    missing: Collection[str]
-
-    @classmethod
-    def of(cls, texts: Any, known: Collection[str], *, is_typed: bool) -> Self:
-        """Find the markers of missing values among trimmed texts.
-
-        Args:
-            texts: The column.
-            known: Texts that are words, since the user lists them.
-            is_typed: The file can express missing values, so that all texts are words.
-        """
-        values = pa.array({*MISSING_WORDS, *MISSING} - {"", *known}, pa.string())
-        is_marker = pc.or_(pc.is_in(texts, values), pc.is_in(pc.utf8_lower(texts), values))
-        found = Counter(pc.filter(texts, is_marker).to_pylist())
-        counts = {text: found[text] for text in sorted(found) if text not in known}
-        return cls(counts, () if is_typed else [word for word in counts if word in MISSING_WORDS])
-
-    def removed_from(self, texts: Any) -> Any:
-        """Return the texts without the missing ones, which are empty."""
-        if not self.missing:
-            return texts
-        return pc.if_else(pc.is_in(texts, pa.array(self.missing)), "", texts)
-
-    def warnings(self, column: str, *, is_label: bool) -> Iterator[str]:
-        """Yield a line about the missing values, and one about the words."""
-        what, place = ("class", "labels") if is_label else ("category", f"vocabulary of {column}")
-        for texts, fate, cure in (
-            (
-                [text for text in self.counts if text in self.missing],
-                "no label" if is_label else "missing",
-                f"to make a {what} of it, list it in the {place} in a --schema",
-            ),
-            (
-                [text for text in self.counts if text not in self.missing],
-                f"a {what}",
-                "leave cells empty where a value is missing",
-            ),
-        ):
-            if texts:
-                shown = ", ".join(f"{text!r} ({self.counts[text]:,} rows)" for text in texts)
-                verb = "is" if len(texts) == 1 else "are each"
-                yield f"column {column}: {shown} {verb} {fate}: {cure}"
 
 
 def infer(kinds: Kinds, name: str = "", *, is_typed: bool = False) -> Inference:

@@ -23,6 +23,7 @@ from timonel.data.sources.base import (
 )
 from timonel.data.sources.columns import Kinds
 from timonel.data.sources.images import image_schema
+from timonel.data.sources.roles import check_splits
 from timonel.data.sources.table import TableSource
 from timonel.data.sources.tablefile import TableFile
 from timonel.data.sources.tables import is_table, peek
@@ -122,7 +123,7 @@ class ImageListSource(TableSource):
         if given == "split" or (
             given is None and name == _named("split", self._file.table.column_names)
         ):
-            self._check_splits(name, column)
+            check_splits(self.location, name, column)
             return None, ColumnRole(name=name, role="split", values="names of splits")
         if given is None and name == self.options.group_by:
             return super()._role(name, column)

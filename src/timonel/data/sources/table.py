@@ -5,12 +5,9 @@ The table is kept in memory during conversion.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
-
-import numpy as np
-import pyarrow as pa
 
 from timonel.data.manifest import Rejected
 from timonel.data.schema import (
@@ -23,7 +20,7 @@ from timonel.data.schema import (
     Task,
     split_named,
 )
-from timonel.data.sources.arrow import as_texts, has_several_labels, is_text, kind_of, usable
+from timonel.data.sources.arrow import as_texts
 from timonel.data.sources.base import (
     Description,
     Entry,
@@ -36,28 +33,22 @@ from timonel.data.sources.base import (
 )
 from timonel.data.sources.cells import Cells, group_rows
 from timonel.data.sources.columns import (
-    MISSING_WORDS,
-    ROUNDED,
-    Inference,
     Kinds,
-    Markers,
     NumberColumn,
     Values,
     Words,
     categorical_column,
-    count,
-    has_codes,
-    infer,
     is_row_id,
-    multiple_labels,
     no_group,
     numeric_column,
     shorten,
     split_group,
-    unassigned,
 )
 from timonel.data.sources.images import INCOMPARABLE
 from timonel.data.sources.kinds import KINDS, Image
+from timonel.data.sources.labels import LabelColumn
+from timonel.data.sources.markers import MISSING_WORDS, usable_words
+from timonel.data.sources.roles import column_role
 from timonel.data.sources.tablefile import TableFile
 from timonel.data.sources.tables import is_table, read_table
 from timonel.data.statistics import Statistics, merged
@@ -67,9 +58,6 @@ from timonel.storage.location import Location
 
 _TASKS: Mapping[str, Task] = {"numeric": "regression", "categorical": "classification"}
 """Tasks that types of the label column mean."""
-
-_FEW = 20
-"""With more distinct whole numbers than this, a label means regression."""
 
 
 class TableSource(Source):
@@ -99,7 +87,7 @@ class TableSource(Source):
         self._file = file = self._read_table()
         label = self._label_column(file)
         names = [name for name in file.table.column_names if name != label]
-        self._task = self._given_task(label)
+        given = self._given_task(label)
         self._check_options(file, names)
         roles: dict[str, ColumnRole] = {}
         self._warnings = list(file.warnings)
@@ -120,8 +108,7 @@ class TableSource(Source):
                 if name not in self.options.columns and is_row_id(kinds, name):
                     row_ids.add(name)
             elif kinds is not None and role == "categorical":
-                known = self.options.vocabularies.get(name, ())
-                self._columns[name] = Words.of(self._words(name, kinds.values, known))
+                self._columns[name] = self._words(name, kinds.values)
         if len(row_ids) < len(self._columns) + len(self._cells.kinds):
             self._drop_row_ids(roles, row_ids)
         if not self._columns and not self._cells.kinds:
@@ -130,14 +117,16 @@ class TableSource(Source):
                 f"{self.location} has no feature columns besides the label {label!r}{dropped}",
                 hint="add columns, or keep one with --columns NAME=category",
             )
-        task, labels = self._labels(label)
+        column = LabelColumn(self.location, file, label, given, self.options.labels)
+        task, labels = column.read()
+        self._warnings += column.warnings
         unlabelled = {row: label for row, value in enumerate(labels) if value == ""}
         splits, discarded = self._splits(roles.values())
         left_out = discarded | bad.keys() | unlabelled.keys()
         rows = [row for row in range(len(labels)) if row not in left_out]
         entries = self._entries(labels, splits, rows, names)
         rejected = [*file.rejected, *self._rejected(bad | unlabelled, label)]
-        self._check_labels({labels[row] for row in rows}, label, rejected)
+        column.check({labels[row] for row in rows}, rejected)
         ignored = [f"{file.key(row)} (split DISCARD)" for row in sorted(discarded)]
         ordered = [
             roles.get(name) or ColumnRole(name=name, role="label", note=task)
@@ -192,14 +181,11 @@ class TableSource(Source):
         digest = digest_lines([file.digest, files.digest])
         return Description(schema, digest, file.files + count, file.bytes + files.bytes)
 
-    def _words(
-        self, name: str, values: Any, known: Collection[str], *, is_label: bool = False
-    ) -> Any:
-        """Return a column as texts, empty where missing; warn of texts such as ``NA``."""
-        texts = as_texts(values)
-        found = Markers.of(texts, known, is_typed=self._file.is_typed)
-        self._warnings += found.warnings(name, is_label=is_label)
-        return found.removed_from(texts)
+    def _words(self, name: str, values: Any) -> Words:
+        known = self.options.vocabularies.get(name, ())
+        texts, warnings = usable_words(name, values, known, is_typed=self._file.is_typed)
+        self._warnings += warnings
+        return Words.of(texts)
 
     def _unknown_words(self) -> Iterator[str]:
         """Yield a warning for each column with words outside its given vocabulary."""
@@ -305,65 +291,7 @@ class TableSource(Source):
 
     def _role(self, name: str, column: Any) -> tuple[Kinds | None, ColumnRole]:
         """Return how to use a column, and its classified values if it has texts or numbers."""
-        given = self.options.columns.get(name)
-        if given in KINDS:
-            return None, ColumnRole(name=name, role=given, note="as given")
-        if given is None and name == self.options.group_by:
-            return None, ColumnRole(name=name, role="group", note="equal values stay in one split")
-        values, reason = usable(column)
-        if values is None:
-            return None, self._role_by_type(name, column, reason)
-        kinds = Kinds.of(values)
-        found = Inference(given) if given else infer(kinds, name, is_typed=self._file.is_typed)
-        notes = ["as given" if given else found.note]
-        if found.first_bad is not None:
-            notes[0] += f" in {self._file.place(found.first_bad)}"
-        if found.cure:
-            notes[0] += f": {found.cure}"
-        if found.role == "numeric":
-            notes += self._numeric_notes(name, kinds)
-        if found.role == "split":
-            self._check_splits(name, values)
-        is_doubtful = found.is_doubtful or ROUNDED in notes
-        note = "; ".join(filter(None, notes))
-        described = kinds.described_as(found.role)
-        return kinds, ColumnRole(
-            name=name, role=found.role, values=described, note=note, is_doubtful=is_doubtful
-        )
-
-    def _check_splits(self, name: str, values: Any) -> None:
-        if wrong := unassigned(as_texts(values)):
-            raise DataError(
-                f"expected train, validation or test in column {name!r} of {self.location}, "
-                f"got {shorten(wrong[0])}",
-                hint=f"correct it, or ignore the column with --columns {name}=drop",
-            )
-
-    def _numeric_notes(self, name: str, kinds: Kinds) -> list[str]:
-        if not count(kinds.number):
-            raise DataError(
-                f"column {name!r} of {self.location} has no finite numbers",
-                hint=f"use --columns {name}=category, or =drop",
-            )
-        notes = [ROUNDED] if NumberColumn.of(kinds).is_rounded else []
-        if bad := len(kinds.unusable()):
-            one = "value is not a finite number: row"
-            what = one if bad == 1 else "values are not finite numbers: rows"
-            notes.append(f"{bad:,} {what} rejected")
-        return notes
-
-    def _role_by_type(self, name: str, column: Any, reason: str) -> ColumnRole:
-        """Return the role of a column whose type has neither texts nor numbers."""
-        given = self.options.columns.get(name)
-        kind = kind_of(column) if given is None else None
-        if kind is not None:
-            return ColumnRole(name=name, role=kind, note=f"from the type {column.type}")
-        if given not in {None, "drop"}:
-            raise DataError(
-                f"column {name!r} of {self.location} cannot be {given}: {reason}",
-                hint="give it another type, or drop it",
-            )
-        return ColumnRole(name=name, role="drop", note=reason, is_doubtful=True)
+        return column_role(self.location, self._file, name, column, self.options)
 
     def _drop_row_ids(self, roles: dict[str, ColumnRole], row_ids: set[str]) -> None:
         note = "row id: a different whole number in each row"
@@ -388,71 +316,6 @@ class TableSource(Source):
         discarded = {row for row, word in enumerate(words) if word.lower() == "discard"}
         return [split_named(word) for word in words], discarded
 
-    def _labels(self, name: str) -> tuple[Task, list[str | float]]:
-        """Return the task and each row's label; missing labels are empty."""
-        column = self._file.table[name]
-        asked = self._task
-        if asked == "multilabel" or (asked is None and has_several_labels(column)):
-            if is_text(column.type):
-                column = self._words(name, column, self.options.labels, is_label=True)
-            return "multilabel", [multiple_labels(value) for value in column.to_pylist()]
-        values, reason = usable(column)
-        if values is None:
-            raise DataError(
-                f"column {name!r} of {self.location} is not usable as a label: {reason}",
-                hint="choose another --label",
-            )
-        if pa.types.is_boolean(column.type):
-            values = as_texts(column)
-        kinds = Kinds.of(values)
-        bad, filled = count(kinds.bad), len(values) - count(kinds.missing)
-        task = self._task
-        # A few words among numbers are errors of their rows.
-        numeric = bad == 0 or (bad * 10 <= filled and task is None)
-        if kinds.is_text and (self._file.is_typed or has_codes(kinds)):
-            numeric = False
-        if task == "regression" and bad * 10 > filled:
-            raise DataError(
-                f"a regression needs numbers, but the label column {name!r} has words",
-                hint="choose another --label, or --task classification",
-            )
-        if not numeric and task != "regression":
-            self._check_words(kinds, name)
-            return "classification", self._classes(name, values)
-        return self._numeric_labels(name, NumberColumn.of(kinds), values)
-
-    def _classes(self, name: str, values: Any) -> list[str | float]:
-        texts = self._words(name, values, self.options.labels, is_label=True)
-        return list(Words.of(texts).texts())
-
-    def _numeric_labels(
-        self, name: str, column: NumberColumn, values: Any
-    ) -> tuple[Task, list[str | float]]:
-        numbers = column.values
-        known = numbers[~np.isnan(numbers)]
-        whole = bool(np.all(known == np.floor(known)))
-        few = len(np.unique(known)) <= min(_FEW, max(2, len(known) // 2))
-        task = self._task or ("classification" if whole and few else "regression")
-        if task == "regression":
-            return task, ["" if np.isnan(number) else float(number) for number in numbers]
-        if whole and not column.is_rounded:
-            return task, ["" if np.isnan(number) else str(int(number)) for number in numbers]
-        return task, self._classes(name, values)
-
-    def _check_words(self, kinds: Kinds, name: str) -> None:
-        """Reject an unusable label column, such as free text or formatted numbers."""
-        found = infer(kinds)
-        if found.cure and self._task is None:
-            raise DataError(
-                f"column {name!r} of {self.location} is not usable as a label: {found.note}",
-                hint=f"{found.cure}, or force it with --task classification",
-            )
-        if found.role == "drop" and found.note != "no values" and self._task is None:
-            raise DataError(
-                f"column {name!r} of {self.location} is not usable as a label: {found.note}",
-                hint="choose another --label, or force it with --task classification",
-            )
-
     def _rejected(self, bad: Mapping[int, str], label: str) -> list[Rejected]:
         """Return the rows with a bad value, by the first column that has one."""
         places = self._file.places(bad)
@@ -475,16 +338,3 @@ class TableSource(Source):
             )
             found.append(error.rejected)
         return found
-
-    def _check_labels(
-        self, found: set[str | float], name: str, rejected: Sequence[Rejected]
-    ) -> None:
-        if len(found) < 2:
-            what = f"only {found.pop()!r}" if found else "none"
-            if rejected:
-                first = rejected[0]
-                what += f" ({len(rejected):,} rejected: {first.key}: {first.reason})"
-            raise DataError(
-                f"column {name!r} of {self.location} needs at least two labels, found {what}",
-                hint="name the label column with --label",
-            )

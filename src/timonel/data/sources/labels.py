@@ -1,0 +1,145 @@
+"""Read the label column of a table: its task, and the label of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from timonel.data.manifest import Rejected
+from timonel.data.schema import Task
+from timonel.data.sources.arrow import as_texts, has_several_labels, is_text, usable
+from timonel.data.sources.columns import (
+    Kinds,
+    NumberColumn,
+    Words,
+    count,
+    has_codes,
+    infer,
+    multiple_labels,
+)
+from timonel.data.sources.markers import usable_words
+from timonel.data.sources.tablefile import TableFile
+from timonel.errors import DataError
+from timonel.storage.location import Location
+
+_FEW = 20
+"""With more distinct whole numbers than this, a label means regression."""
+
+
+class LabelColumn:
+    """Label column of a table.
+
+    Args:
+        table: The table, for messages.
+        file: Its content.
+        name: Name of the column.
+        task: The given task; None to infer it.
+        known: Labels of a given schema.
+    """
+
+    def __init__(
+        self,
+        table: Location,
+        file: TableFile,
+        name: str,
+        task: Task | None,
+        known: Collection[str],
+    ) -> None:
+        self.warnings: list[str] = []
+        self._table = table
+        self._file = file
+        self._name = name
+        self._task = task
+        self._known = known
+
+    def read(self) -> tuple[Task, list[str | float]]:
+        """Return the task and each row's label; missing labels are empty.
+
+        Raises:
+            DataError: The column is not usable as a label.
+        """
+        name, asked = self._name, self._task
+        column = self._file.table[name]
+        if asked == "multilabel" or (asked is None and has_several_labels(column)):
+            if is_text(column.type):
+                column = self._words(column)
+            return "multilabel", [multiple_labels(value) for value in column.to_pylist()]
+        values, reason = usable(column)
+        if values is None:
+            raise DataError(
+                f"column {name!r} of {self._table} is not usable as a label: {reason}",
+                hint="choose another --label",
+            )
+        if pa.types.is_boolean(column.type):
+            values = as_texts(column)
+        kinds = Kinds.of(values)
+        bad, filled = count(kinds.bad), len(values) - count(kinds.missing)
+        task = self._task
+        # A few words among numbers are errors of their rows.
+        numeric = bad == 0 or (bad * 10 <= filled and task is None)
+        if kinds.is_text and (self._file.is_typed or has_codes(kinds)):
+            numeric = False
+        if task == "regression" and bad * 10 > filled:
+            raise DataError(
+                f"a regression needs numbers, but the label column {name!r} has words",
+                hint="choose another --label, or --task classification",
+            )
+        if not numeric and task != "regression":
+            self._check_words(kinds)
+            return "classification", self._classes(values)
+        return self._numeric_labels(NumberColumn.of(kinds), values)
+
+    def check(self, found: set[str | float], rejected: Sequence[Rejected]) -> None:
+        """Check that there are at least two labels.
+
+        Raises:
+            DataError: There are fewer.
+        """
+        if len(found) < 2:
+            what = f"only {found.pop()!r}" if found else "none"
+            if rejected:
+                first = rejected[0]
+                what += f" ({len(rejected):,} rejected: {first.key}: {first.reason})"
+            raise DataError(
+                f"column {self._name!r} of {self._table} needs at least two labels, found {what}",
+                hint="name the label column with --label",
+            )
+
+    def _classes(self, values: Any) -> list[str | float]:
+        return list(Words.of(self._words(values)).texts())
+
+    def _words(self, values: Any) -> Any:
+        texts, warnings = usable_words(
+            self._name, values, self._known, is_typed=self._file.is_typed, is_label=True
+        )
+        self.warnings += warnings
+        return texts
+
+    def _numeric_labels(self, column: NumberColumn, values: Any) -> tuple[Task, list[str | float]]:
+        numbers = column.values
+        known = numbers[~np.isnan(numbers)]
+        whole = bool(np.all(known == np.floor(known)))
+        few = len(np.unique(known)) <= min(_FEW, max(2, len(known) // 2))
+        task = self._task or ("classification" if whole and few else "regression")
+        if task == "regression":
+            return task, ["" if np.isnan(number) else float(number) for number in numbers]
+        if whole and not column.is_rounded:
+            return task, ["" if np.isnan(number) else str(int(number)) for number in numbers]
+        return task, self._classes(values)
+
+    def _check_words(self, kinds: Kinds) -> None:
+        """Reject an unusable label column, such as free text or formatted numbers."""
+        found, name = infer(kinds), self._name
+        if found.cure and self._task is None:
+            raise DataError(
+                f"column {name!r} of {self._table} is not usable as a label: {found.note}",
+                hint=f"{found.cure}, or force it with --task classification",
+            )
+        if found.role == "drop" and found.note != "no values" and self._task is None:
+            raise DataError(
+                f"column {name!r} of {self._table} is not usable as a label: {found.note}",
+                hint="choose another --label, or force it with --task classification",
+            )
