@@ -13,6 +13,14 @@ import tensorflow as tf
 from timonel.data import load_registry
 from timonel.data.arguments import checked
 from timonel.data.dataset import Dataset, check_split
+from timonel.data.load_options import (
+    channels_of,
+    dataset_location,
+    image_size_of,
+    label_mode_of,
+    memory_limit,
+    shared_size,
+)
 from timonel.data.load_registry import LabelMode, LoadRecord, Stream
 from timonel.data.preprocess import image_batch, table_batch
 from timonel.data.preprocessing import (
@@ -32,29 +40,20 @@ from timonel.data.schema import (
     ImageSchema,
     MaskColumn,
     Split,
-    TableSchema,
 )
-from timonel.errors import InputError, NotFoundError, SpecError
+from timonel.errors import InputError, SpecError
 from timonel.storage import is_local, local_path
 from timonel.storage.digests import digest_bytes
-from timonel.units import parse_bytes
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of mallopt, from malloc.h."""
 _KEPT_BYTES = 64 * 2**20
-ENVIRONMENT_VARIABLE = "TIMONEL_DATA"
-_NAMED = f"{ENVIRONMENT_VARIABLE}_"
-
 
 do_not_convert = tf.autograph.experimental.do_not_convert
 Compute = Callable[[Any], Any]
 """Map indices int64 [B] to a batch (x, y)."""
 _CACHE_FORMAT = 1
 _PREFETCHED_BATCHES = 2
-_LONGEST_SIDE = 65_535
-"""Of a JPEG."""
-_AUTO_SIDE = 128
-"""Takes half the time of 180 pixels; MobileNetV2 has weights for it."""
 
 
 @checked
@@ -136,7 +135,7 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
         CorruptError: A shard is damaged.
     """
     if not isinstance(path, Dataset):
-        path = Dataset.open(path if path is not None else _from_environment(name))
+        path = Dataset.open(path if path is not None else dataset_location(name))
     dataset, chosen = path, check_split(split)
     if not dataset.count(chosen):
         raise InputError(
@@ -147,13 +146,13 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
     schema = dataset.manifest.record_schema
 
     def image_of(images: ImageSchema | ImageColumn | MaskColumn) -> ImagePreprocessing:
-        height, width = _size(images, image_size, dataset.uri)
+        height, width = image_size_of(images, image_size, dataset.uri)
         if isinstance(images, MaskColumn):
             return ImagePreprocessing(
                 channels=1, height=height, width=width, method="nearest", scale=1.0
             )
         return ImagePreprocessing(
-            channels=_channels(images, channels),
+            channels=channels_of(images, channels),
             height=height,
             width=width,
             method=method,
@@ -170,7 +169,7 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
             )
         preprocessing = image_of(schema)
     else:
-        image_size = _shared_size(schema, image_size, dataset.uri)
+        image_size = shared_size(schema, image_size, dataset.uri)
         preprocessing = table_preprocessing(schema, features, image_of)
     schedule = Schedule(
         records=dataset.count(chosen),
@@ -180,9 +179,9 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
         seed=int(seed),
         last_batch=last_batch,
     )
-    mode = _label_mode(dataset, label_mode)
+    mode = label_mode_of(dataset, label_mode)
     stream = Stream(_record(dataset, chosen, schedule, preprocessing, mode, name), schedule)
-    limit = _memory_limit(memory)
+    limit = memory_limit(memory)
     # Cached rows make records in memory superfluous.
     fetch = open_store(dataset, chosen, limit if cache is None else 0)
     compute = _compute(dataset, stream.record, fetch)
@@ -311,13 +310,6 @@ def _inputs(dataset: Dataset, spec: Preprocessing) -> Callable[[dict[str, Any]],
     return lambda found: image_batch(spec, found[IMAGE_FEATURE], resize=not known)
 
 
-def _memory_limit(size: str | float) -> int:
-    try:
-        return parse_bytes(size)
-    except SpecError as error:
-        raise SpecError(f"memory=: {error.message}") from None
-
-
 def _labels(record: LoadRecord) -> Callable[[Any], Any]:
     if record.label_mode == "int":
         return lambda labels: labels
@@ -328,106 +320,6 @@ def _labels(record: LoadRecord) -> Callable[[Any], Any]:
             tf.one_hot(labels.to_tensor(-1), len(record.labels)), axis=1
         )
     return lambda labels: tf.cast(labels, tf.float32)[:, tf.newaxis]
-
-
-def _from_environment(name: str | None) -> str:
-    variable = f"{_NAMED}{name.upper()}" if name else ENVIRONMENT_VARIABLE
-    found = os.environ.get(variable)
-    if found:
-        return found
-    named = {key: uri for key, uri in sorted(os.environ.items()) if key.startswith(_NAMED)}
-    if name is None and len(named) == 1:
-        return next(iter(named.values()))  # unambiguous
-    if name is None and named:
-        choice = " or ".join(f"load(name={key.removeprefix(_NAMED).lower()!r})" for key in named)
-        raise NotFoundError(
-            f"the job has {len(named)} datasets, and no name was given", hint=f"call {choice}"
-        )
-    option = f"--data {name}=URI" if name else "--data URI"
-    raise NotFoundError(
-        f"no path given, and the environment variable {variable} is not set",
-        hint=f"call load(path), or run the script with 'timonel train ... {option}'",
-    )
-
-
-def _shared_size(
-    schema: TableSchema, size: tuple[int, int] | Literal["auto"] | None, uri: str
-) -> tuple[int, int] | None:
-    """Return one size for all images and masks of a table, which must match."""
-    found = [each for each in schema.columns if isinstance(each, ImageColumn | MaskColumn)]
-    if size is not None and not found:
-        raise SpecError(
-            f"image_size= is for images, which {uri} does not have", hint="leave it out"
-        )
-    if size != "auto":
-        return size
-    first = min(found, key=lambda column: column.type, default=None)  # an image before a mask
-    return None if first is None else _size(first, "auto", uri)
-
-
-def _size(
-    schema: ImageSchema | ImageColumn | MaskColumn,
-    size: tuple[int, int] | Literal["auto"] | None,
-    uri: str,
-) -> tuple[int, int]:
-    if size == "auto":
-        side = min(schema.height.median, schema.width.median)
-        height, width = schema.size or (side, side)
-        factor = min(1, _AUTO_SIDE / max(height, width))
-        return max(1, round(height * factor)), max(1, round(width * factor))
-    if size is not None:
-        if not 1 <= min(size) <= max(size) <= _LONGEST_SIDE:
-            raise SpecError(
-                f"expected image_size= as (height, width) in pixels, got {size}",
-                hint=f"use numbers from 1 to {_LONGEST_SIDE:,}",
-            )
-        return int(size[0]), int(size[1])
-    if schema.size is None:
-        raise InputError(
-            f"image_size is required: the images of {uri} have different sizes "
-            f"({schema.height.minimum}x{schema.width.minimum} to "
-            f"{schema.height.maximum}x{schema.width.maximum})",
-            hint=f"use image_size=({schema.height.median}, {schema.width.median}), for example, "
-            'or "auto"',
-        )
-    return schema.size
-
-
-def _channels(schema: ImageSchema | ImageColumn, requested: int | None) -> Literal[1, 3, 4]:
-    # TensorFlow decodes GIF, BMP and WebP to three channels only, and transparency of PNG only.
-    formats = set(schema.formats)
-    allowed: tuple[Literal[1, 3, 4], ...] = (1, 3)
-    if formats & {"gif", "bmp", "webp"}:
-        allowed = (3,)
-    elif formats == {"png"}:
-        allowed = (1, 3, 4)
-    if requested is None:
-        return schema.channels if schema.channels in allowed else 3
-    for channels in allowed:
-        if channels == requested:
-            return channels
-    raise SpecError(
-        f"channels={requested} is not supported for images in {', '.join(sorted(formats))}",
-        hint=f"use {' or '.join(map(str, allowed))}",
-    )
-
-
-def _label_mode(dataset: Dataset, requested: str) -> LabelMode:
-    allowed: tuple[LabelMode, ...] = ("regression",)
-    if dataset.task == "multilabel":
-        allowed = ("multihot",)
-    if dataset.task == "classification":
-        allowed = ("int", "onehot", "binary") if len(dataset.labels) == 2 else ("int", "onehot")
-    if requested == "auto":
-        return allowed[0]
-    for mode in allowed:
-        if mode == requested:
-            return mode
-    raise SpecError(
-        f"the label mode {requested!r} does not support {dataset.task} with "
-        f"{len(dataset.labels)} labels",
-        hint=f"use auto, {', '.join(allowed)}",
-    )
 
 
 def _record(
