@@ -1,4 +1,8 @@
-"""A real cluster: the one of `KUBECONFIG`, or one that `kubelab` starts on this machine."""
+"""A real cluster: the one of `KUBECONFIG`, or one that `kubelab` starts on this machine.
+
+The tests of jobs also need a bucket that pods reach: a new one of moto's server beside kubelab, or
+with `KUBECONFIG` the one of `TIMONEL_TEST_BUCKET` (a URI; credentials from the variables `AWS_*`).
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,15 @@ import subprocess
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import requires, version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
+_EXTRAS = ("kubernetes", "s3")
+_NOT_IN_JOBS = frozenset({"ai-edge-litert", "tensorflow", "tensorflow-serving-api", "uv"})
 KUBELAB = Path(__file__).parent / "kubelab/kubelab"
 _NODES = "3"
 
@@ -26,12 +34,14 @@ class Cluster:
         registry: Host of a registry that the cluster pulls from.
         kubectl: The program.
         namespace: Namespace of the tests.
+        is_own: Whether it runs on this machine for these tests only.
     """
 
     kubeconfig: str
     registry: str
     kubectl: str
     namespace: str
+    is_own: bool
 
     def run(self, *arguments: str, given: str | None = None) -> str:
         """Run kubectl in the namespace and return its output."""
@@ -60,12 +70,16 @@ def cluster() -> Iterator[Cluster]:
             subprocess.run([str(KUBELAB), *command], check=True)
         home = Path(os.environ.get("KUBELAB_HOME", "/var/tmp/kubelab"))
         found = Cluster(
-            str(home / "kl0/kubeconfig"), "10.200.0.2:5000", str(home / "bin/kubectl"), namespace
+            str(home / "kl0/kubeconfig"),
+            "10.200.0.2:5000",
+            str(home / "bin/kubectl"),
+            namespace,
+            True,
         )
     else:
         registry = os.environ.get("TIMONEL_TEST_REGISTRY")
         assert registry, "set TIMONEL_TEST_REGISTRY to a registry that the cluster pulls from"
-        found = Cluster(os.environ["KUBECONFIG"], registry, "kubectl", namespace)
+        found = Cluster(os.environ["KUBECONFIG"], registry, "kubectl", namespace, is_own=False)
     try:
         found.run("create", "namespace", namespace)
         found.run("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
@@ -75,3 +89,84 @@ def cluster() -> Iterator[Cluster]:
             subprocess.run([str(KUBELAB), "down"], check=True)
         else:
             found.run("delete", "namespace", namespace, "--wait=false")
+
+
+@pytest.fixture(scope="session")
+def bucket_server(cluster: Cluster) -> Iterator[dict[str, str]]:
+    """Environment by which this process and pods reach a bucket."""
+    if "TIMONEL_TEST_BUCKET" in os.environ:
+        yield {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        return
+    assert cluster.is_own, "set TIMONEL_TEST_BUCKET to a place in a bucket that pods reach"
+    from moto.server import ThreadedMotoServer
+
+    # The address of this machine in the network of the nodes.
+    shown = subprocess.run(
+        ["ip", "-4", "-j", "route", "get", cluster.registry.partition(":")[0]],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    server = ThreadedMotoServer(json.loads(shown.stdout)[0]["prefsrc"], port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def job_image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An image with the packages of this environment, TensorFlow among them."""
+    from timonel.containers import ImageSpec, build_image
+
+    code = tmp_path_factory.mktemp("empty")
+    requirements = code / "requirements.txt"
+    requirements.write_text(_requirements())
+    spec = ImageSpec(code, base="self", requirements=requirements)
+    return build_image(spec, f"{cluster.registry}/timonel/jobs:v1", plain_http=True).name
+
+
+def _requirements() -> str:
+    """Return what jobs need, in the versions of this environment."""
+    found = []
+    for each in map(Requirement, requires("timonel") or ()):
+        of_extra = any(each.marker.evaluate({"extra": e}) for e in _EXTRAS) if each.marker else True
+        if of_extra and each.name not in _NOT_IN_JOBS:
+            found.append(f"{each.name}=={version(each.name)}")
+    return "\n".join([*found, f"tensorflow-cpu=={version('tensorflow')}", ""])
+
+
+@pytest.fixture
+def job_bucket(
+    cluster: Cluster, bucket_server: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[str]:
+    """The URI of a new place in a bucket, with a Secret for pods."""
+    """The URI of a new place in a bucket; pods get its credentials from a Secret."""
+    for name, value in bucket_server.items():
+        monkeypatch.setenv(name, value)
+    name = f"bucket-{uuid.uuid4().hex[:8]}"
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name},
+        "stringData": bucket_server,
+    }
+    cluster.apply(secret)
+    monkeypatch.setenv("KUBECONFIG", cluster.kubeconfig)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for setting, value in {"NAMESPACE": cluster.namespace, "SECRET": name}.items():
+        monkeypatch.setenv(f"TIMONEL_KUBERNETES_{setting}", value)
+    if "TIMONEL_TEST_BUCKET" in os.environ:
+        yield f"{os.environ['TIMONEL_TEST_BUCKET']}/{name}"
+        return
+    import s3fs
+
+    s3fs.S3FileSystem.clear_instance_cache()
+    s3fs.S3FileSystem().mkdir(name)
+    yield f"s3://{name}/team"
+    s3fs.S3FileSystem.clear_instance_cache()

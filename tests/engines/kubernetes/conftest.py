@@ -14,6 +14,16 @@ from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.storage import Workspace, find_workspace
 
+_LONG = ("FailingContract", "OptionalContract")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave most of the contract to the soak: each of its jobs starts three processes."""
+    for item in items:
+        is_here = item.path.is_relative_to(Path(__file__).parent)
+        if is_here and item.obj.__qualname__.startswith(_LONG):  # type: ignore[attr-defined]
+            item.add_marker(pytest.mark.soak)
+
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:

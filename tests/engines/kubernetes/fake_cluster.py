@@ -166,11 +166,9 @@ class FakeCluster:
             if method == "GET" and name is None:
                 selector = query.get("labelSelector", [""])[0]
                 return {"kind": "List", "metadata": {}, "items": self._select(plural, selector)}
-            return self._answer_named(method, plural, name, query, body)
+            return self._answer_named(method, plural, name, body)
 
-    def _answer_named(
-        self, method: str, plural: str, name: str, query: Mapping[str, list[str]], body: Object
-    ) -> Object:
+    def _answer_named(self, method: str, plural: str, name: str, body: Object) -> Object:
         if (plural, name) not in self.objects:
             raise RefusedError(404, "NotFound", f'{plural} "{name}" not found')
         if method == "PATCH":
@@ -179,8 +177,9 @@ class FakeCluster:
             uid = (body.get("preconditions") or {}).get("uid")
             if uid not in {None, self.objects[plural, name]["metadata"]["uid"]}:
                 raise RefusedError(409, "Conflict", "the UID is another one")
-            grace = query.get("gracePeriodSeconds", [body.get("gracePeriodSeconds")])[0]
-            return self._delete(plural, name, None if grace is None else int(grace))
+            if body["propagationPolicy"] not in {"Background", "Foreground"}:
+                raise RefusedError(422, "Invalid", "what it owns would be left behind")
+            return self._delete(plural, name, body.get("gracePeriodSeconds"))
         return self.objects[plural, name]
 
     def _create(self, plural: str, body: Object) -> Object:

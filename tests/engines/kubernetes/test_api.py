@@ -146,12 +146,14 @@ def test_objects_are_changed_and_deleted(api: Api, server: _Server) -> None:
     patch = {"metadata": {"annotations": {"timonel.dev/stop": None}}}
     api.patch("Job", "train", patch)
     api.delete("Pod", "train-0", grace_s=0)
-    api.delete("Job", "train")
-    (_, path, _, body), (_, _, forced, _), (method, _, query, _) = server.requests
+    api.delete("Job", "train", uid="7")
+    (_, path, _, body), (_, _, _, forced), (method, _, _, options) = server.requests
     assert (path, body) == ("/apis/batch/v1/namespaces/team/jobs/train", patch)
     assert server.headers[0]["content-type"] == "application/merge-patch+json"
-    assert forced == {"propagationPolicy": "Background", "gracePeriodSeconds": "0"}
-    assert (method, query) == ("DELETE", {"propagationPolicy": "Background"})
+    # Options beside a body would be ignored.
+    given = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+    assert forced == {**given, "gracePeriodSeconds": 0}
+    assert (method, options) == ("DELETE", {**given, "preconditions": {"uid": "7"}})
 
 
 def test_the_version_and_rights(api: Api, server: _Server) -> None:

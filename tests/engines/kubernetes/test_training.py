@@ -69,6 +69,7 @@ def test_a_run_of_two_workers_comes_back(
     assert verify_export(bucket.jobs / run.id / "export").model.parameters > 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("victim", ["process", "worker-0", "chief-0", "coordinator"])
 def test_what_is_killed_continues_at_its_step(
     bucket: Workspace, cluster: FakeCluster, victim: str

@@ -178,11 +178,17 @@ class Api:
             propagation: What happens to objects that it owns.
             uid: Delete only the object with this UID; another one of that name is a ConflictError.
         """
-        query = {"propagationPolicy": propagation}
+        options: Object = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            # Without it, what a Job owns is left behind.
+            "propagationPolicy": propagation,
+        }
         if grace_s is not None:
-            query["gracePeriodSeconds"] = str(grace_s)
-        body = None if uid is None else {"preconditions": {"uid": uid}}
-        self._json(self._call("delete", kind, name), query=query, body=body)
+            options["gracePeriodSeconds"] = grace_s
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        self._json(self._call("delete", kind, name), body=options)
 
     def version(self) -> str:
         """Return the version of the server, such as v1.37.0."""
