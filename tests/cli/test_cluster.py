@@ -62,7 +62,7 @@ def test_rights_that_are_lacking_are_named(timonel: Timonel, api: MemoryApi) -> 
     api.denied = {Right("batch", "jobs", "create"), Right("", "pods/status", "patch")}
     code, found = checked(timonel)
     assert code == 1
-    assert found["rights"]["found"] == "you are not allowed to patch pods/status, create jobs"
+    assert found["rights"]["found"] == "not allowed: pods/status (patch), jobs (create)"
     assert "timonel cluster rbac --namespace team" in found["rights"]["hint"]
     assert found["dry run"]["verdict"] == "fail"
     assert found["namespace"]["verdict"] == "ok"

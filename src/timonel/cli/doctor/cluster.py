@@ -95,14 +95,18 @@ def _cluster(settings: ClusterSettings, workspace: str) -> Iterator[Check]:
 
 def _rights(api: Api) -> str | Check:
     rights = user_rights()
-    lacking = [str(right) for right in rights if not api.allows(right)]
+    lacking: dict[str, list[str]] = {}
+    for right in rights:
+        if not api.allows(right):
+            lacking.setdefault(right.resource, []).append(right.verb)
     if not lacking:
         return f"all {len(rights)} that jobs need"
+    found = ", ".join(f"{resource} ({', '.join(verbs)})" for resource, verbs in lacking.items())
     return Check(
         _CLUSTER,
         "rights",
         Verdict.FAIL,
-        f"you are not allowed to {', '.join(lacking)}",
+        f"not allowed: {found}",
         "give the cluster's administrator the output of 'timonel cluster rbac --namespace "
         f"{api.namespace} --user NAME'",
     )

@@ -41,9 +41,6 @@ class Right:
     resource: str
     verb: str
 
-    def __str__(self) -> str:
-        return f"{self.verb} {self.resource}"
-
 
 def coordinator_rules(job_id: str, jobs: Sequence[str]) -> list[Rule]:
     """Return the rules of the Role of a job's coordinator.
