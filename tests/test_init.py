@@ -56,7 +56,7 @@ PYTHON_ONLY = {
     "on_change",
     "block",  # the opposite of --detach
 }
-CLI_ONLY = {"json", "top", "help", "foreground"}
+CLI_ONLY = {"json", "top", "help", "foreground", "dry_run"}
 SPELLED_OTHERWISE = {
     # Option or argument of the command line -> argument of the function.
     "tune": {"param": "space", "config": None},  # the command reads the file

@@ -7,16 +7,22 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
 from tests.cli.conftest import Timonel
+from tests.engines.kubernetes.memory_api import MemoryApi
 from tests.waiting import until
 from timonel.cli import project
 from timonel.cli.options import parse_data
+from timonel.engines.kubernetes.api import Api
 from timonel.errors import SpecError
+from timonel.storage import find_workspace
+from timonel.storage.object_store import ObjectStore
 
 QUICK = ("--strategy", "none", "--no-warm")
 """Starts without TensorFlow, which saves seconds."""
@@ -223,3 +229,38 @@ def others_in(folder: Path) -> list[psutil.Process]:
     """Return the processes, other than this one, that work in a folder."""
     found = psutil.process_iter(["cwd", "pid"])
     return [p for p in found if p.info["cwd"] == str(folder) and p.pid != os.getpid()]
+
+
+def test_a_dry_run_prints_objects_and_creates_none(
+    script: Path, timonel: Timonel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = MemoryApi()
+    monkeypatch.setattr(Api, "connect", lambda _: api)
+    monkeypatch.setenv("TIMONEL_KUBERNETES_IMAGE", "registry.example/timonel:1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(script.parent / "cache"))
+    uri = f"memory://{uuid.uuid4().hex}"
+    arguments = ("-w", uri, "train", script, "--workers", "3", "--on", "kubernetes", "--dry-run")
+    assert "no workspace" in timonel(*arguments).error_line
+    find_workspace(uri)
+    outcome = timonel(*arguments)
+    objects = list(yaml.safe_load_all(outcome.out))
+    sizes = [each["spec"].get("completions") for each in objects if each["kind"] == "Job"]
+    assert sizes == [None, 1, 2]  # of the coordinator, the chief and the workers
+    assert json.loads(timonel(*arguments, "--json").out)["items"][0]["kind"] == "Job"
+    assert api.used == set()
+    assert ObjectStore(uri).find().keys() == {"FORMAT"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "part"),
+    [
+        ([], "the engine local creates none: add --on kubernetes"),
+        (["--cluster", "cluster.json"], "--dry-run cannot be used with --cluster"),
+    ],
+)
+def test_a_dry_run_is_for_clusters(
+    argv: list[str], part: str, here: Path, timonel: Timonel, script: Path
+) -> None:
+    find_workspace(here / ".timonel")
+    assert part in timonel("train", script, "--dry-run", *argv).error_line
+    assert nothing_started(here)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from timonel.engines.resources import Observed
 from timonel.engines.spec import JobSpec, RoleSpec
@@ -281,4 +281,16 @@ class ResumingEngine(abc.ABC):
             NotFoundError: No such job.
             JobError: The job has not ended, or has succeeded.
             EngineError: The engine cannot start it; the job is unchanged.
+        """
+
+
+class PreviewingEngine(abc.ABC):
+    """Optional interface of engines whose jobs are objects of a cluster."""
+
+    @abc.abstractmethod
+    def preview(self, spec: JobSpec) -> list[dict[str, Any]]:
+        """Return the objects that `Engine.submit` would create, without creating any.
+
+        Raises:
+            SpecError: The engine cannot run the job.
         """

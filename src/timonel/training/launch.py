@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Unpack
 
-from timonel.engines import Engine, get_engine
+from timonel.engines import Engine, PreviewingEngine, get_engine
 from timonel.errors import Interrupted, SpecError
 from timonel.options import documented, with_defaults
 from timonel.storage import Workspace, find_workspace, is_local
@@ -74,12 +74,10 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
     )
     job_options = JobOptions.of(**{name: given[name] for name in JOB_OPTION_NAMES})
     found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
-    if quantize_aware is not None:
-        entry, data, params = _fine_tuning(found, quantize_aware, entry, data, params)
-    if entry is None:
-        raise SpecError("nothing to train", hint="give a script, a notebook or a module")
-    request = check_request(
+    request = _request(
+        found,
         entry,
+        quantize_aware,
         data=data,
         settings=settings if place is None else place.settings,
         params=params,
@@ -102,6 +100,64 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
     if not detach:
         _follow(run, progress)
     return run
+
+
+def preview(
+    entry: Entry | None,
+    *,
+    data: str | os.PathLike[str] | Mapping[str, str] | None,
+    params: Mapping[str, Any],
+    args: Sequence[str],
+    quantize_aware: str | None,
+    workspace: Workspace,
+    engine: str | None,
+    **options: Unpack[TrainOptions],
+) -> list[dict[str, Any]]:
+    """Return the objects that `train` would create in a cluster; create and upload nothing.
+
+    Takes the arguments of `train`.
+
+    Raises:
+        SpecError: An argument is invalid, or the engine creates no objects.
+    """
+    given: Mapping[str, Any] = with_defaults(TrainOptions, options)
+    if given["cluster"] is not None:
+        raise SpecError("--dry-run cannot be used with --cluster: the task runs here")
+    where = get_engine(engine, workspace)
+    if not isinstance(where, PreviewingEngine):
+        raise SpecError(
+            f"--dry-run shows objects of a cluster, and the engine {where.name} creates none",
+            hint="add --on kubernetes",
+        )
+    job_options = JobOptions.of(**{name: given[name] for name in JOB_OPTION_NAMES})
+    request = _request(
+        workspace,
+        entry,
+        quantize_aware,
+        data=data,
+        settings=settings_of(given),
+        params=params,
+        args=args,
+        pass_job_dir=job_options.pass_job_dir,
+    )
+    _check_seen(request, workspace, where)
+    return where.preview(job_spec(request, workspace, new_run_id("train"), job_options))
+
+
+def _request(
+    workspace: Workspace,
+    entry: Entry | None,
+    quantize_aware: str | None,
+    *,
+    data: str | os.PathLike[str] | Mapping[str, str] | None,
+    params: Mapping[str, Any] | None,
+    **arguments: Any,
+) -> Request:
+    if quantize_aware is not None:
+        entry, data, params = _fine_tuning(workspace, quantize_aware, entry, data, params)
+    if entry is None:
+        raise SpecError("nothing to train", hint="give a script, a notebook or a module")
+    return check_request(entry, data=data, params=params, **arguments)
 
 
 def _fine_tuning(

@@ -95,9 +95,7 @@ def rbac(
     An administrator applies them: timonel cluster rbac --user NAME | kubectl apply -f -. Without a
     user, group or service account, only the Role is printed.
     """
-    import yaml  # type: ignore[import-untyped]
-
-    from timonel.cli.render.output import print_json
+    from timonel.cli.render.output import print_objects
     from timonel.engines.kubernetes.rights import subject, user_manifests
     from timonel.engines.kubernetes.settings import ClusterSettings
 
@@ -105,10 +103,7 @@ def rbac(
     found = (("User", user), ("Group", group), ("ServiceAccount", service_account))
     subjects = [subject(kind, name, place) for kind, name in found if name is not None]
     manifests = user_manifests(place, subjects)
-    if json:
-        print_json({"apiVersion": "v1", "kind": "List", "items": manifests})
-        return
-    typer.echo(yaml.safe_dump_all(manifests, sort_keys=False, default_flow_style=None), nl=False)
+    print_objects(manifests, as_json=json)
 
 
 @app.command(cls=StyledCommand)
@@ -167,7 +162,7 @@ def plan(
 
 def _script(pool: Pool) -> str:
     """Return a pool's command, with comments on what tasks need."""
-    import yaml
+    import yaml  # type: ignore[import-untyped]
 
     role = {
         "resources": {"accelerators": dict(pool.accelerators)},

@@ -73,6 +73,14 @@ def train(
             rich_help_panel=JOB,
         ),
     ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print what --on kubernetes would create, as YAML; create nothing.",
+            rich_help_panel=JOB,
+        ),
+    ] = False,
     json: Annotated[
         bool,
         typer.Option(
@@ -89,30 +97,34 @@ def train(
     checkpoints it has saved are kept.
     """
     import timonel
+    from timonel.cli.render.output import print_objects
     from timonel.models.publish import find_model
     from timonel.training.finish import interruption
+    from timonel.training.launch import preview
     from timonel.training.mpi import is_rank
 
     settings = GlobalOptions.of(ctx)
-    workspace = settings.find(create=True)
+    workspace = settings.find(create=not dry_run)
     remarks = settings.remarks(stderr=json)
     # A task of a user-managed cluster, or of mpirun, has run in this process and ended by now.
     is_rank_here = options["launcher"] == "mpi" and is_rank(os.environ)
     is_job = options["cluster"] is None and not is_rank_here
     if quantize_aware == "last":
         quantize_aware = find_model(workspace, quantize_aware, remarks.print)[0].id
-    run = timonel.train(
-        entry,
-        data=parse_data(data),
-        params=parse_params(params),
-        args=tuple(args or ()),
-        quantize_aware=quantize_aware,
-        workspace=workspace,
-        engine=engine,
-        detach=is_job or detach,
+    arguments: dict[str, Any] = {
+        "data": parse_data(data),
+        "params": parse_params(params),
+        "args": tuple(args or ()),
+        "quantize_aware": quantize_aware,
+        "workspace": workspace,
+        "engine": engine,
         # Without defaults: a default does not contradict a cluster of the user's.
         **given({name: value for name, value in options.items() if is_given(ctx, name)}),
-    )
+    }
+    if dry_run:
+        print_objects(preview(entry, **arguments), as_json=json)
+        return
+    run = timonel.train(entry, detach=is_job or detach, **arguments)
     if not is_job:
         remarks.print(f"this task of {run.id} is done")
         return

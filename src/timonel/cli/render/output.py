@@ -41,6 +41,18 @@ def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
+def print_objects(objects: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print objects of a Kubernetes cluster, as kubectl reads them."""
+    import yaml  # type: ignore[import-untyped]
+
+    if as_json:
+        print_json({"apiVersion": "v1", "kind": "List", "items": objects})
+        return
+    sys.stdout.write(
+        yaml.safe_dump_all(objects, sort_keys=False, default_flow_style=None, width=100)
+    )
+
+
 def clock(moment: float | None) -> str:
     """Format a Unix time as local date and time."""
     if moment is None:

@@ -15,6 +15,7 @@ from timonel.engines.base import (
     JobState,
     JobStatus,
     LogLine,
+    PreviewingEngine,
     ResumingEngine,
 )
 from timonel.engines.coordination.elastic import check_sizes
@@ -48,7 +49,7 @@ _POLL_S = 0.5
 _REMOVAL_S = 120.0
 
 
-class KubernetesEngine(Engine, ElasticEngine, ResumingEngine):
+class KubernetesEngine(Engine, ElasticEngine, PreviewingEngine, ResumingEngine):
     """Runs jobs in the namespace of the user's context, without anything installed there.
 
     All state is in the cluster and in the workspace's bucket.
@@ -100,6 +101,13 @@ class KubernetesEngine(Engine, ElasticEngine, ResumingEngine):
             self._api.delete("Job", job_id)  # with all that it owns
             delete_spec(self._workspace, job_id)
             raise
+
+    def preview(self, spec: JobSpec) -> list[Manifest]:
+        """Return a job's manifests; asks the cluster for nothing.
+
+        The first one is suspended. `submit` makes it the owner of all others, and starts it.
+        """
+        return self._manifests(spec, JobStatus.of(spec, time.time()))
 
     def resume(self, job_id: str) -> None:
         """Resume a failed or stopped job: as another Job, with its files and its generation.
