@@ -6,15 +6,19 @@ import json
 import shutil
 import socket
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Timonel
+from tests.engines.kubernetes.memory_api import MemoryApi
 from tests.engines.local.harness import LocalHarness
 from tests.storage.faulty import FaultyServer
 from timonel.engines import CommandSpec, JobState, RoleSpec
+from timonel.engines.kubernetes.api import Api
+from timonel.engines.kubernetes.names import STOP_ANNOTATION
 from timonel.storage import find_workspace
 from timonel.tracking import follow_events, read_run, start_run
 
@@ -221,3 +225,17 @@ def test_a_job_of_another_machine_is_named_with_its_machine(
     assert "train-9 ran on the machine gpu8" in timonel("-w", uri, "logs", "train-9").error_line
     (listed,) = json.loads(timonel("-w", uri, "jobs", "--json").out)["jobs"]
     assert (listed["state"], listed["cause"], listed["machine"]) == ("failed", "crashed", "gpu8")
+
+
+def test_jobs_on_kubernetes(here: Path, timonel: Timonel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Api, "connect", lambda _: api)
+    monkeypatch.setenv("TIMONEL_KUBERNETES_IMAGE", "registry.example/timonel:1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
+    monkeypatch.setenv("TIMONEL_WORKSPACE", f"memory://{uuid.uuid4().hex}")
+    api = MemoryApi()
+    (here / "train.py").write_text("")
+    assert timonel("train", "train.py", "--on", "kubernetes", "--detach").exit_code == 0
+    (job,) = json.loads(timonel("jobs", "--json").out)["jobs"]
+    assert (job["state"], job["machine"]) == ("pending", None)
+    assert timonel("stop", "last", "--no-wait").exit_code == 0
+    assert STOP_ANNOTATION in api.objects["Job", job["id"]]["metadata"]["annotations"]

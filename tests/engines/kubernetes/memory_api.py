@@ -70,4 +70,6 @@ class MemoryApi(Api):
         if call.verb == "delete":
             self.objects.clear()
             return 200, {}
+        if call.verb == "patch":
+            self.objects[call.kind, call.name]["metadata"] |= body.get("metadata", {})
         return 200, self.objects[call.kind, call.name]

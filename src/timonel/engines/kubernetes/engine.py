@@ -43,7 +43,7 @@ from timonel.engines.kubernetes.names import (
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.spec import JobSpec
 from timonel.errors import AlreadyExistsError, EngineError, JobError, NotFoundError
-from timonel.storage import Workspace
+from timonel.storage import Workspace, find_workspace
 
 _POLL_S = 0.5
 _REMOVAL_S = 120.0
@@ -75,6 +75,8 @@ class KubernetesEngine(Engine, ElasticEngine, PreviewingEngine, ResumingEngine):
             SpecError: The workspace is not in a bucket.
             InputError: There is no such cluster.
         """
+        if workspace.is_remote and workspace.local_copy is None:  # was found without its bucket
+            workspace = find_workspace(workspace.uri, create=False)
         bucket_of(workspace)
         settings = ClusterSettings.of(os.environ)
         return cls(workspace, Api.connect(settings), settings)
