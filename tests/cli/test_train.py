@@ -264,3 +264,56 @@ def test_a_dry_run_is_for_clusters(
     find_workspace(here / ".timonel")
     assert part in timonel("train", script, "--dry-run", *argv).error_line
     assert nothing_started(here)
+
+
+_TFJOB = """
+apiVersion: kubeflow.org/v1
+kind: TFJob
+spec:
+  tfReplicaSpecs:
+    Worker:
+      template: {spec: {containers: [{name: tensorflow, command: [python, /app/%s]}]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "argv", "part"),
+    [
+        (_TFJOB % "train.py", ["--workers", "2"], "--workers cannot be used with --file"),
+        (_TFJOB % "absent.py", [], "no script absent.py beside tfjob.yaml"),
+        ("kind: Job", [], "must be a TFJob of kubeflow.org/v1, got Job of None"),
+    ],
+)
+def test_manifests_that_cannot_run_are_refused_before_anything_starts(
+    text: str, argv: list[str], part: str, here: Path, timonel: Timonel, script: Path
+) -> None:
+    (here / "tfjob.yaml").write_text(text)
+    outcome = timonel("train", "-f", "tfjob.yaml", *argv)
+    assert outcome.exit_code == 2
+    assert part in outcome.error_line
+    assert nothing_started(here)
+
+
+@pytest.mark.e2e
+def test_a_job_of_a_manifest_is_a_job_like_others(
+    here: Path, timonel: Timonel, script: Path
+) -> None:
+    (here / "tfjob.yaml").write_text(_TFJOB % "train.py")
+    outcome = timonel("train", "-f", "tfjob.yaml", "--no-warm")
+    assert outcome.exit_code == 0
+    (job,) = json.loads(timonel("jobs", "--json").out)["jobs"]
+    assert job["state"] == "succeeded"
+    assert "trained" in timonel("logs").out
+
+
+def test_a_dry_run_of_a_manifest_has_the_image_of_the_manifest(
+    here: Path, timonel: Timonel, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Api, "connect", lambda _: MemoryApi())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
+    text = _TFJOB.replace("tensorflow,", "tensorflow, image: mine:1,") % "train.py"
+    (here / "tfjob.yaml").write_text(text)
+    uri = f"memory://{uuid.uuid4().hex}"
+    find_workspace(uri)
+    outcome = timonel("-w", uri, "train", "-f", "tfjob.yaml", "--on", "kubernetes", "--dry-run")
+    assert outcome.out.count("image: mine:1\n") == 2  # of the coordinator and the worker

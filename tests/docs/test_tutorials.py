@@ -51,8 +51,8 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]
 
 
 def test_each_tutorial_is_run_here() -> None:
-    # What the server's page does is tried in a browser, by the tests of the page.
-    pages = {path.stem for path in TUTORIALS.glob("*.md")} - {"index", "page"}
+    # The server's page is tested in a browser, and training on Kubernetes on a cluster.
+    pages = {path.stem for path in TUTORIALS.glob("*.md")} - {"index", "page", "kubernetes"}
     assert pages == {
         *SEQUENCE,
         "table",
@@ -63,6 +63,7 @@ def test_each_tutorial_is_run_here() -> None:
         "tfrecorder",
         "images",
         "cluster",
+        "kubeflow",
     }
     assert all(blocks(TUTORIALS / f"{page}.md") for page in pages)
 
@@ -154,6 +155,13 @@ def test_the_tutorial_on_images_does_what_it_shows(
     assert printed[0].startswith("oci:../image@sha256:")
     assert 0 < json.loads(printed[1])["uploaded_bytes"] < 1000
     assert printed[2].startswith("sha256:")
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(120)
+def test_the_tutorial_on_kubeflow_does_what_it_shows(tmp_path: Path) -> None:
+    _, printed = run_page(TUTORIALS / "kubeflow.md", tmp_path)
+    assert "I am chief 0 with ['--epochs=3']" in printed[-1]
 
 
 @pytest.mark.e2e

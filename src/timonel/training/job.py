@@ -40,7 +40,7 @@ def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOp
     """
     is_mpi = request.settings.distribution.launcher == "mpi"
     is_warm = options.warm and not is_mpi  # mpirun starts each rank anew
-    return JobSpec(
+    spec = JobSpec(
         job_id=run_id,
         module=_MPI_MODULE if is_mpi else TASK_MODULE,
         args=("--workspace", workspace.uri, "--run", run_id),
@@ -55,6 +55,7 @@ def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOp
         sidecars=tuple(_sidecars(workspace, run_id)),
         epilogue=CommandSpec(module="timonel.training.finish", args=(workspace.uri, run_id)),
     )
+    return request.manifest.complete(spec) if request.manifest else spec
 
 
 def _client_of(workspace: Workspace) -> tuple[str, ...]:

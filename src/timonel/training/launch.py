@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, Unpack
 
 from timonel.engines import Engine, PreviewingEngine, get_engine
@@ -18,11 +20,13 @@ from timonel.training.entries import Entry
 from timonel.training.finish import interruption
 from timonel.training.handles import Job, Run
 from timonel.training.job import job_spec
+from timonel.training.kubeflow.plan import ManifestPlan, plan_manifest
 from timonel.training.quantize_aware.plan import FineTuning, plan_fine_tuning
 from timonel.training.request import JOB_OPTION_NAMES, JobOptions, Request, check_request
 from timonel.training.settings import settings_of
 from timonel.training.train_options import TrainOptions
 
+_logger = logging.getLogger(__name__)
 Progress = Callable[[Mapping[str, Any]], None]
 
 
@@ -34,6 +38,7 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
     params: Mapping[str, Any] | None = None,
     args: Sequence[str] = (),
     quantize_aware: str | None = None,
+    manifest: str | os.PathLike[str] | None = None,
     workspace: Workspace | str | os.PathLike[str] | None = None,
     engine: str | Engine | None = None,
     detach: bool = False,
@@ -53,6 +58,8 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
         quantize_aware: Instead of an entry, a run whose model is fine-tuned with simulated 8-bit
             integers: its ID or a prefix of it, its name, or ``last``. By default on the run's
             dataset; ``params`` changes ``epochs``, ``learning_rate`` and ``batch_size``.
+        manifest: A file with a TFJob of Kubeflow, which names the program and the tasks. An entry
+            replaces its program, and ``args`` the arguments.
         workspace: A workspace or its location; see `timonel.storage.find_workspace`.
         engine: An engine or its name; by default this machine.
         detach: Return once the job is submitted.
@@ -67,16 +74,21 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
         JobError: The job failed for another reason.
         Interrupted: The job was stopped, or the user pressed Ctrl-C.
     """
-    given: Mapping[str, Any] = with_defaults(TrainOptions, options)
+    found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
+    plan = None
+    if manifest is not None:
+        engine = _engine(engine, found)
+        plan = _plan(manifest, entry, args, engine)
+    given = _given(options, plan)
     settings = settings_of(given)
     place = attached.find_place(
         settings, given["cluster"], given["task_type"], given["task_index"], os.environ, options
     )
     job_options = JobOptions.of(**{name: given[name] for name in JOB_OPTION_NAMES})
-    found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
     request = _request(
         found,
         entry,
+        plan,
         quantize_aware,
         data=data,
         settings=settings if place is None else place.settings,
@@ -85,30 +97,24 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
         pass_job_dir=job_options.pass_job_dir,
     )
     if place is not None:
-        if found.is_remote:
-            raise bucket_error("--cluster", found.uri)
-        for option, is_given in (("detach", detach), ("on", engine is not None)):
-            if is_given:
-                raise SpecError(
-                    f"--{option} cannot be used with --cluster or mpirun: the task runs here"
-                )
+        _check_here(found, {"detach": detach, "on": engine is not None})
         return attached.train_here(request, found, job_options, place)
     if settings.distribution.launcher == "mpi":
         mpi.check_installed()
-    where = engine if isinstance(engine, Engine) else get_engine(engine, found)
-    run = submit(request, found, where, job_options)
+    run = submit(request, found, _engine(engine, found), job_options)
     if not detach:
         _follow(run, progress)
     return run
 
 
-def preview(
+def preview(  # noqa: PLR0913 - the arguments of `train`
     entry: Entry | None,
     *,
     data: str | os.PathLike[str] | Mapping[str, str] | None,
     params: Mapping[str, Any],
     args: Sequence[str],
     quantize_aware: str | None,
+    manifest: str | os.PathLike[str] | None,
     workspace: Workspace,
     engine: str | None,
     **options: Unpack[TrainOptions],
@@ -120,8 +126,7 @@ def preview(
     Raises:
         SpecError: An argument is invalid, or the engine creates no objects.
     """
-    given: Mapping[str, Any] = with_defaults(TrainOptions, options)
-    if given["cluster"] is not None:
+    if options.get("cluster") is not None:
         raise SpecError("--dry-run cannot be used with --cluster: the task runs here")
     where = get_engine(engine, workspace)
     if not isinstance(where, PreviewingEngine):
@@ -129,10 +134,13 @@ def preview(
             f"--dry-run shows objects of a cluster, and the engine {where.name} creates none",
             hint="add --on kubernetes",
         )
+    plan = None if manifest is None else _plan(manifest, entry, args, where)
+    given = _given(options, plan)
     job_options = JobOptions.of(**{name: given[name] for name in JOB_OPTION_NAMES})
     request = _request(
         workspace,
         entry,
+        plan,
         quantize_aware,
         data=data,
         settings=settings_of(given),
@@ -144,20 +152,62 @@ def preview(
     return where.preview(job_spec(request, workspace, new_run_id("train"), job_options))
 
 
+def _given(options: TrainOptions, plan: ManifestPlan | None) -> Mapping[str, Any]:
+    """Return all options: the user's, those of the manifest, and defaults."""
+    of_manifest = {} if plan is None else plan.options(options)
+    return {**with_defaults(TrainOptions, options), **of_manifest}
+
+
 def _request(
     workspace: Workspace,
     entry: Entry | None,
+    plan: ManifestPlan | None,
     quantize_aware: str | None,
     *,
     data: str | os.PathLike[str] | Mapping[str, str] | None,
     params: Mapping[str, Any] | None,
+    args: Sequence[str],
     **arguments: Any,
 ) -> Request:
+    if plan is not None:
+        if quantize_aware is not None:
+            raise SpecError("--file and --quantize-aware cannot be used together")
+        return check_request(plan, data=data, params=params, args=plan.args, **arguments)
     if quantize_aware is not None:
         entry, data, params = _fine_tuning(workspace, quantize_aware, entry, data, params)
     if entry is None:
         raise SpecError("nothing to train", hint="give a script, a notebook or a module")
-    return check_request(entry, data=data, params=params, **arguments)
+    return check_request(entry, data=data, params=params, args=args, **arguments)
+
+
+def _engine(engine: str | Engine | None, workspace: Workspace) -> Engine:
+    return engine if isinstance(engine, Engine) else get_engine(engine, workspace)
+
+
+def _plan(
+    manifest: str | os.PathLike[str], entry: Entry | None, args: Sequence[str], engine: Engine
+) -> ManifestPlan:
+    """Read a manifest, and log what of it has no effect."""
+    path = Path(manifest)
+    plan = plan_manifest(path, entry, args, os.environ, shares_machine=engine.shares_machine)
+    for note in plan.notes():
+        _logger.warning("%s: %s", path.name, note)
+    return plan
+
+
+def _check_here(workspace: Workspace, given: Mapping[str, bool]) -> None:
+    """Check that a task of a user-managed cluster can run here.
+
+    Raises:
+        SpecError: The workspace is in a bucket, or an option needs an engine.
+    """
+    if workspace.is_remote:
+        raise bucket_error("--cluster", workspace.uri)
+    for option, is_given in given.items():
+        if is_given:
+            raise SpecError(
+                f"--{option} cannot be used with --cluster or mpirun: the task runs here"
+            )
 
 
 def _fine_tuning(

@@ -98,6 +98,7 @@ def train_spec(
         import_path=import_path() if call else (),
         source=str(source_copy(request, Path())) if call and program.source else None,
         args=request.args,
+        role_args=request.manifest.role_args if request.manifest else {},
         params=_params(request),
         data={name: dataset.uri for name, dataset in request.datasets.items()},
         settings=settings,

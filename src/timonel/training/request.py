@@ -17,6 +17,7 @@ from timonel.tracking.mirrors.base import ENVIRONMENT_VARIABLE, named_mirrors
 from timonel.training import functions
 from timonel.training.combinations import check_settings
 from timonel.training.entries import Entry, Program, find_program
+from timonel.training.kubeflow.plan import ManifestPlan
 from timonel.training.settings import Settings
 
 _SEEDS = 1 << 32
@@ -84,6 +85,7 @@ class Request:
         params: Parameters: text values for flags, or a function's keywords unchanged.
         args: Further arguments of a program with a command line.
         call: How tasks call the function, if the program is one.
+        manifest: The manifest that names program and tasks, if there is one.
     """
 
     program: Program
@@ -92,10 +94,11 @@ class Request:
     params: Mapping[str, Any]
     args: tuple[str, ...]
     call: functions.FunctionCall | None = None
+    manifest: ManifestPlan | None = None
 
 
 def check_request(
-    entry: Entry,
+    entry: Entry | ManifestPlan,
     *,
     data: str | os.PathLike[str] | Mapping[str, str] | None,
     settings: Settings,
@@ -111,7 +114,10 @@ def check_request(
         CorruptError: A shard of a dataset is missing or truncated.
         MissingExtraError: No installed package can write to the checkpoint URI.
     """
-    program = find_program(entry, os.environ)
+    if isinstance(entry, ManifestPlan):
+        manifest, program = entry, entry.program
+    else:
+        manifest, program = None, find_program(entry, os.environ)
     check_settings(settings)
     if settings.checkpoints.checkpoint_uri is not None:
         open_filesystem(
@@ -137,6 +143,7 @@ def check_request(
         params=given,
         args=_args(program, args),
         call=call,
+        manifest=manifest,
     )
 
 

@@ -49,6 +49,9 @@ class TrainSpec(BaseModel):
         default=None, description="The recorded text of a function: a file in the run's folder."
     )
     args: tuple[str, ...] = Field(default=(), description="Arguments of the script, as given.")
+    role_args: Mapping[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="Arguments by role, where they differ."
+    )
     params: Mapping[str, str] = Field(
         default_factory=dict, description="Parameters; each becomes the flag --name=value."
     )
@@ -62,17 +65,18 @@ class TrainSpec(BaseModel):
         default=0, description="Seed that all tasks share, so that they shuffle alike."
     )
 
-    def argv(self, job_dir: str) -> list[str]:
+    def argv(self, job_dir: str, role: str = "chief") -> list[str]:
         """Return the program's ``sys.argv``: its path, parameters as flags, the user's arguments.
 
         Args:
             job_dir: The job's folder.
+            role: The role of the receiving task.
         """
         flags = [f"--{name}={value}" for name, value in self.params.items()]
         place = [f"--job-dir={job_dir}"] if self.pass_job_dir else []
         if self.entry == "function":
             return [self.script]  # a function gets keywords instead
-        return [self.script, *flags, *place, *self.args]
+        return [self.script, *flags, *place, *self.role_args.get(role, self.args)]
 
     def with_paths(self, run_dir: Path, working_dir: Path) -> Self:
         """Return this document with absolute paths.

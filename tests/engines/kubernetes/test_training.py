@@ -116,3 +116,26 @@ def test_an_error_of_the_script_is_shown(bucket: Workspace, cluster: FakeCluster
     engine = KubernetesEngine.of(bucket)
     with pytest.raises(UserCodeError, match="Traceback"):
         train(SCRIPTS / "broken.py", workspace=bucket, engine=engine, workers=2)
+
+
+def test_a_tfjob_runs_the_script_of_its_image(
+    bucket: Workspace, cluster: FakeCluster, tmp_path: Path
+) -> None:
+    script = tmp_path / "app" / "train.py"
+    script.parent.mkdir()
+    script.write_text("import os; print('TF_CONFIG is', os.environ['TF_CONFIG'])\n")
+    container = {"name": "tensorflow", "image": "x:1", "workingDir": str(script.parent)}
+    container["command"] = ["python", "train.py"]
+    replica = {"replicas": 2, "template": {"spec": {"containers": [container]}}}
+    job = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": {"name": "mine"}}
+    spec = {"tfReplicaSpecs": {"Worker": replica}, "successPolicy": "AllWorkers"}
+    manifest = tmp_path / "tfjob.yaml"
+    manifest.write_text(json.dumps({**job, "spec": spec}))
+    run = train(manifest=manifest, workspace=bucket, engine=KubernetesEngine.of(bucket))
+    assert run.record.status == "succeeded"
+    (line,) = (
+        each.text for each in run.job.logs(task_id="worker-1") if each.text.startswith("TF_CONFIG")
+    )
+    config = json.loads(line.removeprefix("TF_CONFIG is "))
+    assert config["task"] == {"type": "worker", "index": 1}
+    assert len(config["cluster"]["worker"]) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,6 +53,16 @@ def train(
         typer.Option(
             help="Fine-tune this run's model with simulated 8-bit integers, instead of a script.",
             metavar="RUN",
+            rich_help_panel=PROGRAM,
+        ),
+    ] = None,
+    manifest: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            "-f",
+            help="Run the TFJob of this Kubeflow manifest; ENTRY replaces its script.",
+            metavar="YAML",
             rich_help_panel=PROGRAM,
         ),
     ] = None,
@@ -116,6 +127,7 @@ def train(
         "params": parse_params(params),
         "args": tuple(args or ()),
         "quantize_aware": quantize_aware,
+        "manifest": manifest,
         "workspace": workspace,
         "engine": engine,
         # Without defaults: a default does not contradict a cluster of the user's.

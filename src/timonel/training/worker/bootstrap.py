@@ -229,7 +229,8 @@ def _warn_of_shared_cores(task: Task, resources: devices.DeviceResources, run: R
 def run_program_of(task: Task, run: RunWriter | None) -> None:
     """Run the user's program; record its return value in ``run``, if given."""
     cluster, job_dir = task.cluster, str(task.job_dir)
-    argv = fill_placeholders(task.spec.argv(job_dir), cluster.tasks, cluster.role, cluster.index)
+    argv = task.spec.argv(job_dir, cluster.role)
+    argv = fill_placeholders(argv, cluster.tasks, cluster.role, cluster.index)
     keywords = {"job_dir": job_dir} if task.spec.pass_job_dir else {}
     with recorded_summaries(run):
         if run is None:

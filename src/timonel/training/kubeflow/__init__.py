@@ -1,0 +1,1 @@
+"""Kubeflow's job manifests as training jobs."""

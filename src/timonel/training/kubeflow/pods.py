@@ -1,0 +1,280 @@
+"""Parse pod templates of a Kubeflow job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from timonel.engines.resources import Placement, Resources, Toleration, Volume
+from timonel.errors import SpecError
+from timonel.training.kubeflow.commands import expand
+from timonel.training.kubeflow.fields import Fields
+from timonel.units import parse_bytes
+
+_SETTING = "set TIMONEL_KUBERNETES_{} instead"
+_CREDENTIALS = "give a Secret with TIMONEL_KUBERNETES_SECRET, whose keys become variables"
+_WATCHED = "timonel watches its tasks itself"
+NOTED: Mapping[str, Mapping[str, str]] = {
+    "template.metadata": dict.fromkeys(
+        ("labels", "annotations", "name"), "timonel labels its pods itself"
+    ),
+    "template.spec": {
+        "restartPolicy": "the replica's restartPolicy counts, as in Kubeflow",
+        "affinity": "pods are kept close together; use nodeSelector",
+        "topologySpreadConstraints": "pods are kept close together; use nodeSelector",
+        "schedulerName": "the cluster's scheduler is used",
+        "priorityClassName": "jobs have the namespace's priority",
+        "serviceAccountName": _SETTING.format("SERVICE_ACCOUNT"),
+        "serviceAccount": _SETTING.format("SERVICE_ACCOUNT"),
+        "automountServiceAccountToken": "tasks get no token",
+        "imagePullSecrets": _SETTING.format("IMAGE_PULL_SECRET"),
+        "securityContext": "pods meet the restricted level of Pod Security",
+        "dnsPolicy": "the cluster's default is used",
+        "enableServiceLinks": "service links are off",
+        "hostname": "tasks have names of their own",
+        "subdomain": "tasks have names of their own",
+    },
+    "container": {
+        "ports": "the engine chooses the ports in TF_CONFIG",
+        "imagePullPolicy": "the cluster's default is used",
+        "securityContext": "pods meet the restricted level of Pod Security",
+        "livenessProbe": _WATCHED,
+        "readinessProbe": _WATCHED,
+        "startupProbe": _WATCHED,
+        "terminationMessagePath": _WATCHED,
+        "terminationMessagePolicy": _WATCHED,
+        "stdin": "tasks have no terminal",
+        "tty": "tasks have no terminal",
+    },
+    "toleration": {"tolerationSeconds": "the engine replaces pods of lost nodes itself"},
+    "emptyDir": {
+        "medium": "temporary folders are on the node's disk",
+        "sizeLimit": "temporary folders have no limit",
+    },
+}
+"""Fields without effect, with the reason, by object."""
+REFUSED: Mapping[str, Mapping[str, str]] = {
+    "template.spec": {
+        "initContainers": "prepare files in the image, or in a volume",
+        "hostNetwork": "remove it: tasks need addresses of their own",
+        "hostPID": "remove it",
+        "hostIPC": "remove it",
+        "tolerations": "give each toleration a key",
+    },
+    "container": {
+        "envFrom": _CREDENTIALS,
+        "lifecycle": "do it in the program",
+        "volumeDevices": "use volumeMounts",
+    },
+    "env": {"valueFrom": _CREDENTIALS},
+    "volumeMount": {
+        "subPath": "mount the whole volume",
+        "subPathExpr": "mount the whole volume",
+        "mountPropagation": "remove it",
+    },
+    "volume": dict.fromkeys(
+        ("hostPath", "configMap", "secret", "nfs", "csi", "projected", "ephemeral"),
+        "use a persistentVolumeClaim, an emptyDir, or a bucket",
+    ),
+}
+"""Known fields that are refused, with the cure, by object."""
+_PROVIDED = frozenset({"/dev/shm", "/tmp"})  # noqa: S108 - the container's
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+@dataclass(frozen=True)
+class PodSpec:
+    """What a job takes from a pod template.
+
+    Attributes:
+        image: Image of the container.
+        has_command: Whether the command is in the manifest, and not in the image.
+        command: Command and arguments, with variables expanded.
+        working_dir: Working folder in the container.
+        env: Environment.
+        resources: Resources of each pod.
+        placement: Nodes that may run it.
+        volumes: Mounted storage.
+        stop_grace_s: Grace period; None: the engine's.
+    """
+
+    image: str | None
+    has_command: bool
+    command: tuple[str, ...]
+    working_dir: str | None
+    env: Mapping[str, str]
+    resources: Resources
+    placement: Placement
+    volumes: tuple[Volume, ...]
+    stop_grace_s: int | None
+
+
+def parse_template(template: Fields, container_name: str) -> PodSpec:
+    """Parse a pod template with one container.
+
+    Args:
+        template: The template.
+        container_name: Name that the operator expects.
+
+    Raises:
+        SpecError: It has a field with no equivalent that matters, or a wrong value.
+    """
+    metadata = template.child("metadata")
+    metadata.note(NOTED["template.metadata"])
+    metadata.close()
+    spec = template.child("spec")
+    template.close()
+    spec.note(NOTED["template.spec"])
+    containers = spec.children("containers")
+    if len(containers) != 1:
+        raise SpecError(
+            f"{spec.at('containers')} must have one container, '{container_name}', "
+            f"got {len(containers)}",
+            hint="remove sidecars; timonel has logs and metrics of its own",
+        )
+    container = containers[0]
+    name = container.take("name", str)
+    if name != container_name:
+        raise SpecError(f"{container.at('name')} must be '{container_name}', got '{name}'")
+    placement = Placement(
+        node_selector=spec.mapping("nodeSelector"),
+        tolerations=tuple(_toleration(each) for each in spec.children("tolerations")),
+    )
+    sources = {each.take("name", str): _source(each) for each in spec.children("volumes")}
+    grace_s = spec.amount("terminationGracePeriodSeconds")
+    spec.close(REFUSED["template.spec"])
+    env = _env(container)
+    command = container.texts("command")
+    args = container.texts("args")
+    found = PodSpec(
+        image=container.take("image", str),
+        has_command=bool(command),
+        command=tuple(expand(word, env) for word in (*command, *args)),
+        working_dir=container.take("workingDir", str),
+        env=env,
+        resources=_resources(container.child("resources")),
+        placement=placement,
+        volumes=tuple(_mounts(container, sources)),
+        stop_grace_s=grace_s,
+    )
+    container.note(NOTED["container"])
+    container.close(REFUSED["container"])
+    return found
+
+
+def _env(container: Fields) -> dict[str, str]:
+    env: dict[str, str] = {}
+    for each in container.children("env"):
+        name, value = each.take("name", str), each.take("value", str)
+        each.close(REFUSED["env"])
+        if not name:
+            raise SpecError(f"{each.path} has no name")
+        env[name] = expand(value or "", env)
+    if env.pop("TF_CONFIG", None) is not None:
+        container.notes["TF_CONFIG in env has no effect: the engine sets it"] = None
+    return env
+
+
+def _toleration(fields: Fields) -> Toleration:
+    key = fields.take("key", str)
+    operator = fields.choice("operator", ("Equal", "Exists"))
+    value = fields.take("value", str)
+    effect: Any = fields.choice("effect", ("", *_EFFECTS)) or None
+    fields.note(NOTED["toleration"])
+    fields.close()
+    if not key:
+        raise SpecError(
+            f"{fields.path} tolerates all taints, which is not supported",
+            hint=REFUSED["template.spec"]["tolerations"],
+        )
+    return Toleration(key=key, value=None if operator == "Exists" else value or "", effect=effect)
+
+
+def _source(fields: Fields) -> tuple[str, bool]:
+    """Return the source of a pod's volume, and whether it is read-only."""
+    found = fields.values.keys() & {"persistentVolumeClaim", "emptyDir"}
+    claim, empty = fields.child("persistentVolumeClaim"), fields.child("emptyDir")
+    fields.close(REFUSED["volume"])
+    if len(found) != 1:
+        raise SpecError(f"{fields.path} must have a persistentVolumeClaim or an emptyDir")
+    claim_name, read_only = claim.take("claimName", str), claim.take("readOnly", bool)
+    empty.note(NOTED["emptyDir"])
+    claim.close()
+    empty.close()
+    if "emptyDir" in found:
+        return "emptydir://", False
+    if not claim_name:
+        raise SpecError(f"{claim.at('claimName')} is missing")
+    return f"pvc://{claim_name}", bool(read_only)
+
+
+def _mounts(container: Fields, sources: Mapping[str | None, tuple[str, bool]]) -> Iterator[Volume]:
+    for each in container.children("volumeMounts"):
+        name, path = each.take("name", str), each.take("mountPath", str)
+        read_only = each.take("readOnly", bool)
+        each.close(REFUSED["volumeMount"])
+        if name not in sources:
+            raise SpecError(f"{each.at('name')} must be a volume of the pod, got '{name}'")
+        if not path or not path.startswith("/"):
+            raise SpecError(f"{each.at('mountPath')} must be an absolute path, got '{path}'")
+        source, is_read_only = sources[name]
+        if source == "emptydir://" and path in _PROVIDED:
+            each.notes[f"the emptyDir at {path} has no effect: the engine mounts its own"] = None
+        else:
+            yield Volume(source=source, mount_path=path, read_only=bool(read_only) or is_read_only)
+
+
+def _resources(fields: Fields) -> Resources:
+    """Return the requests; limits count where there is no request.
+
+    Memory is the limit, as the engine limits it.
+    """
+    limits, requests = (_quantities(fields.child(name)) for name in ("limits", "requests"))
+    fields.close()
+    merged = {**limits, **requests}
+    if "memory" in limits:
+        merged["memory"] = limits["memory"]
+    cpus, memory = merged.pop("cpu", None), merged.pop("memory", None)
+    accelerators = {}
+    for name, value in merged.items():
+        if "/" not in name:
+            fields.notes[f"the resource {name} has no effect: the engine requests none"] = None
+        elif not value.isdecimal():
+            raise SpecError(f"{fields.path}: {name} must be a whole number, got '{value}'")
+        elif int(value):
+            accelerators[name] = int(value)
+    return Resources(
+        cpus=None if cpus is None else _cpus(fields, cpus),
+        memory_bytes=None if memory is None else _bytes(fields, memory),
+        accelerators=accelerators,
+    )
+
+
+def _quantities(fields: Fields) -> dict[str, str]:
+    found = {}
+    for name, value in fields.values.items():
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise SpecError(f"{fields.at(name)} must be a quantity such as 2 or 4Gi")
+        found[name] = str(value)
+    return found
+
+
+def _cpus(fields: Fields, text: str) -> float:
+    try:
+        cpus = float(text.removesuffix("m")) / (1000 if text.endswith("m") else 1)
+    except ValueError:
+        cpus = 0.0
+    if not 0 < cpus < 1e6:
+        raise SpecError(f"{fields.path}: cpu must be a quantity such as 500m or 2, got '{text}'")
+    return cpus
+
+
+def _bytes(fields: Fields, text: str) -> int:
+    try:
+        found = parse_bytes(text)
+    except SpecError:
+        found = 0
+    if found <= 0:
+        raise SpecError(f"{fields.path}: memory must be a quantity such as 4Gi, got '{text}'")
+    return found
