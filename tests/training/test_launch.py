@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -28,7 +29,7 @@ from timonel.errors import (
     SpecError,
     UserCodeError,
 )
-from timonel.storage import Workspace
+from timonel.storage import Workspace, find_workspace
 from timonel.tracking import list_runs, open_run, read_run
 from timonel.training import Run, train
 from timonel.training.spec import read_spec
@@ -316,6 +317,22 @@ def test_an_engine_of_other_machines_needs_a_bucket(script: Path, workspace: Wor
         train(script, workspace=workspace, engine=engine)
     assert engine.specs == []
     assert list_runs(workspace) == []
+
+
+def test_other_machines_find_the_script_in_the_source(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    bucket = find_workspace(f"memory://{uuid.uuid4().hex}")
+    engine = FakeEngine(SUCCEEDED)
+    engine.shares_machine = False
+    with pytest.raises(SpecError, match=r"tasks on fake do not see .*train\.py"):
+        train(script, workspace=bucket, engine=engine)
+    monkeypatch.chdir(script.parent)
+    train(script, workspace=bucket, engine=engine)
+    (spec,) = engine.specs
+    assert spec.source == str(script.parent)
+    assert read_spec(bucket.runs / spec.job_id / "train.json").script == "train.py"
 
 
 def test_what_a_cluster_of_ones_own_does_not_go_with(

@@ -60,6 +60,11 @@ class Program:
         return Path(self.file).parent if self.kind == "notebook" else Path.cwd()
 
     @property
+    def is_in_source(self) -> bool:
+        """Whether the file is in the working directory, and so in the source of a job."""
+        return self.kind != "function" and Path(self.file).is_relative_to(self.working_dir)
+
+    @property
     def source_name(self) -> str:
         """File name of the recorded source."""
         name = Path(self.file).name

@@ -287,6 +287,12 @@ def _check_seen(request: Request, workspace: Workspace, engine: Engine) -> None:
             f"tasks on {engine.name} do not see the workspace {workspace.uri}",
             hint="give a workspace in a bucket: --workspace s3://bucket/folder",
         )
+    program = request.program
+    if program.kind == "script" and not program.is_in_source and not request.is_in_image:
+        raise SpecError(
+            f"tasks on {engine.name} do not see {program.file}",
+            hint="run the command in the script's folder, whose files are uploaded",
+        )
     for dataset in request.datasets.values():
         if is_local(workspace.uri_of(dataset.uri)):
             raise SpecError(

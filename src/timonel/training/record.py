@@ -78,7 +78,12 @@ def describe(
     if request.call is not None and request.call.pickled is not None:
         write_bytes(writer.folder / _PICKLE, request.call.pickled)
     settings = _with_copies(request.settings, writer) if copies else request.settings
-    return train_spec(request, writer, options, settings).write(writer.folder)
+    spec = train_spec(request, writer, options, settings)
+    if not copies and program.is_in_source and not request.is_in_image:
+        # Tasks elsewhere have the source in a folder of their own.
+        script = Path(program.file).relative_to(program.working_dir)
+        spec = spec.model_copy(update={"script": str(script)})
+    return spec.write(writer.folder)
 
 
 def train_spec(

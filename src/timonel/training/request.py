@@ -96,6 +96,11 @@ class Request:
     call: functions.FunctionCall | None = None
     manifest: ManifestPlan | None = None
 
+    @property
+    def is_in_image(self) -> bool:
+        """Whether the program is in the image of the tasks, and not on this machine."""
+        return self.manifest is not None and self.manifest.is_in_image
+
 
 def check_request(
     entry: Entry | ManifestPlan,
