@@ -160,6 +160,9 @@ class ApiThread:
             except TimonelError as error:
                 logger.warning("%s", error)
                 time.sleep(_EVERY_S)
+            except Exception:
+                logger.exception("cannot follow the cluster")
+                time.sleep(_EVERY_S)
 
     def _look(self, missing: frozenset[str]) -> None:
         job = self._api.get("Job", self._job_id)

@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,7 @@ class Coordinator:
         self._commands.run_epilogue(outcome)
         self._save_all()
         outcome = outcome.model_copy(update={"ended_at": self._now()})
-        write_outcome(self._workspace, outcome)
+        self._in_thread(lambda: write_outcome(self._workspace, outcome))
         self._api.publish(outcome)
         logger.info("ended as %s: %s", outcome.state, outcome.message)
         self._commands.wind_down()
@@ -218,7 +218,11 @@ class Coordinator:
 
     def _save_all(self) -> None:
         self._files.scan()
-        self._files.ask(self._save, lambda _: None)
+        self._in_thread(self._save)
+
+    def _in_thread(self, work: Callable[[], None]) -> None:
+        """Do something with the bucket, after all that came before, until it succeeds."""
+        self._files.ask(lambda: self._files.persist(work), lambda _: None)
         self._wait_for_files()
 
     def _read_requests(self) -> None:

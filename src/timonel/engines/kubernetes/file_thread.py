@@ -80,7 +80,7 @@ class FileThread:
         """Make the folder equal to an index, and scan it from now on."""
 
         def work() -> None:
-            self._pass_on(self._persist(lambda: self._folder.reset(index)))
+            self._pass_on(self.persist(lambda: self._folder.reset(index)))
             self._has_index = True
 
         self._asked.put(work)
@@ -90,7 +90,7 @@ class FileThread:
 
         def work() -> None:
             for change in changes:
-                self._pass_on(self._persist(functools.partial(self._folder.apply, change)))
+                self._pass_on(self.persist(functools.partial(self._folder.apply, change)))
 
         self._asked.put(work)
 
@@ -137,7 +137,7 @@ class FileThread:
 
     def _scan(self) -> None:
         if self._has_index:
-            self._pass_on(self._persist(self._folder.scan))
+            self._pass_on(self.persist(self._folder.scan))
 
     def _pass_on(self, changes: list[Change]) -> None:
         if changes:
@@ -148,7 +148,8 @@ class FileThread:
         self._results.append(result)
         os.eventfd_write(self._wake, 1)
 
-    def _persist(self, work: Callable[[], _Result]) -> _Result:
+    @staticmethod
+    def persist(work: Callable[[], _Result]) -> _Result:
         """Repeat work while the bucket is away: nothing may be skipped."""
         while True:
             try:

@@ -195,7 +195,7 @@ class KubernetesLauncher(AgentLauncher):
         if self._waiting is None:
             return
         missing, (action, _) = self.missing(), self._waiting
-        if missing and not self._is_too_late(missing):
+        if missing and not self._can_do_without(missing):
             reasons = [f"{name} {why}" for name in missing if (why := describe(name))]
             message = f"waiting for {len(missing)} of {len(self._names())} pods"
             message += f": {reasons[0]}" if reasons else ""
@@ -203,8 +203,8 @@ class KubernetesLauncher(AgentLauncher):
         elif not missing:
             self._start_complete()
 
-    def _is_too_late(self, missing: Sequence[str]) -> bool:
-        """Whether only tasks are missing without which an elastic job can start."""
+    def _can_do_without(self, missing: Sequence[str]) -> bool:
+        """Whether an elastic job has waited long enough for tasks that it does not need."""
         if time.monotonic() - self._waiting_since < _ELASTIC_PATIENCE_S or self._waiting is None:
             return False
         sizes = self._waiting[0].sizes
@@ -236,7 +236,8 @@ class KubernetesLauncher(AgentLauncher):
             sock, _ = self.listener.accept()
         except OSError:
             return  # it hung up meanwhile
-        pod = _Pod(Link(sock, lambda message: self._on_message(pod, message)))
+        link = Link(sock, lambda message: self._on_message(pod, message), is_trusted=False)
+        pod = _Pod(link)
         self._connected.append(pod)
         self.watch(pod.link)
 
@@ -255,6 +256,7 @@ class KubernetesLauncher(AgentLauncher):
             logger.warning("refused a pod that does not belong to the job")
             self.disconnect(pod.link)
             return
+        pod.link.is_trusted = True
         # It gets the index, and all changes after it.
         self.files.ask(self.welcome, lambda body: self._welcome(pod, member, body))
 

@@ -33,6 +33,7 @@ SILENT_S = 20.0
 A pod then stops its task; the coordinator starts the task elsewhere only once the pod is gone.
 """
 _OWN_KINDS = frozenset({"join", "welcome", "changes", "output", "leaving", "ping", "bye"})
+_LONGEST_FIRST = 4096
 # A connection without an answer to TCP's own probes is closed by the kernel.
 _KEEPALIVE_S = 10
 
@@ -59,12 +60,13 @@ class Member:
     @classmethod
     def of(cls, message: Mapping[str, Any], token: str) -> Self | None:
         """Return who sent a first message; None if it may not join."""
-        given = str(message.get("token"))
-        if message.get("kind") != "join" or not hmac.compare_digest(given, token):
+        given = str(message.get("token")).encode(errors="replace")
+        if message.get("kind") != "join" or not hmac.compare_digest(given, token.encode()):
             return None
         if message.get("version") != __version__:
             return None
-        return cls(str(message["task_id"]), str(message["host"]), str(message["pod"]))
+        names = (message.get("task_id"), message.get("host"), message.get("pod"))
+        return cls(*map(str, names))
 
 
 class Link(Channel):
@@ -73,20 +75,35 @@ class Link(Channel):
     Args:
         sock: The connected socket.
         take: Called with each message of `_OWN_KINDS` but pings.
+        is_trusted: Whether the other side is known to belong to the job. Until then, what is not a
+            first message ends the connection.
     """
 
-    def __init__(self, sock: socket.socket, take: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        take: Callable[[Mapping[str, Any]], None],
+        *,
+        is_trusted: bool = True,
+    ) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)
         super().__init__(sock)
+        self.is_trusted = is_trusted
         self._take = take
         self._heard_at = time.monotonic()
         self._ping_at = 0.0
 
     def receive(self) -> list[dict[str, Any]]:
         """Return the received orders or events, after the other messages before them."""
-        messages = super().receive()
+        try:
+            messages = super().receive()
+        except ValueError:
+            self.is_open = False
+            return []
+        if not self.is_trusted:
+            return self._receive_first(messages)
         if messages:
             self._heard_at = time.monotonic()
         events = []
@@ -96,6 +113,17 @@ class Link(Channel):
             elif message["kind"] != "ping":
                 self._take(message)
         return events
+
+    def _receive_first(self, messages: list[Any]) -> list[dict[str, Any]]:
+        """Take a first message; a stranger may send anything."""
+        if len(self._received) > _LONGEST_FIRST or len(messages) > 1:
+            self.is_open = False
+        elif messages:
+            is_first = isinstance(messages[0], dict) and messages[0].get("kind") == "join"
+            self.is_open = self.is_open and is_first
+            if is_first:
+                self._take(messages[0])
+        return []
 
     def keep_alive(self) -> bool:
         """Send a ping if one is due; return whether the other side is heard of."""
