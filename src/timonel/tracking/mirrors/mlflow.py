@@ -145,14 +145,23 @@ class MlflowMirror(Mirror):
         return runs[0] if runs else None
 
     def _experiment_id(self, name: str) -> str:
+        from mlflow.exceptions import MlflowException  # noqa: PLC0415 - takes seconds
+
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
             # MLflow's default is a folder below the process's working directory.
             place = (self.workspace.root / "mlartifacts" / name).as_uri()
-            created: str = self._client.create_experiment(
-                name, artifact_location=place if self._is_own_database else None
-            )
-            return created
+            try:
+                created: str = self._client.create_experiment(
+                    name, artifact_location=place if self._is_own_database else None
+                )
+            except MlflowException:
+                # The mirror of another run may have created it in the meantime.
+                experiment = self._client.get_experiment_by_name(name)
+                if experiment is None:
+                    raise
+            else:
+                return created
         if experiment.lifecycle_stage == "deleted":
             self._client.restore_experiment(experiment.experiment_id)
         return str(experiment.experiment_id)
