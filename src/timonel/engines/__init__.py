@@ -23,6 +23,7 @@ from timonel.engines.registry import (
 )
 from timonel.engines.resources import Placement, Resources, Toleration, Volume
 from timonel.engines.services import (
+    Companion,
     HealthCheck,
     ReplicaState,
     ReplicaStatus,
@@ -38,6 +39,7 @@ __all__ = [
     "EXIT_DONE",
     "EXIT_RETRYABLE",
     "CommandSpec",
+    "Companion",
     "ElasticEngine",
     "Engine",
     "FailureCause",

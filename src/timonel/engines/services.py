@@ -10,6 +10,7 @@ the replica's environment, and ``$$`` by ``$``, as in Kubernetes. The engine set
     HOST               address to listen on
     PORT_<NAME>        port of that name, in upper case, with underscores for hyphens
     PORT               the first port
+    SHARED             folder that it shares with its companion, if the specification has one
     TIMONEL_WORKSPACE  the workspace, if the specification has one
 """
 
@@ -21,11 +22,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
 from timonel.engines.resources import Observed, Placement, Requested, Resources, Volume
+from timonel.storage.document_store import DocumentStore
 from timonel.storage.workspace import Workspace
 from timonel.units import Seconds
 
@@ -53,6 +55,23 @@ class HealthCheck(Requested):
     timeout_s: Seconds = Field(default=1.0, gt=0, description="Time limit of an answer.")
 
 
+class Companion(Requested):
+    """Program that runs beside each replica, on the same machine, and is restarted by itself.
+
+    It ends after its replica.
+    """
+
+    name: PortName = Field(description="Name, such as that of its program.")
+    command: tuple[str, ...] = Field(min_length=1, description="Program with its arguments.")
+    ports: Mapping[PortName, Annotated[int, Field(gt=0, lt=65536)]] = Field(
+        default_factory=dict, description="Ports by name, fixed by its arguments."
+    )
+    ready_path: HttpPath | None = Field(
+        default=None, description="Path at its first port that answers once it is ready."
+    )
+    resources: Resources = Field(default=Resources(), description="Its resources.")
+
+
 class ServiceSpec(Requested):
     """Service specification: one program, run as identical replicas."""
 
@@ -75,6 +94,13 @@ class ServiceSpec(Requested):
     )
     replicas: int | None = Field(
         default=None, ge=0, description="Number of replicas; None: as scaled, at first one."
+    )
+    companion: Companion | None = Field(
+        default=None, description="Program beside each replica; not on every engine."
+    )
+    uses_engine: bool = Field(
+        default=False,
+        description="Whether replicas manage services of this engine, and need the rights to.",
     )
     check: HealthCheck = Field(default_factory=HealthCheck, description="Health check.")
     start_timeout_s: Seconds = Field(
@@ -243,9 +269,15 @@ class ServiceEngine(abc.ABC):
 
     Methods return when a request is recorded, not when it is fulfilled. Implementations may be
     used by several processes at once: the engine holds all state.
+
+    Attributes:
+        name: Name of the engine.
+        is_one_machine: Whether all replicas run on the user's machine, so that they see its files
+            and each other's sockets.
     """
 
     name: str
+    is_one_machine: ClassVar[bool] = False
 
     @classmethod
     @abc.abstractmethod
@@ -314,3 +346,44 @@ class ServiceEngine(abc.ABC):
             NotFoundError: No such service.
             EngineError: The engine cannot stop its replicas.
         """
+
+    @abc.abstractmethod
+    def documents(self, folder: str) -> DocumentStore:
+        """Return the store of documents that users and replicas of this engine share.
+
+        Args:
+            folder: Folder of the workspace, such as ``endpoints``.
+        """
+
+    def leads(self, service: str) -> bool:
+        """Return whether this replica is the one of its service that makes decisions.
+
+        Replicas that call it once a second agree on one of them, within 15 s after it has ended.
+
+        Args:
+            service: Name of the service that this process is a replica of.
+        """
+        del service
+        return True
+
+    def expose(self, name: str, service: str, port: int) -> None:
+        """Have a port of a service's replicas accept connections under a name. Idempotent.
+
+        Args:
+            name: Name for clients.
+            service: The service.
+            port: Port at which its replicas, or their companions, listen.
+
+        Raises:
+            EngineError: The name is taken, or the engine refuses.
+        """
+        del name, service, port
+
+    def conceal(self, name: str) -> None:
+        """End what `expose` did. Idempotent."""
+        del name
+
+    def url(self, name: str, host: str, port: int) -> str:
+        """Return the address, ``host:port``, of what is exposed under a name, for its clients."""
+        del name
+        return f"{host}:{port}"

@@ -24,6 +24,7 @@ from timonel.engines import (
 )
 from timonel.errors import EngineError, NotFoundError
 from timonel.storage import Workspace, find_workspace
+from timonel.storage.document_store import DocumentStore
 
 
 @dataclasses.dataclass
@@ -75,6 +76,9 @@ class MemoryEngine(ServiceEngine):
         return [self.service(name) for name in self.specs]
 
     def logs(self, name: str, replica: str, *, follow: bool = False) -> Iterator[str]:
+        raise NotImplementedError
+
+    def documents(self, folder: str) -> DocumentStore:
         raise NotImplementedError
 
     def delete(self, name: str) -> None:

@@ -19,6 +19,7 @@ from timonel.errors import EngineError, NotFoundError, SpecError
 from timonel.processes.tree import Identity
 from timonel.storage import Workspace, exclusive, publish_dir
 from timonel.storage.atomic import sweep
+from timonel.storage.document_store import FolderDocuments
 
 _LOCK_TIMEOUT_S = 120.0
 _DAEMON = "timonel.engines.local.services.daemon"
@@ -35,6 +36,7 @@ class LocalServiceEngine(ServiceEngine):
     """
 
     name = "local"
+    is_one_machine = True
 
     def __init__(self, services_dir: Path) -> None:
         self._services_dir = Path(services_dir).absolute()
@@ -105,6 +107,10 @@ class LocalServiceEngine(ServiceEngine):
         with self._locked(name):
             before = folder.read_request()
             _record(folder, before, before.model_copy(update={"deleting": True}))
+
+    def documents(self, folder: str) -> FolderDocuments:
+        """Return the documents in a folder of the workspace."""
+        return FolderDocuments(self._services_dir.parent / folder)
 
     def _create(self, folder: ServiceFolder, spec: ServiceSpec) -> None:
         sweep(self._services_dir)
