@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from timonel.engines.kubernetes.api import Api
-from timonel.engines.kubernetes.api_errors import ConflictError, UnavailableError
+from timonel.engines.kubernetes.api_errors import ConflictError, GoneError, UnavailableError
 from timonel.engines.kubernetes.rights import Right
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import (
@@ -63,7 +63,7 @@ class _Server(ThreadingHTTPServer):
                 self.end_headers()
                 self.wfile.write(content)
 
-            do_GET = do_POST = do_PATCH = do_DELETE = answer  # noqa: N815
+            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer  # noqa: N815
 
         super().__init__(("127.0.0.1", 0), Handler)
 
@@ -309,6 +309,66 @@ def test_the_log_of_pods_needs_a_right_of_its_own(api: Api, server: _Server) -> 
         api.pod_log("train-0")
 
 
+def test_changes_are_watched(api: Api, server: _Server) -> None:
+    server.answers = [(200, {"items": [{"kind": "Pod"}], "metadata": {"resourceVersion": "7"}})]
+    assert api.list_at("Pod", {"a": "1"}, {"reason": "Killing"}) == ([{"kind": "Pod"}], "7")
+    assert server.requests[-1][2] == {"labelSelector": "a=1", "fieldSelector": "reason=Killing"}
+    gone = _status("Expired", "too old resource version", code=410) | {"code": 410}
+    events = [
+        {"type": "ADDED", "object": {"kind": "Pod"}},
+        {"type": "BOOKMARK", "object": {"metadata": {}}},
+        {"type": "ERROR", "object": gone},
+    ]
+    server.answers = [(200, "".join(f"{json.dumps(event)}\n" for event in events))]
+    changes = api.watch("Pod", {"a": "1"}, "7")
+    assert [next(changes), next(changes)] == [
+        ("ADDED", {"kind": "Pod"}),
+        ("BOOKMARK", {"metadata": {}}),
+    ]
+    with pytest.raises(GoneError, match="too old"):
+        next(changes)
+    _, path, query, _ = server.requests[-1]
+    assert path == "/api/v1/namespaces/team/pods"
+    assert (query["watch"], query["resourceVersion"], query["timeoutSeconds"]) == (
+        "true",
+        "7",
+        "30",
+    )
+    server.answers = [(410, gone)]
+    with pytest.raises(GoneError):
+        next(api.watch("Pod", {}, "7"))
+    server.answers = [(0, "")]
+    with pytest.raises(UnavailableError):
+        next(api.watch("Pod", {}, "7"))
+
+
+def test_lines_of_a_container(api: Api, server: _Server) -> None:
+    server.answers = [(200, "2026-01-01T00:00:00Z a\n2026-01-01T00:00:01Z b")]
+    lines = api.log_lines("web-1", "replica", since="2026-01-01T00:00:00Z", follow=True)
+    assert list(lines) == ["2026-01-01T00:00:00Z a", "2026-01-01T00:00:01Z b"]
+    _, path, query, _ = server.requests[-1]
+    assert path == "/api/v1/namespaces/team/pods/web-1/log"
+    assert query == {
+        "container": "replica",
+        "timestamps": "true",
+        "sinceTime": "2026-01-01T00:00:00Z",
+        "follow": "true",
+    }
+    server.answers = [(400, _status("BadRequest", "container is waiting to start"))]
+    with pytest.raises(SpecError, match="waiting to start"):
+        next(api.log_lines("web-1", "replica"))
+
+
+def test_objects_are_replaced_and_their_subresources_patched(api: Api, server: _Server) -> None:
+    server.answers = [(200, _JOB)]
+    assert api.replace(_JOB) == _JOB
+    method, path, query, body = server.requests[0]
+    assert (method, path, body) == ("PUT", "/apis/batch/v1/namespaces/team/jobs/train", _JOB)
+    assert query["fieldValidation"] == "Strict"
+    api.patch("Deployment", "web", {"spec": {"replicas": 2}}, subresource="scale")
+    assert server.requests[1][1] == "/apis/apps/v1/namespaces/team/deployments/web/scale"
+
+
 @pytest.mark.parametrize("status", [0, 429, 500, 503])
 def test_reads_are_repeated(api: Api, server: _Server, status: int, pauses: list[float]) -> None:
     server.answers = [(status, ""), (status, ""), (200, {"kind": "Job"})]
@@ -398,7 +458,9 @@ def test_inside_of_a_pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server
         (tmp_path / name).write_text(f"pods-{name}\n")
     monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
     monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
-    monkeypatch.setattr("timonel.engines.kubernetes.api._POD_NAMESPACE", tmp_path / "namespace")
+    monkeypatch.setattr(
+        "timonel.engines.kubernetes.kubeconfig._POD_NAMESPACE", tmp_path / "namespace"
+    )
     for name, value in (("HOST", "127.0.0.1"), ("PORT", "1")):
         monkeypatch.setenv(f"KUBERNETES_SERVICE_{name}", value)
     environ = {"KUBECONFIG": str(tmp_path / "none"), "KUBERNETES_SERVICE_HOST": "127.0.0.1"}

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 from urllib.parse import quote
 
 from timonel._version import __version__
 from timonel.engines.kubernetes.api_errors import READS, Call, may_retry, refused, unreachable
+from timonel.engines.kubernetes.kubeconfig import open_client
 from timonel.engines.kubernetes.rights import Right
 from timonel.engines.kubernetes.settings import ClusterSettings
-from timonel.errors import InputError, MissingExtraError, NotFoundError, did_you_mean
 from timonel.processes.backoff import backoff_s
 
 _RESOURCES = {
     "ConfigMap": ("v1", "configmaps"),
+    "Deployment": ("apps/v1", "deployments"),
     "Event": ("v1", "events"),
     "Job": ("batch/v1", "jobs"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
     "Pod": ("v1", "pods"),
+    "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
     "Role": ("rbac.authorization.k8s.io/v1", "roles"),
     "RoleBinding": ("rbac.authorization.k8s.io/v1", "rolebindings"),
     "Secret": ("v1", "secrets"),
@@ -32,25 +34,35 @@ _RESOURCES = {
 }
 _OUTSIDE_NAMESPACES = {"SelfSubjectAccessReview"}
 _VERSION = "Version"
-_METHODS = {"get": "GET", "list": "GET", "create": "POST", "patch": "PATCH", "delete": "DELETE"}
+_METHODS = {
+    "get": "GET",
+    "list": "GET",
+    "watch": "GET",
+    "create": "POST",
+    "update": "PUT",
+    "patch": "PATCH",
+    "delete": "DELETE",
+}
 _TIMEOUT_S = 30.0
+_WATCH_S = 30
+_SILENCE_S = 10.0
 _ATTEMPTS = 4
 _BACKOFF_S = 0.5
 _LOG_LINES = 200
 _SHOWN_BYTES = 200
-_KUBECONFIG = "~/.kube/config"
-_IN_POD = "KUBERNETES_SERVICE_HOST"
-_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 Object = dict[str, Any]
 Objects = list[Object]
+Event = tuple[str, Object]
+"""Kind of a change (ADDED, MODIFIED, DELETED or BOOKMARK), and the object."""
 
 
 class Api:
     """Objects of one namespace. Thread-safe.
 
-    All methods wait up to 30 s for an answer. Reads are repeated a few times when the server does
-    not answer or has an error; writes only when it asks for that. They raise:
+    All methods but `watch` and `log_lines` wait up to 30 s for an answer. Reads are repeated a few
+    times when the server does not answer or has an error; writes only when it asks for that. They
+    raise:
 
     - UnavailableError: The server does not answer, or asks to try later.
     - EngineError: It refuses: credentials, rights, quota, or admission.
@@ -84,31 +96,8 @@ class Api:
             NotFoundError: No kubeconfig, or no such context in it.
             InputError: The kubeconfig cannot be used.
         """
-        try:
-            # Takes most of a second.
-            from kubernetes import client, config  # noqa: PLC0415
-        except ImportError as error:
-            raise MissingExtraError("running on Kubernetes", "kubernetes") from error
-        paths = environ.get("KUBECONFIG") or _KUBECONFIG
-        configuration = client.Configuration()
-        try:
-            files = config.kube_config.KubeConfigMerger(paths).config_files
-            if not files and settings.context is None and environ.get(_IN_POD):
-                namespace = _POD_NAMESPACE.read_text().strip()
-                config.load_incluster_config(configuration)
-            else:
-                context, namespace = _context(list(files.values()), settings.context, paths)
-                config.load_kube_config(paths, context, configuration)
-        except InputError:
-            raise
-        except Exception as error:  # of the client, its plugins and the YAML parser
-            raise InputError(
-                f"cannot use the kubeconfig {paths}: {' '.join(str(error).split())}",
-                hint="check it with 'kubectl config view'",
-            ) from error
-        # The client would repeat requests at once, and writes too.
-        configuration.retries = False
-        return cls(settings.namespace or namespace, client.ApiClient(configuration))
+        client, namespace = open_client(settings.context, environ)
+        return cls(settings.namespace or namespace, client)
 
     @property
     def server(self) -> str:
@@ -134,13 +123,67 @@ class Api:
 
     def list(self, kind: str, labels: Mapping[str, str]) -> Objects:
         """Return all objects with these labels."""
-        selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
-        answer = self._json(self._call("list", kind, None), query={"labelSelector": selector})
-        found: Objects = answer["items"]
-        return found
+        items: Objects = self._listed(kind, labels, None)["items"]
+        return items
+
+    def list_at(
+        self, kind: str, labels: Mapping[str, str], fields: Mapping[str, str] | None = None
+    ) -> tuple[Objects, str]:
+        """Return all objects with these labels, and the version of this list for `watch`.
+
+        Args:
+            kind: Kind of the objects.
+            labels: Their labels.
+            fields: Their fields, of those that the server can select by.
+        """
+        answer = self._listed(kind, labels, fields)
+        return answer["items"], answer["metadata"]["resourceVersion"]
+
+    def watch(
+        self,
+        kind: str,
+        labels: Mapping[str, str],
+        version: str,
+        fields: Mapping[str, str] | None = None,
+    ) -> Iterator[Event]:
+        """Yield changes of objects as they happen; ends after 30 s.
+
+        Args:
+            kind: Kind of the objects.
+            labels: Their labels.
+            version: Version after which changes are reported.
+            fields: Their fields, as in `list_at`.
+
+        Raises:
+            GoneError: The server no longer knows the version.
+        """
+        call = self._call("watch", kind, None)
+        query = {
+            **_selectors(labels, fields),
+            "watch": "true",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(_WATCH_S),
+        }
+        for line in self._lines(call, query, _WATCH_S + _SILENCE_S):
+            event = json.loads(line)
+            if event["type"] == "ERROR":
+                raise refused(call, event["object"].get("code", 500), event["object"])
+            yield event["type"], event["object"]
+
+    def replace(self, manifest: Mapping[str, Any]) -> Object:
+        """Replace an object by a manifest with its ``metadata.resourceVersion``, and return it.
+
+        Other changes since that version are a ConflictError.
+        """
+        return self._json(
+            self._call("update", manifest["kind"], manifest["metadata"]["name"]),
+            query={"fieldValidation": "Strict", "fieldManager": "timonel"},
+            body=manifest,
+        )
 
     def patch(
-        self, kind: str, name: str, body: Mapping[str, Any], *, is_status: bool = False
+        self, kind: str, name: str, body: Mapping[str, Any], *, subresource: str = ""
     ) -> Object:
         """Change fields of an object, as a JSON merge patch, and return it.
 
@@ -150,10 +193,10 @@ class Api:
             kind: Kind of the object.
             name: Its name.
             body: The fields.
-            is_status: Whether they are those of its status, which is a resource of its own.
+            subresource: Resource of their own, such as ``status`` or ``scale``.
         """
         return self._json(
-            self._call("patch", kind, name, "status" if is_status else ""),
+            self._call("patch", kind, name, subresource),
             query={"fieldManager": "timonel"},
             body=body,
             content_type="application/merge-patch+json",
@@ -218,9 +261,38 @@ class Api:
         call = self._call("get", "Pod", name, subresource="log")
         return self._send(call, {"tailLines": str(_LOG_LINES)}).decode(errors="replace")
 
+    def log_lines(
+        self, name: str, container: str, *, since: str | None = None, follow: bool = False
+    ) -> Iterator[str]:
+        """Yield lines of a container's output, each after its time (RFC 3339) and a space.
+
+        Args:
+            name: Name of the pod.
+            container: The container; only its last start has lines.
+            since: Time of the first line; seconds count.
+            follow: Continue until the container ends, or 40 s without output.
+
+        Raises:
+            SpecError: The container has never started.
+            UnavailableError: The connection was lost, or no output came for 40 s.
+        """
+        query = {"container": container, "timestamps": "true"}
+        if since is not None:
+            query["sinceTime"] = since
+        if follow:
+            query["follow"] = "true"
+        call = self._call("get", "Pod", name, "log")
+        for line in self._lines(call, query, _WATCH_S + _SILENCE_S):
+            yield line.decode(errors="replace")
+
     def _call(self, verb: str, kind: str, name: str | None, subresource: str = "") -> Call:
         resource = _RESOURCES[kind][1] + (f"/{subresource}" if subresource else "")
         return Call(verb, kind, resource, name, self.namespace, self.server)
+
+    def _listed(
+        self, kind: str, labels: Mapping[str, str], fields: Mapping[str, str] | None
+    ) -> Object:
+        return self._json(self._call("list", kind, None), query=_selectors(labels, fields))
 
     def _json(self, call: Call, **options: Any) -> Object:
         answer: Object = json.loads(self._send(call, **options))
@@ -261,49 +333,83 @@ class Api:
         content_type: str,
     ) -> tuple[int, bytes]:
         """Send a request once; an `OSError` is one of the network."""
-        from kubernetes.client.exceptions import ApiException  # noqa: PLC0415
-        from urllib3.exceptions import HTTPError  # noqa: PLC0415
-
-        try:
-            request = self._client.param_serialize(
-                _METHODS[call.verb],
-                _path(call),
-                query_params=list((query or {}).items()),
-                header_params={"Accept": "application/json, */*", "Content-Type": content_type},
-                body=body,
-                auth_settings=["BearerToken"],
-            )
-            answer = self._client.call_api(*request, _request_timeout=_TIMEOUT_S)
+        with _network_errors():
+            answer = self._open(call, query, body, content_type, _TIMEOUT_S)
             return answer.status, answer.read()
-        except HTTPError as error:
-            raise ConnectionError(str(error)) from error
-        except ApiException as error:  # the server's certificate
-            raise ConnectionError(error.reason) from error
+
+    def _lines(self, call: Call, query: Mapping[str, str], silence_s: float) -> Iterator[bytes]:
+        """Yield lines of an answer as they arrive, without their ends.
+
+        Args:
+            call: The request.
+            query: Its parameters.
+            silence_s: Longest time without data.
+        """
+        try:
+            with _network_errors():
+                timeout = (_TIMEOUT_S, silence_s)
+                answer = self._open(call, query, None, "application/json", timeout)
+                if answer.status >= 300:
+                    raise refused(call, answer.status, _status_of(answer.read()))
+                try:
+                    yield from _split(answer.response.stream(amt=None, decode_content=False))
+                finally:
+                    # Data that has not been read makes the connection useless for others.
+                    answer.response.close()
+        except OSError as cause:
+            raise unreachable(call.server, cause) from cause
+
+    def _open(
+        self,
+        call: Call,
+        query: Mapping[str, str] | None,
+        body: Mapping[str, Any] | None,
+        content_type: str,
+        timeout_s: float | tuple[float, float],
+    ) -> Any:
+        request = self._client.param_serialize(
+            _METHODS[call.verb],
+            _path(call),
+            query_params=list((query or {}).items()),
+            header_params={"Accept": "application/json, */*", "Content-Type": content_type},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        return self._client.call_api(*request, _request_timeout=timeout_s)
 
 
-def _context(files: Sequence[Mapping[str, Any]], name: str | None, paths: str) -> tuple[str, str]:
-    """Return the context to use and its namespace; as in kubectl, the first file wins."""
-    if not files:
-        raise NotFoundError(
-            f"no kubeconfig at {paths}",
-            hint="get one from your cluster's provider, and set KUBECONFIG to its path",
-        )
-    names = [file["current-context"] for file in files if file.get("current-context")]
-    if name is None and not names:
-        raise NotFoundError(
-            f"the kubeconfig {paths} has no current context",
-            hint="choose one with 'kubectl config use-context' or TIMONEL_KUBERNETES_CONTEXT",
-        )
-    chosen = name or names[0]
-    contexts = [each for file in files for each in file.get("contexts") or ()]
-    for each in contexts:
-        if each["name"] == chosen:
-            return chosen, each["context"].get("namespace") or "default"
-    known = [each["name"] for each in contexts]
-    raise NotFoundError(
-        f"the kubeconfig {paths} has no context '{chosen}'",
-        hint=did_you_mean(chosen, known) or f"use one of {', '.join(known)}",
-    )
+@contextlib.contextmanager
+def _network_errors() -> Iterator[None]:
+    """Raise errors of the network as `ConnectionError`."""
+    from kubernetes.client.exceptions import ApiException  # noqa: PLC0415
+    from urllib3.exceptions import HTTPError  # noqa: PLC0415
+
+    try:
+        yield
+    except HTTPError as error:
+        raise ConnectionError(str(error)) from error
+    except ApiException as error:  # the server's certificate
+        raise ConnectionError(error.reason) from error
+
+
+def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Split data into lines."""
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
+
+
+def _selectors(labels: Mapping[str, str], fields: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the query parameters that select objects."""
+    selectors = {"labelSelector": labels, "fieldSelector": fields or {}}
+    return {
+        name: ",".join(f"{key}={value}" for key, value in sorted(pairs.items()))
+        for name, pairs in selectors.items()
+        if pairs
+    }
 
 
 def _path(call: Call) -> str:

@@ -16,6 +16,7 @@ from timonel.errors import (
 
 READS = frozenset({"get", "list"})
 _INVALID = frozenset({400, 422})
+_GONE = 410
 _BUSY = 429
 
 
@@ -27,12 +28,17 @@ class ConflictError(EngineError):
     """An object has changed since it was read, and a write would undo that change."""
 
 
+class GoneError(EngineError):
+    """A watch cannot go on, because the server has forgotten the version that it began at."""
+
+
 @dataclass(frozen=True)
 class Call:
     """A request to the API server.
 
     Attributes:
-        verb: What is done, as in roles: ``create``, ``get``, ``list``, ``patch``, ``delete``.
+        verb: What is done, as in roles: ``create``, ``get``, ``list``, ``watch``, ``update``,
+            ``patch``, ``delete``.
         kind: Kind of the object.
         resource: Name of the kind in roles, such as ``jobs`` or ``pods/log``.
         name: Name of the object; None: all of them.
@@ -80,6 +86,8 @@ def refused(call: Call, status: int, body: Mapping[str, Any]) -> TimonelError:
     explain = {401: _unauthorized, 403: _forbidden, 404: _not_found, 409: _conflict}.get(status)
     if explain:
         return explain(call, body, message)
+    if status == _GONE:
+        return GoneError(f"the cluster cannot {call.verb} {call.target}: {message}")
     if status in _INVALID:
         return SpecError(f"the cluster cannot {call.verb} {call.target}: {message}")
     if status == _BUSY or status >= 500:

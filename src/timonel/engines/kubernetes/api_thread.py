@@ -204,7 +204,7 @@ class ApiThread:
         # or somebody who knows better, as Kubernetes itself does for nodes that no longer exist.
         status = {"phase": "Failed", "reason": "NodeLost"}
         try:
-            self._api.patch("Pod", name, {"status": status}, is_status=True)
+            self._api.patch("Pod", name, {"status": status}, subresource="status")
             self._api.delete("Pod", name, grace_s=0)
         except NotFoundError:
             return
