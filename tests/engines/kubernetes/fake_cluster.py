@@ -79,6 +79,7 @@ class FakeCluster:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            wbufsize = -1  # one packet an answer: a second one would wait 40 ms for the first
 
             def do_GET(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)

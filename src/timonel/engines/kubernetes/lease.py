@@ -25,6 +25,17 @@ _ENDED = frozenset({"Succeeded", "Failed"})
 logger = logging.getLogger(__name__)
 
 
+def claim(holder: str, lease_s: int) -> dict[str, Any]:
+    """Return the specification of a Lease object that is held from now on.
+
+    Args:
+        holder: Name of the holder; empty: the lease is free.
+        lease_s: Seconds after which others may take it, unless it is renewed.
+    """
+    stamp = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return {"holderIdentity": holder, "leaseDurationSeconds": lease_s, "renewTime": stamp}
+
+
 class LostLeaseError(EngineError):
     """Another coordinator works on the job, or may do so by now."""
 
@@ -105,18 +116,11 @@ class Lease:
             logger.warning("%s", error)
 
     def _take(self, lease: dict[str, Any]) -> None:
-        stamp = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         # With the version that was read: of two that take it at once, one is refused.
         version = lease["metadata"]["resourceVersion"]
-        spec = {
-            "holderIdentity": self._holder,
-            "leaseDurationSeconds": LEASE_S,
-            "renewTime": stamp,
-        }
         asked_at = time.monotonic()
-        self._api.patch(
-            "Lease", self._name, {"metadata": {"resourceVersion": version}, "spec": spec}
-        )
+        body = {"metadata": {"resourceVersion": version}, "spec": claim(self._holder, LEASE_S)}
+        self._api.patch("Lease", self._name, body)
         self._renewed_at = asked_at
 
     def _is_gone(self, pod: str) -> bool:

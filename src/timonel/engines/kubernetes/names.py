@@ -26,13 +26,14 @@ EXIT_REFUSED = 78
 MAX_NAME = 63
 """Maximum length of a host name and of a label's value."""
 
-_MANAGED = {"app.kubernetes.io/name": "timonel", "app.kubernetes.io/managed-by": "timonel"}
+MANAGED = {"app.kubernetes.io/name": "timonel", "app.kubernetes.io/managed-by": "timonel"}
+"""Labels of all objects."""
 
 
 def labels(job_id: str, role: str = COORDINATOR) -> dict[str, str]:
     """Return all labels of an object; objects of the whole job have those of its coordinator."""
     return {
-        **_MANAGED,
+        **MANAGED,
         "app.kubernetes.io/component": role,
         JOB_LABEL: job_id,
         ROLE_LABEL: role,
@@ -41,7 +42,7 @@ def labels(job_id: str, role: str = COORDINATOR) -> dict[str, str]:
 
 def all_coordinators() -> dict[str, str]:
     """Return the labels that select the coordinators of all jobs: their Jobs, and their pods."""
-    return {**_MANAGED, ROLE_LABEL: COORDINATOR}
+    return {**MANAGED, ROLE_LABEL: COORDINATOR}
 
 
 def coordinator_pods(job_id: str) -> dict[str, str]:
