@@ -15,6 +15,7 @@ from timonel.endpoints.folder import EndpointFolder
 from timonel.endpoints.spec import EndpointSpec
 from timonel.serving.server_records import ServerRecord, write_record
 from timonel.storage import find_workspace
+from timonel.storage.document_store import FolderDocuments
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_an_unreadable_endpoint_is_listed_with_its_error(
     workspace = find_workspace(here / ".timonel", create=True)
     for name in ("digits", "iris"):
         spec = EndpointSpec(name=name, model=name, port=8501, traffic={"percent": {1: 100}})
-        EndpointFolder(workspace.endpoints / name).add(spec, "deploy", after=0)
+        EndpointFolder(FolderDocuments(workspace.endpoints), name).add(spec, "deploy", after=0)
     path = workspace.endpoints / "digits/revisions/000001.json"
     path.write_text(path.read_text().replace(before, after))
     digits, iris = json.loads(timonel("endpoints", "--json").out)["endpoints"]
@@ -131,7 +132,7 @@ def test_servers_stop_refuses_replicas(timonel: Timonel, here: Path) -> None:
 def test_delete_asks_first(timonel: Timonel, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workspace = find_workspace(here / ".timonel", create=True)
     spec = EndpointSpec(name="digits", model="digits", port=8501, traffic={"percent": {1: 100}})
-    folder = EndpointFolder(workspace.endpoints / "digits")
+    folder = EndpointFolder(FolderDocuments(workspace.endpoints), "digits")
     folder.add(spec, "deploy", after=0)
     monkeypatch.setattr("sys.stdin", io.StringIO())
     outcome = timonel("endpoints", "delete", "digits")
@@ -150,7 +151,7 @@ def test_simulate_with_the_policy_of_an_endpoint(timonel: Timonel, here: Path) -
         name="digits", model="digits", port=8501, traffic={"percent": {1: 100}},
         scaling={"target": 2, "max_replicas": 4},
     )  # fmt: skip
-    EndpointFolder(workspace.endpoints / "digits").add(spec, "deploy", after=0)
+    EndpointFolder(FolderDocuments(workspace.endpoints), "digits").add(spec, "deploy", after=0)
     found = json.loads(
         timonel("endpoints", "simulate", "spike", "--endpoint", "digits", "--json").out
     )

@@ -22,6 +22,7 @@ from timonel.endpoints.rollouts.documents import (
 )
 from timonel.endpoints.rollouts.guards import check, parse_guards
 from timonel.storage import find_workspace
+from timonel.storage.document_store import FolderDocuments
 
 GOOD = Counts(requests=900, errors=1, latencies={1: 500, 20: 400})
 SLOW = Counts(
@@ -34,11 +35,15 @@ SLOW = Counts(
 )
 
 
+def rollout_root(rollout: RolloutFolder) -> Path:
+    return Path(rollout.documents.place("digits/rollouts"))
+
+
 @pytest.fixture
 def endpoint(here: Path) -> EndpointFolder:
     workspace = find_workspace(here / ".timonel")
     workspace.endpoints.mkdir(exist_ok=True)
-    folder = EndpointFolder(workspace.endpoints / "digits")
+    folder = EndpointFolder(FolderDocuments(workspace.endpoints), "digits")
     folder.add(spec(1), "deploy digits/1", after=0)
     return folder
 
@@ -46,7 +51,7 @@ def endpoint(here: Path) -> EndpointFolder:
 @pytest.fixture
 def rollout(endpoint: EndpointFolder) -> RolloutFolder:
     """A rollout that was rolled back at its second step."""
-    documents = RolloutFolder(endpoint.root / "rollouts", 1)
+    documents = RolloutFolder(endpoint.documents, "digits", 1)
     fields = {"steps": (10, 50, 100), "guards": ("error_rate<1%,p90<50ms,agreement>98%",)}
     documents.create(new_rollout(endpoint.revision(), 2, 1000.0, fields))
     for at, percent in ((1060, 10), (1120, 10), (1180, 50)):
@@ -107,7 +112,7 @@ def test_a_report_is_a_page(timonel: Timonel, rollout: RolloutFolder, here: Path
 def test_a_rollout_without_requests_has_a_report_too(
     timonel: Timonel, endpoint: EndpointFolder, here: Path
 ) -> None:
-    documents = RolloutFolder(endpoint.root / "rollouts", 1)
+    documents = RolloutFolder(endpoint.documents, "digits", 1)
     documents.create(new_rollout(endpoint.revision(), 2, 1000.0, {}))
     outcome = timonel("endpoints", "rollout", "digits", "--report", "page.html")
     assert outcome.exit_code == 0
@@ -133,20 +138,20 @@ def test_wrong_arguments(
     outcome = timonel("endpoints", "rollout", "digits", *arguments)
     assert outcome.exit_code == 2
     assert words in outcome.error_line
-    assert sorted(path.name for path in rollout.root.iterdir()) == [
+    assert sorted(path.name for path in rollout_root(rollout).iterdir()) == [
         "0001.json", "0001.jsonl", "0001.state.json",
     ]  # fmt: skip
 
 
 def test_a_damaged_state_is_one_line(timonel: Timonel, rollout: RolloutFolder) -> None:
-    (rollout.root / "0001.state.json").write_text("{")
+    (rollout_root(rollout) / "0001.state.json").write_text("{")
     outcome = timonel("endpoints", "rollout", "digits")
     assert outcome.exit_code == 3
     assert "is not valid JSON" in outcome.error_line
 
 
 def test_a_truncated_history_is_readable(rollout: RolloutFolder) -> None:
-    path = rollout.root / "0001.jsonl"
+    path = rollout_root(rollout) / "0001.jsonl"
     path.write_bytes(path.read_bytes()[:-10])
     assert len(rollout.points()) == 2
 
@@ -154,7 +159,7 @@ def test_a_truncated_history_is_readable(rollout: RolloutFolder) -> None:
 def test_a_command_and_the_routed_traffic_are_shown(
     timonel: Timonel, endpoint: EndpointFolder
 ) -> None:
-    documents = RolloutFolder(endpoint.root / "rollouts", 1)
+    documents = RolloutFolder(endpoint.documents, "digits", 1)
     documents.create(new_rollout(endpoint.revision(), 2, 1000.0, {}))
     documents.write_state(RolloutState(phase=Phase.PAUSED, percent=50, commanded_at=1001.0))
     documents.command(Command.RESUME, 1002.0)

@@ -14,6 +14,7 @@ from timonel.endpoints.spec import EndpointSpec
 from timonel.engines.resources import Resources
 from timonel.errors import ServingError, SpecError
 from timonel.storage import find_workspace
+from timonel.storage.document_store import FolderDocuments
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_ports_of_unreadable_endpoints_are_skipped(
     monkeypatch.setattr("timonel.endpoints.checks._is_free", lambda _host, _port: True)
     for name, port in (("a", FIRST_PORT), ("b", FIRST_PORT + 1)):
         spec = EndpointSpec(name=name, model="digits", port=port, traffic={"percent": {1: 100}})
-        EndpointFolder(workspace.endpoints / name).add(spec, "deploy", after=0)
+        EndpointFolder(FolderDocuments(workspace.endpoints), name).add(spec, "deploy", after=0)
     assert free_port("127.0.0.1", workspace) == FIRST_PORT + 2
     (workspace.endpoints / "a/revisions/000001.json").write_text("{")
     assert free_port("127.0.0.1", workspace) == FIRST_PORT

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import psutil
@@ -24,7 +25,6 @@ from tests.waiting import until
 from timonel.cli.render.endpoints import endpoint_entry
 from timonel.endpoints import Endpoint, list_endpoints
 from timonel.endpoints.control.service import SERVICE
-from timonel.endpoints.folder import EndpointFolder
 from timonel.endpoints.gateway.process import runtime_dir
 from timonel.endpoints.rollouts.documents import Command
 from timonel.endpoints.spec import service_name
@@ -161,7 +161,7 @@ def test_a_damaged_revision_does_not_stop_requests(
     endpoints: Endpoints, endpoint: Endpoint, content: bytes
 ) -> None:
     number, url = endpoint.revision.number, f"{endpoint.url}/v1/models/digits:predict"
-    path = endpoint.folder.root / "revisions" / f"{number:06d}.json"
+    path = Path(endpoint.folder.documents.place(f"{endpoint.name}/revisions/{number:06d}.json"))
     text = path.read_bytes()
     path.write_bytes(content)
     try:
@@ -195,9 +195,9 @@ def test_a_stopped_control_plane_is_reported(
 
 
 def test_an_unreadable_endpoint_affects_no_other(endpoints: Endpoints, endpoint: Endpoint) -> None:
-    broken = EndpointFolder(endpoints.workspace.endpoints / "broken")
-    (broken.root / "revisions").mkdir(parents=True)
-    (broken.root / "revisions" / "000001.json").write_text("{")
+    broken = endpoints.workspace.endpoints / "broken"
+    (broken / "revisions").mkdir(parents=True)
+    (broken / "revisions" / "000001.json").write_text("{")
     try:
         made = endpoints.deploy("digits/2", name="other")
         assert versions_of([predict(made)]) == {"2": 1}

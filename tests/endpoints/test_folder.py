@@ -16,6 +16,7 @@ from timonel.endpoints.folder import (
 )
 from timonel.endpoints.spec import EndpointSpec, Traffic
 from timonel.errors import CorruptError, EngineError, NotFoundError
+from timonel.storage.document_store import FolderDocuments
 
 
 def spec(version: int = 1, **fields: object) -> EndpointSpec:
@@ -32,7 +33,7 @@ def spec(version: int = 1, **fields: object) -> EndpointSpec:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> EndpointFolder:
-    return EndpointFolder(tmp_path / "digits")
+    return EndpointFolder(FolderDocuments(tmp_path), "digits")
 
 
 def test_revisions_are_numbered(folder: EndpointFolder) -> None:
@@ -80,16 +81,16 @@ def test_a_deleted_endpoint_takes_no_change(folder: EndpointFolder) -> None:
     with pytest.raises(EngineError, match="being deleted"):
         folder.add(spec(2), "deploy", after=1)
     folder.remove()
-    assert list_endpoints(folder.root.parent) == []
+    assert list_endpoints(folder.documents) == []
 
 
 def test_unknown_names_list_the_known_ones(folder: EndpointFolder) -> None:
     with pytest.raises(NotFoundError, match="no such endpoint: digits"):
-        open_endpoint(folder.root.parent, "digits")
+        open_endpoint(folder.documents, "digits")
     folder.add(spec(1), "deploy", after=0)
-    assert open_endpoint(folder.root.parent, "digits") == folder
+    assert open_endpoint(folder.documents, "digits") == folder
     with pytest.raises(NotFoundError) as error:
-        open_endpoint(folder.root.parent, "digit")
+        open_endpoint(folder.documents, "digit")
     assert error.value.hint == "the endpoints are: digits"
     with pytest.raises(NotFoundError, match="no revision 7"):
         folder.revision(7)
@@ -97,7 +98,7 @@ def test_unknown_names_list_the_known_ones(folder: EndpointFolder) -> None:
 
 def test_a_damaged_revision_is_named(folder: EndpointFolder) -> None:
     folder.add(spec(1), "deploy", after=0)
-    path = folder.root / "revisions" / "000001.json"
+    path = Path(folder.documents.place("digits/revisions/000001.json"))
     path.write_text(path.read_text().replace('"port": 8501', '"port": "no"'))
     with pytest.raises(CorruptError, match=r"000001\.json is damaged: .*port"):
         folder.revision()
@@ -108,7 +109,7 @@ def test_an_unreadable_status_is_empty(folder: EndpointFolder) -> None:
     status = EndpointStatus(routed=1, proved={1: "digest"}, at=5.0)
     folder.write_status(status)
     assert folder.status() == status
-    path = folder.root / "status.json"
+    path = Path(folder.documents.place("digits/status.json"))
     newer = path.read_text().replace('"format": 1', '"format": 99')
     for text in ("{", newer, '{"kind": "endpoint-status", "format": 1, "at": "no"}'):
         path.write_text(text)

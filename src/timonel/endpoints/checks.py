@@ -11,11 +11,14 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from timonel.endpoints.access_files import read_api_keys, read_certificate, read_jwks
+from timonel.endpoints.engine import documents_of, engine_of
 from timonel.endpoints.folder import list_endpoints
 from timonel.endpoints.spec import EndpointSpec
-from timonel.errors import ServingError, SpecError, TimonelError
+from timonel.errors import NotFoundError, ServingError, SpecError, TimonelError
+from timonel.serving.manager.sources import version_folders
 from timonel.serving.references import resolve
-from timonel.storage import Workspace
+from timonel.storage import Workspace, is_local, local_path
+from timonel.storage.object_store import ObjectStore
 
 FIRST_PORT = 8501
 _PORTS = 100
@@ -70,7 +73,10 @@ def check_spec(spec: EndpointSpec, workspace: Workspace) -> None:
                 hint="use the options of 'timonel deploy'",
             )
     for version in spec.traffic.versions:
-        resolve(spec.model, workspace, version)
+        _check_version(spec.model, workspace, version)
+    if not engine_of(workspace).is_one_machine:
+        _check_access(spec)
+        return
     tls, jwt, keys = spec.access.tls, spec.access.jwt, spec.access.api_keys
     if tls is not None:
         read_certificate(Path(tls.cert), Path(tls.key))
@@ -78,6 +84,38 @@ def check_spec(spec: EndpointSpec, workspace: Workspace) -> None:
         read_jwks(Path(jwt.jwks))
     if keys is not None:
         read_api_keys(Path(keys))
+
+
+def _check_version(model: str, workspace: Workspace, version: int) -> None:
+    found = resolve(model, workspace, version)
+    if is_local(found.base_path):
+        return
+    known = versions_at(found.base_path)
+    if version not in known:
+        raise NotFoundError(
+            f"{found.name} has no version {version} in {found.base_path}",
+            hint=f"it has {', '.join(map(str, known))}" if known else "export one first",
+        )
+
+
+def versions_at(place: str) -> list[int]:
+    """Return the numbers of a model's versions in a folder or a bucket, ascending."""
+    if is_local(place):
+        return sorted(version_folders(local_path(place)))
+    names = ObjectStore(place).folders("")
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+
+def _check_access(spec: EndpointSpec) -> None:
+    """Refuse files of this machine, which the gateway elsewhere cannot read."""
+    access = spec.access
+    given = {"--tls-cert": access.tls, "--api-keys": access.api_keys, "--jwt-issuer": access.jwt}
+    for flag, value in given.items():
+        if value is not None:
+            raise SpecError(
+                f"{flag} names files of this machine, which a cluster's gateway cannot read",
+                hint="have an Ingress or a Gateway of the cluster check it",
+            )
 
 
 def _check_requests(spec: EndpointSpec) -> None:
@@ -96,8 +134,9 @@ def _check_requests(spec: EndpointSpec) -> None:
 def free_port(host: str, workspace: Workspace) -> int:
     """Return the first port that is free and not assigned to an endpoint."""
     taken = _ports(workspace).values()
+    is_here = engine_of(workspace).is_one_machine
     for port in range(FIRST_PORT, FIRST_PORT + _PORTS):
-        if port not in taken and _is_free(host, port):
+        if port not in taken and not (is_here and not _is_free(host, port)):
             return port
     raise ServingError(
         f"the ports {FIRST_PORT} to {FIRST_PORT + _PORTS - 1} are in use", hint="give --port"
@@ -115,14 +154,14 @@ def check_port(host: str, port: int, workspace: Workspace) -> None:
             raise ServingError(
                 f"the endpoint {name} has the port {port}", hint="give another --port"
             )
-    if not _is_free(host, port):
+    if engine_of(workspace).is_one_machine and not _is_free(host, port):
         raise ServingError(f"the port {port} of {host} is in use", hint="give another --port")
 
 
 def _ports(workspace: Workspace) -> dict[str, int]:
     """Return ports by endpoint; endpoints with unreadable documents are left out."""
     found = {}
-    for each in list_endpoints(workspace.endpoints):
+    for each in list_endpoints(documents_of(workspace)):
         with contextlib.suppress(TimonelError):
             found[each.name] = each.revision().spec.port
     return found

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from urllib.parse import quote
 
-from timonel.endpoints.folder import list_endpoints
-from timonel.endpoints.handle import Endpoint
+from timonel.endpoints.handle import Endpoint, list_endpoints
 from timonel.errors import NotFoundError, ServingError
 from timonel.serving.client.predict import Notify, Prediction
 from timonel.serving.client.predict import predict as predict_with_server
@@ -74,7 +73,7 @@ def _url_of(name: str, workspace: Workspace | str | os.PathLike[str] | None) -> 
         )
     except NotFoundError:
         return None  # a folder, say, which needs none
-    if place.is_remote or name not in {each.name for each in list_endpoints(place.endpoints)}:
+    if place.is_remote or name not in {each.name for each in list_endpoints(place)}:
         return None
     endpoint = Endpoint(place, name)
     if not (endpoint.is_controlled or endpoint.is_listening()):

@@ -27,8 +27,17 @@ class DeployOptions(TypedDict, total=False):
         str | None,
         Option(None, "Name of the endpoint.", ADDRESS, computed="the model's name"),
     ]
+    on: Annotated[
+        str | None,
+        Option(None, "Where it runs: local, or kubernetes.", ADDRESS, computed="this machine"),
+    ]
     host: Annotated[
-        str, Option("127.0.0.1", "Listen address; 0.0.0.0 for all interfaces.", ADDRESS)
+        str,
+        Option(
+            "127.0.0.1",
+            "Listen address; 0.0.0.0 for all interfaces, as always on Kubernetes.",
+            ADDRESS,
+        ),
     ]
     port: Annotated[
         int | None,

@@ -1,26 +1,28 @@
-"""Layout and documents of endpoint folders.
+"""Documents of endpoints, in the store that the engine of their services shares.
 
-<endpoints>/                    mode 0700
-  .lock                         locked while a command changes an endpoint
-  controller.lock               locked by the control plane
-  page.json                     endpoints-page document: the port of the pages
-  .gateway/                     configuration of Envoy, written by the control plane
-  <name>/revisions/<number>.json   endpoint-revision documents, write-once
-  <name>/deleted                exists while the endpoint is being deleted
-  <name>/status.json            endpoint-status document, written by the control plane
-  <name>/autoscalers/<version>.json   autoscaler documents, written by the control plane
-  <name>/rollouts/              documents of rollouts; see `timonel.endpoints.rollouts.documents`
-  <name>/history.jsonl          load and replicas of the last hour, written by the control plane
+<name>/revisions/<number>.json      endpoint-revision documents, write-once
+<name>/deleted.json                 exists while the endpoint is being deleted
+<name>/status.json                  endpoint-status document, written by the control plane
+<name>/autoscalers/<version>.json   autoscaler documents, written by the control plane
+<name>/rollouts/                    see `timonel.endpoints.rollouts.documents`
+
+On one machine, the folder of the store has mode 0700, and also:
+
+.lock                  locked while a command changes an endpoint
+controller.lock        locked by the control plane
+page.json              endpoints-page document: the port of the pages
+.gateway/              configuration of Envoy, written by the control plane
+<name>/history.jsonl   load and replicas of the last hour, written by the control plane
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import shutil
+import re
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from timonel.endpoints.autoscaling import AutoscalerState
@@ -33,10 +35,10 @@ from timonel.errors import (
     NotFoundError,
     TimonelError,
 )
-from timonel.storage import document, read_document, write_document
-from timonel.storage.atomic import aside_name, create_bytes, unwritable
+from timonel.storage.document_store import DocumentStore
 
 LOCK_FILE: Final = ".lock"
+_NUMBERED: Final = re.compile(r"(\d+)\.json\Z", re.ASCII)
 STALE_S: Final = 15.0
 """Age at which a status no longer describes an endpoint; the control plane writes one each 2 s."""
 
@@ -123,24 +125,28 @@ class EndpointStatus(Observed):
 
 @dataclass(frozen=True)
 class EndpointFolder:
-    """Documents of one endpoint."""
+    """Documents of one endpoint.
 
-    root: Path
+    Args:
+        documents: The documents of all endpoints.
+        name: Name of the endpoint.
+    """
 
-    @property
-    def name(self) -> str:
-        """Name of the endpoint."""
-        return self.root.name
+    documents: DocumentStore
+    name: str
 
     @property
     def is_deleted(self) -> bool:
         """Whether the endpoint is being deleted."""
-        return (self.root / "deleted").exists()
+        try:
+            self.documents.read_bytes(f"{self.name}/deleted.json")
+        except NotFoundError:
+            return False
+        return True
 
     def numbers(self) -> list[int]:
         """Return the numbers of all revisions, ascending."""
-        names = (path.stem for path in (self.root / "revisions").glob("[0-9]*.json"))
-        return sorted(int(name) for name in names if name.isdigit())
+        return self._numbered("revisions")
 
     def revision(self, number: int | None = None) -> Revision:
         """Return a revision; the latest by default.
@@ -158,14 +164,14 @@ class EndpointFolder:
                 f"{self.name} has no revision {number}",
                 hint=f"it has {numbers[0]} to {numbers[-1]}",
             )
-        path = self._path(numbers[-1] if number is None else number)
-        body = read_document(path, "endpoint-revision")
+        name = self._revision(numbers[-1] if number is None else number)
+        body = self.documents.read(name, "endpoint-revision")
         try:
             return Revision.model_validate(body)
         except ValueError as error:
             reason = " ".join(str(error).split())[:200]
             raise CorruptError(
-                f"the endpoint document {path} is damaged: {reason}",
+                f"the endpoint document {self.documents.place(name)} is damaged: {reason}",
                 hint="remove it to return to the previous revision",
             ) from error
 
@@ -195,48 +201,43 @@ class EndpointFolder:
             if latest.spec == spec:
                 return latest
         revision = Revision(number=number, created_at=time.time(), cause=cause, spec=spec)
-        body = document("endpoint-revision", revision.model_dump(mode="json"))
+        body = revision.model_dump(mode="json")
         try:
-            self._path(number).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            create_bytes(self._path(number), json.dumps(body, indent=2).encode() + b"\n")
+            self.documents.create(self._revision(number), "endpoint-revision", body)
         except AlreadyExistsError:
             raise self._changed_meanwhile() from None
         except (TimonelError, OSError):
             if not numbers:
-                shutil.rmtree(self.root, ignore_errors=True)
+                with contextlib.suppress(TimonelError, OSError):
+                    self.remove()
             raise
         return revision
 
     def delete(self) -> None:
         """Mark the endpoint as deleted; the control plane removes it."""
-        (self.root / "deleted").touch()
+        self.documents.write_bytes(f"{self.name}/deleted.json", b"{}\n")
 
     def remove(self) -> None:
-        """Remove the folder atomically."""
-        aside = self.root.with_name(aside_name(self.name))
-        self.root.rename(aside)
-        shutil.rmtree(aside, ignore_errors=True)
+        """Remove all documents of the endpoint."""
+        self.documents.remove(self.name)
 
     def write_status(self, status: EndpointStatus) -> None:
         """Publish the status."""
-        write_document(self.root / "status.json", "endpoint-status", status.model_dump(mode="json"))
+        body = status.model_dump(mode="json")
+        self.documents.write(f"{self.name}/status.json", "endpoint-status", body)
 
     def status(self) -> EndpointStatus:
         """Return the last published status; an empty one if it cannot be read."""
         try:
-            body = read_document(self.root / "status.json", "endpoint-status")
+            body = self.documents.read(f"{self.name}/status.json", "endpoint-status")
             return EndpointStatus.model_validate(body)
         except (TimonelError, ValueError):
             return EndpointStatus()  # the control plane writes it again
 
     def write_autoscaler(self, version: int, state: AutoscalerState) -> None:
         """Save the state of a version's autoscaler."""
-        path = self._autoscaler(version)
-        try:
-            path.parent.mkdir(exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise unwritable(path.parent, error) from error
-        write_document(path, "autoscaler", {"state": json.loads(state.to_json())})
+        body = {"state": json.loads(state.to_json())}
+        self.documents.write(self._autoscaler(version), "autoscaler", body)
 
     def autoscaler(self, version: int) -> AutoscalerState | None:
         """Return the saved state of a version's autoscaler; None without a document.
@@ -246,24 +247,28 @@ class EndpointFolder:
             FormatError: A newer release wrote it, or the state cannot be read.
             InputError: The document cannot be read.
         """
-        path = self._autoscaler(version)
         try:
-            body = read_document(path, "autoscaler")
+            body = self.documents.read(self._autoscaler(version), "autoscaler")
         except NotFoundError:
             return None
         return AutoscalerState.from_json(json.dumps(body.get("state")))
 
     def remove_autoscalers(self, kept: Collection[int]) -> None:
         """Remove the states of versions other than these."""
-        for path in (self.root / "autoscalers").glob("[0-9]*.json"):
-            if path.stem not in {str(version) for version in kept}:
-                path.unlink(missing_ok=True)
+        for version in self._numbered("autoscalers"):
+            if version not in kept:
+                self.documents.remove(self._autoscaler(version))
 
-    def _autoscaler(self, version: int) -> Path:
-        return self.root / "autoscalers" / f"{version}.json"
+    def _autoscaler(self, version: int) -> str:
+        return f"{self.name}/autoscalers/{version}.json"
 
-    def _path(self, number: int) -> Path:
-        return self.root / "revisions" / f"{number:06d}.json"
+    def _revision(self, number: int) -> str:
+        return f"{self.name}/revisions/{number:06d}.json"
+
+    def _numbered(self, folder: str) -> list[int]:
+        names = self.documents.find(f"{self.name}/{folder}")
+        found = (_NUMBERED.match(name.rpartition("/")[2]) for name in names)
+        return sorted(int(each[1]) for each in found if each is not None)
 
     def _changed_meanwhile(self) -> EngineError:
         return EngineError(
@@ -272,19 +277,20 @@ class EndpointFolder:
         )
 
 
-def list_endpoints(folder: Path) -> list[EndpointFolder]:
-    """Return the endpoints of a workspace by name; a killed deployment leaves an empty folder."""
-    found = (EndpointFolder(path.parent) for path in sorted(folder.glob("[a-z]*/revisions")))
-    return [each for each in found if each.numbers()]
+def list_endpoints(documents: DocumentStore) -> list[EndpointFolder]:
+    """Return all endpoints by name; a killed deployment leaves none."""
+    parts = (name.split("/") for name in documents.find())
+    names = {each[0] for each in parts if each[1:2] == ["revisions"] and _NUMBERED.match(each[-1])}
+    return [EndpointFolder(documents, name) for name in sorted(names)]
 
 
-def open_endpoint(folder: Path, name: str) -> EndpointFolder:
+def open_endpoint(documents: DocumentStore, name: str) -> EndpointFolder:
     """Return an endpoint.
 
     Raises:
         NotFoundError: No such endpoint.
     """
-    known = {endpoint.name: endpoint for endpoint in list_endpoints(folder)}
+    known = {endpoint.name: endpoint for endpoint in list_endpoints(documents)}
     if name not in known:
         raise unknown_endpoint(name, tuple(known))
     return known[name]

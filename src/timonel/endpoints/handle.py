@@ -14,6 +14,7 @@ from timonel.endpoints.checks import check_spec, validated
 from timonel.endpoints.control.console.address import pages_url
 from timonel.endpoints.control.plan import services_by_version
 from timonel.endpoints.control.service import SERVICE, run_control
+from timonel.endpoints.engine import documents_of, engine_of
 from timonel.endpoints.folder import EndpointFolder, EndpointStatus, Revision
 from timonel.endpoints.gateway.process import SERVICE as GATEWAY
 from timonel.endpoints.rollouts.documents import (
@@ -24,7 +25,7 @@ from timonel.endpoints.rollouts.documents import (
     rollouts,
 )
 from timonel.endpoints.spec import EndpointSpec, Traffic, format_shares
-from timonel.engines import ServiceEngine, ServiceStatus, get_service_engine
+from timonel.engines import ServiceStatus
 from timonel.errors import EngineError, InputError, NotFoundError, ServingError, SpecError
 from timonel.processes.spawn import describe_exit
 from timonel.storage import Workspace, exclusive
@@ -34,6 +35,7 @@ _DELETE_TIMEOUT_S = 60.0
 _LOCK_TIMEOUT_S = 120.0
 _RETRIED_S = 5.0
 """Time in which the gateway tries again to listen, since a former listener may still end."""
+_LOOK_S = 5.0
 _REJECTIONS = 3
 """Failures after which a replica's arguments are the cause, not a file that comes late."""
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - to connect to, not to bind
@@ -49,7 +51,7 @@ class Endpoint:
     @property
     def folder(self) -> EndpointFolder:
         """Documents of the endpoint."""
-        return EndpointFolder(self.workspace.endpoints / self.name)
+        return EndpointFolder(documents_of(self.workspace), self.name)
 
     @property
     def spec(self) -> EndpointSpec:
@@ -73,8 +75,16 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """Address of REST and gRPC."""
-        return self.spec.url
+        """Address of REST and gRPC for clients of the engine."""
+        spec, engine = self.spec, engine_of(self.workspace)
+        if engine.is_one_machine:
+            return spec.url
+        return f"http://{engine.url(self.name, spec.host, spec.port)}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it runs on this machine."""
+        return engine_of(self.workspace).is_one_machine
 
     @property
     def local_url(self) -> str:
@@ -112,7 +122,9 @@ class Endpoint:
 
     @property
     def page_url(self) -> str | None:
-        """Address of the page that the control plane serves; None while it is down."""
+        """Address of the page that the control plane serves; None while it is down or elsewhere."""
+        if not self.is_local:
+            return None
         address = pages_url(self.workspace.endpoints) if self.is_controlled else None
         return None if address is None else f"{address}/endpoints/{self.name}"
 
@@ -187,7 +199,7 @@ class Endpoint:
     @property
     def rollouts(self) -> list[RolloutFolder]:
         """All rollouts, oldest first."""
-        return rollouts(self.folder.root)
+        return rollouts(self.folder.documents, self.name)
 
     def find_rollout(self, number: int | None = None) -> RolloutFolder:
         """Return a rollout; the latest by default.
@@ -218,7 +230,7 @@ class Endpoint:
         """
         revision = self.folder.revision()
         with locked(self.workspace):
-            current = latest_rollout(self.folder.root)
+            current = latest_rollout(self.folder.documents, self.name)
             if current is not None and not current.has_ended:
                 raise EngineError(
                     f"rollout {current.number} of {self.name} is in progress",
@@ -231,7 +243,7 @@ class Endpoint:
                 revision.spec.model_copy(update={"traffic": Traffic(**traffic)}), self.workspace
             )
             number = 1 if current is None else current.number + 1
-            documents = RolloutFolder(self.folder.root / "rollouts", number)
+            documents = RolloutFolder(self.folder.documents, self.name, number)
             documents.create(made)
             run_control(self.workspace, engine_of(self.workspace))
         return documents
@@ -243,7 +255,7 @@ class Endpoint:
             NotFoundError: No rollout is in progress.
         """
         with locked(self.workspace):
-            current = latest_rollout(self.folder.root)
+            current = latest_rollout(self.folder.documents, self.name)
             if current is None or current.has_ended:
                 raise NotFoundError(
                     f"{self.name} has no rollout in progress", hint="start one with --to VERSION"
@@ -257,7 +269,8 @@ class Endpoint:
         engine = engine_of(self.workspace)
         names = [service.name for service in self.services.values()]
         found = []
-        for name in (*names, GATEWAY, SERVICE):
+        gateway = (GATEWAY,) if engine.is_one_machine else ()
+        for name in (*names, *gateway, SERVICE):
             with contextlib.suppress(NotFoundError):
                 found += [(replica.name, name) for replica in engine.service(name).replicas]
         return found
@@ -296,7 +309,7 @@ class Endpoint:
             ServingError: It is not ready in time, or the gateway cannot listen.
         """
         deadline, begun = time.monotonic() + timeout_s, time.time()
-        number, shown = self.revision.number, None
+        number, shown, look_at = self.revision.number, None, time.monotonic() + _LOOK_S
         while True:
             status = self.status
             if status.message != shown and on_change is not None:
@@ -311,6 +324,10 @@ class Endpoint:
             if done and not status.rejected and self.is_listening():
                 return
             self._check_arguments(status)
+            if time.monotonic() > look_at:
+                # It may have ended with the endpoint before.
+                look_at += _LOOK_S
+                run_control(self.workspace, engine_of(self.workspace))
             if time.monotonic() > deadline:
                 why = status.message or next(
                     (v.message for v in status.versions.values() if v.message), "it starts"
@@ -340,7 +357,12 @@ class Endpoint:
                     )
 
     def is_listening(self) -> bool:
-        """Return whether the gateway accepts connections of the endpoint."""
+        """Return whether the gateway accepts connections of the endpoint.
+
+        Of one on another machine, its status says so.
+        """
+        if not self.is_local:
+            return self.status.state(time.time()) in {"ready", "idle"}
         spec = self.spec
         host = _ANY.get(spec.host, spec.host)
         try:
@@ -356,7 +378,8 @@ def _is_rejection(message: str | None) -> bool:
 
 def list_endpoints(workspace: Workspace) -> list[Endpoint]:
     """Return the endpoints of a workspace by name."""
-    return [Endpoint(workspace, each.name) for each in folders.list_endpoints(workspace.endpoints)]
+    found = folders.list_endpoints(documents_of(workspace))
+    return [Endpoint(workspace, each.name) for each in found]
 
 
 def open_endpoint(workspace: Workspace, name: str) -> Endpoint:
@@ -365,7 +388,7 @@ def open_endpoint(workspace: Workspace, name: str) -> Endpoint:
     Raises:
         NotFoundError: No such endpoint.
     """
-    return Endpoint(workspace, folders.open_endpoint(workspace.endpoints, name).name)
+    return Endpoint(workspace, folders.open_endpoint(documents_of(workspace), name).name)
 
 
 def record(workspace: Workspace, spec: EndpointSpec, cause: str, after: int | None) -> Revision:
@@ -382,7 +405,7 @@ def record(workspace: Workspace, spec: EndpointSpec, cause: str, after: int | No
             recorded but the control plane cannot be started.
     """
     with locked(workspace):
-        folder = EndpointFolder(workspace.endpoints / spec.name)
+        folder = EndpointFolder(documents_of(workspace), spec.name)
         revision = folder.add(spec, cause, after=after or 0)
         try:
             run_control(workspace, engine_of(workspace))
@@ -400,11 +423,6 @@ def start_control(workspace: Workspace) -> None:
     with locked(workspace):
         if list_endpoints(workspace):
             run_control(workspace, engine_of(workspace))
-
-
-def engine_of(workspace: Workspace) -> ServiceEngine:
-    """Return the engine of a workspace's endpoints."""
-    return get_service_engine(None, workspace)
 
 
 def locked(workspace: Workspace) -> contextlib.AbstractContextManager[None]:

@@ -8,8 +8,9 @@ from typing import Any, Unpack
 
 from timonel.endpoints.autoscaling.policy import ScalingPolicy
 from timonel.endpoints.autoscaling.policy_files import read_policy
-from timonel.endpoints.checks import check_port, check_spec, free_port, validated
+from timonel.endpoints.checks import check_port, check_spec, free_port, validated, versions_at
 from timonel.endpoints.deploy_options import DeployOptions
+from timonel.endpoints.engine import check_engine, documents_of
 from timonel.endpoints.folder import EndpointStatus, open_endpoint
 from timonel.endpoints.gateway.process import envoy_binary
 from timonel.endpoints.handle import Endpoint, record
@@ -17,12 +18,12 @@ from timonel.endpoints.spec import EndpointSpec, endpoint_name, format_shares
 from timonel.errors import Interrupted, NotFoundError, SpecError
 from timonel.options import documented, options_of
 from timonel.processes.cores import usable_cores
-from timonel.serving.manager.sources import version_folders
 from timonel.serving.references import resolve, workspace_for
 from timonel.serving.settings import ModelSettings, Specific
-from timonel.storage import Workspace, is_local, local_path, normalise
-from timonel.storage.workspace import bucket_error
+from timonel.storage import Workspace, local_path, normalise
 from timonel.units import parse_bytes
+
+_ANY = "0.0.0.0"  # noqa: S104 - of a pod, say, whose network is the cluster's
 
 
 @documented(DeployOptions)
@@ -55,33 +56,31 @@ def deploy(
         SpecError: A value is invalid, options contradict each other, or Envoy is not installed.
         ServingError: The port is in use, or the version is not ready in time.
     """
-    envoy_binary()
     place = workspace_for(workspace, [model])
-    if place.is_remote:
-        raise bucket_error("deploy", place.uri)
+    engine = check_engine(place, options.get("on"))
+    if engine.is_one_machine:
+        envoy_binary()
     found = resolve(model, place)
     reference, version = _stored_reference(found, place), _named_version(found)
     name = options.get("name") or endpoint_name(reference)
     try:
-        before = open_endpoint(place.endpoints, name).revision()
+        before = open_endpoint(documents_of(place), name).revision()
     except NotFoundError:
         before = None
     fields = _fields(options, None if before is None else before.spec)
+    if before is None:
+        fields.setdefault("host", "127.0.0.1" if engine.is_one_machine else _ANY)
     fields |= {"name": name, "model": reference}
-    if server_args and options.get("no_server_args"):
-        raise SpecError("--no-server-args contradicts server arguments", hint="give one of them")
-    if server_args or options.get("no_server_args"):
-        fields["server_args"] = tuple(server_args)
+    fields |= _arguments(server_args, options)
     if before is None or before.spec.model != reference:
         # Rules of another model name its versions.
         fields["traffic"] = {"percent": {version or _newest(found, model): 100}}
     elif version is not None:
         fields["traffic"] |= {"percent": {version: 100}, "shadow": None}
-    is_moved = before is None or (options.get("port") or before.spec.port) != before.spec.port
     if before is None and not options.get("port"):
         fields["port"] = free_port(fields["host"], place)
     spec = validated(fields)
-    if is_moved:
+    if before is None or spec.port != before.spec.port:
         check_port(spec.host, spec.port, place)
     check_spec(spec, place)
     cause = _cause(spec, version, None if before is None else before.spec, options)
@@ -105,7 +104,7 @@ def _wait(endpoint: Endpoint, on_change: Callable[[EndpointStatus], None] | None
 
 def _fields(options: DeployOptions, before: EndpointSpec | None) -> dict[str, Any]:
     """Return the fields of the previous specification, changed by options."""
-    fields: dict[str, Any] = {"host": "127.0.0.1"} if before is None else before.model_dump()
+    fields: dict[str, Any] = {} if before is None else before.model_dump()
     given = {key: value for key, value in options.items() if value is not None}
     fields |= {key: given[key] for key in ("host", "port") if key in given}
     limits = {key: given[key] for key in ("timeout_s", "max_held") if key in given}
@@ -114,6 +113,15 @@ def _fields(options: DeployOptions, before: EndpointSpec | None) -> dict[str, An
     fields["scaling"] = _scaling(given, None if before is None else before.scaling)
     fields["resources"] = {**fields.get("resources", {}), **_resources(given)}
     return fields
+
+
+def _arguments(server_args: Sequence[str], options: DeployOptions) -> dict[str, Any]:
+    """Return the server arguments, if they are given or removed."""
+    if server_args and options.get("no_server_args"):
+        raise SpecError("--no-server-args contradicts server arguments", hint="give one of them")
+    if server_args or options.get("no_server_args"):
+        return {"server_args": tuple(server_args)}
+    return {}
 
 
 def _access(given: dict[str, Any]) -> dict[str, Any]:
@@ -208,7 +216,7 @@ def _cause(
     flags = [
         known[key][1].flag or f"--{key.replace('_', '-')}"
         for key, value in options.items()
-        if key != "name" and value not in (None, False, ())
+        if key not in {"name", "on"} and value not in (None, False, ())
     ]
     if spec.server_args != before.server_args and not options.get("no_server_args"):
         flags.append("server arguments")
@@ -229,6 +237,8 @@ def _named_version(model: ModelSettings) -> int | None:
 
 
 def _newest(found: ModelSettings, model: str) -> int:
-    if not is_local(found.base_path):
-        raise SpecError(f"{model} is in a bucket", hint=f"name its version: {model}/1, say")
-    return max(version_folders(local_path(found.base_path)))
+    """Return the newest version of a model."""
+    versions = versions_at(found.base_path)
+    if not versions:
+        raise NotFoundError(f"{model} has no numbered versions in {found.base_path}")
+    return versions[-1]

@@ -20,6 +20,7 @@ from timonel.engines.registry import (
     get_engine,
     get_service_engine,
     service_engine_names,
+    service_engine_type,
 )
 from timonel.engines.resources import Placement, Resources, Toleration, Volume
 from timonel.engines.services import (
@@ -69,4 +70,5 @@ __all__ = [
     "get_engine",
     "get_service_engine",
     "service_engine_names",
+    "service_engine_type",
 ]

@@ -37,12 +37,21 @@ def get_service_engine(name: str | None, workspace: Workspace) -> ServiceEngine:
     Raises:
         SpecError: No such engine is installed.
     """
-    kind = _find(SERVICE_GROUP, name or DEFAULT_ENGINE)
+    return service_engine_type(name or DEFAULT_ENGINE).of(workspace)
+
+
+def service_engine_type(name: str) -> type[ServiceEngine]:
+    """Return the class of a service engine.
+
+    Raises:
+        SpecError: No such engine is installed.
+    """
+    kind = _find(SERVICE_GROUP, name)
     if not issubclass(kind, ServiceEngine):
         raise SpecError(
             f"the engine {name!r} must be a subclass of ServiceEngine, got {kind.__name__}"
         )
-    return kind.of(workspace)
+    return kind
 
 
 def engine_names() -> list[str]:

@@ -366,6 +366,10 @@ class ServiceEngine(abc.ABC):
         del service
         return True
 
+    def close(self) -> None:
+        """End what this process does in the background, and give up what it leads."""
+        return
+
     def expose(self, name: str, service: str, port: int) -> None:
         """Have a port of a service's replicas accept connections under a name. Idempotent.
 

@@ -136,14 +136,19 @@ def parse_lines(path: Path, parse: Callable[[bytes], _T]) -> list[_T]:
         InputError: The file cannot be read.
     """
     try:
-        # Not str.splitlines: texts in JSON may contain other line separators of Unicode.
-        lines = path.read_bytes().split(b"\n")
+        content = path.read_bytes()
     except FileNotFoundError:
         return []
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    return parse_content(content, parse)
+
+
+def parse_content(content: bytes, parse: Callable[[bytes], _T]) -> list[_T]:
+    """Parse the lines of a file's content, as `parse_lines` does."""
     found = []
-    for line in lines:
+    # Not str.splitlines: texts in JSON may contain other line separators of Unicode.
+    for line in content.split(b"\n"):
         with contextlib.suppress(ValueError):
             found.append(parse(line))
     return found

@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import abc
 import json
+import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from timonel.errors import CorruptError, InputError, NotFoundError
 from timonel.storage.atomic import (
     append_line,
     aside_name,
     create_bytes,
+    parse_content,
     unwritable,
     write_bytes,
 )
 from timonel.storage.documents import document, parse_document
+
+_T = TypeVar("_T")
 
 
 class DocumentStore(abc.ABC):
@@ -79,6 +84,19 @@ class DocumentStore(abc.ABC):
             raise CorruptError(f"{self.place(name)} is not valid JSON: {error}") from error
         return parse_document(text, kind, self.place(name))
 
+    def read_lines(self, name: str, parse: Callable[[bytes], _T]) -> list[_T]:
+        """Parse the lines of a document that `append_line` writes; a missing one has none.
+
+        Args:
+            name: Name of the document.
+            parse: Parses one line; those for which it raises ValueError are skipped.
+        """
+        try:
+            content = self.read_bytes(name)
+        except NotFoundError:
+            return []
+        return parse_content(content, parse)
+
     def create(self, name: str, kind: str, body: Mapping[str, Any]) -> None:
         """Create a document of a kind; see `create_bytes`."""
         self.create_bytes(name, _encoded(kind, body))
@@ -92,6 +110,7 @@ def _encoded(kind: str, body: Mapping[str, Any]) -> bytes:
     return json.dumps(document(kind, body), indent=2).encode() + b"\n"
 
 
+@dataclass(frozen=True)
 class FolderDocuments(DocumentStore):
     """Documents in a folder of this machine.
 
@@ -99,15 +118,11 @@ class FolderDocuments(DocumentStore):
         root: The folder.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    root: Path
 
     def find(self, folder: str = "") -> list[str]:
-        """Return the names of all documents below a folder, sorted; hidden ones are left out."""
-        found = (path.relative_to(self.root) for path in (self.root / folder).rglob("*.json*"))
-        return sorted(
-            str(each) for each in found if not any(part.startswith(".") for part in each.parts)
-        )
+        """Return the names of all files below a folder, sorted; hidden ones are left out."""
+        return sorted(_files(self.root / folder, f"{folder}/" if folder else ""))
 
     def read_bytes(self, name: str) -> bytes:
         """Return a document's content."""
@@ -152,3 +167,19 @@ class FolderDocuments(DocumentStore):
         except OSError as error:
             raise unwritable(path.parent, error) from error
         return path
+
+
+def _files(folder: Path, prefix: str) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    yield from _files(folder / entry.name, f"{prefix}{entry.name}/")
+                else:
+                    yield prefix + entry.name
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise InputError(f"cannot read {folder}: {error.strerror or error}") from error

@@ -12,6 +12,8 @@ import pytest
 
 from tests.endpoints.harness import write_version
 from timonel.endpoints.control.controller import Controller
+from timonel.endpoints.control.envoy import EnvoyService
+from timonel.endpoints.control.gateway import Gateway
 from timonel.endpoints.folder import EndpointFolder
 from timonel.endpoints.gateway.process import SERVICE as GATEWAY
 from timonel.endpoints.spec import EndpointSpec, Traffic
@@ -24,7 +26,7 @@ from timonel.engines import (
 )
 from timonel.errors import EngineError, NotFoundError
 from timonel.storage import Workspace, find_workspace
-from timonel.storage.document_store import DocumentStore
+from timonel.storage.document_store import DocumentStore, FolderDocuments
 
 
 @dataclasses.dataclass
@@ -32,6 +34,8 @@ class MemoryEngine(ServiceEngine):
     """Services whose replicas start at once; ``broken`` ones raise when they are applied."""
 
     name = "memory"
+    is_one_machine = True
+    root: Path
     specs: dict[str, ServiceSpec] = dataclasses.field(default_factory=dict)
     broken: dict[str, Exception] = dataclasses.field(default_factory=dict)
     ready: bool = True
@@ -79,7 +83,7 @@ class MemoryEngine(ServiceEngine):
         raise NotImplementedError
 
     def documents(self, folder: str) -> DocumentStore:
-        raise NotImplementedError
+        return FolderDocuments(self.root / folder)
 
     def delete(self, name: str) -> None:
         self.service(name)
@@ -95,12 +99,22 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 @pytest.fixture
-def engine() -> MemoryEngine:
-    return MemoryEngine()
+def engine(workspace: Workspace) -> MemoryEngine:
+    return MemoryEngine(workspace.root)
+
+
+def controller_of(workspace: Workspace, engine: MemoryEngine) -> Controller:
+    envoy = EnvoyService(engine, workspace.root)
+    gateway = Gateway(envoy, workspace.endpoints / ".gateway", workspace.root)
+    return Controller(workspace, engine, envoy, gateway, workspace.root)
+
+
+def root_of(folder: EndpointFolder) -> Path:
+    return Path(folder.documents.place(folder.name))
 
 
 def endpoint(workspace: Workspace, name: str, version: int = 1, after: int = 0) -> EndpointFolder:
-    folder = EndpointFolder(workspace.endpoints / name)
+    folder = EndpointFolder(FolderDocuments(workspace.endpoints), name)
     spec = EndpointSpec(
         name=name,
         model="digits",
@@ -126,7 +140,7 @@ def test_a_version_that_cannot_be_applied_stops_no_other(
     workspace: Workspace, engine: MemoryEngine, error: Exception
 ) -> None:
     good, bad = endpoint(workspace, "good"), endpoint(workspace, "bad")
-    controller = Controller(workspace, engine, workspace.root)
+    controller = controller_of(workspace, engine)
     turns(controller)
     assert [folder.status().routed for folder in (good, bad)] == [1, 1]
     engine.broken["bad-v2"] = error
@@ -145,11 +159,11 @@ def test_a_new_control_plane_keeps_what_applies_without_readable_revisions(
     workspace: Workspace, engine: MemoryEngine
 ) -> None:
     folder = endpoint(workspace, "digits")
-    turns(Controller(workspace, engine, workspace.root))
+    turns(controller_of(workspace, engine))
     config = workspace.endpoints / ".gateway"
     before = (config / "listeners" / "current.json").read_text()
-    (folder.root / "revisions" / "000001.json").write_text("{")
-    turns(Controller(workspace, engine, workspace.root))
+    (root_of(folder) / "revisions" / "000001.json").write_text("{")
+    turns(controller_of(workspace, engine))
     assert (config / "listeners" / "current.json").read_text() == before
     assert "127.0.0.1" in (config / "digits-v1-http" / "current.json").read_text()
     assert "000001.json" in (folder.status().message or "")
@@ -157,10 +171,10 @@ def test_a_new_control_plane_keeps_what_applies_without_readable_revisions(
 
 def test_a_revision_may_be_replaced_by_hand(workspace: Workspace, engine: MemoryEngine) -> None:
     folder = endpoint(workspace, "digits")
-    controller = Controller(workspace, engine, workspace.root)
+    controller = controller_of(workspace, engine)
     turns(controller)
     endpoint(workspace, "digits", 2, after=1)
-    path = folder.root / "revisions" / "000002.json"
+    path = root_of(folder) / "revisions" / "000002.json"
     text = path.read_text()
     path.write_text("{")
     turns(controller)
@@ -177,7 +191,7 @@ def test_changed_settings_of_an_idle_version_start_one_replica(
     workspace: Workspace, engine: MemoryEngine
 ) -> None:
     folder = endpoint(workspace, "digits")
-    controller = Controller(workspace, engine, workspace.root)
+    controller = controller_of(workspace, engine)
     turns(controller)
     engine.scale("digits-v1", 0)
     engine.ready = False
@@ -195,10 +209,10 @@ def test_the_gateway_ends_with_the_last_endpoint(
     workspace: Workspace, engine: MemoryEngine
 ) -> None:
     folder = endpoint(workspace, "digits")
-    controller = Controller(workspace, engine, workspace.root)
+    controller = controller_of(workspace, engine)
     turns(controller)
     assert GATEWAY in engine.specs
     folder.delete()
     asyncio.run(controller.run())
     assert engine.specs == {}
-    assert not folder.root.exists()
+    assert not root_of(folder).exists()

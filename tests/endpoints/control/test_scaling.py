@@ -9,6 +9,7 @@ from timonel.endpoints.control.scaling import Scaler
 from timonel.endpoints.control.scrape import Load
 from timonel.endpoints.folder import EndpointFolder
 from timonel.errors import CorruptError, FormatError
+from timonel.storage.document_store import FolderDocuments
 
 POLICY = ScalingPolicy(target=10, utilization_percent=100, min_replicas=1, max_replicas=20)
 FORECAST = ScalingPolicy(**{**POLICY.model_dump(), "forecast": {"lead_s": 60}})
@@ -28,7 +29,7 @@ def test_an_autoscaler_goes_on_where_it_was(tmp_path: Path) -> None:
     state = first.unsaved(BEGIN + 100)
     assert state is not None
     (tmp_path / "digits").mkdir()
-    folder = EndpointFolder(tmp_path / "digits")
+    folder = EndpointFolder(FolderDocuments(tmp_path), "digits")
     assert folder.autoscaler(1) is None
     folder.write_autoscaler(1, state)
     saved = folder.autoscaler(1)
@@ -42,9 +43,9 @@ def test_an_autoscaler_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_unreadable_states_are_errors(tmp_path: Path) -> None:
-    folder = EndpointFolder(tmp_path)
+    folder = EndpointFolder(FolderDocuments(tmp_path), "digits")
     folder.write_autoscaler(1, AutoscalerState.begin(0.0, POLICY))
-    path = tmp_path / "autoscalers" / "1.json"
+    path = tmp_path / "digits" / "autoscalers" / "1.json"
     path.write_text(path.read_text().replace('"stable"', '"table"'))
     with pytest.raises(FormatError, match="state of the autoscaler cannot be read"):
         folder.autoscaler(1)

@@ -70,11 +70,11 @@ def deploy(
         f"[bold]{endpoint.name}[/bold] is revision {revision.number}: {escape(revision.cause)}",
         soft_wrap=True,
     )
-    out.print(f"  REST  {spec.url}/v1/models/{spec.model_name}", soft_wrap=True)
-    out.print(f"  gRPC  {spec.host}:{spec.port}", soft_wrap=True)
+    out.print(f"  REST  {endpoint.url}/v1/models/{spec.model_name}", soft_wrap=True)
+    out.print(f"  gRPC  {endpoint.url.partition('://')[2]}", soft_wrap=True)
     if (page_url := endpoint.page_url) is not None:
         out.print(f"  page  {page_url}", soft_wrap=True)
-    if wait:
+    if wait and endpoint.is_local:
         from timonel.cli.examples import example_request
 
         with contextlib.suppress(TimonelError):  # it requires a key, say

@@ -61,7 +61,7 @@ def endpoint_page(endpoint: Endpoint) -> RenderableType:
         "endpoint": endpoint.name,
         "state": status(endpoint.state),
         "model": spec.model,
-        "REST": f"{spec.url}/v1/models/{spec.model_name}",
+        "REST": f"{endpoint.url}/v1/models/{spec.model_name}",
         "gRPC": f"{spec.host}:{spec.port}",
         "page": endpoint.page_url or "none while the control plane is away",
         "revision": f"{endpoint.revision.number} ({endpoint.revision.cause})",
@@ -113,7 +113,7 @@ def endpoint_json(endpoint: Endpoint, *, whole: bool = False) -> dict[str, Any]:
     found: dict[str, Any] = {
         "name": endpoint.name,
         "state": endpoint.state,
-        "url": spec.url,
+        "url": endpoint.url,
         "page_url": endpoint.page_url,
         "model": spec.model,
         "model_name": spec.model_name,

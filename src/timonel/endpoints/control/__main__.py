@@ -1,4 +1,7 @@
-"""``python -m timonel.endpoints.control WORKSPACE PORT``: the control plane as a service."""
+"""``python -m timonel.endpoints.control WORKSPACE HOST PORT [FOLDER]``: the control plane.
+
+It is a service. With FOLDER, which it shares with Envoy beside it, it is one of several replicas.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,40 @@ import logging
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from timonel.endpoints.control.activator import listen
 from timonel.endpoints.control.console.address import bind_pages
 from timonel.endpoints.control.console.app import Console
 from timonel.endpoints.control.controller import Controller
+from timonel.endpoints.control.envoy import EnvoyBeside, EnvoyService
+from timonel.endpoints.control.gateway import Gateway
+from timonel.endpoints.control.health import Health
+from timonel.endpoints.engine import FOLDER, engine_of
+from timonel.endpoints.gateway import beside
 from timonel.endpoints.gateway.process import runtime_dir
-from timonel.engines import get_service_engine
 from timonel.serving.ports import bind
 from timonel.serving.rest_server import RestServer
-from timonel.storage import exclusive, find_workspace
+from timonel.storage import Workspace, exclusive, find_workspace
 from timonel.storage.locks import LockedError
 
+PAGES_PORT = 8580
+"""Loopback port of the pages where the engine forwards ports, as `kubectl port-forward` does."""
 _LOCK_TIMEOUT_S = 60.0
 _GRACE_S = 1.0
+_POLL_S = 0.5
+_DRAIN_S = 45.0
+
+logger = logging.getLogger(__name__)
 
 
-async def _serve(controller: Controller, console: Console, bound: Sequence[socket.socket]) -> None:
-    servers = [RestServer(console, each, _GRACE_S, {}) for each in bound]
+async def _serve(
+    controller: Controller, console: Console, health: socket.socket, pages: socket.socket
+) -> None:
+    own = Health(controller.is_ready, controller.held, controller.ask_envoy)
+    servers = [RestServer(own, health, _GRACE_S, {}), RestServer(console, pages, _GRACE_S, {})]
     for server in servers:
         await server.start()
     task = asyncio.current_task()
@@ -45,26 +63,70 @@ async def _serve(controller: Controller, console: Console, bound: Sequence[socke
             await server.stop()
 
 
-def main(location: str, port: int) -> None:
+def _run_alone(workspace: Workspace, host: str, port: int) -> None:
+    """Run the only control plane of a workspace in a folder."""
+    engine = engine_of(workspace)
+    # A second one, started by hand, waits here and gives up.
+    with exclusive(workspace.endpoints / "controller.lock", timeout_s=_LOCK_TIMEOUT_S):
+        sockets = runtime_dir(workspace.endpoints)
+        process = EnvoyService(engine, sockets)
+        gateway = Gateway(process, workspace.endpoints / ".gateway", sockets)
+        controller = Controller(workspace, engine, process, gateway, sockets)
+        console = Console(
+            engine.documents(FOLDER),
+            lambda name: workspace.endpoints / name / "history.jsonl",
+            controller.recent_loads,
+        )
+        bound = bind(host, port, "health")
+        asyncio.run(_serve(controller, console, bound, bind_pages(workspace.endpoints)))
+
+
+def _run_beside_envoy(workspace: Workspace, host: str, port: int, folder: Path) -> None:
+    """Run one of several control planes, with the Envoy that shares a folder with it."""
+    engine = engine_of(workspace)
+    sockets, history = folder / beside.SOCKETS, folder / "history"
+    for each in (sockets, history):
+        each.mkdir(mode=0o700, exist_ok=True)
+    process = EnvoyBeside(sockets, beside.READY_PORT)
+    gateway = Gateway(process, folder / beside.CONFIG, sockets)
+    controller = Controller(workspace, engine, process, gateway, sockets, host=host)
+    console = Console(
+        engine.documents(FOLDER), lambda name: history / f"{name}.jsonl", controller.recent_loads
+    )
+    bound = bind(host, port, "health")
+    try:
+        pages = bind("127.0.0.1", PAGES_PORT, "pages")
+        asyncio.run(_serve(controller, console, bound, pages))
+    finally:
+        engine.close()
+        _drain(gateway)
+
+
+def _drain(gateway: Gateway) -> None:
+    """Wait for the requests in flight: Envoy ends after this process."""
+    deadline = time.monotonic() + _DRAIN_S
+    while gateway.active_requests and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+
+
+def main(arguments: Sequence[str]) -> None:
     """Run the control plane until the last endpoint is deleted, or SIGTERM."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
+    location, host, port, *shared = arguments
     workspace = find_workspace(location, create=False)
-    engine = get_service_engine(None, workspace)
-    # A second one, started by hand, waits here and gives up.
-    with exclusive(workspace.endpoints / "controller.lock", timeout_s=_LOCK_TIMEOUT_S):
-        controller = Controller(workspace, engine, runtime_dir(workspace.endpoints))
-        console = Console(workspace.endpoints, controller.recent_loads)
-        try:
-            bound = (bind("127.0.0.1", port, "health"), bind_pages(workspace.endpoints))
-            asyncio.run(_serve(controller, console, bound))
-        except asyncio.CancelledError:
-            return  # SIGTERM: the engine stops it
+    try:
+        if shared:
+            _run_beside_envoy(workspace, host, int(port), Path(shared[0]))
+        else:
+            _run_alone(workspace, host, int(port))
+    except asyncio.CancelledError:
+        return  # SIGTERM: the engine stops it
 
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1], int(sys.argv[2]))
+        main(sys.argv[1:])
     except LockedError as held:
         sys.exit(f"another control plane runs this workspace's endpoints: {held}")

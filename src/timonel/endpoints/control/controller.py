@@ -1,8 +1,11 @@
 """Control plane: brings services, gateway and replicas to what endpoints specify.
 
 One process with one event loop: the activator answers while the loop waits. All state is in the
-folders of endpoints and services; a new process continues where another one was killed, and
+documents of endpoints and in the engine; a new process continues where another one was killed, and
 traffic goes on in the meantime.
+
+On an engine of several machines there are several, each with a gateway of its own. All of them
+configure their gateway and hold requests; the one that leads changes services and documents.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -18,8 +22,10 @@ from pathlib import Path
 from timonel.endpoints.control.activator import Activator
 from timonel.endpoints.control.answers import AnswerReader
 from timonel.endpoints.control.endpoint import Endpoint
+from timonel.endpoints.control.envoy import EnvoyProcess
 from timonel.endpoints.control.faults import Faults
 from timonel.endpoints.control.gateway import Gateway
+from timonel.endpoints.control.peers import Peers
 from timonel.endpoints.control.plan import initial_replicas, services_by_version
 from timonel.endpoints.control.rollouts import Rollouts
 from timonel.endpoints.control.samples import replica_key, samples
@@ -28,6 +34,7 @@ from timonel.endpoints.control.scrape import Load, LoadReader
 from timonel.endpoints.control.service import SERVICE, apply_current
 from timonel.endpoints.control.warm import SERVICE as WARM
 from timonel.endpoints.control.warm import warm_environment, warm_service
+from timonel.endpoints.engine import FOLDER
 from timonel.endpoints.folder import LOCK_FILE, list_endpoints
 from timonel.endpoints.gateway.process import SERVICE as GATEWAY
 from timonel.endpoints.spec import service_name
@@ -42,6 +49,9 @@ _HELD_PERIOD_S = 0.02
 _SCRAPE_S = 1.0
 _STATUS_S = 2.0
 _RECENT_S = 5.0
+_LEAD_S = 1.0
+_UNUSED_S = 30.0
+"""Time without endpoints after which an engine of several machines ends the control plane."""
 
 logger = logging.getLogger(__name__)
 
@@ -52,14 +62,33 @@ class Controller:
     Args:
         workspace: The workspace.
         engine: Engine of the services.
+        envoy: Starts and finds Envoy.
+        gateway: Configures it.
         sockets: Folder of Unix sockets.
+        host: Address of this process for others of the same service; empty without others.
     """
 
-    def __init__(self, workspace: Workspace, engine: ServiceEngine, sockets: Path) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        engine: ServiceEngine,
+        envoy: EnvoyProcess,
+        gateway: Gateway,
+        sockets: Path,
+        *,
+        host: str = "",
+    ) -> None:
         self._workspace = workspace
         self._engine = engine
+        self._documents = engine.documents(FOLDER)
         self._sockets = sockets
-        self._gateway = Gateway(engine, workspace.endpoints / ".gateway", sockets)
+        self._envoy = envoy
+        self._gateway = gateway
+        self._peers = Peers(host)
+        self._leads = False
+        self._led_at = -math.inf
+        self._exposed: dict[str, int] = {}
+        self._unused_since: float | None = None
         self._endpoints: dict[str, Endpoint] = {}
         self._services: dict[str, ServiceStatus] = {}
         self._reader = LoadReader()
@@ -98,6 +127,18 @@ class Controller:
             for name, each in self._endpoints.items()
         }
 
+    def is_ready(self) -> bool:
+        """Return whether the gateway accepts requests."""
+        return self._gateway.is_ready
+
+    def held(self) -> Mapping[str, int]:
+        """Return the requests that wait here for a replica, by service."""
+        return self.activator.held
+
+    def ask_envoy(self, path: str) -> bytes | None:
+        """Return the answer of Envoy's admin interface; None without one."""
+        return next((admin.get(path) for admin in self._gateway.admins.values()), None)
+
     def _on_hold(self, service: str) -> None:
         for endpoint in self._endpoints.values():
             for version, scaler in endpoint.scalers.items():
@@ -110,7 +151,11 @@ class Controller:
         now = self._clock()
         found = await asyncio.to_thread(self._engine.services)
         self._services = {each.name: each for each in found}
-        self._gateway.observe(self._services.get(GATEWAY))
+        await asyncio.to_thread(self._envoy.observe, found)
+        self._peers.observe(self._services.get(SERVICE))
+        if now - self._led_at >= _LEAD_S:
+            self._led_at = now
+            await self._lead()
         self._find_endpoints()
         for endpoint in list(self._endpoints.values()):
             with endpoint.faults.of("apply"):
@@ -118,38 +163,69 @@ class Controller:
         # With a full disk, say, Envoy goes on with what it has.
         with self._faults.of("files"):
             self._configure_gateway()
-        if not self._endpoints and await asyncio.to_thread(self._end):
+        if await self._is_over(now):
             return False
         with self._faults.of("gateway"):
             await self._gateway.run()
             await self._run_warm()
         if now - self._scraped_at >= _SCRAPE_S:
             self._scraped_at = now
+            await self._peers.read()
             await self._scrape(now)
             with self._faults.of("rollouts"):
-                await self._roll(time.time())
+                if self._leads:
+                    await self._roll(time.time())
         for endpoint in self._endpoints.values():
             with endpoint.faults.of("scale"):
-                await self._scale(endpoint, now)
-            await self._save(endpoint, now)
+                await (self._scale(endpoint, now) if self._leads else self._start_first(endpoint))
+            if self._leads:
+                await self._save(endpoint, now)
         await self._release()
         if now - self._published_at >= _STATUS_S:
             self._published_at = now
-            with self._faults.of("listeners"):
-                self._rejected = await asyncio.to_thread(self._gateway.rejected)
-            with self._faults.of("refused"):
-                if refused := await asyncio.to_thread(self._gateway.refused):
-                    raise ServingError(f"Envoy refuses {', '.join(sorted(refused))}")
-            for endpoint in self._endpoints.values():
-                self._publish(endpoint, now)
+            await self._report(now)
         return True
 
+    async def _report(self, now: float) -> None:
+        """Look what Envoy refuses, and publish the status of each endpoint."""
+        with self._faults.of("listeners"):
+            self._rejected = await asyncio.to_thread(self._gateway.rejected)
+        with self._faults.of("refused"):
+            if refused := await asyncio.to_thread(self._gateway.refused):
+                raise ServingError(f"Envoy refuses {', '.join(sorted(refused))}")
+        for endpoint in self._endpoints.values() if self._leads else ():
+            self._publish(endpoint, now)
+
+    async def _lead(self) -> None:
+        """Find out whether this process leads; a new leader takes over what is saved."""
+        before, self._leads = self._leads, await asyncio.to_thread(self._engine.leads, SERVICE)
+        if self._leads and not before:
+            self._exposed = {}
+            for endpoint in self._endpoints.values():
+                endpoint.take_over()
+        if before != self._leads and not self._engine.is_one_machine:
+            logger.info("this control plane %s", "leads" if self._leads else "follows")
+
+    async def _is_over(self, now: float) -> bool:
+        """Return whether this process is to end, as there is no endpoint left."""
+        if self._endpoints or not self._leads:
+            self._unused_since = None
+            return False
+        if self._engine.is_one_machine:
+            return await asyncio.to_thread(self._end)
+        # A command may be about to make an endpoint. The engine ends this process.
+        self._unused_since = self._unused_since or now
+        if now - self._unused_since > _UNUSED_S:
+            await self._delete(each for name in (SERVICE,) if (each := self._services.get(name)))
+        return False
+
     def _find_endpoints(self) -> None:
-        found = {folder.name: folder for folder in list_endpoints(self._workspace.endpoints)}
+        found = {folder.name: folder for folder in list_endpoints(self._documents)}
         for name in self._endpoints.keys() - found.keys():
             del self._endpoints[name]
         for name in found.keys() - self._endpoints.keys():
-            env = warm_environment(self._workspace.endpoints)
+            is_near = self._engine.is_one_machine
+            env = warm_environment(self._workspace.endpoints) if is_near else {}
             before = self._gateway.route(name)
             self._endpoints[name] = Endpoint(found[name], self._workspace, env, before)
 
@@ -159,19 +235,34 @@ class Controller:
         """Create, change and delete the services of an endpoint."""
         if endpoint.folder.is_deleted:
             endpoint.end()
-            await self._delete(services.values())
-            if not services:
-                endpoint.folder.remove()
-                del self._endpoints[endpoint.name]
+            if self._leads:
+                await self._delete_endpoint(endpoint, services)
             return
         if endpoint.refresh(services, now):
             logger.info("%s: revision %d gets the traffic", endpoint.name, endpoint.status.routed)
-            self._publish(endpoint, now)
+            if self._leads:
+                self._publish(endpoint, now)
+        if not self._leads:
+            return
         assert endpoint.plan is not None
         for version, spec in endpoint.plan.services.items():
             with endpoint.faults.of(f"apply {version}"):
                 await self._apply_version(endpoint, version, spec)
         await self._delete(endpoint.obsolete(now))
+        port = endpoint.latest.spec.port
+        if self._exposed.get(endpoint.name) != port:
+            await asyncio.to_thread(self._engine.expose, endpoint.name, SERVICE, port)
+            self._exposed[endpoint.name] = port
+
+    async def _delete_endpoint(
+        self, endpoint: Endpoint, services: Mapping[int, ServiceStatus]
+    ) -> None:
+        await self._delete(services.values())
+        if not services:
+            await asyncio.to_thread(self._engine.conceal, endpoint.name)
+            self._exposed.pop(endpoint.name, None)
+            await asyncio.to_thread(endpoint.folder.remove)
+            del self._endpoints[endpoint.name]
 
     async def _apply_version(self, endpoint: Endpoint, version: int, spec: ServiceSpec) -> None:
         before = endpoint.services.get(version)
@@ -216,6 +307,8 @@ class Controller:
 
     async def _run_warm(self) -> None:
         """Run the warm zygote while it is of use."""
+        if not self._engine.is_one_machine:
+            return
         found = self._services.get(WARM)
         if any(endpoint.is_warmed for endpoint in self._endpoints.values()):
             if found is None or not found.is_running:
@@ -244,8 +337,11 @@ class Controller:
                     scale = len(found) / len(known)
                     total = Load(total.concurrency * scale, total.rate * scale)
                 if known or not found:
-                    held = self.activator.held.get(service_name(endpoint.name, version), 0)
-                    scaler.record(now, total, held)
+                    scaler.record(now, total, self._held(service_name(endpoint.name, version)))
+
+    def _held(self, service: str) -> int:
+        """Return the requests that wait for a replica, here and at other control planes."""
+        return self.activator.held.get(service, 0) + self._peers.held.get(service, 0)
 
     async def _roll(self, now: float) -> None:
         """Take a step of each rollout."""
@@ -259,7 +355,14 @@ class Controller:
                 if (service := endpoint.services.get(version)) is not None
             }
         )
-        await asyncio.to_thread(self._rollouts.step, now, planned, self._gateway.admins, answers)
+        admins = self._gateway.admins | self._peers.admins
+        await asyncio.to_thread(self._rollouts.step, now, planned, admins, answers)
+
+    async def _start_first(self, endpoint: Endpoint) -> None:
+        """Start a first replica for requests that wait here; the leader learns of them later."""
+        for service in endpoint.services.values():
+            if self.activator.held.get(service.name) and not service.requested:
+                await asyncio.to_thread(self._engine.scale, service.name, 1)
 
     async def _scale(self, endpoint: Endpoint, now: float) -> None:
         """Set the number of replicas of each version."""
@@ -281,7 +384,7 @@ class Controller:
     ) -> int:
         """Return the number of replicas that a version should have."""
         spec = endpoint.latest.spec
-        held = self.activator.held.get(service.name, 0)
+        held = self._held(service.name)
         if held and not service.requested:
             scaler.record(now, Load(), held)
         decision = scaler.step(
@@ -330,7 +433,7 @@ class Controller:
     def _end(self) -> bool:
         """Stop the gateway and this process, unless there is a new endpoint; return whether."""
         with exclusive(self._workspace.endpoints / LOCK_FILE):
-            if list_endpoints(self._workspace.endpoints):
+            if list_endpoints(self._documents):
                 return False
             for name in (GATEWAY, WARM, SERVICE):
                 with contextlib.suppress(NotFoundError):

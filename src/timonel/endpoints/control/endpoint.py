@@ -112,6 +112,11 @@ class Endpoint:
         self._find_scalers(now)
         return before != (planned.routed, planned.proved)
 
+    def take_over(self) -> None:
+        """Go on from what the leader before has saved."""
+        self.status = self.folder.status()
+        self.scalers = {}
+
     def end(self) -> None:
         """Let the gateway accept no more requests: the endpoint is to be deleted."""
         self.plan, self._before = None, None

@@ -1,4 +1,4 @@
-"""The gateway from the control plane's side: configure, start and observe Envoy."""
+"""The gateway from the control plane's side: configure and observe Envoy."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from timonel.endpoints.control.envoy import EnvoyProcess
 from timonel.endpoints.control.samples import replica_key
-from timonel.endpoints.control.service import apply_current
 from timonel.endpoints.gateway.files import ConfigFiles
 from timonel.endpoints.gateway.parts import PROTOCOLS, Places, Route, cluster_name, endpoint_of
-from timonel.endpoints.gateway.process import Admin, gateway_service
+from timonel.endpoints.gateway.process import Admin, admin_socket
 from timonel.endpoints.gateway.xds import bootstrap, files
-from timonel.engines import ReplicaStatus, ServiceEngine, ServiceStatus
+from timonel.engines import ReplicaStatus, ServiceStatus
 
 _MAX_CONNECTIONS = 50_000
 _STORED = "_routes"
 """File with all routes, for the next control plane."""
 _ROUTES = TypeAdapter(list[Route])
 _REFUSALS = r"^(cluster_manager\.cds|http\..+\.rds\..+|cluster\..+)\.update_(rejected|failure)$"
+_ACTIVE = r"^http\.routes-.*\.downstream_rq_active$"
 _NEW_S = 10.0
 _SETTLE_S = 2.0
 """Time in which Envoy reads a changed file, where it cannot be asked."""
@@ -32,14 +33,14 @@ class Gateway:
     """The Envoy processes of a workspace.
 
     Args:
-        engine: Engine of the services.
+        process: Starts and finds Envoy.
         config: Folder of the configuration.
         sockets: Folder of Unix sockets.
     """
 
-    def __init__(self, engine: ServiceEngine, config: Path, sockets: Path) -> None:
+    def __init__(self, process: EnvoyProcess, config: Path, sockets: Path) -> None:
         self.activator_socket = sockets / "activator.sock"
-        self._engine = engine
+        self._process = process
         self._sockets = sockets
         self._places = Places(config, self.activator_socket)
         self._files = ConfigFiles(config)
@@ -50,13 +51,8 @@ class Gateway:
             self._routes = {each.spec.name: each for each in _ROUTES.validate_python(stored)}
         self._is_written = False
         """Whether this release has written these routes."""
-        self._service: ServiceStatus | None = None
         self._refusals: dict[str, dict[str, int]] = {}
         self._refused: set[str] = set()
-
-    def observe(self, service: ServiceStatus | None) -> None:
-        """Take note of the status of Envoy's service; None without one."""
-        self._service = service
 
     def route(self, endpoint: str) -> Route | None:
         """Return what was written of an endpoint last, also by an earlier process."""
@@ -84,18 +80,25 @@ class Gateway:
             EngineError: It cannot be started.
             InputError: Its configuration cannot be written.
         """
-        if self._service is None or not self._service.is_running:
-            for socket in self._sockets.glob("admin-*.sock"):
-                socket.unlink(missing_ok=True)  # of earlier processes
+        if not self._process.is_running:
             path = self._files.write_bootstrap(bootstrap(self._places, _MAX_CONNECTIONS))
-            spec = gateway_service(path, self._sockets)
-            await asyncio.to_thread(apply_current, self._engine, spec)
+            await asyncio.to_thread(self._process.start, path)
 
     @property
     def admins(self) -> dict[str, Admin]:
         """Admin interfaces by start of a process, whose counters begin at zero."""
-        replicas = () if self._service is None else self._service.ready
-        return {replica_key(replica): self._admin(replica) for replica in replicas}
+        return {replica_key(each): self._admin(each) for each in self._process.ready}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether Envoy accepts requests with the configuration of this process."""
+        return self._is_written and bool(self._process.ready)
+
+    @property
+    def active_requests(self) -> int:
+        """Requests in flight; zero if Envoy does not answer."""
+        found = (admin.stats(_ACTIVE) or {} for admin in self.admins.values())
+        return sum(int(count) for counts in found for count in counts.values())
 
     def knows(self, service: ServiceStatus) -> bool:
         """Return whether Envoy knows a ready replica of a service."""
@@ -130,7 +133,7 @@ class Gateway:
 
         It keeps the former ones, so the endpoints do not behave as they are specified.
         """
-        for replica in () if self._service is None else self._service.ready:
+        for replica in self._process.ready:
             key, found = replica_key(replica), self._admin(replica).stats(_REFUSALS)
             if found is None:
                 continue
@@ -143,4 +146,4 @@ class Gateway:
 
     def _admin(self, replica: ReplicaStatus) -> Admin:
         port = replica.addresses["ready"].rpartition(":")[2]
-        return Admin(self._sockets / f"admin-{port}.sock")
+        return Admin.at(admin_socket(self._sockets, port))

@@ -118,7 +118,7 @@ class _Runner:
     def versions(self) -> tuple[int, ...]:
         """Return the versions to measure; none without a rollout in progress."""
         self.compared = None
-        found = latest_rollout(self._folder.root)
+        found = latest_rollout(self._folder.documents, self._folder.name)
         if found != self._documents:
             self._documents, self._part, self._pairs = found, {}, Pairs()
             self._state = None if found is None else found.state()

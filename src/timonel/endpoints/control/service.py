@@ -5,11 +5,22 @@ from __future__ import annotations
 import contextlib
 import time
 
-from timonel.engines import HealthCheck, ServiceEngine, ServiceSpec, ServiceState, ServiceStatus
+from timonel.endpoints.gateway import beside
+from timonel.engines import (
+    Companion,
+    HealthCheck,
+    Resources,
+    ServiceEngine,
+    ServiceSpec,
+    ServiceState,
+    ServiceStatus,
+)
 from timonel.errors import EngineError, NotFoundError
 from timonel.storage import Workspace
 
 SERVICE = "endpoints-controller"
+REPLICAS = 2
+"""Replicas on an engine of several machines; one of them makes the decisions."""
 _TIMEOUT_S = 60.0
 _POLL_S = 0.1
 
@@ -36,23 +47,58 @@ def apply_current(
     engine.apply(spec.model_copy(update={"revision": revision}))
 
 
-def run_control(workspace: Workspace, engine: ServiceEngine) -> None:
-    """Have the control plane run, unless it does.
-
-    Raises:
-        EngineError: It cannot be started.
-    """
-    spec = ServiceSpec(
+def control_service(workspace: Workspace, engine: ServiceEngine) -> ServiceSpec:
+    """Return the service of the control plane; with a gateway beside it on other machines."""
+    check = HealthCheck(ready_path="/readyz", alive_path="/livez", timeout_s=5)
+    common = ServiceSpec(
         name=SERVICE,
         module="timonel.endpoints.control",
-        args=(workspace.uri, "$(PORT)"),
-        check=HealthCheck(ready_path="/livez", alive_path="/livez", timeout_s=5),
+        args=(workspace.uri, "$(HOST)", "$(PORT)"),
+        check=check,
         replicas=1,
         hang_timeout_s=30,
         stop_grace_s=10,
         restart_delay_s=1,
         workspace=workspace.uri,
     )
+    if engine.is_one_machine:
+        return common
+    port = beside.READY_PORT
+    envoy = Companion(
+        name="envoy",
+        command=(
+            "python3",
+            "-m",
+            "timonel.endpoints.gateway.beside",
+            "$(SHARED)",
+            "$(HOST)",
+            str(port),
+        ),
+        ports={"ready": port},
+        ready_path="/",
+        resources=Resources(cpus=0.1, memory_bytes=1 << 30),
+    )
+    return common.model_copy(
+        update={
+            "args": (*common.args, "$(SHARED)"),
+            "companion": envoy,
+            "uses_engine": True,
+            "replicas": REPLICAS,
+            "resources": Resources(cpus=0.1, memory_bytes=1 << 30),
+            # Clients have noticed by then; the replica waits for requests in flight.
+            "stop_delay_s": 5.0,
+            "stop_grace_s": 60.0,
+        }
+    )
+
+
+def run_control(workspace: Workspace, engine: ServiceEngine) -> None:
+    """Have the control plane run, unless it does.
+
+    Raises:
+        EngineError: It cannot be started.
+    """
+    spec = control_service(workspace, engine)
     deadline = time.monotonic() + _TIMEOUT_S
     while True:
         try:

@@ -11,9 +11,10 @@ import shutil
 import socket
 import stat
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 from timonel.engines import HealthCheck, ServiceSpec
@@ -89,39 +90,59 @@ def gateway_service(bootstrap: Path, sockets: Path) -> ServiceSpec:
         bootstrap: Bootstrap configuration.
         sockets: Folder of the admin sockets.
     """
-    ready = {
-        "name": "_ready",
-        "address": {"socket_address": {"address": "127.0.0.1", "port_value": "PORT"}},
-        "filter_chains": [{"filters": [_ready_filter()]}],
-    }
-    pipe = {"path": f"{sockets}/admin-$(PORT).sock", "mode": 0o600}
-    own = json.dumps(
-        {"admin": {"address": {"pipe": pipe}}, "static_resources": {"listeners": [ready]}}
-    )
     return ServiceSpec(
         name=SERVICE,
-        command=(
-            envoy_binary(),
-            "--config-path",
-            str(bootstrap),
-            "--config-yaml",
-            own.replace('"PORT"', "$(PORT)"),
-            "--disable-hot-restart",
-            "--log-level",
-            "warning",
-            # A changed listener, with other keys for example, ends a connection after its next
-            # response, and requests in flight after this time.
-            "--drain-strategy",
-            "immediate",
-            "--drain-time-s",
-            "3600",
-        ),
+        command=envoy_command(bootstrap, sockets, "127.0.0.1", "$(PORT)"),
         ports=("ready",),
         check=HealthCheck(ready_path="/", alive_path="/"),
         start_timeout_s=30,
         stop_grace_s=30,
         restart_delay_s=1,
     )
+
+
+def envoy_command(bootstrap: Path, sockets: Path, host: str, port: str) -> tuple[str, ...]:
+    """Return the command that runs Envoy.
+
+    Args:
+        bootstrap: Bootstrap configuration.
+        sockets: Folder of the admin socket, ``admin-<port>.sock``.
+        host: Address of the port that answers when Envoy is ready.
+        port: That port.
+
+    Raises:
+        SpecError: Envoy is not installed.
+    """
+    ready = {
+        "name": "_ready",
+        "address": {"socket_address": {"address": host, "port_value": "PORT"}},
+        "filter_chains": [{"filters": [_ready_filter()]}],
+    }
+    pipe = {"path": str(admin_socket(sockets, port)), "mode": 0o600}
+    own = json.dumps(
+        {"admin": {"address": {"pipe": pipe}}, "static_resources": {"listeners": [ready]}}
+    )
+    return (
+        envoy_binary(),
+        "--config-path",
+        str(bootstrap),
+        "--config-yaml",
+        own.replace('"PORT"', port),
+        "--disable-hot-restart",
+        "--log-level",
+        "warning",
+        # A changed listener, with other keys for example, ends a connection after its next
+        # response, and requests in flight after this time.
+        "--drain-strategy",
+        "immediate",
+        "--drain-time-s",
+        "3600",
+    )
+
+
+def admin_socket(sockets: Path, port: str) -> Path:
+    """Return the admin socket of the Envoy whose port for readiness is ``port``."""
+    return sockets / f"admin-{port}.sock"
 
 
 def _ready_filter() -> dict[str, Any]:
@@ -153,10 +174,22 @@ class Admin:
     """Admin interface of one Envoy process.
 
     Args:
-        path: Its Unix socket.
+        connect: Makes a connection.
+        prefix: Prefix of all paths.
     """
 
-    path: Path
+    connect: Callable[[], http.client.HTTPConnection]
+    prefix: str = ""
+
+    @classmethod
+    def at(cls, path: Path) -> Self:
+        """Return the one at a Unix socket."""
+        return cls(lambda: _UnixConnection(path))
+
+    @classmethod
+    def through(cls, address: str, prefix: str) -> Self:
+        """Return the one behind a server at ``host:port`` that passes requests on."""
+        return cls(lambda: http.client.HTTPConnection(address, timeout=_ADMIN_TIMEOUT_S), prefix)
 
     def healthy_hosts(self, cluster: str) -> int | None:
         """Return the number of healthy hosts of a cluster; None if Envoy does not answer."""
@@ -167,7 +200,7 @@ class Admin:
     def rejected(self) -> dict[str, str]:
         """Return why listeners cannot be created, by name."""
         found: dict[str, str] = {}
-        dump = self._get("/config_dump?resource=dynamic_listeners")
+        dump = self.get("/config_dump?resource=dynamic_listeners")
         for listener in json.loads(dump or b"{}").get("configs", []):
             error = listener.get("error_state", {})
             # One that was never accepted has its name only here.
@@ -182,7 +215,7 @@ class Admin:
         Args:
             pattern: Regular expression of names.
         """
-        text = self._get(f"/stats?format=json&filter={quote(pattern)}")
+        text = self.get(f"/stats?format=json&filter={quote(pattern)}")
         if text is None:
             return None
         found = json.loads(text)["stats"]
@@ -195,7 +228,7 @@ class Admin:
             pattern: Regular expression of names.
         """
         options = "format=json&usedonly&histogram_buckets=detailed"
-        text = self._get(f"/stats?{options}&filter={quote(pattern)}")
+        text = self.get(f"/stats?{options}&filter={quote(pattern)}")
         if text is None:
             return None
         details = [
@@ -208,10 +241,11 @@ class Admin:
             for each in details
         }
 
-    def _get(self, path: str) -> bytes | None:
-        connection = _UnixConnection(self.path)
+    def get(self, path: str) -> bytes | None:
+        """Return the answer to a request; None if there is none."""
+        connection = self.connect()
         try:
-            connection.request("GET", path)
+            connection.request("GET", self.prefix + path)
             response = connection.getresponse()
             return response.read() if response.status == 200 else None
         except (OSError, http.client.HTTPException):

@@ -8,10 +8,9 @@ rollouts/<number>.jsonl        counts over time, for the report; only appended t
 from __future__ import annotations
 
 import enum
-import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field, ValidationError, field_validator
@@ -22,8 +21,7 @@ from timonel.endpoints.rollouts.guards import Check, parse_guards
 from timonel.endpoints.rollouts.sequential import Verdict
 from timonel.engines.resources import Observed
 from timonel.errors import CorruptError, NotFoundError, SpecError
-from timonel.storage import document, read_document, write_document
-from timonel.storage.atomic import append_line, create_bytes, parse_lines
+from timonel.storage.document_store import DocumentStore
 from timonel.units import Seconds
 
 
@@ -46,6 +44,7 @@ class Command(enum.StrEnum):
 
 
 _Model = TypeVar("_Model", bound=Observed)
+_REQUEST = re.compile(r"/(\d+)\.json\Z", re.ASCII)
 
 
 class Rollout(Observed):
@@ -164,11 +163,13 @@ class RolloutFolder:
     """Documents of one rollout.
 
     Args:
-        root: Folder of the endpoint's rollouts.
+        documents: The documents of all endpoints.
+        endpoint: Name of the endpoint.
         number: Number of the rollout, from 1.
     """
 
-    root: Path
+    documents: DocumentStore
+    endpoint: str
     number: int
 
     def rollout(self) -> Rollout:
@@ -178,7 +179,7 @@ class RolloutFolder:
             NotFoundError: No such rollout.
             CorruptError: The document is damaged.
         """
-        return _read(self._path(".json"), "rollout", Rollout)
+        return self._read(".json", "rollout", Rollout)
 
     def create(self, rollout: Rollout) -> None:
         """Create the rollout.
@@ -186,15 +187,13 @@ class RolloutFolder:
         Raises:
             AlreadyExistsError: Another command created one with this number.
         """
-        self.root.mkdir(mode=0o700, exist_ok=True)
-        body = document("rollout", rollout.model_dump(mode="json"))
-        create_bytes(self._path(".json"), json.dumps(body, indent=2).encode() + b"\n")
+        self.documents.create(self._name(".json"), "rollout", rollout.model_dump(mode="json"))
 
     def command(self, command: Command, now: float) -> None:
         """Record a command for the control plane."""
         update = {"command": command, "commanded_at": now}
         changed = self.rollout().model_copy(update=update)
-        write_document(self._path(".json"), "rollout", changed.model_dump(mode="json"))
+        self.documents.write(self._name(".json"), "rollout", changed.model_dump(mode="json"))
 
     def state(self) -> RolloutState | None:
         """Return the state; None before the control plane has written it.
@@ -203,7 +202,7 @@ class RolloutFolder:
             CorruptError: The document is damaged.
         """
         try:
-            return _read(self._path(".state.json"), "rollout-state", RolloutState)
+            return self._read(".state.json", "rollout-state", RolloutState)
         except NotFoundError:
             return None
 
@@ -216,11 +215,11 @@ class RolloutFolder:
     def write_state(self, state: RolloutState) -> None:
         """Publish the state."""
         body = state.model_dump(mode="json")
-        write_document(self._path(".state.json"), "rollout-state", body)
+        self.documents.write(self._name(".state.json"), "rollout-state", body)
 
     def add_point(self, point: Point) -> None:
         """Append counts to the history."""
-        append_line(self._path(".jsonl"), point.model_dump_json())
+        self.documents.append_line(self._name(".jsonl"), point.model_dump_json())
 
     def points(self) -> list[Point]:
         """Return the history without lines truncated by a crash.
@@ -228,10 +227,20 @@ class RolloutFolder:
         Raises:
             InputError: The file cannot be read.
         """
-        return parse_lines(self._path(".jsonl"), Point.model_validate_json)
+        return self.documents.read_lines(self._name(".jsonl"), Point.model_validate_json)
 
-    def _path(self, ending: str) -> Path:
-        return self.root / f"{self.number:04d}{ending}"
+    def _name(self, ending: str) -> str:
+        return f"{self.endpoint}/rollouts/{self.number:04d}{ending}"
+
+    def _read(self, ending: str, kind: str, model: type[_Model]) -> _Model:
+        name = self._name(ending)
+        body = self.documents.read(name, kind)
+        try:
+            return model.model_validate(body)
+        except ValueError as error:
+            reason = " ".join(str(error).split())[:200]
+            place = self.documents.place(name)
+            raise CorruptError(f"the document {place} is damaged: {reason}") from error
 
 
 def new_rollout(before: Revision, to: int, now: float, fields: Mapping[str, Any]) -> Rollout:
@@ -259,26 +268,20 @@ def new_rollout(before: Revision, to: int, now: float, fields: Mapping[str, Any]
         raise SpecError(f"invalid {first['loc'][0]} of a rollout: {reason}") from error
 
 
-def rollouts(root: Path) -> list[RolloutFolder]:
+def rollouts(documents: DocumentStore, endpoint: str) -> list[RolloutFolder]:
     """Return an endpoint's rollouts, oldest first.
 
     Args:
-        root: Folder of the endpoint.
+        documents: The documents of all endpoints.
+        endpoint: Name of the endpoint.
     """
-    names = (path.stem for path in (root / "rollouts").glob("[0-9]*.json"))
-    return [RolloutFolder(root / "rollouts", int(n)) for n in sorted(names) if n.isdigit()]
+    names = documents.find(f"{endpoint}/rollouts")
+    found = (_REQUEST.search(name) for name in names)
+    numbers = sorted(int(each[1]) for each in found if each is not None)
+    return [RolloutFolder(documents, endpoint, number) for number in numbers]
 
 
-def latest_rollout(root: Path) -> RolloutFolder | None:
+def latest_rollout(documents: DocumentStore, endpoint: str) -> RolloutFolder | None:
     """Return an endpoint's latest rollout."""
-    found = rollouts(root)
+    found = rollouts(documents, endpoint)
     return found[-1] if found else None
-
-
-def _read(path: Path, kind: str, model: type[_Model]) -> _Model:
-    body = read_document(path, kind)
-    try:
-        return model.model_validate(body)
-    except ValueError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise CorruptError(f"the document {path} is damaged: {reason}") from error

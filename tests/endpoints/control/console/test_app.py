@@ -19,8 +19,13 @@ from timonel.endpoints.folder import EndpointFolder, EndpointStatus
 from timonel.endpoints.rollouts.counts import Counts
 from timonel.endpoints.rollouts.documents import Point, Rollout, RolloutFolder, RolloutState
 from timonel.endpoints.spec import EndpointSpec
+from timonel.storage.document_store import FolderDocuments
 
 NOW = 1_000_000.0
+
+
+def root_of(folder: EndpointFolder) -> Path:
+    return Path(folder.documents.place(folder.name))
 
 
 class Rig:
@@ -29,10 +34,15 @@ class Rig:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.now = NOW
-        self.console = Console(root, dict, clock=lambda: self.now)
+        self.console = Console(
+            FolderDocuments(root),
+            lambda name: root / name / "history.jsonl",
+            dict,
+            clock=lambda: self.now,
+        )
 
     def add(self, name: str) -> EndpointFolder:
-        folder = EndpointFolder(self.root / name)
+        folder = EndpointFolder(FolderDocuments(self.root), name)
         spec = {"name": name, "model": "digits", "port": 8501, "traffic": {"percent": {1: 100}}}
         folder.add(EndpointSpec.model_validate(spec), "deploy", after=0)
         self.publish(folder, routed=1)
@@ -143,7 +153,7 @@ def test_unknown_pages(rig: Rig, path: str) -> None:
 
 def test_an_unreadable_endpoint_is_named_and_others_are_shown(rig: Rig) -> None:
     rig.add("digits")
-    (rig.add("broken").root / "revisions" / "000001.json").write_text("{")
+    (root_of(rig.add("broken")) / "revisions" / "000001.json").write_text("{")
     status, _, body = rig.ask("/")
     assert status == 200
     assert '<a href="/endpoints/digits">' in body
@@ -158,7 +168,8 @@ def test_history_is_sent_whole_or_not_at_all(rig: Rig) -> None:
     rig.add("digits")
     assert json.loads(rig.ask("/endpoints/digits/history")[2])["at"] == []
     rig.publish(
-        EndpointFolder(rig.root / "digits"), versions={1: {"ready": 1, "desired": 2, "held": 3}}
+        EndpointFolder(FolderDocuments(rig.root), "digits"),
+        versions={1: {"ready": 1, "desired": 2, "held": 3}},
     )
     rig.take({"digits": {1: Load(2.0, 7.0)}})
     rig.take({"digits": {1: None}})
@@ -189,7 +200,7 @@ def test_history_and_events_outlive_the_control_plane(rig: Rig) -> None:
     body = again.ask("/endpoints/digits")[2]
     assert "version 1: 0 to 1 replicas" in body
     assert "verysecretword" not in body
-    assert "verysecretword" not in (folder.root / "history.jsonl").read_text()
+    assert "verysecretword" not in (root_of(folder) / "history.jsonl").read_text()
     assert len(json.loads(again.ask("/endpoints/digits/history")[2])["at"]) == 3
 
 
@@ -198,15 +209,15 @@ def test_a_full_disk_or_a_broken_endpoint_stops_no_other_history(
 ) -> None:
     rig.add("digits")
     broken, full = rig.add("broken"), rig.add("full")
-    (broken.root / "revisions" / "000001.json").write_text("{")
-    (full.root / "history.jsonl").mkdir()
+    (root_of(broken) / "revisions" / "000001.json").write_text("{")
+    (root_of(full) / "history.jsonl").mkdir()
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             rig.take({})
     assert len(caplog.records) == 2
     assert len(json.loads(rig.ask("/endpoints/digits/history")[2])["at"]) == 3
     assert len(json.loads(rig.ask("/endpoints/full/history")[2])["at"]) == 3
-    shutil.rmtree(broken.root)
+    shutil.rmtree(root_of(broken))
     rig.take({})
     assert len(json.loads(rig.ask("/endpoints/digits/history")[2])["at"]) == 4
 
@@ -214,7 +225,7 @@ def test_a_full_disk_or_a_broken_endpoint_stops_no_other_history(
 def test_a_deleted_endpoint_is_forgotten(rig: Rig) -> None:
     folder = rig.add("digits")
     rig.take({})
-    shutil.rmtree(folder.root)
+    shutil.rmtree(root_of(folder))
     rig.take({})
     assert rig.ask("/endpoints/digits/history")[0] == 404
     rig.add("digits")
@@ -234,14 +245,14 @@ def test_the_sampler_goes_on_after_an_unexpected_error(
 
     monkeypatch.setattr("timonel.endpoints.control.console.app.PERIOD_S", 0)
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(Console(tmp_path, loads).sample())
+        asyncio.run(Console(FolderDocuments(tmp_path), tmp_path.joinpath, loads).sample())
     assert [record.message for record in caplog.records] == [
         "cannot record the history of endpoints"
     ] * 2
 
 
 def test_a_report_of_a_rollout_is_a_page_without_scripts(rig: Rig) -> None:
-    documents = RolloutFolder(rig.add("digits").root / "rollouts", 1)
+    documents = RolloutFolder(rig.add("digits").documents, "digits", 1)
     documents.create(Rollout(to=2, base=1, revision=1, created_at=NOW))
     documents.write_state(RolloutState(message="measures"))
     counts = {1: Counts(requests=90, latencies={3: 90}), 2: Counts(requests=10, latencies={3: 10})}

@@ -44,6 +44,7 @@ from timonel.errors import NotFoundError, TimonelError
 from timonel.serving.asgi import Receive, Scope, Send, header
 from timonel.serving.auth.origin_check import is_host_allowed
 from timonel.serving.console.page.responses import HTML, Response, fresh, static_files
+from timonel.storage.document_store import DocumentStore
 from timonel.tracking.redaction import redact_text
 
 Loads = Callable[[], Mapping[str, Mapping[int, Load | None]]]
@@ -68,15 +69,21 @@ class Console:
     """Pages of the endpoints of a workspace.
 
     Args:
-        endpoints: Folder of the endpoints.
+        documents: Documents of the endpoints.
+        history: Returns the file for the history of an endpoint, whose folder exists.
         loads: Return the recent load by endpoint and version.
         clock: Seconds since the epoch.
     """
 
     def __init__(
-        self, endpoints: Path, loads: Loads, clock: Callable[[], float] = time.time
+        self,
+        documents: DocumentStore,
+        history: Callable[[str], Path],
+        loads: Loads,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._root = endpoints
+        self._documents = documents
+        self._history_of = history
         self._loads = loads
         self._clock = clock
         # Apart from the threads of the control loop. Matplotlib, which draws reports, needs one.
@@ -106,13 +113,13 @@ class Console:
             now: The time in seconds since the epoch.
             loads: Recent load by endpoint and version.
         """
-        found = {folder.name: folder for folder in list_endpoints(self._root)}
+        found = {folder.name: folder for folder in list_endpoints(self._documents)}
         for name in self._histories.keys() - found.keys():
             for known in (self._histories, self._statuses, self._faults):
                 known.pop(name, None)
         for name, folder in found.items():
             if name not in self._histories:
-                self._histories[name] = History(folder.root / "history.jsonl")
+                self._histories[name] = History(self._history_of(name))
                 self._faults[name] = Faults(name)
             with self._faults[name].of("history"):
                 status, access = folder.status(), folder.revision().spec.access
@@ -156,13 +163,13 @@ class Console:
         if (match := _PATH.match(path)) is None:
             raise NotFoundError(f"no such page: {path}")
         name, part, number = match.groups()
-        folder = open_endpoint(self._root, name)
+        folder = open_endpoint(self._documents, name)
         if part is None:
             return _page(endpoint_page(self._view(folder), now))
         if number is None:
             after = parse_qs(query.decode("latin-1")).get("after", [""])[0]
             return fresh(orjson.dumps(self._history(name, after)))
-        documents = {each.number: each for each in rollouts(folder.root)}
+        documents = {each.number: each for each in rollouts(self._documents, folder.name)}
         if int(number) not in documents:
             raise NotFoundError(f"{name} has no rollout {number}")
         body = report_page(documents[int(number)], name)
@@ -171,7 +178,7 @@ class Console:
 
     def _list(self, now: float) -> str:
         views, unreadable = [], {}
-        for folder in list_endpoints(self._root):
+        for folder in list_endpoints(self._documents):
             try:
                 views.append(self._view(folder))
             except TimonelError as error:
@@ -195,7 +202,7 @@ class Console:
             is_deleted=folder.is_deleted,
             rollouts=[
                 RolloutView(each.number, each.rollout(), each.state() or RolloutState())
-                for each in rollouts(folder.root)[-_ROLLOUTS:]
+                for each in rollouts(self._documents, folder.name)[-_ROLLOUTS:]
             ],
             points=() if history is None else history.points,
         )

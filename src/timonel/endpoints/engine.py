@@ -1,0 +1,71 @@
+"""The engine that runs a workspace's endpoints, and where their documents are."""
+
+from __future__ import annotations
+
+import functools
+
+from timonel.engines import (
+    DEFAULT_ENGINE,
+    ServiceEngine,
+    get_service_engine,
+    service_engine_names,
+    service_engine_type,
+)
+from timonel.errors import SpecError
+from timonel.storage import Workspace
+from timonel.storage.document_store import DocumentStore
+
+FOLDER = "endpoints"
+
+
+@functools.lru_cache(maxsize=16)
+def engine_of(workspace: Workspace) -> ServiceEngine:
+    """Return the engine of a workspace's endpoints.
+
+    Those of a folder run on this machine. Those of a bucket run on the installed engine that does
+    not: a bucket is what a cluster and the machines of its users have in common.
+
+    Raises:
+        SpecError: There is no such engine, or there are several.
+    """
+    if not workspace.is_remote:
+        return get_service_engine(DEFAULT_ENGINE, workspace)
+    names = [n for n in service_engine_names() if not service_engine_type(n).is_one_machine]
+    if len(names) != 1:
+        raise SpecError(
+            f"endpoints of a workspace in a bucket need one engine for clusters, "
+            f"found {', '.join(names) or 'none'}",
+            hint="uninstall the others" if names else "use a local folder: --workspace FOLDER",
+        )
+    return get_service_engine(names[0], workspace)
+
+
+def check_engine(workspace: Workspace, on: str | None) -> ServiceEngine:
+    """Return the engine of a workspace's endpoints, if it is the one that the user names.
+
+    Args:
+        workspace: The workspace.
+        on: Name of the engine; None: this machine.
+
+    Raises:
+        SpecError: The workspace's endpoints cannot run there.
+    """
+    name = on or DEFAULT_ENGINE
+    is_one_machine = service_engine_type(name).is_one_machine
+    if is_one_machine and workspace.is_remote:
+        names = [n for n in service_engine_names() if not service_engine_type(n).is_one_machine]
+        raise SpecError(
+            f"endpoints on this machine need a workspace in a folder, not {workspace.uri}",
+            hint=" or ".join(["give --workspace FOLDER", *(f"--on {each}" for each in names)]),
+        )
+    if not is_one_machine and not workspace.is_remote:
+        raise SpecError(
+            f"{name} cannot read the workspace {workspace.uri}",
+            hint="use a workspace in a bucket: --workspace s3://BUCKET/FOLDER",
+        )
+    return engine_of(workspace)
+
+
+def documents_of(workspace: Workspace) -> DocumentStore:
+    """Return the documents of a workspace's endpoints."""
+    return engine_of(workspace).documents(FOLDER)
