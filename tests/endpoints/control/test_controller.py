@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -14,7 +14,9 @@ from tests.endpoints.harness import write_version
 from timonel.endpoints.control.controller import Controller
 from timonel.endpoints.control.envoy import EnvoyService
 from timonel.endpoints.control.gateway import Gateway
+from timonel.endpoints.control.service import SERVICE
 from timonel.endpoints.folder import EndpointFolder
+from timonel.endpoints.gateway.parts import SERVICE_HEADER
 from timonel.endpoints.gateway.process import SERVICE as GATEWAY
 from timonel.endpoints.spec import EndpointSpec, Traffic
 from timonel.engines import (
@@ -216,3 +218,121 @@ def test_the_gateway_ends_with_the_last_endpoint(
     asyncio.run(controller.run())
     assert engine.specs == {}
     assert not root_of(folder).exists()
+
+
+class ClusterEngine(MemoryEngine):
+    """Services of several machines: this process leads or follows; names are exposed."""
+
+    is_one_machine = False
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.is_leader = False
+        self.exposed: dict[str, int] = {}
+
+    def leads(self, service: str) -> bool:
+        return self.is_leader
+
+    def expose(self, name: str, service: str, port: int) -> None:
+        self.exposed[name] = port
+
+    def conceal(self, name: str) -> None:
+        self.exposed.pop(name, None)
+
+
+class LiveEnvoy(EnvoyService):
+    """Stands for an Envoy beside the control plane, which the engine starts."""
+
+    @property
+    def is_running(self) -> bool:
+        return True
+
+
+def cluster_controller(workspace: Workspace, engine: ClusterEngine) -> Controller:
+    folder = workspace.root / "shared"
+    envoy = LiveEnvoy(engine, folder)
+    gateway = Gateway(envoy, folder / "config", folder)
+    return Controller(workspace, engine, envoy, gateway, folder, host="127.0.0.9")
+
+
+def again(controller: Controller) -> None:
+    controller._led_at = -1e9
+    turns(controller)
+
+
+def test_only_the_leader_changes_services_and_documents(workspace: Workspace) -> None:
+    engine = ClusterEngine(workspace.root)
+    folder = endpoint(workspace, "digits")
+    controller = cluster_controller(workspace, engine)
+    turns(controller)
+    assert (engine.specs, engine.exposed, folder.status().at) == ({}, {}, 0.0)
+    engine.is_leader = True
+    again(controller)
+    assert (list(engine.specs), engine.exposed) == (["digits-v1"], {"digits": 1})
+    assert folder.status().routed == 1
+    engine.is_leader = False
+    folder.delete()
+    again(controller)
+    assert "digits-v1" in engine.specs
+    engine.is_leader = True
+    again(controller)
+    assert (engine.specs, engine.exposed, folder.numbers()) == ({}, {}, [])
+
+
+def test_a_follower_configures_its_gateway(workspace: Workspace) -> None:
+    engine = ClusterEngine(workspace.root)
+    endpoint(workspace, "digits")
+    engine.is_leader = True
+    turns(cluster_controller(workspace, engine))
+    engine.is_leader = False
+    (workspace.root / "shared").rename(workspace.root / "of-the-leader")
+    turns(cluster_controller(workspace, engine))
+    clusters = workspace.root / "shared/config/digits-v1-http/current.json"
+    assert "127.0.0.1" in clusters.read_text()
+
+
+def test_a_follower_starts_a_first_replica_for_requests_that_wait_there(
+    workspace: Workspace,
+) -> None:
+    engine = ClusterEngine(workspace.root)
+    endpoint(workspace, "digits")
+    engine.is_leader = True
+    turns(cluster_controller(workspace, engine))
+    engine.scale("digits-v1", 0)
+    engine.is_leader = False
+    follower = cluster_controller(workspace, engine)
+    turns(follower)
+    assert engine.specs["digits-v1"].replicas == 0
+
+    async def hold() -> None:
+        async def receive() -> dict[str, str]:
+            await asyncio.Event().wait()
+            return {}
+
+        async def send(_: Any) -> None:
+            return
+
+        headers = [(SERVICE_HEADER.encode(), b"digits-v1")]
+        scope = {"type": "http", "headers": headers}
+        waiting = asyncio.ensure_future(follower.activator(scope, receive, send))
+        await asyncio.sleep(0)
+        engine.ready = False
+        await follower._turn()
+        waiting.cancel()
+
+    asyncio.run(hold())
+    assert engine.specs["digits-v1"].replicas == 1
+
+
+def test_the_control_plane_of_a_cluster_ends_when_it_is_not_used(
+    workspace: Workspace, engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = ClusterEngine(workspace.root)
+    cluster.is_leader = True
+    cluster.specs[SERVICE] = ServiceSpec(name=SERVICE, module="x", replicas=2)
+    controller = cluster_controller(workspace, cluster)
+    turns(controller)
+    assert SERVICE in cluster.specs  # a command may be about to make an endpoint
+    monkeypatch.setattr("timonel.endpoints.control.controller._UNUSED_S", -1.0)
+    turns(controller)
+    assert SERVICE not in cluster.specs
