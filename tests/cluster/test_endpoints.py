@@ -1,0 +1,212 @@
+"""Endpoints on a real cluster: real servers, real gateways, and clients that count what is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import s3fs
+
+from tests.cluster.conftest import Cluster
+from tests.endpoints.harness import Load
+from tests.waiting import until
+from timonel.endpoints import Endpoint, deploy, list_endpoints, open_endpoint
+from timonel.endpoints.control.service import SERVICE
+from timonel.endpoints.engine import documents_of, engine_of
+from timonel.storage import Workspace, find_workspace
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(1200),
+    # The registry, the nodes and the bucket are in network namespaces of this machine.
+    pytest.mark.enable_socket,
+]
+_READY_S = 300.0
+IDLE = {"window_s": 6, "scale_to_zero_grace_s": 0, "min_replicas": 0, "max_replicas": 3}
+
+
+@dataclass
+class Address:
+    """Where clients of this machine find an endpoint."""
+
+    url: str
+
+
+@dataclass
+class Lab:
+    """A workspace in a bucket, its endpoints, and the cluster."""
+
+    cluster: Cluster
+    workspace: Workspace
+
+    def deploy(self, model: str, **options: object) -> Endpoint:
+        return deploy(model, workspace=self.workspace, on="kubernetes", **options)  # type: ignore[arg-type]
+
+    def address(self, endpoint: Endpoint) -> Address:
+        shown = self.cluster.run(
+            "get",
+            "service",
+            endpoint.name,
+            "-o",
+            "jsonpath={.spec.clusterIP}:{.spec.ports[0].port}",
+        )
+        return Address(f"http://{shown}")
+
+    def pods(self, service: str) -> list[str]:
+        shown = self.cluster.run(
+            "get", "pods", "-l", f"timonel.dev/service={service}", "-o", "name"
+        )
+        return shown.split()
+
+
+def ask(address: Address, value: float = 1.0, timeout_s: float = 120) -> httpx.Response:
+    return httpx.post(
+        f"{address.url}/v1/models/digits:predict", json={"instances": [value]}, timeout=timeout_s
+    )
+
+
+def write_model(folder: Path, factor: float) -> None:
+    """Write a SavedModel that multiplies."""
+    import tensorflow as tf
+
+    class Product(tf.Module):  # type: ignore[misc]
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
+        def __call__(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"y": factor * x}
+
+    made = Product()
+    tf.saved_model.save(made, str(folder), signatures=made.__call__)
+
+
+@pytest.fixture
+def lab(
+    cluster: Cluster,
+    job_image: str,
+    job_bucket: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Lab]:
+    monkeypatch.setenv("TIMONEL_KUBERNETES_IMAGE", job_image)
+    workspace = find_workspace(job_bucket)
+    for version in (1, 2):
+        write_model(tmp_path / "digits" / str(version), version)
+    s3fs.S3FileSystem().put(
+        str(tmp_path / "digits"), f"{workspace.uri.removeprefix('s3://')}/models/", recursive=True
+    )
+    made = Lab(cluster, workspace)
+    yield made
+    for endpoint in list_endpoints(workspace):
+        endpoint.delete()
+    until(lambda: not engine_of(workspace).services(), timeout_s=180)
+    assert documents_of(workspace).find() == []
+    kinds = (
+        "deployments,services,configmaps,roles,rolebindings,serviceaccounts,poddisruptionbudgets"
+    )
+    left = cluster.run("get", kinds, "-l", "app.kubernetes.io/managed-by=timonel", "-o", "name")
+    assert left.split() == []
+
+
+@pytest.fixture
+def endpoint(lab: Lab) -> Endpoint:
+    return lab.deploy("digits/1", min_replicas=2, max_replicas=4)
+
+
+def test_versions_change_under_load_without_a_failed_request(lab: Lab, endpoint: Endpoint) -> None:
+    address = lab.address(endpoint)
+    assert endpoint.url.endswith(f":{endpoint.spec.port}")
+    with Load(address, 4) as load:  # type: ignore[arg-type]
+        lab.deploy("digits/2")
+        until(lambda: "2" in load.versions)
+        load.more(100)
+        endpoint.rollback()
+        endpoint.wait()
+        load.more(100)
+    print(f"versions: {load.answered} answered, {len(load.failures)} failed")
+    assert (load.failures, load.versions) == ([], {"1", "2"})
+    lines = [endpoint.log(service, replica) for replica, service in endpoint.log_sources()]
+    assert all(lines)
+
+
+def test_what_is_lost_loses_no_request(lab: Lab, endpoint: Endpoint) -> None:
+    address = lab.address(endpoint)
+    with Load(address, 4) as load:  # type: ignore[arg-type]
+        victim = lab.pods("digits-v1")[0]
+        lab.cluster.run("delete", victim, "--grace-period=0", "--force", "--wait=false")
+        load.more(200)
+        until(lambda: len(engine_of(lab.workspace).service("digits-v1").ready) == 2, timeout_s=120)
+        print(f"replica lost: {load.answered} answered, failed: {load.failures}")
+        assert load.failures == []
+        # A control plane is killed; its gateway goes on.
+        for pod in lab.pods(SERVICE):
+            program = "import os; os.kill(1, 9)"
+            lab.cluster.run(
+                "exec", pod, "-c", SERVICE, "--", "python3", "-c",
+                "import glob,os\n"
+                "for f in glob.glob('/proc/[0-9]*/cmdline'):\n"
+                " pid=int(f.split('/')[2])\n"
+                " if b'endpoints.control' in open(f,'rb').read() and pid!=os.getpid():"
+                " os.kill(pid,15)\n" or program,
+            )  # fmt: skip
+        load.more(200)
+        print(f"control planes ended: {load.answered} answered, failed: {load.failures}")
+        assert load.failures == []
+        until(lambda: endpoint.state == "ready", timeout_s=60)
+    assert load.failures == []
+
+
+def test_a_gateway_that_stops_answers_its_requests(lab: Lab, endpoint: Endpoint) -> None:
+    address = lab.address(endpoint)
+    with Load(address, 4) as load:  # type: ignore[arg-type]
+        lab.cluster.run("delete", lab.pods(SERVICE)[0], "--wait=false")
+        load.more(300)
+        until(lambda: len(engine_of(lab.workspace).service(SERVICE).ready) == 2, timeout_s=120)
+        load.more(100)
+    print(f"gateway stopped: {load.answered} answered, failed: {load.failures}")
+    assert len(load.failures) <= 4  # one for each connection that was open
+
+
+def test_to_zero_and_back(lab: Lab, endpoint: Endpoint) -> None:
+    address = lab.address(endpoint)
+    scaling = {**endpoint.spec.scaling.model_dump(), **IDLE}
+    endpoint.change("idle", scaling=scaling)
+    until(lambda: not engine_of(lab.workspace).service("digits-v1").replicas, timeout_s=120)
+    until(lambda: endpoint.state == "idle", timeout_s=30)
+    begun = time.monotonic()
+    answer = ask(address, 3.0)
+    print(f"first answer after idle: {time.monotonic() - begun:.1f} s")
+    assert (answer.status_code, answer.json()) == (200, {"predictions": [3.0]})
+
+
+def test_traffic_goes_on_while_the_api_server_is_away(lab: Lab, endpoint: Endpoint) -> None:
+    if not lab.cluster.is_own:
+        pytest.skip("an API server is stopped only in a cluster of the tests' own")
+    address = lab.address(endpoint)
+    (server,) = _processes("kube-apiserver")
+    with Load(address, 4) as load:  # type: ignore[arg-type]
+        os.kill(server, signal.SIGSTOP)
+        try:
+            away_until = time.monotonic() + 30
+            while time.monotonic() < away_until:
+                load.more(20)
+        finally:
+            os.kill(server, signal.SIGCONT)
+        until(lambda: open_endpoint(lab.workspace, "digits").state == "ready", timeout_s=60)
+    print(f"API server away for 30 s: {load.answered} answered, failed: {load.failures}")
+    assert load.failures == []
+
+
+def _processes(program: str) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            if path.read_text().strip() == program[:15]:
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
