@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from timonel.engines.kubernetes.settings import ClusterSettings
+from timonel.errors import SpecError
 
 
 @pytest.mark.parametrize(
@@ -15,6 +16,14 @@ def test_each_setting_has_a_variable(name: str) -> None:
     settings = ClusterSettings.of({variable: "value", "PATH": "/bin"})
     assert settings == ClusterSettings(**{name: "value"})
     assert ClusterSettings.of({variable: ""}) == ClusterSettings()
+
+
+def test_the_type_of_services_is_one_of_two() -> None:
+    variable = "TIMONEL_KUBERNETES_SERVICE_TYPE"
+    assert ClusterSettings.of({variable: "LoadBalancer"}).service_type == "LoadBalancer"
+    assert ClusterSettings.of({variable: ""}).service_type is None
+    with pytest.raises(SpecError, match="must be ClusterIP or LoadBalancer, got 'loadbalancer'"):
+        ClusterSettings.of({variable: "loadbalancer"})
 
 
 @pytest.mark.parametrize("value", ["mlflow,wandb", "none", ""])

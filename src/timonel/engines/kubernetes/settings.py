@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
+from typing import Literal, Self, get_args
 
 from pydantic import Field
 
 from timonel.engines.resources import Requested
+from timonel.errors import SpecError, did_you_mean
+
+ServiceType = Literal["ClusterIP", "LoadBalancer"]
 
 _PREFIX = "TIMONEL_KUBERNETES_"
 _MIRRORS = "TIMONEL_MIRRORS"
@@ -42,13 +45,29 @@ class ClusterSettings(Requested):
         description="Secret whose keys become environment variables of all pods, such as "
         "credentials of the workspace's bucket.",
     )
+    service_type: ServiceType | None = Field(
+        default=None,
+        description="How clients reach endpoints: None or ClusterIP: within the cluster; "
+        "LoadBalancer: at an address of the cluster's provider.",
+    )
     mirrors: str | None = Field(
         default=None, description="Mirrors of run records, from TIMONEL_MIRRORS."
     )
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self:
-        """Return the settings of an environment."""
+        """Return the settings of an environment.
+
+        Raises:
+            SpecError: A value is not one of those that are possible.
+        """
         names = cls.model_fields.keys() - {"mirrors"}
         found = {name: environ.get(_PREFIX + name.upper()) or None for name in names}
+        kind = found["service_type"]
+        if kind not in {None, *get_args(ServiceType)}:
+            expected = get_args(ServiceType)
+            raise SpecError(
+                f"{_PREFIX}SERVICE_TYPE must be {' or '.join(expected)}, got {kind!r}",
+                hint=did_you_mean(str(kind), expected),
+            )
         return cls(**found, mirrors=environ.get(_MIRRORS))
