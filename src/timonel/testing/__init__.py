@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from timonel.lazy import lazy_names
 
-__all__ = ["EngineContract", "EngineHarness", "ServiceEngineContract", "ServiceHarness"]
+__all__ = [
+    "DocumentStoreContract",
+    "EngineContract",
+    "EngineHarness",
+    "ServiceEngineContract",
+    "ServiceHarness",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "documents": ("DocumentStoreContract",),
         "engines": ("EngineContract", "EngineHarness"),
         "services": ("ServiceEngineContract", "ServiceHarness"),
     },
