@@ -27,7 +27,7 @@ pytestmark = [
     # The registry, the nodes and the bucket are in network namespaces of this machine.
     pytest.mark.enable_socket,
 ]
-_CONTROL = "main"
+_CONTROL = "replica"
 _KINDS = "deployments,services,configmaps,roles,rolebindings,serviceaccounts,poddisruptionbudgets"
 IDLE = {"window_s": 6, "scale_to_zero_grace_s": 0, "min_replicas": 0, "max_replicas": 3}
 
