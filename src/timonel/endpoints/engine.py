@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 
 from timonel.engines import (
@@ -11,11 +12,13 @@ from timonel.engines import (
     service_engine_names,
     service_engine_type,
 )
-from timonel.errors import SpecError
+from timonel.errors import AlreadyExistsError, EngineError, NotFoundError, SpecError
 from timonel.storage import Workspace
 from timonel.storage.document_store import DocumentStore
 
 FOLDER = "endpoints"
+WORKSPACE = "workspace/location.json"
+"""Document with the workspace whose endpoints a cluster's namespace has."""
 
 
 @functools.lru_cache(maxsize=16)
@@ -27,6 +30,7 @@ def engine_of(workspace: Workspace) -> ServiceEngine:
 
     Raises:
         SpecError: There is no such engine, or there are several.
+        EngineError: It has the endpoints of another workspace.
     """
     if not workspace.is_remote:
         return get_service_engine(DEFAULT_ENGINE, workspace)
@@ -37,7 +41,9 @@ def engine_of(workspace: Workspace) -> ServiceEngine:
             f"found {', '.join(names) or 'none'}",
             hint="uninstall the others" if names else "use a local folder: --workspace FOLDER",
         )
-    return get_service_engine(names[0], workspace)
+    engine = get_service_engine(names[0], workspace)
+    _check_owner(engine, workspace)
+    return engine
 
 
 def check_engine(workspace: Workspace, on: str | None) -> ServiceEngine:
@@ -64,6 +70,31 @@ def check_engine(workspace: Workspace, on: str | None) -> ServiceEngine:
             hint="use a workspace in a bucket: --workspace s3://BUCKET/FOLDER",
         )
     return engine_of(workspace)
+
+
+def claim(workspace: Workspace) -> None:
+    """Record that an engine of several machines has the endpoints of a workspace.
+
+    Raises:
+        EngineError: It has those of another one.
+    """
+    engine = engine_of(workspace)
+    if not engine.is_one_machine:
+        with contextlib.suppress(AlreadyExistsError):
+            engine.documents(FOLDER).create_bytes(WORKSPACE, workspace.uri.encode())
+        _check_owner(engine, workspace)
+
+
+def _check_owner(engine: ServiceEngine, workspace: Workspace) -> None:
+    try:
+        owner = engine.documents(FOLDER).read_bytes(WORKSPACE).decode()
+    except NotFoundError:
+        return  # it has none
+    if owner != workspace.uri:
+        raise EngineError(
+            f"{engine.name} has the endpoints of another workspace here: {owner}",
+            hint=f"use --workspace {owner}, or another namespace",
+        )
 
 
 def documents_of(workspace: Workspace) -> DocumentStore:

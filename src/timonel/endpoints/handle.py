@@ -14,7 +14,7 @@ from timonel.endpoints.checks import check_spec, validated
 from timonel.endpoints.control.console.address import pages_url
 from timonel.endpoints.control.plan import services_by_version
 from timonel.endpoints.control.service import SERVICE, run_control
-from timonel.endpoints.engine import documents_of, engine_of
+from timonel.endpoints.engine import claim, documents_of, engine_of
 from timonel.endpoints.folder import EndpointFolder, EndpointStatus, Revision
 from timonel.endpoints.gateway.process import SERVICE as GATEWAY
 from timonel.endpoints.rollouts.documents import (
@@ -404,6 +404,7 @@ def record(workspace: Workspace, spec: EndpointSpec, cause: str, after: int | No
         EngineError: Another command changed the endpoint at the same time, or the revision is
             recorded but the control plane cannot be started.
     """
+    claim(workspace)
     with locked(workspace):
         folder = EndpointFolder(documents_of(workspace), spec.name)
         revision = folder.add(spec, cause, after=after or 0)

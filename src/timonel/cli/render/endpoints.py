@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _SHOWN_REVISIONS = 10
 _UNREADABLE = "unreadable"
+_NO_PAGE = "none while the control plane is away"
 
 
 def endpoint_list(endpoints: Iterable[Endpoint]) -> Table:
@@ -62,8 +63,8 @@ def endpoint_page(endpoint: Endpoint) -> RenderableType:
         "state": status(endpoint.state),
         "model": spec.model,
         "REST": f"{endpoint.url}/v1/models/{spec.model_name}",
-        "gRPC": f"{spec.host}:{spec.port}",
-        "page": endpoint.page_url or "none while the control plane is away",
+        "gRPC": endpoint.url.partition("://")[2],
+        **({"page": endpoint.page_url or _NO_PAGE} if endpoint.is_local else {}),
         "revision": f"{endpoint.revision.number} ({endpoint.revision.cause})",
         "replicas": f"{scaling.min_replicas} to {most}, {scaling.target:g} {scaling.metric} each",
     }

@@ -34,7 +34,7 @@ from timonel.endpoints.control.scrape import Load, LoadReader
 from timonel.endpoints.control.service import SERVICE, apply_current
 from timonel.endpoints.control.warm import SERVICE as WARM
 from timonel.endpoints.control.warm import warm_environment, warm_service
-from timonel.endpoints.engine import FOLDER
+from timonel.endpoints.engine import FOLDER, WORKSPACE
 from timonel.endpoints.folder import LOCK_FILE, list_endpoints
 from timonel.endpoints.gateway.process import SERVICE as GATEWAY
 from timonel.endpoints.spec import service_name
@@ -216,7 +216,10 @@ class Controller:
         # A command may be about to make an endpoint. The engine ends this process.
         self._unused_since = self._unused_since or now
         if now - self._unused_since > _UNUSED_S:
-            await self._delete(each for name in (SERVICE,) if (each := self._services.get(name)))
+            own = self._services.get(SERVICE)
+            if own is not None and own.state is not ServiceState.DELETING:
+                await asyncio.to_thread(self._documents.remove, WORKSPACE)
+                await self._delete([own])
         return False
 
     def _find_endpoints(self) -> None:
