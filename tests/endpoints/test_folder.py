@@ -84,6 +84,16 @@ def test_a_deleted_endpoint_takes_no_change(folder: EndpointFolder) -> None:
     assert list_endpoints(folder.documents) == []
 
 
+def test_an_endpoint_can_be_created_after_an_interrupted_removal(folder: EndpointFolder) -> None:
+    folder.add(spec(1), "deploy", after=0)
+    folder.delete()
+    folder.write_status(EndpointStatus(routed=1))
+    folder.documents.remove("digits/revisions")
+    folder.add(spec(2), "deploy", after=0)
+    assert (folder.is_deleted, folder.status()) == (False, EndpointStatus())
+    assert folder.revision().spec == spec(2)
+
+
 def test_unknown_names_list_the_known_ones(folder: EndpointFolder) -> None:
     with pytest.raises(NotFoundError, match="no such endpoint: digits"):
         open_endpoint(folder.documents, "digits")

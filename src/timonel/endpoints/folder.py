@@ -190,12 +190,14 @@ class EndpointFolder:
         Raises:
             EngineError: The endpoint is being deleted, or another command has added a revision.
         """
-        if self.is_deleted:
-            raise EngineError(f"{self.name} is being deleted", hint="wait until it is gone")
         numbers = self.numbers()
+        if numbers and self.is_deleted:
+            raise EngineError(f"{self.name} is being deleted", hint="wait until it is gone")
         number = (numbers[-1] if numbers else 0) + 1
         if number != after + 1:
             raise self._changed_meanwhile()
+        if not numbers and self.is_deleted:
+            self.remove()  # what an interrupted removal has left
         if numbers:
             latest = self.revision()
             if latest.spec == spec:
