@@ -200,11 +200,11 @@ def test_the_marker_of_a_deletion_is_removed_last(
     delete = stored._api.delete
     deleted: list[str] = []
 
-    def fail_at_last(kind: str, name: str) -> None:
+    def fail_at_last(kind: str, name: str, *, uid: str) -> None:
         deleted.append(name)
         if len(deleted) == 3:
             raise UnavailableError("the cluster does not answer")
-        delete(kind, name)
+        delete(kind, name, uid=uid)
 
     with monkeypatch.context() as patched:
         patched.setattr(stored._api, "delete", fail_at_last)
@@ -214,6 +214,19 @@ def test_the_marker_of_a_deletion_is_removed_last(
     assert stored.find("digits") == ["digits/deleted.json"]
     stored.remove("digits")
     assert stored.find("digits") == []
+
+
+def test_documents_that_are_created_during_a_removal_stay(
+    api: Api, stored: ConfigMapDocuments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored.write_bytes("digits/1.json", b"old")
+    before = api.list("ConfigMap", {})
+    stored.remove("digits")
+    stored.write_bytes("digits/1.json", b"new")
+    with monkeypatch.context() as patched:
+        patched.setattr(api, "list", lambda *_: before)
+        stored.remove("digits")
+    assert stored.read_bytes("digits/1.json") == b"new"
 
 
 def test_a_write_meets_one_that_was_faster(

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
 from collections.abc import Iterable
@@ -87,11 +86,11 @@ class ConfigMapDocuments(DocumentStore):
         """
         with self._writing:
             if "." in folder:
-                self._delete(self._object_name(folder))
+                self._delete(self._object_name(folder), None)
                 return
             found = [each for each in self._list(folder) if _is_below(_name(each), folder)]
             for each in sorted(found, key=_creation):
-                self._delete(each["metadata"]["name"])
+                self._delete(each["metadata"]["name"], each["metadata"]["uid"])
 
     def append_line(self, name: str, line: str) -> None:
         """Append a line to a document, or create it."""
@@ -155,9 +154,13 @@ class ConfigMapDocuments(DocumentStore):
         body = {key: manifest[key] for key in ("metadata", "data")}
         self._record(self._api.patch(_KIND, manifest["metadata"]["name"], body))
 
-    def _delete(self, object_name: str) -> None:
-        with contextlib.suppress(NotFoundError):
-            self._api.delete(_KIND, object_name)
+    def _delete(self, object_name: str, uid: str | None) -> None:
+        try:
+            self._api.delete(_KIND, object_name, uid=uid)
+        except ConflictError:
+            return  # another process has created it again
+        except NotFoundError:
+            pass
         if self._watched is not None:
             self._watched.forget(object_name)
 
