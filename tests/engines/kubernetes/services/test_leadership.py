@@ -9,6 +9,7 @@ import pytest
 from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.api_errors import UnavailableError
 from timonel.engines.kubernetes.services.leadership import LEASE_S, Leadership
+from timonel.errors import NotFoundError
 from timonel.testing.engines.harness import eventually
 
 pytestmark = pytest.mark.enable_socket
@@ -21,11 +22,12 @@ class Replicas:
         self.now = 1000.0
         self._api = api
 
-    def add(self, name: str) -> Leadership:
+    def add(self, name: str, owner: tuple[str, str] | None = None) -> Leadership:
         return Leadership(
             self._api,
             "endpoints",
             name,
+            owner=owner,
             start=lambda attempt: attempt(),
             clock=lambda: self.now,
         )
@@ -164,6 +166,22 @@ def test_a_deleted_lease_is_created_again(api: Api, replicas: Replicas) -> None:
     replicas.now += 5.0
     assert leader.holds()
     assert holder(api) == "a"
+
+
+def test_the_lease_is_deleted_with_the_service(api: Api, replicas: Replicas) -> None:
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "service"}}
+    api.create(owner)
+    leader = replicas.add("a", owner=("ConfigMap", "service"))
+    assert leader.holds()
+    api.delete("ConfigMap", "service")
+    with pytest.raises(NotFoundError):
+        api.get("Lease", "endpoints")
+    replicas.now += 5.0
+    # Without the service, there is nothing to lead.
+    assert not leader.holds()
+    leader.release()
+    with pytest.raises(NotFoundError):
+        api.get("Lease", "endpoints")
 
 
 def test_the_duration_is_that_of_the_holder(api: Api, replicas: Replicas) -> None:

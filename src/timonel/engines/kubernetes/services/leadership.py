@@ -38,6 +38,7 @@ class Leadership:
         api: The cluster.
         name: Name of the Lease object, which is created if it is missing.
         holder: Name of this replica.
+        owner: Kind and name of the object with which a created lease is deleted.
         start: Starts an attempt to take or renew the lease.
         clock: Monotonic time in seconds.
     """
@@ -48,12 +49,14 @@ class Leadership:
         name: str,
         holder: str,
         *,
+        owner: tuple[str, str] | None = None,
         start: Callable[[Callable[[], None]], None] = _in_background,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._name = name
         self._holder = holder
+        self._owner = owner
         self._start = start
         self._clock = clock
         # Held during an attempt, by whichever thread makes it.
@@ -141,12 +144,18 @@ class Leadership:
         return spec.get("holderIdentity") in {None, "", self._holder} or is_old
 
     def _create(self) -> None:
+        metadata: dict[str, Any] = {"name": self._name, "labels": MANAGED}
+        if self._owner is not None:
+            found = self._api.get(*self._owner)
+            owner = {key: found[key] for key in ("apiVersion", "kind")}
+            owner |= {key: found["metadata"][key] for key in ("name", "uid")}
+            metadata["ownerReferences"] = [owner]
         asked_at = self._clock()
         lease = self._api.create(
             {
                 "apiVersion": "coordination.k8s.io/v1",
                 "kind": "Lease",
-                "metadata": {"name": self._name, "labels": MANAGED},
+                "metadata": metadata,
                 "spec": claim(self._holder, LEASE_S),
             }
         )
