@@ -12,7 +12,7 @@ from typing import Any, Literal, Unpack
 from timonel.engines import Engine, PreviewingEngine, get_engine
 from timonel.errors import Interrupted, SpecError
 from timonel.options import documented, with_defaults
-from timonel.storage import Workspace, find_workspace, is_local
+from timonel.storage import Workspace, find_workspace
 from timonel.storage.workspace import bucket_error
 from timonel.tracking import new_run_id
 from timonel.training import attached, jobs, mpi, record
@@ -24,6 +24,7 @@ from timonel.training.kubeflow.plan import ManifestPlan, plan_manifest
 from timonel.training.quantize_aware.plan import FineTuning, plan_fine_tuning
 from timonel.training.request import JOB_OPTION_NAMES, JobOptions, Request, check_request
 from timonel.training.settings import settings_of
+from timonel.training.staging import stage, staged
 from timonel.training.train_options import TrainOptions
 
 _logger = logging.getLogger(__name__)
@@ -149,6 +150,7 @@ def preview(  # noqa: PLR0913 - the arguments of `train`
         pass_job_dir=job_options.pass_job_dir,
     )
     _check_seen(request, workspace, where)
+    request = staged(request, workspace)
     return where.preview(job_spec(request, workspace, new_run_id("train"), job_options))
 
 
@@ -251,11 +253,14 @@ def submit(
 
     Raises:
         SpecError: The engine runs tasks on other machines, which do not see the workspace or the
-            data.
+            program.
+        InputError: A dataset cannot be copied to where they see it.
         EngineError: The job could not be started; its run has failed.
     """
     if not engine.shares_machine:
         _check_seen(request, workspace, engine)
+        stage(request, workspace)
+        request = staged(request, workspace)
     run_id = run_id or new_run_id("train")
     spec = job_spec(request, workspace, run_id, options)
     if env:
@@ -293,12 +298,6 @@ def _check_seen(request: Request, workspace: Workspace, engine: Engine) -> None:
             f"tasks on {engine.name} do not see {program.file}",
             hint="run the command in the script's folder, whose files are uploaded",
         )
-    for dataset in request.datasets.values():
-        if is_local(workspace.uri_of(dataset.uri)):
-            raise SpecError(
-                f"tasks on {engine.name} do not see the dataset {dataset.uri}",
-                hint="write it to the bucket: timonel convert ... --out s3://bucket/folder",
-            )
 
 
 def _follow(run: Run, progress: Progress | Literal[False] | None) -> None:

@@ -1,0 +1,82 @@
+"""Copy datasets of this machine to the workspace's bucket, where tasks on other machines read them.
+
+A copy has the dataset's digest as its name, so that a second job with the same dataset copies
+nothing, and a copy that was interrupted continues.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from timonel.data import Dataset
+from timonel.data.manifest import MANIFEST_NAME
+from timonel.storage import Workspace, is_local, join
+from timonel.storage.object_store import ObjectStore, local_files
+from timonel.training.request import Request
+from timonel.units import format_bytes
+
+FOLDER = "staged"
+_DIGITS = 32
+_FILES_AT_ONCE = 16
+_TELL_S = 10.0
+
+_logger = logging.getLogger(__name__)
+
+
+def staged(request: Request, workspace: Workspace) -> Request:
+    """Return a request whose datasets are all in buckets; copies nothing."""
+    datasets = {
+        name: replace(each, uri=_place(each, workspace), cached=each.path)
+        if is_local(workspace.uri_of(each.uri))
+        else each
+        for name, each in request.datasets.items()
+    }
+    return replace(request, datasets=datasets)
+
+
+def stage(request: Request, workspace: Workspace) -> None:
+    """Copy the datasets of a request to where `staged` says, as far as they are not there.
+
+    Raises:
+        InputError: A file cannot be read, or the bucket cannot be written.
+    """
+    for dataset in request.datasets.values():
+        if is_local(workspace.uri_of(dataset.uri)):
+            _copy(dataset, ObjectStore(_place(dataset, workspace)))
+
+
+def _place(dataset: Dataset, workspace: Workspace) -> str:
+    digest = dataset.digest.rpartition(":")[2][:_DIGITS]
+    return join(workspace.uri, FOLDER, digest)
+
+
+def _copy(dataset: Dataset, store: ObjectStore) -> None:
+    there = store.find()
+    # The manifest says that the copy is complete.
+    if MANIFEST_NAME in there:
+        return
+    files = {name: dataset.path / name for name in local_files(dataset.path)}
+    manifest = files.pop(MANIFEST_NAME)
+    missing = [
+        name
+        for name, path in files.items()
+        if name not in there or not store.is_same(name, path, there[name])
+    ]
+    total = sum(_size(files[name]) for name in missing)
+    _logger.warning("copying %s of %s to %s, once", format_bytes(total), dataset.uri, store.uri)
+    done, told_at = 0, time.monotonic()
+    for start in range(0, len(missing), _FILES_AT_ONCE):
+        names = missing[start : start + _FILES_AT_ONCE]
+        store.upload({name: files[name] for name in names})
+        done += sum(_size(files[name]) for name in names)
+        if time.monotonic() - told_at > _TELL_S:
+            told_at = time.monotonic()
+            _logger.warning("copied %s of %s", format_bytes(done), format_bytes(total))
+    store.upload({MANIFEST_NAME: manifest})
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
