@@ -146,7 +146,7 @@ def test_a_full_disk_leaves_no_endpoint(
         raise InputError("cannot write: No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("timonel.endpoints.folder.create_bytes", fail)
+        patched.setattr("timonel.storage.document_store.create_bytes", fail)
         with pytest.raises(InputError, match="No space left"):
             deploy("digits/1", workspace=workspace, wait=False)
     assert list_endpoints(workspace) == []

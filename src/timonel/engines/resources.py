@@ -55,3 +55,6 @@ class Placement(Requested):
         default_factory=dict, description="Labels that a machine must have."
     )
     tolerations: tuple[Toleration, ...] = Field(default=(), description="Accepted taints.")
+    priority_class: str | None = Field(
+        default=None, description="Class of tasks that may displace others, or be displaced."
+    )

@@ -55,7 +55,9 @@ def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOp
         sidecars=tuple(_sidecars(workspace, run_id)),
         epilogue=CommandSpec(module="timonel.training.finish", args=(workspace.uri, run_id)),
     )
-    return request.manifest.complete(spec) if request.manifest else spec
+    if request.manifest:
+        spec = request.manifest.complete(spec)
+    return options.machines.complete(spec)
 
 
 def _client_of(workspace: Workspace) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from timonel.training import functions
 from timonel.training.combinations import check_settings
 from timonel.training.entries import Entry, Program, find_program
 from timonel.training.kubeflow.plan import ManifestPlan
+from timonel.training.machines import OPTIONS, Machines
 from timonel.training.settings import Settings
 
 _SEEDS = 1 << 32
@@ -38,6 +39,8 @@ class JobOptions:
         pass_job_dir: Whether the program receives the job's folder as a flag or keyword.
         wandb: Whether the run is copied to Weights & Biases.
         wandb_project: The Weights & Biases project.
+        gpus, accelerator, cpus, memory, node_selector, toleration, priority_class, volume, image:
+            What tasks need of machines, see `Machines.parse`.
     """
 
     seed: int
@@ -47,8 +50,23 @@ class JobOptions:
     pass_job_dir: bool = False
     wandb: bool = False
     wandb_project: str | None = None
+    gpus: int | None = None
+    accelerator: Sequence[str] = ()
+    cpus: float | None = None
+    memory: int | str | None = None
+    node_selector: Sequence[str] = ()
+    toleration: Sequence[str] = ()
+    priority_class: str | None = None
+    volume: Sequence[str] = ()
+    image: str | None = None
+
+    @property
+    def machines(self) -> Machines:
+        """What tasks need of the machines that run them."""
+        return Machines.parse({name: getattr(self, name) for name in OPTIONS})
 
     def __post_init__(self) -> None:
+        _ = self.machines  # checks them
         if self.max_restarts < 0:
             raise SpecError(f"--max-restarts must be at least 0, got {self.max_restarts}")
         if not 0 <= self.seed < _SEEDS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Annotated, Literal, TypedDict
 
 from timonel.options import Option
@@ -37,6 +38,7 @@ BATCHES = "Batches and learning rate"
 CHECKPOINTS = "Checkpoints and evaluation"
 FAULTS = "Faults"
 DEVICES = "Devices"
+MACHINES = "Machines of a cluster"
 JOB = "The job"
 TRACKING = "Tracking"
 
@@ -256,6 +258,47 @@ class TrainOptions(TypedDict, total=False):
             DEVICES,
             metavar="A[:B]",
         ),
+    ]
+    gpus: Annotated[
+        int | None,
+        Option(None, "GPUs of each task, except parameter servers.", MACHINES, least=1),
+    ]
+    accelerator: Annotated[
+        Sequence[str],
+        Option(
+            (),
+            "Other accelerators of each task. Example: google.com/tpu=4.",
+            MACHINES,
+            metavar="TYPE=COUNT",
+        ),
+    ]
+    cpus: Annotated[float | None, Option(None, "CPUs of each task.", MACHINES)]
+    memory: Annotated[
+        int | str | None, Option(None, "Memory of each task.", MACHINES, metavar="SIZE")
+    ]
+    node_selector: Annotated[
+        Sequence[str],
+        Option((), "Label of the nodes that may run tasks.", MACHINES, metavar="LABEL=VALUE"),
+    ]
+    toleration: Annotated[
+        Sequence[str],
+        Option((), "Taint of nodes that tasks accept.", MACHINES, metavar="KEY[=VALUE][:EFFECT]"),
+    ]
+    priority_class: Annotated[
+        str | None, Option(None, "Priority class of tasks.", MACHINES, metavar="NAME")
+    ]
+    volume: Annotated[
+        Sequence[str],
+        Option(
+            (),
+            "Storage mounted into tasks. Example: pvc://photos:/photos:ro.",
+            MACHINES,
+            metavar="SOURCE:PATH[:ro]",
+        ),
+    ]
+    image: Annotated[
+        str | None,
+        Option(None, "Container image of tasks.", MACHINES, computed="TIMONEL_KUBERNETES_IMAGE"),
     ]
     name: Annotated[str | None, Option(None, "Name of the run.", JOB)]
     max_restarts: Annotated[int, Option(3, "Maximum restarts after a lost process.", JOB)]

@@ -107,6 +107,8 @@ def _template(
     own = dict(pod.own)
     if pod.service_account:
         own["serviceAccountName"] = pod.service_account
+    if pod.placement.priority_class:
+        own["priorityClassName"] = pod.placement.priority_class
     if pod.placement.node_selector:
         own["nodeSelector"] = dict(sorted(pod.placement.node_selector.items()))
     if settings.image_pull_secret:

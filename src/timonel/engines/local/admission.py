@@ -73,6 +73,7 @@ def _check_placement(owner: str, placement: Placement) -> None:
     for name, value in (
         ("node selectors", placement.node_selector),
         ("tolerations", placement.tolerations),
+        ("a priority class", placement.priority_class),
     ):
         if value:
             raise SpecError(
