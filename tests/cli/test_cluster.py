@@ -108,7 +108,8 @@ def test_plan_prints_commands_with_comments(timonel: Timonel) -> None:
     arguments = ("--on", "gke", "--gpu", "a100:2", "--tpu", "v5e-8", "--nodes", "0:5")
     out = timonel("cluster", "plan", *arguments, "--cluster", "lab").out
     assert out.count("gcloud container node-pools create ") == 2
-    assert "# resources:\n#   accelerators: {nvidia.com/gpu: 2}\n" in out
+    assert "#     --accelerator nvidia.com/gpu=2 \\\n" in out
+    assert "#     --toleration nvidia.com/gpu:NoSchedule\n" in out
     pools = json.loads(timonel("cluster", "plan", *arguments, "--json").out)["pools"]
     assert [pool["name"] for pool in pools] == ["a100-x2", "v5e-8"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -162,15 +163,21 @@ def plan(
 
 def _script(pool: Pool) -> str:
     """Return a pool's command, with comments on what tasks need."""
-    import yaml  # type: ignore[import-untyped]
-
-    role = {
-        "resources": {"accelerators": dict(pool.accelerators)},
-        "placement": {
-            "node_selector": dict(pool.node_selector),
-            "tolerations": list(pool.tolerations),
-        },
-    }
-    fields = yaml.safe_dump(role, sort_keys=False, default_flow_style=None).splitlines()
-    comments = [*pool.remarks, "Roles whose tasks run there (timonel.engines.RoleSpec):", *fields]
+    options = [
+        *(f"--accelerator {name}={count}" for name, count in pool.accelerators.items()),
+        *(f"--node-selector {name}={value}" for name, value in pool.node_selector.items()),
+        *(f"--toleration {_taint(each)}" for each in pool.tolerations),
+    ]
+    comments = [
+        *pool.remarks,
+        "Tasks run there with:",
+        "  timonel train ... --on kubernetes \\",
+        *(f"    {option} \\" for option in options[:-1]),
+        f"    {options[-1]}",
+    ]
     return "\n".join([*(f"# {line}" for line in comments), pool.command, ""])
+
+
+def _taint(toleration: Mapping[str, str]) -> str:
+    value = f"={toleration['value']}" if "value" in toleration else ""
+    return f"{toleration['key']}{value}:{toleration['effect']}"
