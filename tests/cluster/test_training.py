@@ -69,7 +69,7 @@ def test_two_workers_train_as_one(
         SCRIPTS / "plain.py",
         data=dataset.uri,
         workspace=workspace,
-        engine=pods.engine,
+        on=pods.engine,
         workers=2,
         seed=7,
     )
@@ -82,7 +82,7 @@ def test_two_workers_train_as_one(
 
 def test_an_error_of_the_script_is_shown(pods: ClusterHarness, workspace: Workspace) -> None:
     with pytest.raises(UserCodeError, match="the user's mistake"):
-        train(SCRIPTS / "broken.py", workspace=workspace, engine=pods.engine, workers=2)
+        train(SCRIPTS / "broken.py", workspace=workspace, on=pods.engine, workers=2)
 
 
 def kill_process(pods: ClusterHarness, run: Run) -> None:
@@ -152,7 +152,7 @@ def paced(pods: ClusterHarness, workspace: Workspace, *, detach: bool, epochs: i
         SCRIPTS / "paced.py",
         args=[str(epochs)],
         workspace=workspace,
-        engine=pods.engine,
+        on=pods.engine,
         workers=2,
         seed=3,
         checkpoint_steps=2,

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 @pytest.fixture
 def start(jobs_workspace: Workspace, engine: BareEngine) -> Any:
     return functools.partial(
-        train, workspace=jobs_workspace, engine=engine, strategy="none", warm=False
+        train, workspace=jobs_workspace, on=engine, strategy="none", warm=False
     )
 
 

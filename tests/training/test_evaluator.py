@@ -41,7 +41,7 @@ def test_an_evaluator_and_what_becomes_of_it(jobs_workspace: Workspace, engine: 
     run = train(
         SCRIPTS / "judged.py",
         workspace=jobs_workspace,
-        engine=engine,
+        on=engine,
         evaluator=True,
         keep_best="val_loss",
         params={"epochs": 8},
@@ -87,7 +87,7 @@ def test_it_ends_training_that_gets_no_better(
     run = train(
         SCRIPTS / "judged.py",
         workspace=jobs_workspace,
-        engine=engine,
+        on=engine,
         evaluator=True,
         early_stopping="val_loss:2",
         params={"epochs": 1000, "lr": 1e-12},  # nothing gets better
@@ -110,7 +110,7 @@ def test_trainers_that_are_killed_do_not_disturb_it(
     run = train(
         SCRIPTS / "judged.py",
         workspace=jobs_workspace,
-        engine=engine,
+        on=engine,
         workers=2,
         evaluator=True,
         params={"epochs": 14, "pause": 0.5},
@@ -140,7 +140,7 @@ def test_tf_keras_and_what_an_evaluator_cannot_measure(
         return train(
             SCRIPTS / "judged.py",
             workspace=jobs_workspace,
-            engine=engine,
+            on=engine,
             evaluator=True,
             params={"epochs": 3},
             **options,
@@ -170,7 +170,7 @@ def test_beside_parameter_servers(
     run = train(
         SCRIPTS / "judged.py",
         workspace=jobs_workspace,
-        engine=engine,
+        on=engine,
         ps=1,
         workers=2,
         evaluator=True,

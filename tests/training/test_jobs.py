@@ -112,7 +112,7 @@ def test_two_workers_with_layers_that_keep_averages(
     script = tmp_path / "layers.py"
     text = (SCRIPTS / "layers.py").read_text()
     script.write_text(text.replace("import keras\n", f"import {flavour} as keras\n"))
-    run = train(script, workspace=jobs_workspace, engine=engine, workers=2)
+    run = train(script, workspace=jobs_workspace, on=engine, workers=2)
     found = results(run)
     assert found["chief-0"]["keras"].startswith(flavour)
     assert found["chief-0"]["history"] == found["worker-0"]["history"]
@@ -129,7 +129,7 @@ def test_files_that_every_worker_saves_are_the_chiefs(
         SCRIPTS / "saving.py",
         args=[str(tmp_path)],
         workspace=jobs_workspace,
-        engine=engine,
+        on=engine,
         workers=3,
     )
     found = results(run)
@@ -164,7 +164,7 @@ def test_a_script_that_builds_the_jobs_strategy_itself(
         SCRIPTS / "distributed.py",
         args=[str(tmp_path)],
         workspace=jobs_workspace,
-        engine=engine,
+        on=engine,
         workers=2,
     )
     found = results(run)
@@ -195,7 +195,7 @@ def test_what_goes_against_the_jobs_strategy_is_one_line(
     script = tmp_path / "against.py"
     script.write_text(f"import tensorflow as tf\nimport keras\nv = tf.Variable(1.0)\n{line}\n")
     with pytest.raises(UserCodeError, match=message) as caught:
-        train(script, workspace=jobs_workspace, engine=engine, workers=2)
+        train(script, workspace=jobs_workspace, on=engine, workers=2)
     assert str(caught.value).count("\n") <= 8
 
 
@@ -203,7 +203,7 @@ def test_the_users_error_is_shown_once_and_nothing_else(
     jobs_workspace: Workspace, engine: BareEngine
 ) -> None:
     with pytest.raises(UserCodeError) as caught:
-        train(SCRIPTS / "broken.py", workspace=jobs_workspace, engine=engine, workers=2)
+        train(SCRIPTS / "broken.py", workspace=jobs_workspace, on=engine, workers=2)
     text = str(caught.value)
     assert text.count("the user's mistake") == 2  # the line of code, and the error
     assert text.splitlines()[-1] == "ValueError: the user's mistake"
@@ -222,7 +222,7 @@ def test_damaged_held_out_records_do_not_cost_the_model(
     content = bytearray(shard.read_bytes())
     content[40] ^= 1
     shard.write_bytes(content)
-    run = train(SCRIPTS / "slow.py", data=copy.uri, workspace=jobs_workspace, engine=engine)
+    run = train(SCRIPTS / "slow.py", data=copy.uri, workspace=jobs_workspace, on=engine)
     folder = jobs_workspace.jobs / run.id / "export"
     assert reference_of(folder, verify_export(folder)) == []
     assert "no reference predictions in the export: " in log_of(run)
@@ -242,7 +242,7 @@ def test_a_stop_keeps_the_checkpoint(
             data=dataset.uri,
             workers=workers,
             workspace=jobs_workspace,
-            engine=engine,
+            on=engine,
             progress=interrupt,
         )
     newest = engine.jobs()[0]
@@ -271,7 +271,7 @@ def test_a_killed_worker_costs_one_epoch_at_most(
         data=dataset.uri,
         workers=2,
         workspace=jobs_workspace,
-        engine=engine,
+        on=engine,
         progress=kill,
     )
     assert killed.is_set()
@@ -299,7 +299,7 @@ def test_a_script_that_distributes_itself_is_left_alone(
     run = train(
         SCRIPTS / "alone.py",
         workspace=jobs_workspace,
-        engine=engine,
+        on=engine,
         workers=2,
         strategy="none",
         warm=False,
@@ -317,7 +317,7 @@ def test_a_cluster_without_a_chief(jobs_workspace: Workspace, engine: BareEngine
     run = train(
         SCRIPTS / "alone.py",
         workspace=jobs_workspace,
-        engine=engine,
+        on=engine,
         workers=2,
         strategy="none",
         chief="worker",
@@ -352,9 +352,7 @@ def test_the_chiefs_end_is_the_jobs(
         "while not context().cluster.is_chief:\n"
         "    time.sleep(0.1)  # as tf.distribute.Server.join\n"
     )
-    run = train(
-        script, workspace=jobs_workspace, engine=engine, workers=2, strategy="none", **options
-    )
+    run = train(script, workspace=jobs_workspace, on=engine, workers=2, strategy="none", **options)
     ends = [task.state for task in run.job.status().tasks]
     assert ends == ["succeeded", *["stopped"] * (len(ends) - 1)]
 
@@ -366,7 +364,7 @@ def _train(dataset: Dataset, workspace: Workspace, engine: BareEngine, **options
         params={"lr": 0.1},
         args=["--epochs", "2"],
         workspace=workspace,
-        engine=engine,
+        on=engine,
         **options,
     )
 

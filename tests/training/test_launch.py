@@ -89,7 +89,7 @@ def test_what_an_engine_is_asked_for(script: Path, dataset: Dataset, workspace: 
         params={"lr": 0.1, "password": "hunter2"},
         args=["--epochs", "2"],
         workspace=workspace,
-        engine=engine,
+        on=engine,
         name="mine",
         max_restarts=5,
     )
@@ -121,7 +121,7 @@ def test_what_an_engine_is_asked_for(script: Path, dataset: Dataset, workspace: 
 
 def test_one_worker_without_a_warm_start(script: Path, workspace: Workspace) -> None:
     engine = FakeEngine(SUCCEEDED)
-    train(script, workspace=workspace, engine=engine, warm=False, seed=3)
+    train(script, workspace=workspace, on=engine, warm=False, seed=3)
     (spec,) = engine.specs
     assert [(role.name, role.replicas) for role in spec.roles] == [("chief", 1)]
     assert spec.preload == ()
@@ -130,20 +130,20 @@ def test_one_worker_without_a_warm_start(script: Path, workspace: Workspace) -> 
 
 def test_nothing_is_made_of_a_bad_request(tmp_path: Path, workspace: Workspace) -> None:
     with pytest.raises(NotFoundError):
-        train(tmp_path / "absent.py", workspace=workspace, engine=FakeEngine(SUCCEEDED))
+        train(tmp_path / "absent.py", workspace=workspace, on=FakeEngine(SUCCEEDED))
     assert list_runs(workspace) == []
 
 
 def test_an_engine_that_refuses(script: Path, workspace: Workspace) -> None:
     engine = FakeEngine(EngineError("no room"))
     with pytest.raises(EngineError, match="no room"):
-        train(script, workspace=workspace, engine=engine)
+        train(script, workspace=workspace, on=engine)
     assert [record.status for record in list_runs(workspace)] == ["failed"]
 
 
 def test_ctrl_c_before_the_job_is_accepted(script: Path, workspace: Workspace) -> None:
     with pytest.raises(Interrupted, match="was not started"):
-        train(script, workspace=workspace, engine=FakeEngine(KeyboardInterrupt()))
+        train(script, workspace=workspace, on=FakeEngine(KeyboardInterrupt()))
     assert [record.status for record in list_runs(workspace)] == ["stopped"]
 
 
@@ -154,13 +154,13 @@ def test_ctrl_c_while_it_runs(script: Path, workspace: Workspace) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match="has stopped: it saved no checkpoint"):
-        train(script, workspace=workspace, engine=engine, progress=progress)
+        train(script, workspace=workspace, on=engine, progress=progress)
     assert engine.cancelled == [engine.specs[0].job_id]
 
 
 def test_detached(script: Path, workspace: Workspace) -> None:
     run = train(
-        script, workspace=workspace, engine=FakeEngine({"state": JobState.RUNNING}), detach=True
+        script, workspace=workspace, on=FakeEngine({"state": JobState.RUNNING}), detach=True
     )
     assert run.job.status().state is JobState.RUNNING
     assert run.job.wait(timeout_s=0).state is JobState.RUNNING
@@ -183,7 +183,7 @@ def test_how_a_job_ended(
     script: Path, workspace: Workspace, outcome: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error) as caught:
-        train(script, workspace=workspace, engine=FakeEngine(outcome))
+        train(script, workspace=workspace, on=FakeEngine(outcome))
     assert type(caught.value) is error
 
 
@@ -195,7 +195,7 @@ def test_the_traceback_of_the_task_that_failed(script: Path, workspace: Workspac
         "message": "ValueError: second",
     }
     engine = FakeEngine(outcome)
-    run = train(script, workspace=workspace, engine=engine, detach=True)
+    run = train(script, workspace=workspace, on=engine, detach=True)
     writer = open_run(workspace, run.id)
     writer.event("error", task="worker-0", traceback="ValueError: second\n")
     writer.event("error", task="chief-0", traceback="ValueError: first\n")
@@ -205,7 +205,7 @@ def test_the_traceback_of_the_task_that_failed(script: Path, workspace: Workspac
 
 
 def test_a_handle_reads_anew(script: Path, workspace: Workspace) -> None:
-    run: Run = train(script, workspace=workspace, engine=FakeEngine(SUCCEEDED))
+    run: Run = train(script, workspace=workspace, on=FakeEngine(SUCCEEDED))
     open_run(workspace, run.id).metrics({"loss": 1.0})
     assert run.metrics == {"loss": 1.0}
     assert read_run(workspace, run.id).metrics == run.metrics
@@ -226,7 +226,7 @@ def squared(x: float, job_dir: str = "") -> float:
 
 def test_a_function_that_can_be_imported(workspace: Workspace) -> None:
     engine = FakeEngine(SUCCEEDED)
-    run = train(squared, params={"x": 1.5}, pass_job_dir=True, workspace=workspace, engine=engine)
+    run = train(squared, params={"x": 1.5}, pass_job_dir=True, workspace=workspace, on=engine)
     told = read_spec(workspace.runs / engine.specs[0].job_id / "train.json")
     assert (told.entry, told.target) == ("function", "tests.training.test_launch:squared")
     assert (told.keywords, told.pickled) == ({"x": 1.5}, None)
@@ -243,7 +243,7 @@ def test_a_function_that_can_be_imported(workspace: Workspace) -> None:
 
 def test_a_function_that_cannot_be_imported(workspace: Workspace) -> None:
     engine = FakeEngine(SUCCEEDED)
-    run = train(lambda x: x, params={"x": [1] * 200}, workspace=workspace, engine=engine)
+    run = train(lambda x: x, params={"x": [1] * 200}, workspace=workspace, on=engine)
     told = read_spec(workspace.runs / engine.specs[0].job_id / "train.json")
     assert told.target is None
     assert told.pickled == "function.pkl"
@@ -263,7 +263,7 @@ def test_a_function_is_not_called_wrongly(
     workspace: Workspace, changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(SpecError, match=words):
-        train(squared, workspace=workspace, engine=FakeEngine(SUCCEEDED), **changes)
+        train(squared, workspace=workspace, on=FakeEngine(SUCCEEDED), **changes)
     assert list_runs(workspace) == []
 
 
@@ -277,7 +277,7 @@ def test_a_notebook_and_a_module_are_told_apart(
     (tmp_path / "mine.py").touch()
     engine = FakeEngine(SUCCEEDED)
     for entry in ("notes/a.ipynb", "mine"):
-        train(entry, args=["--epochs", "2"], workspace=workspace, engine=engine)
+        train(entry, args=["--epochs", "2"], workspace=workspace, on=engine)
     notebook, module = engine.specs
     assert notebook.source == str(tmp_path / "notes")
     assert notebook.env["TF_USE_LEGACY_KERAS"] == "1"
@@ -293,7 +293,7 @@ def test_mpirun_is_asked_for_as_one_task(
 ) -> None:
     monkeypatch.setattr("timonel.training.mpi.find_mpirun", lambda: "mpirun")
     engine = FakeEngine(SUCCEEDED)
-    train(script, workspace=workspace, engine=engine, workers=3, launcher="mpi")
+    train(script, workspace=workspace, on=engine, workers=3, launcher="mpi")
     (spec,) = engine.specs
     assert spec.module == "timonel.training.worker.mpi"
     assert spec.size == 1
@@ -314,7 +314,7 @@ def test_an_engine_of_other_machines_needs_a_bucket(script: Path, workspace: Wor
     engine = FakeEngine(SUCCEEDED)
     engine.shares_machine = False
     with pytest.raises(SpecError, match="do not see the workspace"):
-        train(script, workspace=workspace, engine=engine)
+        train(script, workspace=workspace, on=engine)
     assert engine.specs == []
     assert list_runs(workspace) == []
 
@@ -327,9 +327,9 @@ def test_other_machines_find_the_script_in_the_source(
     engine = FakeEngine(SUCCEEDED)
     engine.shares_machine = False
     with pytest.raises(SpecError, match=r"tasks on fake do not see .*train\.py"):
-        train(script, workspace=bucket, engine=engine)
+        train(script, workspace=bucket, on=engine)
     monkeypatch.chdir(script.parent)
-    train(script, workspace=bucket, engine=engine)
+    train(script, workspace=bucket, on=engine)
     (spec,) = engine.specs
     assert spec.source == str(script.parent)
     assert read_spec(bucket.runs / spec.job_id / "train.json").script == "train.py"
@@ -362,7 +362,7 @@ def test_weights_and_biases(
     run = train(
         script,
         workspace=workspace,
-        engine=FakeEngine(SUCCEEDED),
+        on=FakeEngine(SUCCEEDED),
         wandb=True,
         wandb_project="digits",
     )
@@ -390,7 +390,7 @@ class AbleEngine(FakeEngine, ElasticEngine, ResumingEngine):
 def test_a_handle_changes_the_size_and_resumes(script: Path, workspace: Workspace) -> None:
     size = {"role": "worker", "least": 1, "most": 3, "now": 3, "requested": 3}
     engine = AbleEngine({"state": JobState.RUNNING, "sizes": [size]})
-    run = train(script, workspace=workspace, engine=engine, detach=True, workers="2:4")
+    run = train(script, workspace=workspace, on=engine, detach=True, workers="2:4")
     run.job.scale(3)
     assert engine.sizes == [{"worker": 2}]  # and the chief
     with pytest.raises(SpecError, match="can have 2 to 4 workers, got 5"):
@@ -406,7 +406,7 @@ def test_a_handle_changes_the_size_and_resumes(script: Path, workspace: Workspac
 
 def test_an_engine_that_can_do_neither(script: Path, workspace: Workspace) -> None:
     engine = FakeEngine({"state": JobState.RUNNING})
-    run = train(script, workspace=workspace, engine=engine, detach=True)
+    run = train(script, workspace=workspace, on=engine, detach=True)
     with pytest.raises(SpecError, match="is not elastic"):
         run.job.scale(2)
     with pytest.raises(SpecError, match="engine fake cannot restart jobs"):

@@ -24,7 +24,7 @@ def both_devices(jobs_workspace: Workspace, engine: BareEngine):
             strategy="one-device",
             devices_per_worker=2,
             workspace=jobs_workspace,
-            engine=engine,
+            on=engine,
         )
 
     return run

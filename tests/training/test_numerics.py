@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 def run_numerics(dataset: Dataset, workspace: Workspace, engine: BareEngine, **options: Any) -> Run:
     return train(
-        SCRIPTS / "numerics.py", data=dataset.uri, workspace=workspace, engine=engine, **options
+        SCRIPTS / "numerics.py", data=dataset.uri, workspace=workspace, on=engine, **options
     )
 
 
@@ -143,8 +143,8 @@ def test_several_replicas_report_and_train_as_one_device_does(
     script = tmp_path / "guides.py"
     text = (SCRIPTS / "guides.py").read_text()
     script.write_text(text.replace("import keras\n", f"import {flavour} as keras\n"))
-    alone = train(script, workspace=jobs_workspace, engine=engine)
-    run = train(script, workspace=jobs_workspace, engine=engine, **options)
+    alone = train(script, workspace=jobs_workspace, on=engine)
+    run = train(script, workspace=jobs_workspace, on=engine, **options)
     expected, found = results(alone)["chief-0"]["found"], results(run)["chief-0"]["found"]
     assert found.keys() == expected.keys()
     # A mean of the script's own trains otherwise, which is said.

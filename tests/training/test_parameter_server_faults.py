@@ -128,7 +128,7 @@ class Starter:
             script,
             args=["--epochs", str(epochs), "--rows", str(ROWS), "--pause", str(pause)],
             workspace=self._workspace,
-            engine=self._engine,
+            on=self._engine,
             strategy="parameter-server",
             detach=True,
             **{"seed": 7, "workers": 2, "ps": 2, **options},

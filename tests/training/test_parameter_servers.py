@@ -28,7 +28,7 @@ def test_divided_among_workers_it_trains_as_one_process_does(
 ) -> None:
     script = _script(tmp_path, "equal.py", flavour)
     alone = _alone(script, tmp_path, monkeypatch)
-    run = train(script, workspace=jobs_workspace, engine=engine, ps=2, workers=2, backup_workers=0)
+    run = train(script, workspace=jobs_workspace, on=engine, ps=2, workers=2, backup_workers=0)
     found = results(run)["chief-0"]
     assert found["calls"] == alone["calls"]
     assert set(found["history"]) == set(alone["history"])
@@ -50,7 +50,7 @@ def test_no_metric_is_lost_and_a_loaded_model_is_evaluated(
     run = train(
         SCRIPTS / "metrics.py",
         workspace=jobs_workspace,
-        engine=engine,
+        on=engine,
         ps=1,
         workers=1,
         backup_workers=0,
@@ -76,7 +76,7 @@ def test_each_kind_of_model_trains_as_in_one_process_or_is_refused(
     script = _script(tmp_path, "models.py", flavour)
     alone = _alone(script, tmp_path, monkeypatch)
     given = {"workers": 2, **options}
-    run = train(script, workspace=jobs_workspace, engine=engine, ps=2, **given)
+    run = train(script, workspace=jobs_workspace, on=engine, ps=2, **given)
     found = results(run)["chief-0"]
     assert set(found) == set(alone)
     refused = {name: each["error"] for name, each in found.items() if "error" in each}

@@ -49,7 +49,7 @@ class Resumed:
             args=list(args),
             workers=workers,
             workspace=self._workspace,
-            engine=self._engine,
+            on=self._engine,
             seed=5,
             detach=True,
             checkpoint_steps=2,

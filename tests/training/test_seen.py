@@ -16,7 +16,7 @@ def test_each_worker_tells_its_own_pace_and_has_its_profile(
     jobs_workspace: Workspace, engine: BareEngine
 ) -> None:
     run = train(SCRIPTS / "uneven.py", workers=2, profile="5:8", workspace=jobs_workspace,
-                engine=engine)  # fmt: skip
+                on=engine)  # fmt: skip
     events = run.record.events()
     told = sorted((event for event in events if event["type"] == "pace"), key=lambda e: e["task"])
     work, wait = {}, {}

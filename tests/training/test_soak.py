@@ -159,7 +159,7 @@ def _train(
         args=["--epochs", str(EPOCHS), "--more-epochs", str(more_epochs), *args],
         workers=2,
         workspace=workspace,
-        engine=engine,
+        on=engine,
         seed=5,
         detach=True,
     )

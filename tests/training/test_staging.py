@@ -46,7 +46,7 @@ def submitted(
     monkeypatch.chdir(tmp_path)
     engine = FakeEngine(SUCCEEDED)
     engine.shares_machine = False
-    run = train(script, data=dataset.uri, workspace=bucket, engine=engine)
+    run = train(script, data=dataset.uri, workspace=bucket, on=engine)
     return read_spec(bucket.runs / run.id / "train.json")
 
 

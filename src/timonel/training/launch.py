@@ -41,7 +41,7 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
     quantize_aware: str | None = None,
     manifest: str | os.PathLike[str] | None = None,
     workspace: Workspace | str | os.PathLike[str] | None = None,
-    engine: str | Engine | None = None,
+    on: str | Engine | None = None,
     detach: bool = False,
     progress: Progress | Literal[False] | None = None,
     **options: Unpack[TrainOptions],
@@ -62,7 +62,7 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
         manifest: A file with a TFJob of Kubeflow, which names the program and the tasks. An entry
             replaces its program, and ``args`` the arguments.
         workspace: A workspace or its location; see `timonel.storage.find_workspace`.
-        engine: An engine or its name; by default this machine.
+        on: Where it runs: an engine or its name, such as ``kubernetes``; by default this machine.
         detach: Return once the job is submitted.
         progress: Called with each event of the run: ``progress``, ``metrics``, ``restart``, ...
             By default events are displayed in notebooks only; ``False`` disables that too.
@@ -78,8 +78,8 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
     found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
     plan = None
     if manifest is not None:
-        engine = _engine(engine, found)
-        plan = _plan(manifest, entry, args, engine)
+        on = _engine(on, found)
+        plan = _plan(manifest, entry, args, on)
     given = _given(options, plan)
     settings = settings_of(given)
     place = attached.find_place(
@@ -98,11 +98,11 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
         pass_job_dir=job_options.pass_job_dir,
     )
     if place is not None:
-        _check_here(found, {"detach": detach, "on": engine is not None})
+        _check_here(found, {"detach": detach, "on": on is not None})
         return attached.train_here(request, found, job_options, place)
     if settings.distribution.launcher == "mpi":
         mpi.check_installed()
-    run = submit(request, found, _engine(engine, found), job_options)
+    run = submit(request, found, _engine(on, found), job_options)
     if not detach:
         _follow(run, progress)
     return run
@@ -117,7 +117,7 @@ def preview(  # noqa: PLR0913 - the arguments of `train`
     quantize_aware: str | None,
     manifest: str | os.PathLike[str] | None,
     workspace: Workspace,
-    engine: str | None,
+    on: str | None,
     **options: Unpack[TrainOptions],
 ) -> list[dict[str, Any]]:
     """Return the objects that `train` would create in a cluster; create and upload nothing.
@@ -129,7 +129,7 @@ def preview(  # noqa: PLR0913 - the arguments of `train`
     """
     if options.get("cluster") is not None:
         raise SpecError("--dry-run cannot be used with --cluster: the task runs here")
-    where = get_engine(engine, workspace)
+    where = get_engine(on, workspace)
     if not isinstance(where, PreviewingEngine):
         raise SpecError(
             f"--dry-run shows objects of a cluster, and the engine {where.name} creates none",

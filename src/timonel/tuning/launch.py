@@ -56,7 +56,7 @@ def tune(  # noqa: PLR0913 - the public function: all but three are optional
     data: str | os.PathLike[str] | Mapping[str, str] | None = None,
     args: Sequence[str] = (),
     workspace: Workspace | str | os.PathLike[str] | None = None,
-    engine: str | None = None,
+    on: str | None = None,
     notify: Notify | None = None,
     **options: Unpack[TuneOptions],
 ) -> Study:
@@ -71,7 +71,7 @@ def tune(  # noqa: PLR0913 - the public function: all but three are optional
         data: A converted dataset, or several by name.
         args: Further arguments of the script.
         workspace: A workspace or its location.
-        engine: Name of the engine; by default this machine.
+        on: Name of the engine that runs trials; by default this machine.
         notify: Callback for events of trials.
         **options: See `TuneOptions`.
 
@@ -94,7 +94,7 @@ def tune(  # noqa: PLR0913 - the public function: all but three are optional
         working_dir=str(Path.cwd()),
         data=_texts(data),
         args=tuple(args),
-        engine=engine or DEFAULT_ENGINE,
+        engine=on or DEFAULT_ENGINE,
         space=_space(space, given["constraints"]).to_json(),
         objectives=_objectives(metric, given["goal"]),
         options=dict(given),

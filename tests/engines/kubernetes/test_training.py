@@ -55,7 +55,7 @@ def test_a_run_of_two_workers_comes_back(
         SCRIPTS / "plain.py",
         data=dataset.uri,
         workspace=bucket,
-        engine=engine,
+        on=engine,
         workers=2,
         seed=7,
         progress=lambda event: seen.append(event["type"]),
@@ -90,7 +90,7 @@ def paced(bucket: Workspace, engine: KubernetesEngine, *, detach: bool) -> Run:
         SCRIPTS / "paced.py",
         args=["8"],
         workspace=bucket,
-        engine=engine,
+        on=engine,
         workers=2,
         seed=3,
         checkpoint_steps=2,
@@ -115,7 +115,7 @@ def test_an_error_of_the_script_is_shown(bucket: Workspace, cluster: FakeCluster
 
     engine = KubernetesEngine.of(bucket)
     with pytest.raises(UserCodeError, match="Traceback"):
-        train(SCRIPTS / "broken.py", workspace=bucket, engine=engine, workers=2)
+        train(SCRIPTS / "broken.py", workspace=bucket, on=engine, workers=2)
 
 
 def test_a_tfjob_runs_the_script_of_its_image(
@@ -131,7 +131,7 @@ def test_a_tfjob_runs_the_script_of_its_image(
     spec = {"tfReplicaSpecs": {"Worker": replica}, "successPolicy": "AllWorkers"}
     manifest = tmp_path / "tfjob.yaml"
     manifest.write_text(json.dumps({**job, "spec": spec}))
-    run = train(manifest=manifest, workspace=bucket, engine=KubernetesEngine.of(bucket))
+    run = train(manifest=manifest, workspace=bucket, on=KubernetesEngine.of(bucket))
     assert run.record.status == "succeeded"
     (line,) = (
         each.text for each in run.job.logs(task_id="worker-1") if each.text.startswith("TF_CONFIG")

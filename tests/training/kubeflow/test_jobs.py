@@ -42,7 +42,7 @@ if not mark.exists():
 
 @pytest.fixture
 def start(jobs_workspace: Workspace, engine: BareEngine) -> Any:
-    return functools.partial(train, workspace=jobs_workspace, engine=engine, warm=False)
+    return functools.partial(train, workspace=jobs_workspace, on=engine, warm=False)
 
 
 def manifest(folder: Path, script: str, restart: str = "Never", **counts: int) -> Path:

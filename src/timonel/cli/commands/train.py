@@ -75,7 +75,7 @@ def train(
             rich_help_panel=PROGRAM,
         ),
     ] = None,
-    engine: EngineOption = None,
+    on: EngineOption = None,
     detach: Annotated[
         bool,
         typer.Option(
@@ -129,7 +129,7 @@ def train(
         "quantize_aware": quantize_aware,
         "manifest": manifest,
         "workspace": workspace,
-        "engine": engine,
+        "on": on,
         # Without defaults: a default does not contradict a cluster of the user's.
         **given({name: value for name, value in options.items() if is_given(ctx, name)}),
     }

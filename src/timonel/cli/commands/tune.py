@@ -63,7 +63,7 @@ def tune(
         ),
     ] = None,
     data: DataOption = None,
-    engine: EngineOption = None,
+    on: EngineOption = None,
     json: Annotated[
         bool,
         typer.Option("--json", help="Print the study as JSON and progress to standard error."),
@@ -120,7 +120,7 @@ def tune(
             data=parse_data(data),
             args=tuple(args or ()),
             workspace=settings.find(create=True),
-            engine=engine,
+            on=on,
             notify=view.notify,
             **given(options),
         )
