@@ -109,6 +109,11 @@ class ConfigMapDocuments(DocumentStore):
         """Return the ConfigMap of a document."""
         return f"ConfigMap '{self._object_name(name)}' in namespace '{self._api.namespace}'"
 
+    def close(self) -> None:
+        """Stop watching, within 30 s."""
+        if self._watched is not None:
+            self._watched.close()
+
     def _read(self, name: str) -> Object:
         object_name = self._object_name(name)
         try:
