@@ -26,9 +26,10 @@ _OWN = "timonel"
 _CHUNK_FILES = 400
 _LOCAL = frozenset({"__pycache__", "RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 """Files of a package that depend on how and where it was installed."""
+# glibc 2.31: Debian 11, Ubuntu 20.04, and newer. Envoy's wheels need it.
 _PLATFORMS = {
-    "linux/amd64": "x86_64-manylinux_2_28",
-    "linux/arm64": "aarch64-manylinux_2_28",
+    "linux/amd64": "x86_64-manylinux_2_31",
+    "linux/arm64": "aarch64-manylinux_2_31",
 }
 
 
