@@ -1,5 +1,7 @@
 """A real cluster: the one of `KUBECONFIG`, or one that `kubelab` starts on this machine.
 
+A `KUBECONFIG` of kubelab is used as it is, and left running.
+
 The tests of jobs also need a bucket that pods reach: a new one of moto's server beside kubelab, or
 with `KUBECONFIG` the one of `TIMONEL_TEST_BUCKET` (a URI; credentials from the variables `AWS_*`).
 """
@@ -19,7 +21,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-_EXTRAS = ("kubernetes", "s3")
+_EXTRAS = ("kubernetes", "s3", "endpoints")
 _NOT_IN_JOBS = frozenset({"ai-edge-litert", "tensorflow", "tensorflow-serving-api", "uv"})
 KUBELAB = Path(__file__).parent / "kubelab/kubelab"
 _NODES = "3"
@@ -34,7 +36,7 @@ class Cluster:
         registry: Host of a registry that the cluster pulls from.
         kubectl: The program.
         namespace: Namespace of the tests.
-        is_own: Whether it runs on this machine for these tests only.
+        is_own: Whether kubelab runs it on this machine, so that tests may stop its nodes.
     """
 
     kubeconfig: str
@@ -64,28 +66,24 @@ class Cluster:
 def cluster() -> Iterator[Cluster]:
     """A cluster with a namespace of its own, in which only restricted pods may run."""
     namespace = f"timonel-test-{uuid.uuid4().hex[:8]}"
-    is_own = "KUBECONFIG" not in os.environ
-    if is_own:
+    home = Path(os.environ.get("KUBELAB_HOME", "/var/tmp/kubelab"))
+    own, kubectl = str(home / "kl0/kubeconfig"), str(home / "bin/kubectl")
+    given = os.environ.get("KUBECONFIG")
+    if given is None:
         for command in (["build"], ["up", _NODES]):
             subprocess.run([str(KUBELAB), *command], check=True)
-        home = Path(os.environ.get("KUBELAB_HOME", "/var/tmp/kubelab"))
-        found = Cluster(
-            str(home / "kl0/kubeconfig"),
-            "10.200.0.2:5000",
-            str(home / "bin/kubectl"),
-            namespace,
-            True,
-        )
+    if given in {None, own}:
+        found = Cluster(own, "10.200.0.2:5000", kubectl, namespace, is_own=True)
     else:
         registry = os.environ.get("TIMONEL_TEST_REGISTRY")
         assert registry, "set TIMONEL_TEST_REGISTRY to a registry that the cluster pulls from"
-        found = Cluster(os.environ["KUBECONFIG"], registry, "kubectl", namespace, is_own=False)
+        found = Cluster(given, registry, "kubectl", namespace, is_own=False)
     try:
         found.run("create", "namespace", namespace)
         found.run("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
         yield found
     finally:
-        if is_own:
+        if given is None:
             subprocess.run([str(KUBELAB), "down"], check=True)
         else:
             found.run("delete", "namespace", namespace, "--wait=false")
@@ -145,7 +143,6 @@ def _requirements() -> str:
 def job_bucket(
     cluster: Cluster, bucket_server: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[str]:
-    """The URI of a new place in a bucket, with a Secret for pods."""
     """The URI of a new place in a bucket; pods get its credentials from a Secret."""
     for name, value in bucket_server.items():
         monkeypatch.setenv(name, value)
