@@ -632,6 +632,36 @@ def test_rows_that_repeat_by_nature_are_divided_one_by_one(
     dataset = convert(path, out, label="y", workspace=workspace)
     assert dataset.manifest.source.duplicate_count == 0
     assert 30 < dataset.count("test") < 90
+    (warning,) = summarise(dataset).warnings
+    assert warning.startswith("600 rows are in groups of identical rows that exceed 1 %")
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_tables_with_many_copies_do_not_leak(
+    make_csv: MakeCsv, out: Path, workspace: Workspace, copies: int
+) -> None:
+    rows = [f"{i}.5,w{i % 3},{i % 2}" for i in range(300)]
+    path = make_csv("a,b,y", *rows, *rows[:60] * copies)
+    dataset = convert(path, out, label="y", workspace=workspace)
+    values = {
+        split: {(e["column/a"], e["column/b"]) for e in dataset.examples(split)} for split in SPLITS
+    }
+    assert sum(map(len, values.values())) == len(set().union(*values.values())) == 300
+    assert any("60 duplicate rows" in line for line in summarise(dataset).warnings)
+
+
+def test_a_dropped_column_leaves_rows_in_their_splits(
+    make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
+) -> None:
+    rows = [f"{i}.5,w{i % 3},{i % 7},id {i},{i % 2}" for i in range(200)]
+    path = make_csv("a,b,c,id,y", *rows)
+    keys = []
+    for number, columns in enumerate(({}, {"b": "drop"}, {"c": "drop", "id": "drop"})):
+        dataset = convert(
+            path, tmp_path / str(number), label="y", columns=columns, workspace=workspace
+        )
+        keys.append({split: set(dataset.keys(split)) for split in SPLITS})
+    assert keys[0] == keys[1] == keys[2]
 
 
 def test_bad_values_above_the_limit_fail_with_row_column_and_cure(

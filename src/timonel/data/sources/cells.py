@@ -6,7 +6,7 @@ import contextlib
 import functools
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,8 +30,8 @@ from timonel.storage.location import Location
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _IMAGES = frozenset({"image", "mask"})
-_MOST_REPEATED = 10
-"""Above this share, a tenth, equal rows are chance and not copies."""
+_MOST_COPIES, _COPIES_SHARE = 3, 100
+"""Up to 3 equal rows, or 1/100 of all rows, are copies; more are equal by chance."""
 _BATCH = 1000
 
 
@@ -178,26 +178,60 @@ class Cells:
         return read_listed(self.table, name)
 
 
-def group_rows(columns: Mapping[str, Values], cells: Cells) -> list[str] | None:
-    """Return a fingerprint of each row, equal for identical rows.
+@dataclass(frozen=True)
+class RowGroups:
+    """Groups of identical rows.
+
+    Args:
+        names: The fingerprint of each row, equal for identical ones; None for a row that is divided
+            by its key.
+        divided: Number of rows with so many equals that they are not kept together: values that
+            repeat by chance would make the splits uneven.
+    """
+
+    names: Sequence[str | None]
+    divided: int
+
+
+def group_rows(
+    columns: Mapping[str, Values], cells: Cells, dropped: Mapping[str, Values]
+) -> RowGroups:
+    """Group identical rows.
+
+    The fingerprint includes the columns that the user drops, so that dropping one does not move
+    rows to other splits. Rows that differ only there are identical: all have the least one.
 
     Args:
         columns: Columns of numbers and words.
         cells: The other columns.
-
-    Returns:
-        None if many rows are equal: then they are no copies, the values just repeat.
+        dropped: Columns of numbers and words that the user drops.
     """
-    mixed: Any = 0
     parts = {name: _hashes(column) for name, column in columns.items()}
     parts |= {name: cells.hashes(name) for name in cells.kinds}
+    everything = parts | {name: _hashes(column) for name, column in dropped.items()}
+    source = _mixed(everything)
+    _, group, sizes = np.unique(_mixed(parts), return_inverse=True, return_counts=True)
+    most = max(_MOST_COPIES, len(source) // _COPIES_SHARE)
+    least = np.full(len(sizes), np.iinfo(np.uint64).max)
+    np.minimum.at(least, group, source)
+    together = sizes[group] <= most
+    _, own, own_sizes = np.unique(source, return_inverse=True, return_counts=True)
+    grouped = together | (own_sizes[own] <= most)
+    names = np.where(together, least[group], source).tolist()
+    return RowGroups(
+        [f"{name:016x}" if has else None for name, has in zip(names, grouped, strict=True)],
+        int(np.count_nonzero(~together)),
+    )
+
+
+def _mixed(parts: Mapping[str, npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64]:
+    """Return one hash per row."""
+    mixed = np.zeros_like(next(iter(parts.values())))
     with np.errstate(over="ignore"):
         for name in sorted(parts):
             mixed = (mixed ^ parts[name]) * _MIX
             mixed ^= mixed >> np.uint64(29)
-    if not parts or (len(mixed) - len(np.unique(mixed))) * _MOST_REPEATED > len(mixed):
-        return None
-    return [f"{value:016x}" for value in mixed.tolist()]
+    return mixed
 
 
 def _hashes(column: Values) -> npt.NDArray[np.uint64]:

@@ -38,6 +38,7 @@ from timonel.data.sources.columns import (
     Values,
     Words,
     categorical_column,
+    infer,
     is_row_id,
     no_group,
     numeric_column,
@@ -92,6 +93,7 @@ class TableSource(Source):
         roles: dict[str, ColumnRole] = {}
         self._warnings = list(file.warnings)
         self._columns: dict[str, Values] = {}
+        self._dropped: dict[str, Values] = {}
         self._cells = Cells(self.location)
         bad: dict[int, str] = {}
         row_ids: set[str] = set()
@@ -109,6 +111,8 @@ class TableSource(Source):
                     row_ids.add(name)
             elif kinds is not None and role == "categorical":
                 self._columns[name] = self._words(name, kinds.values)
+            elif kinds is not None and name in self.options.columns:
+                self._keep_for_groups(name, kinds)
         if len(row_ids) < len(self._columns) + len(self._cells.kinds):
             self._drop_row_ids(roles, row_ids)
         if not self._columns and not self._cells.kinds:
@@ -181,6 +185,15 @@ class TableSource(Source):
         digest = digest_lines([file.digest, files.digest])
         return Description(schema, digest, file.files + count, file.bytes + files.bytes)
 
+    def _keep_for_groups(self, name: str, kinds: Kinds) -> None:
+        """Keep a column that the user drops, unless it would have been dropped anyway."""
+        role = infer(kinds, name, is_typed=self._file.is_typed).role
+        if role == "numeric" and not is_row_id(kinds, name):
+            self._dropped[name] = NumberColumn.of(kinds)
+        elif role == "categorical":
+            texts, _ = usable_words(name, kinds.values, (), is_typed=self._file.is_typed)
+            self._dropped[name] = Words.of(texts)
+
     def _words(self, name: str, values: Any) -> Words:
         known = self.options.vocabularies.get(name, ())
         texts, warnings = usable_words(name, values, known, is_typed=self._file.is_typed)
@@ -210,8 +223,14 @@ class TableSource(Source):
         size = max(1, file.bytes // max(1, file.table.num_rows))
         # Splits that the table assigns stay as they are; equal rows may be equal by chance.
         is_divided = not splits and not cells.has_images
-        copies = group_rows(self._columns, cells) if is_divided else None
+        copies = group_rows(self._columns, cells, self._dropped) if is_divided else None
         together = self._split_groups(names)
+        if copies and copies.divided and not together:
+            self._warnings.append(
+                f"{copies.divided:,} rows are in groups of identical rows that exceed 1 % of the "
+                "table; such rows are in several splits: if they are copies, remove them, or name "
+                "a column of ids with --group-by"
+            )
         comparable = True
         for row, images in zip(rows, cells.all_images(rows), strict=True):
             comparable = comparable and (not images.size or images.group is not None)
@@ -221,7 +240,7 @@ class TableSource(Source):
                 size + images.size,
                 [row, images.modified] if cells.has_images else row,
                 splits[row] if splits else None,
-                copies[row] if copies else images.group,
+                copies.names[row] if copies else images.group,
                 file.modified ^ images.modified,
                 together[row] if together else None,
             )
