@@ -81,10 +81,17 @@ class Watched:
             if self._objects is not None and self._is_new(found):
                 self._objects = {**self._objects, found["metadata"]["name"]: found}
 
-    def forget(self, name: str) -> None:
-        """Take notice that an object does not exist."""
+    def forget(self, name: str, uid: str | None = None) -> None:
+        """Take notice that an object does not exist.
+
+        Args:
+            name: Its name.
+            uid: UID of the object that this process has deleted; another one of its name stays.
+        """
         with self._changed:
-            if self._objects is not None:
+            if self._objects is None or name not in self._objects:
+                return
+            if uid is None or self._objects[name]["metadata"]["uid"] == uid:
                 self._objects = _without(self._objects, name)
 
     def close(self) -> None:

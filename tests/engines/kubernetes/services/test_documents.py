@@ -296,6 +296,28 @@ def test_own_writes_are_visible_before_the_watch_reports_them(
     assert watched.find() == []
 
 
+@pytest.mark.parametrize("removed", ["digits", "digits/1.json"])
+def test_a_document_that_was_created_again_stays_visible(
+    stored: ConfigMapDocuments,
+    watched: ConfigMapDocuments,
+    watched_api: WatchedApi,
+    monkeypatch: pytest.MonkeyPatch,
+    removed: str,
+) -> None:
+    stored.create_bytes("digits/1.json", b"old")
+    assert watched.read_bytes("digits/1.json") == b"old"
+    delete = watched_api.delete
+
+    def slow(*args: Any, **options: Any) -> None:
+        delete(*args, **options)
+        stored.create_bytes("digits/1.json", b"new")
+        eventually(lambda: watched.read_bytes("digits/1.json") == b"new")
+
+    monkeypatch.setattr(watched_api, "delete", slow)
+    watched.remove(removed)
+    assert watched.read_bytes("digits/1.json") == b"new"
+
+
 def test_lines_of_another_writer_are_kept(
     stored: ConfigMapDocuments, watched: ConfigMapDocuments, watched_api: WatchedApi
 ) -> None:

@@ -85,10 +85,7 @@ class ConfigMapDocuments(DocumentStore):
         So a document that marks the folder as deleted is there until all others are gone.
         """
         with self._writing:
-            if "." in folder:
-                self._delete(self._object_name(folder), None)
-                return
-            found = [each for each in self._list(folder) if _is_below(_name(each), folder)]
+            found = self._found(folder)
             for each in sorted(found, key=_creation):
                 self._delete(each["metadata"]["name"], each["metadata"]["uid"])
 
@@ -159,7 +156,16 @@ class ConfigMapDocuments(DocumentStore):
         body = {key: manifest[key] for key in ("metadata", "data")}
         self._record(self._api.patch(_KIND, manifest["metadata"]["name"], body))
 
-    def _delete(self, object_name: str, uid: str | None) -> None:
+    def _found(self, folder: str) -> list[Object]:
+        """Read a document or those of a folder from the cluster."""
+        if "." not in folder:
+            return [each for each in self._list(folder) if _is_below(_name(each), folder)]
+        try:
+            return [self._api.get(_KIND, self._object_name(folder))]
+        except NotFoundError:
+            return []
+
+    def _delete(self, object_name: str, uid: str) -> None:
         try:
             self._api.delete(_KIND, object_name, uid=uid)
         except ConflictError:
@@ -167,7 +173,7 @@ class ConfigMapDocuments(DocumentStore):
         except NotFoundError:
             pass
         if self._watched is not None:
-            self._watched.forget(object_name)
+            self._watched.forget(object_name, uid)
 
     def _record(self, found: Object) -> None:
         if self._watched is not None:
