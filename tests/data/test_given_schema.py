@@ -129,7 +129,7 @@ def test_labels_and_categories_keep_their_numbers(
     (column,) = new.manifest.record_schema.columns
     assert isinstance(column, CategoricalColumn)
     assert column.vocabulary == ("w1", "w2")
-    (warning,) = summarise(new).warnings
+    warning, _ = summarise(new).warnings
     assert "column a: 1 word is not in the vocabulary of the schema, such as 'w0'" in warning
 
 

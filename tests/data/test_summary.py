@@ -50,7 +50,7 @@ def test_numbers_in_another_form_are_to_be_written_anew(
     assert warning.startswith("1 column dropped: a (30 of 30 values are not numbers")
     assert "write plain numbers" in warning
     assert "--columns" not in warning
-    path = make_csv("a;c;b;y", *(f"{i},5;word{i};{i % 3};{i % 2}" for i in range(30)))
+    path = make_csv("a;c;b;y", *(f"{i},5;word{i};{i}.5;{i % 2}" for i in range(30)))
     report = summarise(convert(path, tmp_path / "two", label="y", workspace=workspace))
     assert report.warnings[0].endswith("keep a column with --columns c=text, or =category")
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ from timonel.data.schema import labels_of
 from timonel.data.sources.columns import (
     Kinds,
     NumberColumn,
+    first_rounded,
     infer,
     is_missing,
     multiple_labels,
@@ -113,3 +115,20 @@ def test_any_text_is_read_as_in_a_column(text: str) -> None:
         float(NumberColumn.of(Kinds.of(pa.array([text]))).values[0]),
     )
     assert found == expected or (math.isnan(found) and math.isnan(expected))
+
+
+@pytest.mark.parametrize(
+    ("values", "row"),
+    [
+        (["1", "", "5265854110"], 2),
+        (["16777216", "5265853952"], None),
+        (["16777217.0"], 0),
+        (["5265854110", "0.5"], None),
+        (["6.02e23"], None),
+        ([1, 16777217], 1),
+        ([16777217.0, None], 0),
+        ([6.02e23, 1.0], None),
+    ],
+)
+def test_integers_that_are_rounded_are_found(values: list[Any], row: int | None) -> None:
+    assert first_rounded(Kinds.of(pa.array(values))) == row

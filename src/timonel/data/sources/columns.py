@@ -44,9 +44,8 @@ FEW_ROWS = 20
 MAX_VOCABULARY = 1000
 """Vocabulary limit, to keep one-hot vectors short; rarer words are unknown."""
 
-ROUNDED = f"whole numbers beyond {EXACT_INTEGERS:,} are rounded"
-
 _INFINITE = r"(?i)^[+-]?inf(inity)?$"
+_INTEGER = r"^[+-]?\d+(\.0*)?$"
 _CODE = r"^0\d+$"
 _ALMOST = (
     r"^[$€£¥]?\s?[+-]?[$€£¥]?"
@@ -248,6 +247,23 @@ def _numbers_as_text(kinds: Kinds, known: int) -> Inference:
     found = _words(kinds, known, 0, codes=False)
     note = "; ".join(filter(None, ["numbers of the type text", found.note]))
     return Inference(found.role, f"{note}; NAME=numeric reads them as numbers", True)
+
+
+def first_rounded(kinds: Kinds) -> int | None:
+    """Return the row of the first integer that a 32-bit float rounds; None in other columns."""
+    values = NumberColumn.of(kinds).values
+    known = ~np.isnan(values)
+    size = np.abs(values)
+    whole: Any = known
+    if kinds.is_text:
+        matches = pc.match_substring_regex(kinds.values, _INTEGER)
+        whole = matches.to_numpy(zero_copy_only=False)
+    elif pa.types.is_floating(kinds.values.type):
+        whole = (values == np.floor(values)) & (size < EXACT_INTEGERS)
+    if not np.all(whole[known]):
+        return None  # decimals are rounded anyway
+    rounded = np.flatnonzero((size >= EXACT_INTEGERS) | (known & (values.astype("f4") != values)))
+    return int(rounded[0]) if len(rounded) else None
 
 
 def is_row_id(kinds: Kinds, name: str) -> bool:

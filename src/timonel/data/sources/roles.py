@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from timonel.data.schema import ColumnRole
 from timonel.data.sources.arrow import as_texts, kind_of, usable
 from timonel.data.sources.base import SourceOptions
 from timonel.data.sources.columns import (
-    ROUNDED,
     Inference,
     Kinds,
-    NumberColumn,
     count,
+    first_rounded,
     infer,
     shorten,
     unassigned,
@@ -53,11 +54,15 @@ def column_role(
         notes[0] += f" in {file.place(found.first_bad)}"
     if found.cure:
         notes[0] += f": {found.cure}"
+    rounded = None
     if found.role == "numeric":
         notes += _numeric_notes(table, name, kinds)
+        rounded = first_rounded(kinds)
+    if rounded is not None:
+        notes.append(_rounding(name, kinds.values[rounded].as_py()))
     if found.role == "split":
         check_splits(table, name, values)
-    is_doubtful = found.is_doubtful or ROUNDED in notes
+    is_doubtful = found.is_doubtful or rounded is not None
     note = "; ".join(filter(None, notes))
     described = kinds.described_as(found.role)
     return kinds, ColumnRole(
@@ -85,12 +90,20 @@ def _numeric_notes(table: Location, name: str, kinds: Kinds) -> list[str]:
             f"column {name!r} of {table} has no finite numbers",
             hint=f"use --columns {name}=category, or =drop",
         )
-    notes = [ROUNDED] if NumberColumn.of(kinds).is_rounded else []
+    notes = []
     if bad := len(kinds.unusable()):
         one = "value is not a finite number: row"
         what = one if bad == 1 else "values are not finite numbers: rows"
         notes.append(f"{bad:,} {what} rejected")
     return notes
+
+
+def _rounding(name: str, value: Any) -> str:
+    stored = int(np.float32(value))
+    return (
+        f"integers are rounded to 32-bit floats, such as {value} to {stored}: "
+        f"{name}=category or {name}=text keeps them"
+    )
 
 
 def _role_by_type(
