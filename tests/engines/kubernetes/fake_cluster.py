@@ -27,7 +27,7 @@ from urllib.parse import parse_qs, urlsplit
 
 _PATH = re.compile(
     r"/(?:api/v1|apis/[^/]+/[^/]+)/namespaces/(?P<namespace>[^/]+)/(?P<plural>[a-z]+)"
-    r"(?:/(?P<name>[^/]+))?$"
+    r"(?:/(?P<name>[^/]+)(?:/(?P<subresource>[a-z]+))?)?$"
 )
 _EVERY_S = 0.05
 _INDEX = "batch.kubernetes.io/job-completion-index"
@@ -95,6 +95,9 @@ class FakeCluster:
                         "message": str(error),
                         "code": code,
                     }
+                if isinstance(answer, Iterator):
+                    self.stream(answer)
+                    return
                 content = json.dumps(answer).encode()
                 self.send_response(code)
                 self.send_header("Content-Type", "application/json")
@@ -102,7 +105,20 @@ class FakeCluster:
                 self.end_headers()
                 self.wfile.write(content)
 
-            do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815 - names of the base class
+            def stream(self, chunks: Iterator[bytes]) -> None:
+                self.send_response(200)
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                try:
+                    self.wfile.flush()
+                    for chunk in chunks:
+                        self.wfile.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+                        self.wfile.flush()
+                    self.wfile.write(b"0\r\n\r\n")
+                except OSError:  # the client has gone
+                    self.close_connection = True
+
+            do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 - of the base class
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -146,8 +162,8 @@ class FakeCluster:
         self._server.shutdown()
         self._server.server_close()
 
-    def answer(self, method: str, path: str, body: Object) -> Object:
-        """Answer a request."""
+    def answer(self, method: str, path: str, body: Object) -> Object | Iterator[bytes]:
+        """Answer a request, with an object or with data that arrive over time."""
         url = urlsplit(path)
         query = parse_qs(url.query)
         if url.path == "/version":
@@ -165,9 +181,31 @@ class FakeCluster:
             if method == "POST":
                 return body if "dryRun" in query else self._create(plural, body)
             if method == "GET" and name is None:
-                selector = query.get("labelSelector", [""])[0]
-                return {"kind": "List", "metadata": {}, "items": self._select(plural, selector)}
+                return self._answer_list(plural, {key: each[0] for key, each in query.items()})
+            if found["subresource"]:
+                options = {key: each[0] for key, each in query.items()}
+                return self._answer_part(method, plural, name, found["subresource"], options, body)
             return self._answer_named(method, plural, name, body)
+
+    def _answer_list(self, plural: str, query: Mapping[str, str]) -> Object | Iterator[bytes]:
+        """Answer a list with its version, which is that of no object."""
+        items = self._select(plural, query.get("labelSelector", ""))
+        version = {"resourceVersion": str(next(self._versions))}
+        return {"kind": "List", "metadata": version, "items": items}
+
+    def _answer_part(
+        self,
+        method: str,
+        plural: str,
+        name: str,
+        subresource: str,
+        query: Mapping[str, str],
+        body: Object,
+    ) -> Object | Iterator[bytes]:
+        """Answer a request about a part of an object."""
+        del query
+        assert (method, plural, subresource) == ("PATCH", "pods", "status")
+        return self._answer_named(method, plural, name, body)
 
     def _answer_named(self, method: str, plural: str, name: str, body: Object) -> Object:
         if (plural, name) not in self.objects:
@@ -207,7 +245,7 @@ class FakeCluster:
         asked = (body.get("metadata") or {}).get("resourceVersion")
         if asked not in {None, found["metadata"]["resourceVersion"]}:
             raise RefusedError(409, "Conflict", "the object has been modified")
-        _merge(found, body)
+        merge(found, body)
         found["metadata"]["resourceVersion"] = str(next(self._versions))
         return found
 
@@ -240,10 +278,14 @@ class FakeCluster:
         while not self._is_closed:
             with self._lock:
                 self._collect()
-                for (plural, name), job in list(self.objects.items()):
-                    if plural == "jobs":
-                        self._reconcile(name, job)
+                for (plural, name), each in list(self.objects.items()):
+                    self._reconcile(plural, name, each)
             time.sleep(_EVERY_S)
+
+    def _reconcile(self, plural: str, name: str, found: Object) -> None:
+        """Do what a controller does about an object."""
+        if plural == "jobs":
+            self._reconcile_job(name, found)
 
     def _collect(self) -> None:
         now = time.monotonic()
@@ -263,7 +305,7 @@ class FakeCluster:
             if process.kill_at is not None:
                 self.objects.pop(("pods", name), None)
 
-    def _reconcile(self, name: str, job: Object) -> None:
+    def _reconcile_job(self, name: str, job: Object) -> None:
         spec, uid = job["spec"], job["metadata"]["uid"]
         pods = [
             (pod_name, pod)
@@ -345,13 +387,13 @@ class FakeCluster:
         return str(pod["metadata"]["annotations"][_INDEX])
 
 
-def _merge(found: Object, body: Mapping[str, Any]) -> None:
+def merge(found: Object, body: Mapping[str, Any]) -> None:
     """Apply a JSON merge patch (RFC 7386)."""
     for key, value in body.items():
         if value is None:
             found.pop(key, None)
         elif isinstance(value, Mapping) and isinstance(found.get(key), dict):
-            _merge(found[key], value)
+            merge(found[key], value)
         else:
             found[key] = value
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +14,7 @@ from timonel.engines.kubernetes.rights import Right
 
 
 class MemoryApi(Api):
-    """A cluster without controllers, in which every object belongs to one job.
+    """A cluster without controllers, in which every object belongs to one job or service.
 
     Attributes:
         objects: Objects by kind and name.
@@ -37,6 +37,18 @@ class MemoryApi(Api):
         status, answer = self._answer(call, dict(query or {}), body)
         return status, json.dumps(answer).encode()
 
+    def _lines(self, call: Call, query: Mapping[str, str], silence_s: float) -> Iterator[bytes]:
+        """Yield no lines, and no changes."""
+        del query, silence_s
+        self._use(call)
+        return iter(())
+
+    def _use(self, call: Call) -> Right:
+        version, _ = module._RESOURCES[call.kind]
+        right = Right(version.rpartition("/")[0], call.resource, call.verb)
+        self.used.add(right)
+        return right
+
     def _answer(self, call: Call, query: dict[str, str], body: Any) -> tuple[int, Any]:
         if call.kind == "Version":
             return 200, {"gitVersion": "v1.37.0"}
@@ -45,9 +57,7 @@ class MemoryApi(Api):
             parts = [asked["resource"], *filter(None, [asked.get("subresource")])]
             right = Right(asked["group"], "/".join(parts), asked["verb"])
             return 201, {"status": {"allowed": right not in self.denied}}
-        version, _ = module._RESOURCES[call.kind]
-        right = Right(version.rpartition("/")[0], call.resource, call.verb)
-        self.used.add(right)
+        right = self._use(call)
         if right in self.denied:
             message = f'User "me" cannot {right.verb} resource "{right.resource}"'
             return 403, {"kind": "Status", "reason": "Forbidden", "message": message}
@@ -59,9 +69,11 @@ class MemoryApi(Api):
     def _stored(self, call: Call, body: Any) -> tuple[int, Any]:
         if call.verb == "list":
             kept = [found for (kind, _), found in self.objects.items() if kind == call.kind]
-            return 200, {"items": kept}
+            return 200, {"items": kept, "metadata": {"resourceVersion": "1"}}
         assert call.name is not None
         if call.verb == "create":
+            if (call.kind, call.name) in self.objects:
+                return 409, {"kind": "Status", "reason": "AlreadyExists", "message": "exists"}
             metadata = {**body["metadata"], "uid": "1", "resourceVersion": "1"}
             self.objects[call.kind, call.name] = {**body, "metadata": metadata}
             return 201, self.objects[call.kind, call.name]
@@ -70,6 +82,8 @@ class MemoryApi(Api):
         if call.verb == "delete":
             self.objects.clear()
             return 200, {}
+        if call.verb == "update":
+            self.objects[call.kind, call.name] = body
         if call.verb == "patch":
             self.objects[call.kind, call.name]["metadata"] |= body.get("metadata", {})
         return 200, self.objects[call.kind, call.name]

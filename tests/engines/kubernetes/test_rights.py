@@ -9,13 +9,20 @@ import pytest
 
 from tests.engines.kubernetes.memory_api import MemoryApi
 from tests.engines.kubernetes.specs import SETTINGS, WORKSPACE, spec
-from timonel.engines import JobState, JobStatus, RoleSpec
-from timonel.engines.kubernetes import KubernetesEngine
+from timonel.engines import JobState, JobStatus, RoleSpec, ServiceSpec
+from timonel.engines.kubernetes import KubernetesEngine, KubernetesServiceEngine
 from timonel.engines.kubernetes.manifests import job_manifests
 from timonel.engines.kubernetes.names import STATUS_KEY
-from timonel.engines.kubernetes.rights import Right, subject, user_manifests, user_rights
+from timonel.engines.kubernetes.rights import (
+    Right,
+    service_rules,
+    subject,
+    user_manifests,
+    user_rights,
+)
 from timonel.errors import SpecError
 from timonel.storage import find_workspace
+from timonel.testing.engines import eventually
 
 _FINALIZERS = Right("batch", "jobs/finalizers", "update")
 
@@ -48,7 +55,58 @@ def test_users_have_the_rights_that_the_engine_uses_and_gives(
     engine.resume("one")
     manifests = job_manifests(job, SETTINGS, WORKSPACE, "token", status)
     (role,) = [each for each in manifests if each["kind"] == "Role"]
-    assert set(user_rights()) == api.used | _rights(role["rules"]) | {_FINALIZERS}
+    _manage_services(api, uses_engine=True)
+    given = _rights(role["rules"]) | _rights(service_rules())
+    assert set(user_rights()) == api.used | given | {_FINALIZERS}
+
+
+def test_services_have_the_rights_to_manage_services() -> None:
+    api = MemoryApi()
+    _manage_services(api, uses_engine=False)
+    finalizers = Right("apps", "deployments/finalizers", "update")
+    assert api.used | {finalizers} == _rights(service_rules())
+
+
+def _manage_services(api: MemoryApi, *, uses_engine: bool) -> None:
+    """Use all methods of an engine in a pod."""
+    engine = KubernetesServiceEngine(api, SETTINGS, pod="web-1")
+    service = ServiceSpec(name="web", module="web", uses_engine=uses_engine)
+    engine.apply(service)
+    engine.apply(service.model_copy(update={"revision": 2}))
+    engine.scale("web", 2)
+    ended = {"exitCode": 137, "finishedAt": "2026-01-01T00:00:00Z"}
+    pod = {
+        "metadata": {
+            "name": "web-1",
+            "uid": "1",
+            "resourceVersion": "1",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {"timonel.dev/service": "web", "timonel.dev/revision": "1"},
+        },
+        "spec": {"containers": [{}]},
+        "status": {"containerStatuses": [{"state": {"terminated": ended}}]},
+    }
+    api.objects["Pod", "web-1"] = pod
+    for _ in range(2):
+        assert [status.name for status in engine.services()] == ["web"]
+    lines = engine.logs("web", "web-1", follow=True)
+    del api.objects["Pod", "web-1"]
+    assert list(lines) == []
+    eventually(lambda: engine.leads("web"))
+    engine.expose("web", "web", 8500)
+    engine.expose("web", "web", 8501)
+    engine.conceal("web")
+    documents = engine.documents("endpoints")
+    documents.write_bytes("digits/a.json", b"{}")
+    documents.write_bytes("digits/a.json", b"[]")
+    documents.append_line("digits/b.jsonl", "{}")
+    command = KubernetesServiceEngine(api, SETTINGS).documents("endpoints")
+    assert command.read_bytes("digits/a.json") != b""
+    documents.remove("digits")
+    api.objects.clear()
+    engine.apply(service)
+    engine.delete("web")
+    engine.close()
 
 
 def test_the_role_has_these_rights_and_the_binding_names_it() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -81,7 +80,11 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for server, watched in servers:
         watched.close()
         server.changes.put(None)
-    eventually(lambda: not [t for t in threading.enumerate() if t.name == "watch-Pod"])
+    eventually(lambda: not any(_is_running(watched) for _, watched in servers))
+
+
+def _is_running(watched: Watched) -> bool:
+    return watched._thread is not None and watched._thread.is_alive()
 
 
 def _versions(watched: Watched) -> dict[str, str]:
@@ -160,6 +163,6 @@ def test_a_watch_that_nobody_reads_ends(watch: Any, monkeypatch: pytest.MonkeyPa
     eventually(lambda: bool(server.watched))
     monkeypatch.setattr(module, "_IDLE_S", 0.0)
     server.changes.put(None)
-    eventually(lambda: not [t for t in threading.enumerate() if t.name == "watch-Pod"])
+    eventually(lambda: not _is_running(watched))
     monkeypatch.setattr(module, "_IDLE_S", 60.0)
     assert _versions(watched) == {"b": "8"}

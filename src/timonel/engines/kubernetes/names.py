@@ -1,4 +1,4 @@
-"""Names, labels and annotations of a job's objects in the cluster."""
+"""Names, labels and annotations of the objects of jobs and services in the cluster."""
 
 from __future__ import annotations
 
@@ -18,6 +18,19 @@ STATUS_KEY = "status"
 """Key of the job's status in its ConfigMap."""
 TOKEN_KEY = "token"  # noqa: S105 - a name
 """Key of the token in the job's Secret."""
+
+SERVICE_LABEL = "timonel.dev/service"
+REVISION_LABEL = "timonel.dev/revision"
+"""On a service's Deployment and its pods: the revision of the specification."""
+DIGEST_ANNOTATION = "timonel.dev/digest"
+"""On a service's Deployment: `ServiceSpec.digest`."""
+REVISIONS_ANNOTATION = "timonel.dev/revisions"
+"""On a service's Deployment: digest of each revision, as a JSON object, the last applied at the
+end."""
+REPLICA = "replica"
+"""Name of the container of a service's replicas, beside their companions."""
+FIRST_PORT = 8500
+"""First port of replicas; each pod has an address of its own."""
 
 COORDINATOR_PORT = 2222
 EXIT_REFUSED = 78
@@ -58,6 +71,21 @@ def role_pods(job_id: str, role: str) -> dict[str, str]:
 def job_objects(job_id: str) -> dict[str, str]:
     """Return the labels that select all objects of a job, and its pods."""
     return {JOB_LABEL: job_id}
+
+
+def service_labels(name: str) -> dict[str, str]:
+    """Return all labels of a service's objects and its pods."""
+    return {**all_services(), SERVICE_LABEL: name}
+
+
+def service_objects(name: str) -> dict[str, str]:
+    """Return the labels that select all objects of a service, and its pods."""
+    return {SERVICE_LABEL: name}
+
+
+def all_services() -> dict[str, str]:
+    """Return the labels that select the objects of all services, and their pods."""
+    return {**MANAGED, "app.kubernetes.io/component": "service"}
 
 
 def role_job(job_id: str, role: str) -> str:

@@ -1,4 +1,4 @@
-"""Pod templates of a job. Pure functions.
+"""Pod templates of a job, and parts that those of services share. Pure functions.
 
 All pods meet the ``restricted`` level of the Pod Security Standards, and write only to the folders
 ``/work`` and ``/tmp`` and to the job's volumes.
@@ -18,8 +18,14 @@ from timonel.engines.spec import JobSpec, RoleSpec
 from timonel.errors import SpecError
 
 _COORDINATOR_REQUESTS = {"cpu": "100m", "memory": "256Mi"}
-_HOME = "/work/home"
-_CACHE = "/work/cache"
+HOME = {"HOME": "/work/home", "XDG_CACHE_HOME": "/work/cache"}
+"""Variables of all pods, for programs that write to the user's folders."""
+CONTAINER_SECURITY = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+    "runAsNonRoot": True,
+}
 _FOLDERS = {"work": "/work", "tmp": "/tmp"}  # noqa: S108 - the container's
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the container's
 _GROUP = 65532  # of the user of images that timonel builds
@@ -69,7 +75,7 @@ def role_template(
         role=role.name,
         module="timonel.engines.kubernetes.pod",
         restart_policy="Never",
-        resources=_resources(role.resources),
+        resources=resources_of(role.resources),
         env={variables.INDEX: index, variables.POD_HOST: names.address(spec.job_id, hostname)},
         service_account=settings.service_account,
         placement=role.placement,
@@ -85,19 +91,14 @@ def role_template(
 def _template(
     pod: _Pod, spec: JobSpec, settings: ClusterSettings, workspace: str
 ) -> dict[str, Any]:
-    volumes, mounts = _volumes(spec.volumes, has_shared_memory=pod.has_shared_memory)
+    volumes, mounts = volumes_of(spec.volumes, has_shared_memory=pod.has_shared_memory)
     container = {
         "name": pod.role,
-        "image": image_of(spec, settings),
+        "image": image_of(f"job {spec.job_id}", spec.image, settings),
         "command": ["python3", "-m", pod.module, spec.job_id, workspace],
         "env": _environment(pod, spec, settings),
         "resources": pod.resources,
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-        },
+        "securityContext": CONTAINER_SECURITY,
         "volumeMounts": mounts,
     }
     if pod.role == names.COORDINATOR:
@@ -121,35 +122,39 @@ def _template(
             "restartPolicy": pod.restart_policy,
             "terminationGracePeriodSeconds": math.ceil(spec.stop_grace_s) + _EXTRA_GRACE_S,
             "enableServiceLinks": False,
-            "securityContext": _pod_security(spec.volumes),
-            "tolerations": _tolerations(pod.placement.tolerations),
+            "securityContext": pod_security(spec.volumes),
+            "tolerations": tolerations_of(pod.placement.tolerations),
             "containers": [container],
             "volumes": volumes,
         },
     }
 
 
-def image_of(spec: JobSpec, settings: ClusterSettings) -> str:
-    """Return the image of a job.
+def image_of(owner: str, image: str | None, settings: ClusterSettings) -> str:
+    """Return the image of a job or a service.
+
+    Args:
+        owner: What it is the image of, for messages.
+        image: The image in its specification.
+        settings: Settings of the cluster.
 
     Raises:
         SpecError: Neither the specification nor the settings name one.
     """
-    image = spec.image or settings.image
-    if not image:
+    found = image or settings.image
+    if not found:
         raise SpecError(
-            f"job {spec.job_id} has no container image",
+            f"{owner} has no container image",
             hint="make one with 'timonel image build', and give --image or set "
             "TIMONEL_KUBERNETES_IMAGE",
         )
-    return image
+    return found
 
 
 def _environment(pod: _Pod, spec: JobSpec, settings: ClusterSettings) -> list[dict[str, Any]]:
     token = {"secretKeyRef": {"name": spec.job_id, "key": names.TOKEN_KEY}}
     values: dict[str, Any] = {
-        "HOME": _HOME,
-        "XDG_CACHE_HOME": _CACHE,
+        **HOME,
         variables.TOKEN: token,
         variables.COORDINATOR: names.coordinator_address(spec.job_id),
         variables.POD_NAME: {"fieldRef": {"fieldPath": "metadata.name"}},
@@ -158,13 +163,19 @@ def _environment(pod: _Pod, spec: JobSpec, settings: ClusterSettings) -> list[di
     }
     if settings.mirrors is not None:
         values["TIMONEL_MIRRORS"] = settings.mirrors
+    return variables_of(values)
+
+
+def variables_of(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return environment variables of a container, given as values or as their sources."""
     return [
         {"name": name, "value" if isinstance(value, str) else "valueFrom": value}
         for name, value in sorted(values.items())
     ]
 
 
-def _resources(resources: Resources) -> dict[str, Any]:
+def resources_of(resources: Resources) -> dict[str, Any]:
+    """Return the requests and limits of a container."""
     # A limit of CPUs would slow tasks down where CPUs are idle.
     limits: dict[str, str] = {}
     if resources.memory_bytes is not None:
@@ -177,9 +188,14 @@ def _resources(resources: Resources) -> dict[str, Any]:
     return {"requests": requests, "limits": limits} if requests else {}
 
 
-def _volumes(
+def volumes_of(
     volumes: Sequence[Volume], *, has_shared_memory: bool
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the volumes of a pod and their mounts, with its writable folders.
+
+    Raises:
+        SpecError: A volume cannot be mounted.
+    """
     sources: list[dict[str, Any]] = [{"name": name, "emptyDir": {}} for name in _FOLDERS]
     mounts: list[dict[str, Any]] = [
         {"name": name, "mountPath": path} for name, path in _FOLDERS.items()
@@ -208,7 +224,8 @@ def _volume_source(volume: Volume) -> dict[str, Any]:
     )
 
 
-def _pod_security(volumes: Iterable[Volume]) -> dict[str, Any]:
+def pod_security(volumes: Iterable[Volume]) -> dict[str, Any]:
+    """Return the security context of a pod."""
     security: dict[str, Any] = {
         "runAsNonRoot": True,
         "seccompProfile": {"type": "RuntimeDefault"},
@@ -219,7 +236,8 @@ def _pod_security(volumes: Iterable[Volume]) -> dict[str, Any]:
     return security
 
 
-def _tolerations(accepted: Iterable[Toleration]) -> list[dict[str, Any]]:
+def tolerations_of(accepted: Iterable[Toleration]) -> list[dict[str, Any]]:
+    """Return the tolerations of a pod, which leaves nodes that do not answer."""
     tolerations: list[dict[str, Any]] = [
         {
             "key": f"node.kubernetes.io/{condition}",

@@ -46,9 +46,9 @@ def why(pod: Pod, now: float) -> str | None:
         A phrase for users; None: it runs, is about to, or has succeeded.
     """
     if oom_killed(pod):
-        return _out_of_memory(pod)
+        return out_of_memory(pod)
     return (
-        _disrupted(pod)
+        disrupted(pod)
         or _not_scheduled(pod)
         or _waiting(pod)
         or _slow_start(pod, now)
@@ -64,7 +64,7 @@ def is_lost(pod: Pod, now: float, margin_s: float = 10.0) -> bool:
     deadline = pod["metadata"].get("deletionTimestamp")
     if deadline is None or pod["status"].get("phase") in _ENDED:
         return False
-    return now > _timestamp(deadline) + margin_s
+    return now > timestamp(deadline) + margin_s
 
 
 def oom_killed(pod: Pod) -> bool:
@@ -78,7 +78,8 @@ def exit_code(pod: Pod) -> int | None:
     return code
 
 
-def _out_of_memory(pod: Pod) -> str:
+def out_of_memory(pod: Pod) -> str:
+    """Explain that a pod's container exceeded its memory limit."""
     limits = pod["spec"]["containers"][0].get("resources", {}).get("limits", {})
     if "memory" not in limits:
         return "out of memory: its node had none left"
@@ -88,8 +89,9 @@ def _out_of_memory(pod: Pod) -> str:
     return f"out of memory: it used more than its limit of {memory}"
 
 
-def _disrupted(pod: Pod) -> str | None:
-    found = _condition(pod, "DisruptionTarget")
+def disrupted(pod: Pod) -> str | None:
+    """Explain why the cluster deletes a pod by itself; None: it does not."""
+    found = condition(pod, "DisruptionTarget")
     if found.get("status") != "True":
         return None
     reason, message = found.get("reason", ""), _line(found.get("message"))
@@ -100,7 +102,7 @@ def _disrupted(pod: Pod) -> str | None:
 
 
 def _not_scheduled(pod: Pod) -> str | None:
-    found = _condition(pod, "PodScheduled")
+    found = condition(pod, "PodScheduled")
     if found.get("status") != "False":
         return None
     message = _line(found.get("message")).split(" preemption: ")[0].rstrip(". ")
@@ -131,10 +133,10 @@ def _waiting(pod: Pod) -> str | None:
 
 def _slow_start(pod: Pod, now: float) -> str | None:
     """Explain that a node waits for volumes, which only events name."""
-    ready, started = _condition(pod, "PodReadyToStartContainers"), pod["status"].get("startTime")
+    ready, started = condition(pod, "PodReadyToStartContainers"), pod["status"].get("startTime")
     if ready.get("status") != "False" or started is None or pod["status"]["phase"] != "Pending":
         return None
-    waited_s = now - _timestamp(started)
+    waited_s = now - timestamp(started)
     if waited_s < _SLOW_START_S:
         return None
     name = pod["metadata"]["name"]
@@ -169,7 +171,8 @@ def _container(pod: Pod) -> Mapping[str, Any]:
     return found[0]
 
 
-def _condition(pod: Pod, kind: str) -> Mapping[str, Any]:
+def condition(pod: Pod, kind: str) -> Mapping[str, Any]:
+    """Return a condition of a pod; empty if it has none of that type."""
     conditions: list[Mapping[str, Any]] = pod["status"].get("conditions") or []
     return next((each for each in conditions if each["type"] == kind), {})
 
@@ -178,5 +181,6 @@ def _line(text: str | None) -> str:
     return " ".join((text or "").split())
 
 
-def _timestamp(text: str) -> float:
+def timestamp(text: str) -> float:
+    """Return a time of an object in seconds since the epoch."""
     return datetime.fromisoformat(text).timestamp()

@@ -1,4 +1,4 @@
-"""Rights of users and coordinators in a namespace, as rules of Roles. Pure functions."""
+"""Rights of users, coordinators and services in a namespace, as rules of Roles. Pure functions."""
 
 from __future__ import annotations
 
@@ -22,9 +22,24 @@ _USER_RULES = (
     # Some clusters, such as OpenShift, ask for it from those who create what a Job owns.
     ("batch", ("jobs/finalizers",), ("update",)),
     ("coordination.k8s.io", ("leases",), ("create",)),
-    (GROUP, ("rolebindings", "roles"), ("create",)),
+    (GROUP, ("rolebindings", "roles"), ("create", "get", "patch")),
+    ("", ("serviceaccounts",), ("get",)),
 )
-"""Rights of users, but for those that they give to coordinators."""
+"""Rights of users, but for those that they give to coordinators and services."""
+
+_SERVICE_RULES = (
+    ("", ("configmaps",), ("create", "delete", "get", "list", "patch", "watch")),
+    ("", ("events",), ("list", "watch")),
+    ("", ("pods",), ("get", "list", "watch")),
+    ("", ("pods/log",), ("get",)),
+    ("", ("services",), ("create", "delete", "get", "patch")),
+    ("apps", ("deployments",), ("create", "delete", "get", "list", "update", "watch")),
+    ("apps", ("deployments/finalizers",), ("update",)),  # as for jobs/finalizers
+    ("apps", ("deployments/scale",), ("patch",)),
+    ("coordination.k8s.io", ("leases",), ("create", "get", "patch")),
+    ("policy", ("poddisruptionbudgets",), ("create", "get", "patch")),
+)
+"""Rights that managing services takes."""
 
 
 @dataclass(frozen=True, order=True)
@@ -59,16 +74,22 @@ def coordinator_rules(job_id: str, jobs: Sequence[str]) -> list[Rule]:
     ]
 
 
-def user_rights() -> list[Right]:
-    """Return the rights that running jobs takes, sorted.
+def service_rules() -> list[Rule]:
+    """Return the rules of the Role of a service whose replicas manage services."""
+    return [_rule(*rule) for rule in _SERVICE_RULES]
 
-    They include all rights of coordinators: the cluster lets users give only rights that they have.
+
+def user_rights() -> list[Right]:
+    """Return the rights that running jobs and services takes, sorted.
+
+    They include all rights of coordinators and services: the cluster lets users give only rights
+    that they have.
     """
     rules = [_rule(*rule) for rule in _USER_RULES]
     return sorted(
         {
             Right(rule["apiGroups"][0], resource, verb)
-            for rule in [*rules, *coordinator_rules("", ())]
+            for rule in [*rules, *service_rules(), *coordinator_rules("", ())]
             for resource in rule["resources"]
             for verb in rule["verbs"]
         }

@@ -14,6 +14,7 @@ ServiceType = Literal["ClusterIP", "LoadBalancer"]
 
 _PREFIX = "TIMONEL_KUBERNETES_"
 _MIRRORS = "TIMONEL_MIRRORS"
+_OF_USERS = frozenset({"context", "namespace"})
 
 
 class ClusterSettings(Requested):
@@ -71,3 +72,8 @@ class ClusterSettings(Requested):
                 hint=did_you_mean(str(kind), expected),
             )
         return cls(**found, mirrors=environ.get(_MIRRORS))
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables that set these settings in a pod of the cluster."""
+        fields = self.model_dump(exclude_none=True, exclude={*_OF_USERS, "mirrors"})
+        return {_PREFIX + name.upper(): value for name, value in fields.items()}

@@ -48,6 +48,7 @@ class Watched:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._objects: Mapping[str, Object] | None = None
+        self._early: dict[str, Object] = {}
         self._error: TimonelError | None = None
         self._read_at = 0.0
         self._closed = threading.Event()
@@ -78,8 +79,11 @@ class Watched:
     def record(self, found: Object) -> None:
         """Take an object that this process has written or read, unless a newer one is known."""
         with self._changed:
-            if self._objects is not None and self._is_new(found):
-                self._objects = {**self._objects, found["metadata"]["name"]: found}
+            name = found["metadata"]["name"]
+            if self._objects is None:
+                self._early[name] = found  # the first list may be older
+            elif self._is_new(found):
+                self._objects = {**self._objects, name: found}
 
     def forget(self, name: str, uid: str | None = None) -> None:
         """Take notice that an object does not exist.
@@ -143,10 +147,11 @@ class Watched:
             # Objects that were recorded after the server had read its list.
             later = {
                 name: each
-                for name, each in (self._objects or {}).items()
+                for name, each in {**(self._objects or {}), **self._early}.items()
                 if _is_later(each["metadata"]["resourceVersion"], version)
             }
             self._objects, self._error = {**listed, **later}, None
+            self._early.clear()
             self._changed.notify_all()
         return version
 

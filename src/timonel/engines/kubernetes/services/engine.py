@@ -1,0 +1,302 @@
+"""Service engine of Kubernetes: services as Deployments of a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+from timonel.engines.kubernetes.api import Api, Object
+from timonel.engines.kubernetes.api_errors import ConflictError
+from timonel.engines.kubernetes.manifests import Manifest, owned
+from timonel.engines.kubernetes.names import SERVICE_LABEL, all_services, service_objects
+from timonel.engines.kubernetes.services.documents import ConfigMapDocuments
+from timonel.engines.kubernetes.services.exposure import Exposure
+from timonel.engines.kubernetes.services.leadership import Leadership
+from timonel.engines.kubernetes.services.log import replica_lines
+from timonel.engines.kubernetes.services.manifests import applied, service_manifests
+from timonel.engines.kubernetes.services.status import is_service, needs_events, service_status
+from timonel.engines.kubernetes.services.view import View
+from timonel.engines.kubernetes.settings import ClusterSettings
+from timonel.engines.kubernetes.variables import POD_NAME
+from timonel.engines.services import ServiceEngine, ServiceSpec, ServiceStatus
+from timonel.errors import AlreadyExistsError, EngineError, NotFoundError, SpecError
+from timonel.storage import Workspace
+
+_ATTEMPTS = 10
+_POLL_S = 0.5
+_REMOVAL_S = 20.0
+_KILLING = {"reason": "Killing", "involvedObject.kind": "Pod"}
+
+
+class KubernetesServiceEngine(ServiceEngine):
+    """Runs services in the namespace of the user's context, as Deployments. Thread-safe.
+
+    All state is in the cluster. Frequent reads of the status come from watches.
+
+    Kubernetes restarts a replica that fails again and again after 10 s, 20 s, ... up to 5 minutes,
+    as its nodes are configured, whatever ``restart_delay_s`` says. Settings of the cluster, such as
+    the default image, take effect with the next revision of a service.
+
+    Args:
+        api: The cluster.
+        settings: Settings of the cluster.
+        pod: Name of the pod of this process, if it is a replica of a service.
+    """
+
+    name = "kubernetes"
+
+    def __init__(self, api: Api, settings: ClusterSettings, pod: str | None = None) -> None:
+        self._api = api
+        self._pod = pod
+        self._settings = settings.model_copy(update={"namespace": api.namespace})
+        self._deployments = View(api, "Deployment", all_services())
+        self._pods = View(api, "Pod", all_services())
+        self._events = View(api, "Event", {}, _KILLING)
+        self._exposure = Exposure(api, settings.service_type or "ClusterIP")
+        self._documents: dict[str, ConfigMapDocuments] = {}
+        self._leaderships: dict[str, Leadership] = {}
+
+    @classmethod
+    def of(cls, workspace: Workspace) -> Self:
+        """Return the engine of the cluster that kubectl would use.
+
+        Raises:
+            SpecError: The workspace is not in a bucket.
+            InputError: There is no such cluster.
+        """
+        if not workspace.is_remote:
+            raise SpecError(
+                f"services on Kubernetes need a workspace in a bucket, and {workspace.uri} is a "
+                "folder",
+                hint="give --workspace s3://bucket/folder, or set TIMONEL_WORKSPACE",
+            )
+        settings = ClusterSettings.of(os.environ)
+        return cls(Api.connect(settings), settings, os.environ.get(POD_NAME))
+
+    def close(self) -> None:
+        """Stop watching the cluster, within 30 s, and let another replica lead."""
+        for view in (self._deployments, self._pods, self._events):
+            view.close()
+        for leadership in self._leaderships.values():
+            leadership.release()
+
+    def apply(self, spec: ServiceSpec) -> None:
+        """Create a service or change it; return when the cluster has accepted all of its objects.
+
+        Raises:
+            SpecError: The revision was applied with other contents, or Kubernetes cannot run the
+                service as it is specified.
+            EngineError: The service is being deleted, or the cluster refuses it; nothing of a new
+                service is left.
+        """
+        manifests = service_manifests(spec, self._settings)
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._apply(manifests, spec)
+            except (AlreadyExistsError, ConflictError):
+                continue  # another process applies it too
+        raise EngineError(f"the service {spec.name} changes all the time", hint="try again")
+
+    def scale(self, name: str, replicas: int) -> None:
+        """Set the number of replicas; return when the cluster has recorded it."""
+        if replicas < 0:
+            raise SpecError(f"expected 0 or more replicas of {name}, got {replicas}")
+        _check_not_deleted(self._deployment(name))
+        try:
+            self._api.patch(
+                "Deployment", name, {"spec": {"replicas": replicas}}, subresource="scale"
+            )
+        except NotFoundError:
+            raise _unknown(name) from None
+        self._read_again(name)
+
+    def service(self, name: str) -> ServiceStatus:
+        """Return the current status of a service."""
+        deployment = self._deployments.objects().get(name)
+        if deployment is None:
+            raise _unknown(name)
+        (status,) = self._statuses([deployment])
+        return status
+
+    def services(self) -> list[ServiceStatus]:
+        """Return the status of every service in the namespace, by name."""
+        deployments = self._deployments.objects()
+        return self._statuses([deployments[name] for name in sorted(deployments)])
+
+    def logs(self, name: str, replica: str, *, follow: bool = False) -> Iterator[str]:
+        """Yield lines of a replica's output since its last start, oldest first.
+
+        With `follow`, also those of its next starts.
+        """
+        known = [each.name for each in self.service(name).replicas]
+        if replica not in known:
+            raise NotFoundError(
+                f"{name} has no replica {replica}",
+                hint=f"its replicas: {', '.join(known) or 'none'}",
+            )
+        return replica_lines(self._api, replica, follow=follow)
+
+    def delete(self, name: str) -> None:
+        """Request the end of a service; it disappears when its pods are gone."""
+        deployment = self._deployment(name)
+        if "deletionTimestamp" in deployment["metadata"]:
+            return
+        uid = deployment["metadata"]["uid"]
+        try:
+            self._api.delete("Deployment", name, propagation="Foreground", uid=uid)
+        except NotFoundError:
+            raise _unknown(name) from None
+        self._read_again(name)
+
+    def documents(self, folder: str) -> ConfigMapDocuments:
+        """Return the documents of a folder, kept in ConfigMaps."""
+        if folder not in self._documents:
+            # A command reads a few documents, a replica all of them all the time.
+            is_watching = self._pod is not None
+            store = ConfigMapDocuments(self._api, folder, is_watching=is_watching)
+            self._documents.setdefault(folder, store)
+        return self._documents[folder]
+
+    def leads(self, service: str) -> bool:
+        """Return whether this replica makes the decisions; true outside of the cluster."""
+        if self._pod is None:
+            return True
+        if service not in self._leaderships:
+            owner = ("Deployment", service)
+            leadership = Leadership(self._api, f"{service}-leader", self._pod, owner=owner)
+            self._leaderships.setdefault(service, leadership)
+        return self._leaderships[service].holds()
+
+    def expose(self, name: str, service: str, port: int) -> None:
+        """Have a port of a service's pods accept connections at a Service object."""
+        self._exposure.expose(name, service_objects(service), port)
+
+    def conceal(self, name: str) -> None:
+        """Delete the Service object of that name."""
+        self._exposure.conceal(name)
+
+    def url(self, name: str, host: str, port: int) -> str:
+        """Return the address of a Service object: its own, not that of a replica."""
+        del host
+        return self._exposure.url(name, port)
+
+    def _statuses(self, deployments: list[Object]) -> list[ServiceStatus]:
+        pods: dict[str, list[Object]] = {each["metadata"]["name"]: [] for each in deployments}
+        for pod in self._pods.objects().values():
+            pods.get(pod["metadata"]["labels"].get(SERVICE_LABEL, ""), []).append(pod)
+        has_kills = any(needs_events(pod) for found in pods.values() for pod in found)
+        events = list(self._events.objects().values()) if has_kills else []
+        now = time.time()
+        return [
+            service_status(each, pods[each["metadata"]["name"]], events, now)
+            for each in deployments
+        ]
+
+    def _apply(self, manifests: list[Manifest], spec: ServiceSpec) -> None:
+        try:
+            deployment = self._deployment(spec.name)
+        except NotFoundError:
+            self._create(manifests)
+            return
+        _check_not_deleted(deployment)
+        changed = applied(deployment, manifests[0], spec)
+        if changed is not None:
+            self._complete(manifests, deployment, changed)
+
+    def _create(self, manifests: list[Manifest]) -> None:
+        deployment = self._api.create(manifests[0])
+        try:
+            started = {**deployment, "spec": {**deployment["spec"], "paused": False}}
+            self._complete(manifests, deployment, started)
+        except ConflictError:
+            raise
+        except BaseException:
+            metadata = deployment["metadata"]
+            with contextlib.suppress(NotFoundError, ConflictError):  # somebody else did
+                self._api.delete("Deployment", metadata["name"], uid=metadata["uid"])
+            raise
+
+    def _complete(self, manifests: list[Manifest], deployment: Object, changed: Manifest) -> None:
+        """Create what a Deployment needs, then change the Deployment."""
+        uid = deployment["metadata"]["uid"]
+        for manifest in owned(manifests, uid):
+            self._put(manifest, uid)
+        self._deployments.record(self._api.replace(changed))
+
+    def _put(self, manifest: Manifest, owner: str) -> None:
+        """Create an object of a service, or change it to the manifest."""
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        deadline = time.monotonic() + _REMOVAL_S
+        while True:
+            try:
+                self._api.create(manifest)
+            except AlreadyExistsError:
+                is_done = self._change(manifest, owner)
+            else:
+                is_done = True
+            if is_done:
+                return
+            if time.monotonic() > deadline:
+                raise EngineError(
+                    f"the cluster has not removed the {kind} '{name}' of an earlier service",
+                    hint=f"delete it with 'kubectl delete {kind.lower()} {name}'",
+                )
+            time.sleep(_POLL_S)
+
+    def _change(self, manifest: Manifest, owner: str) -> bool:
+        """Change an object of a service to the manifest; False if it is being removed."""
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        try:
+            owners = self._api.get(kind, name)["metadata"].get("ownerReferences") or [{}]
+            if owners[0].get("uid") == owner:
+                if body := _body(manifest):
+                    self._api.patch(kind, name, body)
+                return True
+        except NotFoundError:
+            return False
+        if (owners[0].get("kind"), owners[0].get("name")) == ("Deployment", name):
+            return False  # of a service of that name that was deleted
+        raise EngineError(
+            f"the cluster has a {kind} '{name}', which the service needs",
+            hint="choose another name for the service",
+        )
+
+    def _deployment(self, name: str) -> Object:
+        """Read the Deployment of a service."""
+        try:
+            found = self._api.get("Deployment", name)
+        except NotFoundError:
+            raise _unknown(name) from None
+        if not is_service(found):
+            raise EngineError(
+                f"the cluster has a Deployment '{name}', which is not a service of timonel",
+                hint="choose another name for the service",
+            )
+        return found
+
+    def _read_again(self, name: str) -> None:
+        """Read a Deployment after a change, so that no later read shows an older one."""
+        try:
+            self._deployments.record(self._api.get("Deployment", name))
+        except NotFoundError:
+            self._deployments.forget(name)
+
+
+def _body(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    head = {"apiVersion", "kind", "metadata", "roleRef"}
+    return {key: value for key, value in manifest.items() if key not in head}
+
+
+def _check_not_deleted(deployment: Object) -> None:
+    metadata = deployment["metadata"]
+    if "deletionTimestamp" in metadata:
+        raise EngineError(
+            f"the service {metadata['name']} is being deleted", hint="wait until it is gone"
+        )
+
+
+def _unknown(name: str) -> NotFoundError:
+    return NotFoundError(f"no such service: {name}", hint="apply it first")

@@ -1,0 +1,107 @@
+"""The service engine on a fake cluster: failures, foreign objects and requests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.engines.kubernetes.fake_services import ServiceCluster
+from tests.engines.kubernetes.services.harness import FakeHarness
+from timonel.engines.kubernetes.services import KubernetesServiceEngine
+from timonel.engines.kubernetes.services.manifests import service_manifests
+from timonel.engines.kubernetes.settings import ClusterSettings
+from timonel.errors import EngineError, NotFoundError, SpecError
+from timonel.storage import find_workspace
+from timonel.testing.engines import eventually
+
+pytestmark = pytest.mark.enable_socket
+
+
+@pytest.fixture
+def harness(engine: KubernetesServiceEngine, services: ServiceCluster) -> FakeHarness:
+    return FakeHarness(engine, services)
+
+
+def test_a_refused_service_leaves_nothing(harness: FakeHarness) -> None:
+    refusals = harness.cluster.refusals
+    refusals["poddisruptionbudgets"] = (403, "exceeded quota: small, requested: 1")
+    with pytest.raises(EngineError, match="quota"):
+        harness.engine.apply(harness.spec())
+    eventually(lambda: not harness.leftovers())
+    with pytest.raises(NotFoundError):
+        harness.engine.service("web")
+    refusals.clear()
+    harness.apply()
+    harness.close()
+
+
+def test_an_unfinished_service_is_completed_by_another_apply(harness: FakeHarness) -> None:
+    # As if the process had been killed after the first object.
+    first = service_manifests(harness.spec(), ClusterSettings(image="registry.example/timonel:1"))
+    path = "/apis/apps/v1/namespaces/team/deployments"
+    harness.cluster.answer("POST", path, first[0])
+    assert [status.requested for status in harness.engine.services()] == [1]
+    harness.apply()
+    assert ("poddisruptionbudgets", "web") in harness.cluster.objects
+    harness.close()
+
+
+def test_objects_of_others_are_left_alone(harness: FakeHarness) -> None:
+    objects = harness.cluster.objects
+    foreign = {"kind": "Deployment", "metadata": {"name": "web", "resourceVersion": "1"}}
+    objects["deployments", "web"] = {**foreign, "spec": {"paused": True}}
+    for change in (
+        lambda: harness.engine.apply(harness.spec()),
+        lambda: harness.engine.scale("web", 2),
+        lambda: harness.engine.delete("web"),
+    ):
+        with pytest.raises(EngineError, match="'web', which is not a service of timonel"):
+            change()
+    assert harness.engine.services() == []
+    del objects["deployments", "web"]
+    objects["serviceaccounts", "web"] = {"kind": "ServiceAccount", "metadata": {"name": "web"}}
+    with pytest.raises(EngineError, match="a ServiceAccount 'web', which the service needs"):
+        harness.engine.apply(harness.spec(uses_engine=True))
+    eventually(lambda: harness.leftovers() == ["('serviceaccounts', 'web')"])
+
+
+def test_replicas_that_manage_services(harness: FakeHarness) -> None:
+    harness.apply(uses_engine=True)
+    kinds = {kind for kind, name in harness.cluster.objects if name == "web"}
+    assert kinds >= {"serviceaccounts", "roles", "rolebindings"}
+    # Another revision may come from another release, with other rights.
+    harness.cluster.objects["roles", "web"]["rules"] = []
+    harness.apply(uses_engine=True, revision=2)
+    assert harness.cluster.objects["roles", "web"]["rules"] != []
+    harness.close()
+
+
+def test_frequent_reads_send_no_requests(harness: FakeHarness) -> None:
+    harness.apply()
+    before = harness.cluster.requests
+    for _ in range(50):
+        harness.engine.services()
+        harness.engine.service("web")
+    assert harness.cluster.requests == before
+    harness.close()
+
+
+def test_a_forgotten_version_and_a_server_that_was_away(harness: FakeHarness) -> None:
+    harness.apply()
+    refusals = harness.cluster.refusals
+    refusals["pods"] = refusals["deployments"] = (503, "starting")
+    harness.cluster.end_watches()
+    assert harness.engine.service("web").is_settled
+    harness.cluster.forgotten = 10**9
+    harness.cluster.end_watches()
+    refusals.clear()
+    harness.engine.scale("web", 2)
+    harness.cluster.forgotten = 0
+    harness.wait_until(lambda status: status.is_settled)
+    harness.close()
+
+
+def test_a_folder_is_no_workspace_of_clusters(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="need a workspace in a bucket"):
+        KubernetesServiceEngine.of(find_workspace(str(tmp_path)))
