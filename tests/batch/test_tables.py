@@ -31,7 +31,10 @@ def test_text_of_a_csv_file() -> None:
 @pytest.mark.parametrize(
     ("column", "expected", "message"),
     [
-        (pa.array(["1", "$2"]), "DT_FLOAT", r"column x: expected a number, got '\$2'"),
+        (pa.array(["1", "$2"]), "DT_FLOAT", r"column x: '\$2' is not a finite number"),
+        (pa.array(["1", "inf"]), "DT_FLOAT", "column x: 'inf' is not a finite number"),
+        (pa.array([1, 1e39]), "DT_FLOAT", r"column x: '1e\+39' is too large for a 32-bit float"),
+        ([1, float("inf")], "DT_FLOAT", "column x: 'inf' is not a finite number"),
         (pa.array(["1.5"]), "DT_INT64", "column x: .*1.5"),
         (pa.array([1, None]), "DT_INT32", "column x: expected DT_INT32, got a missing value"),
         (pa.array([300]), "DT_UINT8", "column x: .*300"),

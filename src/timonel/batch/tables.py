@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timonel.batch.inputs import local_copy
-from timonel.data.sources.columns import Kinds, NumberColumn, trim
+from timonel.data.sources.columns import Kinds, NumberColumn, trim, why_unusable
 from timonel.data.sources.csvfile import CsvFile
 from timonel.serving.protocols.tfs_rest.tensors import to_array
 from timonel.serving.signature import NUMPY_TYPES, STRING, Array, TensorSpec
@@ -88,6 +88,7 @@ def to_input(column: Column, spec: TensorSpec, name: str) -> Array:
         array = (
             _from_arrow(column, spec) if isinstance(column, pa.Array) else _from_list(column, spec)
         )
+        _check_finite(array, column, spec)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise invalid_argument(f"column {name}: {error}") from error
     except StatusError as error:
@@ -96,6 +97,15 @@ def to_input(column: Column, spec: TensorSpec, name: str) -> Array:
     if array.ndim == 2 and len(sizes) > 1 and -1 not in sizes:
         array = array.reshape(len(array), *sizes)  # tf.train.Examples are flat
     return array
+
+
+def _check_finite(array: Array, column: Column, spec: TensorSpec) -> None:
+    """Reject infinite numbers, as a conversion does; lists may have them, such as masks."""
+    if spec.dtype in _FLOATS and array.size == len(array):
+        rows = np.flatnonzero(np.isinf(array.astype(np.float64)))
+        if len(rows):
+            value = column[rows[0]]
+            raise ValueError(why_unusable(value.as_py() if isinstance(value, pa.Scalar) else value))
 
 
 def _from_list(values: Sequence[Any], spec: TensorSpec) -> Array:
@@ -132,9 +142,8 @@ def _from_text(column: pa.Array, spec: TensorSpec) -> Array:
             spec,
         )
     kinds = Kinds.of(column)
-    if pc.any(kinds.bad).as_py():
-        bad = pc.filter(column, kinds.bad)[0].as_py()
-        raise ValueError(f"expected a number, got {bad!r}")
+    if rows := kinds.unusable():
+        raise ValueError(why_unusable(column[rows[0]].as_py()))
     return _as_type(NumberColumn.of(kinds).values, spec)
 
 
@@ -147,7 +156,8 @@ def _from_lists(column: pa.Array, spec: TensorSpec) -> Array:
 
 
 def _as_type(values: Any, spec: TensorSpec) -> Array:
-    return np.ascontiguousarray(values, NUMPY_TYPES[spec.dtype])
+    with np.errstate(over="ignore"):  # infinite numbers are rejected
+        return np.ascontiguousarray(values, NUMPY_TYPES[spec.dtype])
 
 
 def _objects(values: Sequence[bytes]) -> Array:

@@ -91,7 +91,7 @@ def test_a_few_bad_values_do_not_make_a_numeric_column_categorical(make_csv: Mak
     path = make_csv("a,y", *(f"{'n.a. yet' if i == 30 else i},{i % 2}" for i in range(100)))
     found = role(path)
     assert (found.role, found.is_doubtful) == ("numeric", False)
-    assert found.note == "1 value is not a finite number: row rejected"
+    assert found.note == "1 value is no finite 32-bit number: row rejected"
     _, scan = scanned(path)
     assert len(scan.entries) == 99
     (rejected,) = scan.rejected
@@ -113,10 +113,19 @@ def test_a_row_with_several_bad_values_is_rejected_once(make_csv: MakeCsv) -> No
     assert len(scan.entries) == 4
 
 
-@pytest.mark.parametrize("word", ["inf", "-Infinity", "1e999", "1e39"])
-def test_rows_with_an_infinite_value_are_rejected(make_csv: MakeCsv, word: str) -> None:
+@pytest.mark.parametrize(
+    ("word", "fault"),
+    [
+        ("inf", "is not a finite number"),
+        ("-Infinity", "is not a finite number"),
+        ("1e999", "is too large for a 32-bit float"),
+        ("1e39", "is too large for a 32-bit float"),
+    ],
+)
+def test_rows_with_an_infinite_value_are_rejected(make_csv: MakeCsv, word: str, fault: str) -> None:
     path = make_csv("a,y", *(f"{word if i % 4 == 3 else i},{i % 2}" for i in range(40)), "NaN,1")
-    assert role(path).note == "10 values are not finite numbers: rows rejected"
+    assert role(path).note == "10 values are no finite 32-bit numbers: rows rejected"
+    assert scanned(path)[1].rejected[0].reason == f"'{word}' {fault} in column 'a' in line 5"
     schema, _ = described(path)
     (column,) = schema.columns
     assert isinstance(column, NumericColumn)

@@ -165,6 +165,8 @@ def test_what_is_not_there_or_no_image(tmp_path):
         ({"age": 1}, TABLE, "wrong columns (row): missing name, n: the model takes age, name, n"),
         ({**ROW, "x": 1}, TABLE, "wrong columns (row): unknown x: the model takes age, name, n"),
         ({**ROW, "age": "old"}, TABLE, "expected a number in column age, got 'old' (row)"),
+        ({**ROW, "age": 1e39}, TABLE, "column age: '1e+39' is too large for a 32-bit float (row)"),
+        ('{"age": 1e400, "name": "Ada", "n": 2}', TABLE, "column age: 'inf' is not a finite"),
         ({**ROW, "age": None}, TABLE, "expected a number in column age, got None (row)"),
         ({**ROW, "n": "1.5"}, TABLE, "expected a number in column n, got '1.5' (row)"),
         (7, TABLE, "m takes a row of named values, got int: give a CSV, JSON or dicts"),

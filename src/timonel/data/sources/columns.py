@@ -366,6 +366,14 @@ def parse_number(text: str) -> float:
     return value if abs(value) <= FLOAT32_MAX else math.nan
 
 
+def why_unusable(value: object) -> str:
+    """Describe a value that is no finite number of 32 bits."""
+    text = str(value).strip()
+    if _NUMBER.match(text):
+        return f"{shorten(text)} is too large for a 32-bit float"
+    return f"{shorten(text)} is not a finite number"
+
+
 def trim(texts: Any) -> Any:
     """Return the values as one Arrow array, without surrounding spaces."""
     combined = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts

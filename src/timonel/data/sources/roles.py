@@ -92,8 +92,8 @@ def _numeric_notes(table: Location, name: str, kinds: Kinds) -> list[str]:
         )
     notes = []
     if bad := len(kinds.unusable()):
-        one = "value is not a finite number: row"
-        what = one if bad == 1 else "values are not finite numbers: rows"
+        one = "value is no finite 32-bit number: row"
+        what = one if bad == 1 else "values are no finite 32-bit numbers: rows"
         notes.append(f"{bad:,} {what} rejected")
     return notes
 

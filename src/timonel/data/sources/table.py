@@ -44,6 +44,7 @@ from timonel.data.sources.columns import (
     numeric_column,
     shorten,
     split_group,
+    why_unusable,
 )
 from timonel.data.sources.images import INCOMPARABLE
 from timonel.data.sources.kinds import KINDS, Image
@@ -342,7 +343,7 @@ class TableSource(Source):
         for row, name in sorted(bad.items()):
             value = self._file.table[name][row].as_py()
             text = "" if value is None else str(value).strip()
-            reason = f"{shorten(text)} is not a finite number"
+            reason = why_unusable(text)
             hint = f"{PLAIN_NUMBERS}, or keep all values as words: --columns {name}=category"
             if name == label:
                 reason, hint = f"no label but {shorten(text)}" if text else "no label", ""

@@ -24,6 +24,7 @@ _TABLE_SUFFIXES = _CSV_SUFFIXES | {".json", ".jsonl", ".ndjson"}
 _FILE_SUFFIXES = _TABLE_SUFFIXES | {".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp"}
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 _FLOATS = {"DT_FLOAT", "DT_DOUBLE", "DT_HALF", "DT_BFLOAT16"}
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 Notify = Callable[[str], None]
 
@@ -214,7 +215,19 @@ def _cell(value: Any, spec: Input, source: str) -> Any:
             f"expected {kind} in column {spec.name}, got {value!r} ({source})",
             hint="correct or fill in the value",
         ) from None
+    if _is_infinite(converted, spec.dtype):
+        from timonel.data.sources.columns import why_unusable  # noqa: PLC0415 - imports Arrow
+
+        raise InputError(
+            f"column {spec.name}: {why_unusable(converted)} ({source})", hint="correct the value"
+        )
     return [converted] if spec.instance_shape == (1,) and not _is_list(value) else converted
+
+
+def _is_infinite(value: Any, dtype: str) -> bool:
+    if dtype not in _FLOATS or not isinstance(value, int | float):
+        return False
+    return abs(value) == math.inf or (dtype != "DT_DOUBLE" and abs(value) > _FLOAT32_MAX)
 
 
 def _convert(value: Any, dtype: str) -> Any:
