@@ -312,6 +312,8 @@ class Endpoint:
         number, shown, look_at = self.revision.number, None, time.monotonic() + _LOOK_S
         while True:
             status = self.status
+            if status.message is None and (reason := self._control_failure()):
+                status = status.model_copy(update={"message": reason})
             if status.message != shown and on_change is not None:
                 on_change(status)
                 shown = status.message
@@ -337,6 +339,17 @@ class Endpoint:
                     hint=f"see 'timonel endpoints logs {self.name}'",
                 )
             time.sleep(_POLL_S)
+
+    def _control_failure(self) -> str | None:
+        """Return why no control plane of another machine runs; None while it does, or starts."""
+        if self.is_local:
+            return None
+        try:
+            service = engine_of(self.workspace).service(SERVICE)
+        except NotFoundError:
+            return None
+        messages = [each.message for each in service.replicas if each.message]
+        return f"no control plane: {messages[-1]}" if messages and not service.ready else None
 
     def _check_arguments(self, status: EndpointStatus) -> None:
         """Raise the message of a replica that keeps rejecting its arguments."""

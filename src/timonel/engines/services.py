@@ -358,7 +358,7 @@ class ServiceEngine(abc.ABC):
     def leads(self, service: str) -> bool:
         """Return whether this replica is the one of its service that makes decisions.
 
-        Replicas that call it once a second agree on one of them, within 15 s after it has ended.
+        Replicas that call it once a second agree on one of them, within 20 s after it has ended.
 
         Args:
             service: Name of the service that this process is a replica of.

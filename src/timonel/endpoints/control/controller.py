@@ -194,7 +194,7 @@ class Controller:
             if refused := await asyncio.to_thread(self._gateway.refused):
                 raise ServingError(f"Envoy refuses {', '.join(sorted(refused))}")
         for endpoint in self._endpoints.values() if self._leads else ():
-            self._publish(endpoint, now)
+            await self._publish(endpoint, now)
 
     async def _lead(self) -> None:
         """Find out whether this process leads; a new leader takes over what is saved."""
@@ -244,7 +244,7 @@ class Controller:
         if endpoint.refresh(services, now):
             logger.info("%s: revision %d gets the traffic", endpoint.name, endpoint.status.routed)
             if self._leads:
-                self._publish(endpoint, now)
+                await self._publish(endpoint, now)
         if not self._leads:
             return
         assert endpoint.plan is not None
@@ -428,10 +428,11 @@ class Controller:
                 if service.ready and is_known:
                     self.activator.release(name)
 
-    def _publish(self, endpoint: Endpoint, now: float) -> None:
+    async def _publish(self, endpoint: Endpoint, now: float) -> None:
         with endpoint.faults.of("status"):
             rejected = self._rejected.get(endpoint.name)
-            endpoint.publish(now, self.activator.held, rejected, self._faults.message)
+            held, fault = self.activator.held, self._faults.message
+            await asyncio.to_thread(endpoint.publish, now, held, rejected, fault)
 
     def _end(self) -> bool:
         """Stop the gateway and this process, unless there is a new endpoint; return whether."""

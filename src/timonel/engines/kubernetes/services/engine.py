@@ -80,6 +80,8 @@ class KubernetesServiceEngine(ServiceEngine):
         """Stop watching the cluster, within 30 s, and let another replica lead."""
         for view in (self._deployments, self._pods, self._events):
             view.close()
+        for store in self._documents.values():
+            store.close()
         for leadership in self._leaderships.values():
             leadership.release()
 
