@@ -26,6 +26,7 @@ from timonel.data.sources.base import Description, RawFiles, Scan, Source
 from timonel.data.statistics import NumberStatistics, Statistics
 from timonel.errors import DataError
 from timonel.storage.atomic import unwritable
+from timonel.units import counted
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class _Results:
     )
     rejected: list[Rejected] = field(default_factory=list)
     raw_bytes: int = 0
+    rotated: int = 0
+    first_rotated: str = ""
 
 
 def finish(
@@ -117,6 +120,8 @@ def _merge(planned: Planned, journal: ConversionJournal, catalogue: Catalogue) -
         results.statistics[plan.split].merge(outcome.statistics)
         results.rejected += outcome.rejected
         results.raw_bytes += outcome.raw_bytes
+        results.rotated += outcome.rotated
+        results.first_rotated = results.first_rotated or outcome.first_rotated
         catalogue.add_files(outcome.files)
     return results
 
@@ -147,6 +152,8 @@ def _source(planned: Planned, results: _Results, facts: Description) -> SourceIn
     lost = _lost(planned, results.statistics["train"])
     has_images = any(each.images or each.column_images for each in results.statistics.values())
     warnings = [f"label {label!r} has no training records" for label in lost[:NAMED]]
+    if results.rotated:
+        warnings.append(_sideways(results))
     return SourceInfo(
         plugin=planned.source.plugin,
         uri=planned.source.location.uri,
@@ -165,6 +172,16 @@ def _source(planned: Planned, results: _Results, facts: Description) -> SourceIn
         contradiction_count=planned.identical.contradictions,
         notes=tuple(scan.notes),
         warnings=(*scan.warnings, *planned.assignment.warnings, *warnings),
+    )
+
+
+def _sideways(results: _Results) -> str:
+    files = any(found.images for found in results.statistics.values())
+    cure = ", or re-encode them with --quality 90" if files else ""
+    return (
+        f"{counted(results.rotated, 'image')} stored sideways or mirrored, because TensorFlow "
+        f"ignores the EXIF orientation, the first: {results.first_rotated}: rotate the files, for example with "
+        f"'exiftran -ai'{cure}"
     )
 
 

@@ -61,6 +61,8 @@ class ShardOutcome(Outcome):
         default=(), description="Key of each raw file, and its line in the digest of all files."
     )
     raw_bytes: int = Field(default=0, description="Total size of the raw files.")
+    rotated: int = Field(default=0, description="Number of images with an EXIF orientation.")
+    first_rotated: str = Field(default="", description="The key of the first one.")
     index: tuple[int, ...] = Field(description="Part of the index, see `timonel.data.index`.")
 
     @property
@@ -259,6 +261,7 @@ class _OpenShard:
         self._index: list[int] = []
         self._member = bytearray()
         self._files: list[tuple[str, str]] = []
+        self._rotated: list[str] = []
         self._collector = Collector()
         self._rejected: list[Rejected] = []
 
@@ -295,6 +298,8 @@ class _OpenShard:
 
     def _add_file(self, key: str, image: ImageFacts) -> None:
         self._raw_bytes += image.bytes
+        if image.orientation != 1:
+            self._rotated.append(key)
         self._files.append((key, f"{image.digest} {image.bytes} {key}"))
 
     def rest(self) -> bytes:
@@ -322,6 +327,8 @@ class _OpenShard:
             rejected=tuple(self._rejected),
             files=tuple(self._files),
             raw_bytes=self._raw_bytes,
+            rotated=len(self._rotated),
+            first_rotated=self._rotated[0] if self._rotated else "",
             index=tuple(self._index),
         )
         self._job.journal.save(outcome)

@@ -34,6 +34,7 @@ class ImageFacts:
         channels: 1 for greyscale, else 3.
         bytes: Size of the file.
         digest: Digest of the file.
+        orientation: EXIF orientation, from 1 (upright) to 8. TensorFlow ignores it.
     """
 
     format: ImageFormat
@@ -42,6 +43,7 @@ class ImageFacts:
     channels: Literal[1, 3]
     bytes: int
     digest: str
+    orientation: int = 1
 
 
 @dataclass(frozen=True, slots=True)

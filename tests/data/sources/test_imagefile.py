@@ -177,3 +177,24 @@ def test_a_webp_with_transparency() -> None:
     image.save(buffer, "WEBP")
     with pytest.raises(UnusableError, match=r"WebP image with transparency.*convert it to PNG"):
         verify(buffer.getvalue())
+
+
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+def test_the_exif_orientation(format_: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0110] = "Model"
+    exif[0x0112] = orientation
+    facts = verify(encoded(format_, exif=exif), "structure")
+    assert (facts.height, facts.width, facts.orientation) == (17, 23, orientation)
+
+
+def test_damaged_exif_data_has_no_orientation() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    content = encoded("JPEG", exif=exif)
+    place = content.index(b"Exif\0\0")
+    for changed in range(place, place + 26):
+        for byte in (0, 0x80, 0xFF):
+            broken = content[:changed] + bytes([byte]) + content[changed + 1 :]
+            assert verify(broken, "structure").orientation in {1, 6}

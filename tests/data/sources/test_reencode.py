@@ -17,6 +17,7 @@ from timonel.data.schema import ImageColumn, ImageSchema, TableSchema
 from timonel.data.sources.base import Raw, SourceOptions
 from timonel.data.sources.imagefile import verify_image
 from timonel.data.sources.reencode import reencoded
+from timonel.data.summary import summarise
 from timonel.errors import SpecError
 from timonel.storage import Workspace
 
@@ -153,3 +154,38 @@ def test_wrong_options_are_one_line(
 ) -> None:
     with pytest.raises(SpecError, match="expected"):
         convert(make_images(), tmp_path / "set", workspace=workspace, **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"image_size": (20, 15)}, {"quality": 95}, {"image_size": (90, 90)}]
+)
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+def test_reencoded_images_are_upright(orientation: int, options: dict[str, Any]) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    turns = {1: 0, 3: 2, 6: 1}[orientation]
+    buffer = io.BytesIO()
+    stored = np.rot90(gradient(40, 30), turns)
+    Image.fromarray(stored).save(buffer, "JPEG", exif=exif, quality=95)
+    result, facts = changed(buffer.getvalue(), **options)
+    size = (20, 15) if options.get("image_size") == (20, 15) else (40, 30)
+    assert (facts.height, facts.width, facts.orientation) == (*size, 1)
+    with Image.open(io.BytesIO(result)) as image:
+        assert image.getexif().get(0x0112, 1) == 1 or result == buffer.getvalue()
+        assert np.abs(np.asarray(image).astype(int) - gradient(*size)).mean() < 6
+
+
+def test_images_that_are_stored_sideways_are_counted(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace
+) -> None:
+    source = make_images()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for label, width in (("cat", 30), ("dog", 33)):
+        Image.fromarray(gradient(40, width)).save(source / label / "turned.jpg", exif=exif)
+    dataset = convert(source, tmp_path / "set", workspace=workspace)
+    warning = summarise(dataset).warnings[-1]
+    assert warning.startswith("2 images stored sideways or mirrored, because TensorFlow ignores")
+    assert "turned.jpg: rotate the files, for example with 'exiftran -ai', or re-encode" in warning
+    upright = convert(source, tmp_path / "upright", quality=90, workspace=workspace)
+    assert not any("sideways" in line for line in summarise(upright).warnings)

@@ -60,9 +60,12 @@ _JPEG_BARE = frozenset({0x00, 0x01, *range(0xD0, 0xD8)})
 """Markers without a length."""
 _JPEG_FRAMES = frozenset({0xC0, 0xC1, 0xC2, 0xC9, 0xCA})
 _JPEG_SCAN = 0xDA
+_JPEG_EXIF = 0xE1
 _JPEG_END = 0xD9
 _JPEG_SEGMENTS = _JPEG_FRAMES | {0xC4, 0xCC, _JPEG_SCAN, 0xDB, 0xDC, 0xDD, *range(0xE0, 0xF0), 0xFE}
 _JPEG_MODES = {1: "L", 3: "RGB", 4: "CMYK"}
+_EXIF = b"Exif\0\0"
+_ORIENTATION = 0x0112
 _TRUNCATED = "it is truncated"
 
 
@@ -108,18 +111,20 @@ def verify_image(key: str, content: bytes, check: ImageCheck = "structure") -> I
     except Exception as error:  # decoders raise all kinds of exceptions on broken input
         raise UnusableError(key, f"damaged {format_.upper()} image: {error}") from error
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
-    return ImageFacts(format_, *shape, len(content), digest)
+    height, width, channels, orientation = shape
+    return ImageFacts(format_, height, width, channels, len(content), digest, orientation)
 
 
 class _Shape(NamedTuple):
     height: int
     width: int
     channels: Literal[1, 3]
+    orientation: int
 
 
 def _verify_jpeg(key: str, content: bytes, check: ImageCheck) -> _Shape:
     try:
-        height, width, components = _jpeg_frame(content)
+        height, width, components, exif = _jpeg_frame(content)
     except (IndexError, struct.error) as error:
         raise ValueError(_TRUNCATED) from error
     _check_pixels(key, width, height)
@@ -129,12 +134,12 @@ def _verify_jpeg(key: str, content: bytes, check: ImageCheck) -> _Shape:
         size = math.ceil(width / 8), math.ceil(height / 8)
         mode = _JPEG_MODES[components]
         Image.frombytes(mode, size, content, "jpeg", mode, "", 8, 0)
-    return _Shape(height, width, 1 if components == 1 else 3)
+    return _Shape(height, width, 1 if components == 1 else 3, _orientation(exif))
 
 
-def _jpeg_frame(content: bytes) -> tuple[int, int, int]:
-    """Walk through all segments; return height, width and components."""
-    place, frame, has_scan = 2, (0, 0, 0, 0), False
+def _jpeg_frame(content: bytes) -> tuple[int, int, int, bytes]:
+    """Walk through all segments; return height, width, components and EXIF data."""
+    place, frame, has_scan, exif = 2, (0, 0, 0, 0), False, b""
     while True:
         place = content.find(b"\xff", place)  # decoders skip other bytes between segments
         if place < 0:
@@ -149,7 +154,10 @@ def _jpeg_frame(content: bytes) -> tuple[int, int, int]:
             raise ValueError(f"the unknown marker {marker:#04x} in its data")
         if marker in _JPEG_FRAMES:
             frame = struct.unpack_from(">BHHB", content, place + 2)
+        start = place + 2
         place += struct.unpack_from(">H", content, place)[0]
+        if marker == _JPEG_EXIF and content.startswith(_EXIF, start):
+            exif = content[start:place]
         if marker == _JPEG_SCAN:
             has_scan = True
             found = _JPEG_MARKER.search(content, place)
@@ -157,7 +165,23 @@ def _jpeg_frame(content: bytes) -> tuple[int, int, int]:
     bits, height, width, components = frame
     if not has_scan or bits != 8 or components not in _JPEG_MODES or not height or not width:
         raise ValueError("it has no image of a known kind")
-    return height, width, components
+    return height, width, components, exif
+
+
+def _orientation(exif: bytes) -> int:
+    """Return the orientation of EXIF data, from 1 (upright) to 8; 1 if it has none."""
+    tiff = exif.removeprefix(_EXIF)
+    order = "<" if tiff.startswith(b"II") else ">"
+    try:
+        (start,) = struct.unpack_from(f"{order}I", tiff, 4)
+        (count,) = struct.unpack_from(f"{order}H", tiff, start)
+        for place in range(start + 2, start + 2 + 12 * count, 12):
+            tag, _, _, value = struct.unpack_from(f"{order}HHIH", tiff, place)
+            if tag == _ORIENTATION:
+                return value if 1 <= value <= 8 else 1
+    except struct.error:  # decoders ignore damaged EXIF data
+        pass
+    return 1
 
 
 def _verify_other(key: str, content: bytes, format_: ImageFormat, check: ImageCheck) -> _Shape:
@@ -175,7 +199,8 @@ def _verify_other(key: str, content: bytes, format_: ImageFormat, check: ImageCh
             _check_bmp(content, width, height)
         elif format_ == "gif":
             width, height = _check_gif(content, image)
-    return _Shape(height, width, channels)
+        orientation = _orientation(image.info.get("exif", b""))
+    return _Shape(height, width, channels, orientation)
 
 
 def _check_pixels(key: str, width: int, height: int) -> None:

@@ -7,27 +7,30 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from PIL import Image
+from PIL import Image, ImageOps
 
 from timonel.data.schema import ImageFormat
 from timonel.data.sources.base import Raw, SourceOptions
 from timonel.data.statistics import ImageFacts
 
 _DEFAULT_QUALITY = 90
+_QUARTER_TURNS = frozenset({5, 6, 7, 8})
+"""EXIF orientations that swap height and width."""
 _WIDE_MODES = ("I", "I;16", "I;16B", "I;16L")
 
 
 def reencoded(raw: Raw, options: SourceOptions) -> Raw:
     """Return a record with its images as the options ask for; masks stay as they are.
 
-    Facts keep the digest and size of the source's file.
+    Images with an EXIF orientation become upright, except in columns: masks and boxes refer to the
+    stored pixels. Facts keep the digest and size of the source's file.
     """
     if options.image_size is None and options.image_format is None and options.quality is None:
         return raw
     features = dict(raw.features)
     if raw.image is not None:
         (name,) = features
-        features[name], image = _image(features[name], raw.image, options)
+        features[name], image = _image(features[name], raw.image, options, is_rotated=True)
         return replace(raw, features=features, image=image)
     facts = dict(raw.facts)
     for name, found in raw.facts.items():
@@ -41,16 +44,23 @@ def reencoded(raw: Raw, options: SourceOptions) -> Raw:
     return replace(raw, features=features, facts=facts)
 
 
-def _image(content: Any, facts: ImageFacts, options: SourceOptions) -> tuple[bytes, ImageFacts]:
+def _image(
+    content: Any, facts: ImageFacts, options: SourceOptions, *, is_rotated: bool = False
+) -> tuple[bytes, ImageFacts]:
+    is_turned = is_rotated and facts.orientation in _QUARTER_TURNS
+    if is_turned:
+        facts = replace(facts, height=facts.width, width=facts.height)
     height, width = _size(facts, options.image_size)
     format_ = _format(facts, options.image_format)
     is_lossy = format_ in {"jpeg", "webp"}
     is_kept = (height, width) == (facts.height, facts.width) and format_ == facts.format
+    is_kept = is_kept and not (is_rotated and facts.orientation != 1)
     if is_kept and not (is_lossy and options.quality is not None):
         return content, facts
     with Image.open(io.BytesIO(content)) as opened:
-        opened.draft(None, (width, height))
-        pixels = _plain(opened, keeps_alpha=format_ == "png")
+        opened.draft(None, (height, width) if is_turned else (width, height))
+        upright = ImageOps.exif_transpose(opened) if is_rotated else opened
+        pixels = _plain(upright, keeps_alpha=format_ == "png")
     if pixels.size != (width, height):
         # Band by band: resizing RGBA would blacken what is transparent, which load() shows.
         bands = [band.resize((width, height), Image.Resampling.LANCZOS) for band in pixels.split()]
@@ -58,7 +68,8 @@ def _image(content: Any, facts: ImageFacts, options: SourceOptions) -> tuple[byt
     buffer = io.BytesIO()
     quality = {"quality": options.quality or _DEFAULT_QUALITY} if is_lossy else {}
     pixels.save(buffer, format_.upper(), **quality)
-    changed = replace(facts, format=format_, height=height, width=width)
+    orientation = 1 if is_rotated else facts.orientation
+    changed = replace(facts, format=format_, height=height, width=width, orientation=orientation)
     return buffer.getvalue(), changed
 
 
