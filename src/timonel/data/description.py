@@ -180,8 +180,8 @@ def _sideways(results: _Results) -> str:
     cure = ", or re-encode them with --quality 90" if files else ""
     return (
         f"{counted(results.rotated, 'image')} stored sideways or mirrored, because TensorFlow "
-        f"ignores the EXIF orientation, the first: {results.first_rotated}: rotate the files, for example with "
-        f"'exiftran -ai'{cure}"
+        f"ignores the EXIF orientation, the first: {results.first_rotated}: rotate the files, for "
+        f"example with 'exiftran -ai'{cure}"
     )
 
 
