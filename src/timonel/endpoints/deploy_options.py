@@ -97,6 +97,15 @@ class DeployOptions(TypedDict, total=False):
             SCALING,
         ),
     ]
+    image: Annotated[
+        str | None,
+        Option(
+            None,
+            "Container image of replicas.",
+            SCALING,
+            computed="TIMONEL_KUBERNETES_IMAGE at the first deployment",
+        ),
+    ]
     cpus: Annotated[
         float | None,
         Option(

@@ -17,7 +17,7 @@ from timonel.storage import Workspace
 from timonel.storage.document_store import DocumentStore
 
 FOLDER = "endpoints"
-WORKSPACE = "workspace/location.json"
+LOCATION = "workspace/location.json"
 """Document with the workspace whose endpoints a cluster's namespace has."""
 
 
@@ -81,13 +81,13 @@ def claim(workspace: Workspace) -> None:
     engine = engine_of(workspace)
     if not engine.is_one_machine:
         with contextlib.suppress(AlreadyExistsError):
-            engine.documents(FOLDER).create_bytes(WORKSPACE, workspace.uri.encode())
+            engine.documents(FOLDER).create_bytes(LOCATION, workspace.uri.encode())
         _check_owner(engine, workspace)
 
 
 def _check_owner(engine: ServiceEngine, workspace: Workspace) -> None:
     try:
-        owner = engine.documents(FOLDER).read_bytes(WORKSPACE).decode()
+        owner = engine.documents(FOLDER).read_bytes(LOCATION).decode()
     except NotFoundError:
         return  # it has none
     if owner != workspace.uri:

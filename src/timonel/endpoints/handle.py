@@ -13,8 +13,8 @@ from timonel.endpoints import folder as folders
 from timonel.endpoints.checks import check_spec, validated
 from timonel.endpoints.control.console.address import pages_url
 from timonel.endpoints.control.plan import services_by_version
-from timonel.endpoints.control.service import SERVICE, run_control
-from timonel.endpoints.engine import claim, documents_of, engine_of
+from timonel.endpoints.control.service import SERVICE, failure_of, run_control, update_control
+from timonel.endpoints.engine import LOCATION, claim, documents_of, engine_of
 from timonel.endpoints.folder import EndpointFolder, EndpointStatus, Revision
 from timonel.endpoints.gateway.process import SERVICE as GATEWAY
 from timonel.endpoints.rollouts.documents import (
@@ -290,6 +290,8 @@ class Endpoint:
             run_control(self.workspace, engine_of(self.workspace))
         deadline = time.monotonic() + _DELETE_TIMEOUT_S
         while self.name in {each.name for each in list_endpoints(self.workspace)}:
+            if self._control_failure():
+                self._delete_without_control()
             if time.monotonic() > deadline:
                 raise EngineError(
                     f"{self.name} is still being deleted", hint="its replicas finish requests"
@@ -348,8 +350,19 @@ class Endpoint:
             service = engine_of(self.workspace).service(SERVICE)
         except NotFoundError:
             return None
-        messages = [each.message for each in service.replicas if each.message]
-        return f"no control plane: {messages[-1]}" if messages and not service.ready else None
+        reason = failure_of(service)
+        return None if reason is None else f"no control plane: {reason}"
+
+    def _delete_without_control(self) -> None:
+        """Delete what the control plane would, as it does not start."""
+        engine, documents = engine_of(self.workspace), documents_of(self.workspace)
+        for service in self.services.values():
+            engine.delete(service.name)
+        engine.conceal(self.name)
+        self.folder.remove()
+        if not folders.list_endpoints(documents):
+            documents.remove(LOCATION)
+            engine.delete(SERVICE)
 
     def _check_arguments(self, status: EndpointStatus) -> None:
         """Raise the message of a replica that keeps rejecting its arguments."""
@@ -433,10 +446,11 @@ def record(workspace: Workspace, spec: EndpointSpec, cause: str, after: int | No
 
 
 def start_control(workspace: Workspace) -> None:
-    """Start the control plane of existing endpoints, for example after a reboot."""
+    """Start the control plane of existing endpoints, as after a reboot, or update its image."""
     with locked(workspace):
         if list_endpoints(workspace):
             run_control(workspace, engine_of(workspace))
+            update_control(workspace, engine_of(workspace))
 
 
 def locked(workspace: Workspace) -> contextlib.AbstractContextManager[None]:

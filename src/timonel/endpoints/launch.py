@@ -70,6 +70,7 @@ def deploy(
     fields = _fields(options, None if before is None else before.spec)
     if before is None:
         fields.setdefault("host", "127.0.0.1" if engine.is_one_machine else _ANY)
+        fields.setdefault("image", engine.default_image)
     fields |= {"name": name, "model": reference}
     fields |= _arguments(server_args, options)
     if before is None or before.spec.model != reference:
@@ -106,7 +107,7 @@ def _fields(options: DeployOptions, before: EndpointSpec | None) -> dict[str, An
     """Return the fields of the previous specification, changed by options."""
     fields: dict[str, Any] = {} if before is None else before.model_dump()
     given = {key: value for key, value in options.items() if value is not None}
-    fields |= {key: given[key] for key in ("host", "port") if key in given}
+    fields |= {key: given[key] for key in ("host", "port", "image") if key in given}
     limits = {key: given[key] for key in ("timeout_s", "max_held") if key in given}
     fields["limits"] = {**fields.get("limits", {}), **limits}
     fields["access"] = {**fields.get("access", {}), **_removed(given), **_access(given)}

@@ -178,6 +178,7 @@ class EndpointSpec(Requested):
         default=(), description="Further arguments of 'timonel serve'."
     )
     resources: Resources = Field(default=Resources(), description="Resources of each replica.")
+    image: str | None = Field(default=None, description="Container image of replicas.")
 
     @property
     def url(self) -> str:

@@ -279,6 +279,11 @@ class ServiceEngine(abc.ABC):
     name: str
     is_one_machine: ClassVar[bool] = False
 
+    @property
+    def default_image(self) -> str | None:
+        """Container image of services whose specification names none; None without containers."""
+        return None
+
     @classmethod
     @abc.abstractmethod
     def of(cls, workspace: Workspace) -> Self:

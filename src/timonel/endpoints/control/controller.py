@@ -34,7 +34,7 @@ from timonel.endpoints.control.scrape import Load, LoadReader
 from timonel.endpoints.control.service import SERVICE, apply_current
 from timonel.endpoints.control.warm import SERVICE as WARM
 from timonel.endpoints.control.warm import warm_environment, warm_service
-from timonel.endpoints.engine import FOLDER, WORKSPACE
+from timonel.endpoints.engine import FOLDER, LOCATION
 from timonel.endpoints.folder import LOCK_FILE, list_endpoints
 from timonel.endpoints.gateway.process import SERVICE as GATEWAY
 from timonel.endpoints.spec import service_name
@@ -218,7 +218,7 @@ class Controller:
         if now - self._unused_since > _UNUSED_S:
             own = self._services.get(SERVICE)
             if own is not None and own.state is not ServiceState.DELETING:
-                await asyncio.to_thread(self._documents.remove, WORKSPACE)
+                await asyncio.to_thread(self._documents.remove, LOCATION)
                 await self._delete([own])
         return False
 

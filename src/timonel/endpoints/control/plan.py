@@ -144,6 +144,7 @@ def service_spec(
         stop_grace_s=DRAIN_S + 5,
         workspace=workspace,
         resources=spec.resources,
+        image=spec.image,
     )  # fmt: skip
 
 

@@ -81,6 +81,7 @@ def control_service(workspace: Workspace, engine: ServiceEngine) -> ServiceSpec:
     return common.model_copy(
         update={
             "args": (*common.args, "$(SHARED)"),
+            "image": engine.default_image,
             "companion": envoy,
             "uses_engine": True,
             "replicas": REPLICAS,
@@ -92,8 +93,14 @@ def control_service(workspace: Workspace, engine: ServiceEngine) -> ServiceSpec:
     )
 
 
+def failure_of(service: ServiceStatus) -> str | None:
+    """Return why a service has no ready replica; None while it has, or they start."""
+    messages = [each.message for each in service.replicas if each.message]
+    return messages[-1] if messages and not service.ready else None
+
+
 def run_control(workspace: Workspace, engine: ServiceEngine) -> None:
-    """Have the control plane run, unless it does.
+    """Have the control plane run, unless it does; one that does not start is replaced.
 
     Raises:
         EngineError: It cannot be started.
@@ -102,15 +109,22 @@ def run_control(workspace: Workspace, engine: ServiceEngine) -> None:
     deadline = time.monotonic() + _TIMEOUT_S
     while True:
         try:
-            state = engine.service(SERVICE).state
+            found = engine.service(SERVICE)
         except NotFoundError:
             state = None
-        if state is ServiceState.ACTIVE:
-            return
+        else:
+            state = found.state
+            if state is ServiceState.ACTIVE and not failure_of(found):
+                return None
         try:
-            apply_current(engine, spec)
+            return apply_current(engine, spec)
         except EngineError:
             # The one before is about to end, as the last endpoint was deleted.
             if state is not ServiceState.DELETING or time.monotonic() > deadline:
                 raise
             time.sleep(_POLL_S)
+
+
+def update_control(workspace: Workspace, engine: ServiceEngine) -> None:
+    """Have the control plane run as this release, and these settings, say."""
+    apply_current(engine, control_service(workspace, engine))

@@ -76,6 +76,11 @@ class KubernetesServiceEngine(ServiceEngine):
         settings = ClusterSettings.of(os.environ)
         return cls(Api.connect(settings), settings, os.environ.get(POD_NAME))
 
+    @property
+    def default_image(self) -> str | None:
+        """Image of the settings."""
+        return self._settings.image
+
     def close(self) -> None:
         """Stop watching the cluster, within 30 s, and let another replica lead."""
         for view in (self._deployments, self._pods, self._events):
