@@ -27,7 +27,20 @@ def test_images(make_images: MakeImages, tmp_path: Path, workspace: Workspace) -
     assert (facts["formats"], facts["channels"]) == ("19 png", "3 (colour)")
     assert report.warnings[0] == "the test split would be empty: records were moved to it"
     assert report.warnings[1].startswith("1 image rejected, the first: dog/004.png: damaged PNG")
-    assert report.warnings[2] == "1 ignored, the first: notes.txt"
+    assert report.warnings[2] == "1 item ignored: notes.txt"
+
+
+def test_ignored_files_are_named(
+    make_images: MakeImages, tmp_path: Path, workspace: Workspace
+) -> None:
+    root = make_images(count=20)
+    for number in range(7):
+        (root / f"{number}.txt").touch()
+    report = summarise(convert(root, tmp_path / "set", workspace=workspace))
+    assert report.warnings[-1] == (
+        "7 items ignored: 0.txt, 1.txt, 2.txt, 3.txt, 4.txt and 2 more: "
+        "'timonel data report' lists them"
+    )
 
 
 def test_images_of_several_sizes(

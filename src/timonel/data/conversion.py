@@ -127,8 +127,9 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
         destination: The folder to create, or its URI in a bucket.
         kind: ``images``, ``table``, or ``auto`` to detect it.
         label: The label column of a table.
-        splits: Approximate fractions of train, validation and test, for each label; by default
-            the splits of the source, else 0.8, 0.1, 0.1.
+        splits: Approximate fractions of train, validation and test; two are train and validation.
+            Records are divided by hashes, so the shares of each label vary. By default the splits
+            of the source, else 0.8, 0.1, 0.1.
         seed: Seed of division and order.
         shards: Number of shards of the training split; by default computed from the size.
         shard_bytes: Approximate maximum size of a shard, before compression.

@@ -163,7 +163,10 @@ def warnings_of(dataset: Dataset) -> tuple[str, ...]:
                 f"{counted(count, what)} {fate}, the first: {first.key}: {first.reason}"
             )
     if source.ignored_count:
-        warnings.append(f"{source.ignored_count} ignored, the first: {source.ignored[0]}")
+        more = source.ignored_count - _NAMED
+        rest = f" and {more:,} more: 'timonel data report' lists them" if more > 0 else ""
+        named = ", ".join(source.ignored[:_NAMED])
+        warnings.append(f"{counted(source.ignored_count, 'item')} ignored: {named}{rest}")
     return tuple(warnings)
 
 

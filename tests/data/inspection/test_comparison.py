@@ -144,3 +144,21 @@ def test_wrong_requests(make_csv: MakeCsv, tmp_path: Path, workspace: Workspace)
     new = table(make_csv, tmp_path / "new", workspace, "size,colour,good,split", *lines)
     one = diff(new, split="test")
     assert one.distances
+
+
+def test_aspect_ratios_of_scaled_photographs_are_equal(
+    tmp_path: Path, workspace: Workspace
+) -> None:
+    random = np.random.default_rng(0)
+    for label in ("cat", "dog"):
+        (tmp_path / "raw" / label).mkdir(parents=True)
+        for number in range(60):
+            size = [(400, 300), (450, 300), (300, 400), (400, 225)][number % 4]
+            pixels = random.integers(0, 255, (size[1] // 25, size[0] // 25, 3), np.uint8)
+            path = tmp_path / "raw" / label / f"{number}.jpg"
+            Image.fromarray(pixels).resize(size).save(path)
+    old = convert(tmp_path / "raw", tmp_path / "old", workspace=workspace)
+    new = convert(tmp_path / "raw", tmp_path / "new", image_size=(97, 97), workspace=workspace)
+    found = {each.column: each for each in diff(old, new).distances}
+    assert found["image width"].is_above
+    assert found["image aspect ratio"].distance == 0

@@ -111,3 +111,8 @@ def test_other_content_has_no_signature() -> None:
         )
         == []
     )
+
+
+def test_images_of_few_pixels_are_not_compared() -> None:
+    assert signature_of(encoded(photograph(0).resize((16, 16)))) is not None
+    assert signature_of(encoded(photograph(0).resize((15, 16)))) is None

@@ -213,3 +213,18 @@ def test_wrong_requests(make_images: MakeImages, tmp_path: Path, workspace: Work
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write"):
         report(tmp_path / "data", tmp_path / "file" / "page.html")
+
+
+def test_rejected_rows_are_counted_by_reason_and_ignored_ones_are_listed(
+    make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
+) -> None:
+    bad = {n: ["old", "1e99", "new"][n % 3] for n in range(0, 1200, 100)}
+    lines = [f"{bad.get(n, n)},{'DISCARD' if n % 400 == 7 else ''},{n % 2}" for n in range(1200)]
+    path = make_csv("price,split,y", *lines)
+    options = {"label": "y", "max_rejected": 0.1, "columns": {"price": "number"}}
+    convert(path, tmp_path / "data", workspace=workspace, **options)
+    report(tmp_path / "data", tmp_path / "page.html")
+    text = page_of(tmp_path / "page.html").text
+    assert "... is not a finite number in column 'price' in line ...8" in text
+    assert "... is too large for a 32-bit float in column 'price' in line ...4" in text
+    assert "3 items of the source:rows.csv#8 (split DISCARD)rows.csv#408" in text

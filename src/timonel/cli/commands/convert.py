@@ -36,8 +36,8 @@ def convert(
     splits: Annotated[
         str | None,
         typer.Option(
-            help="Fractions of train, validation and test. [default: the splits of the source, "
-            "else 0.8,0.1,0.1]"
+            help="Approximate fractions of train, validation and test; two values are train and "
+            "validation. [default: the splits of the source, else 0.8,0.1,0.1]"
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split and the order.")] = 0,

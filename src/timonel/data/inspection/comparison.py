@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from timonel.data.dataset import Dataset, check_split
 from timonel.data.inspection.distances import (
     Difference,
@@ -22,14 +24,19 @@ from timonel.data.inspection.distances import (
     difference_of_words,
 )
 from timonel.data.inspection.distributions import Distribution, Numbers, Words
-from timonel.data.inspection.profile import COUNT, Profile, Progress, stats
-from timonel.data.schema import ImageSchema, Split
+from timonel.data.inspection.profile import ASPECT_RATIO, COUNT, Profile, Progress, stats
+from timonel.data.schema import COLUMN_PREFIX, ImageSchema, Split
 from timonel.errors import DataError, SpecError
 
 FailOn = Literal["none", "schema", "drift", "any"]
 DEFAULT_THRESHOLD = 0.05
 _FALSE_ALARMS = 0.01
 _NAMED = 3
+_RATIOS = 17.5
+"""Bins of aspect ratios per unit of the logarithm.
+
+Scaling rounds sides to whole pixels: usual ratios, such as 4:3, are at least 1.5 % from an edge.
+"""
 
 
 @dataclass(frozen=True)
@@ -224,6 +231,9 @@ def _distances(pairs: Sequence[_Pair], threshold: float) -> tuple[Distance, ...]
 def _found(profile: Profile, name: str, like: Profile) -> Distribution:
     """Return a distribution; if a column has no values at all, all are missing."""
     found = profile.distributions.get(name)
+    feature = profile.origins.get(name, "").removeprefix(COLUMN_PREFIX)
+    if isinstance(found, Numbers) and name == f"{feature} {ASPECT_RATIO}":
+        return found.with_cells(lambda ratios: np.exp(np.round(np.log(ratios) * _RATIOS) / _RATIOS))
     if found is None:
         found = type(like.distributions[name])()
         if isinstance(found, Numbers) and name.endswith(f" {COUNT}"):  # the same in all records

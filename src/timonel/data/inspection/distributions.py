@@ -6,7 +6,7 @@ import datetime as dt
 import math
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,6 +101,14 @@ class Numbers:
         if bits >= self._bits:
             return self._values, self._counts
         return _grouped(_truncated(self._values, bits), self._counts)
+
+    def with_cells(self, change: Callable[[Floats], Floats]) -> Numbers:
+        """Return a copy with other values of the cells [N]; its moments stay the same."""
+        values, counts = self.cells()
+        result = Numbers(is_date=self.is_date)
+        result._moments, result._missing = self._moments, self._missing
+        result._values, result._counts = _grouped(change(values), counts)
+        return result
 
     def quantiles(self, fractions: Sequence[float]) -> list[float]:
         """Return the values below which these fractions of the values are; none without values."""

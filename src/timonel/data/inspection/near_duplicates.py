@@ -20,14 +20,12 @@ MAX_DISTANCE = 40
 Of 500,000 pairs of different photographs, none had fewer than 64; of copies saved with quality 30,
 halved or cropped by 1 %, at least 97 % had at most 40.
 """
+MIN_SIDE = 16
+"""Smaller images are not compared: their hashes have too few bits to tell them apart."""
 _SIDE = 16
 _WINDOW = 16
 _MIN_CORRELATION = 0.97
-"""Correlation of two thumbnails of near-duplicates; 99 % of the copies above have more.
-
-Hashes of small images have few bits: without it, a tenth of 600 handwritten digits of 8 x 8 pixels
-would look like another one.
-"""
+"""Correlation of two thumbnails of near-duplicates; 99 % of the copies above have more."""
 _MIN_CONTRAST = 8.0
 """Standard deviation of grey levels below which an image is flat: all flat images look the same."""
 _SCALE = 32
@@ -44,10 +42,12 @@ def signature_of(content: bytes) -> tuple[bytes, bytes] | None:
     """Return hash (32 bytes) and thumbnail (64 bytes) of an encoded image.
 
     Returns:
-        None if the image is damaged, or none that TensorFlow decodes.
+        None if the image is too small or damaged, or none that TensorFlow decodes.
     """
     try:
         with open_image(content) as image:  # type: ignore[union-attr] # None is caught below
+            if min(image.size) < MIN_SIDE:
+                return None
             # A JPEG is decoded at a fraction of its size.
             image.draft("L", (2 * _SIDE + 2, 2 * _SIDE + 2))
             small = image.convert("L").resize((_SIDE + 1, _SIDE), Image.Resampling.BOX)

@@ -32,6 +32,7 @@ Progress = Callable[[int, int], None]
 _LONGEST_WORD = 200
 _TICK = 1000
 COUNT = "count"
+ASPECT_RATIO = "aspect ratio"
 """Part of a name of a distribution: numbers of values or boxes, of which none is missing."""
 _TEXTS = frozenset({"text", "json", "bytes"})
 BOX = 5
@@ -150,7 +151,7 @@ class Profile:
         width, height = image.size
         self._numbers(name, "width").add([width])
         self._numbers(name, "height").add([height])
-        self._numbers(name, "aspect ratio").add([width / height])
+        self._numbers(name, ASPECT_RATIO).add([width / height])
         self._words(name, "format").add([str(image.format)])
         self._words(name, "mode").add([image.mode])
 

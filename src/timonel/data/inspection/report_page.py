@@ -6,6 +6,7 @@ import io
 import itertools
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,10 @@ from timonel.data.dataset import Dataset
 from timonel.data.inspection import charts
 from timonel.data.inspection.browsing import Record, describe, record_of
 from timonel.data.inspection.distributions import Distribution, Numbers, Words, as_date
+from timonel.data.inspection.near_duplicates import MIN_SIDE
 from timonel.data.inspection.profile import BOX, Progress, types_of
 from timonel.data.inspection.survey import MAX_GROUPS, Place, Survey, first_image, survey
+from timonel.data.manifest import Rejected
 from timonel.data.rejected import read_rejected
 from timonel.data.schema import COLUMN_PREFIX, LABEL_FEATURE, SPLITS, Split
 from timonel.data.sources.imagefile import open_image
@@ -131,6 +134,7 @@ class _Page:
             *self._near_duplicates(),
             *self._samples(),
             *self._rejected(),
+            *self._ignored(),
         ]
         return pages.page(f"Dataset {name}", "".join(sections), charts.STYLE + _STYLE)
 
@@ -219,7 +223,10 @@ class _Page:
             return
         yield "<h2>Near-duplicate images</h2>"
         if not pairs:
-            yield "<p>No image looks like an image in another split or with another label.</p>"
+            yield (
+                "<p>No image looks like an image in another split or with another label. Images "
+                f"with a side below {MIN_SIDE} pixels are not compared.</p>"
+            )
             return
         shown = (
             f" The {_MAX_PAIRS} most similar pairs are shown." if len(pairs) > _MAX_PAIRS else ""
@@ -269,13 +276,22 @@ class _Page:
             return
         found = read_rejected(self.dataset.path / manifest.rejected.name)
         yield f"<h2>Rejected records</h2><p>{len(found):,} records could not be used.</p>"
-        reasons = Counter(each.reason for each in found)
+        reasons = Counter(map(_kind_of_reason, found))
         yield pages.table(
             [(reason, f"{count:,}") for reason, count in reasons.most_common(_MAX_REJECTED)],
             ("reason", "records"),
         )
         rows = [(each.key, each.reason) for each in found[:_MAX_REJECTED]]
         yield pages.table(rows, ("record", "reason"))
+
+    def _ignored(self) -> Iterator[str]:
+        source = self.dataset.manifest.source
+        if not source.ignored_count:
+            return
+        yield f"<h2>Ignored items</h2><p>{counted(source.ignored_count, 'item')} of the source"
+        if source.ignored_count > len(source.ignored):
+            yield f", of which the first {len(source.ignored)} are shown"
+        yield ":</p>" + pages.table([(name,) for name in source.ignored])
 
     def _figure(self, place: Place, *, is_labelled: bool = False) -> str:
         record = self._record(place)
@@ -363,6 +379,14 @@ def _warnings(dataset: Dataset, found: Survey) -> Iterator[str]:
     for name, part in first.distributions.items():
         if part.missing > part.count:
             yield f"{name}: most values are missing"
+
+
+def _kind_of_reason(rejected: Rejected) -> str:
+    """Return the reason without the value and the position, which differ between records."""
+    reason = rejected.reason
+    if rejected.value:
+        reason = reason.replace(repr(rejected.value), "...")
+    return re.sub(r"(?<= )\d[\d,.]*(?= |$)", "...", reason)
 
 
 def _missing_share(part: Distribution | None) -> str:
