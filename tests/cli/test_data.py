@@ -285,7 +285,7 @@ def test_what_was_inferred_of_each_column_is_printed(here: Path, timonel: Timone
     text = " ".join(outcome.out.split())
     assert "warning: 2 columns dropped: day (dates), notes" in text
     assert "keep a column with --columns day=date" in text
-    assert "1 value is not a finite number: row rejected" in text
+    assert "1 value is no finite 32-bit number: row rejected" in text
     assert "'n.a. yet' is not a finite number in column 'price' in line 5" in text
     assert outcome.err == ""
     given = ("--columns", "price=float,notes=drop,day=string")

@@ -163,10 +163,10 @@ def warnings_of(dataset: Dataset) -> tuple[str, ...]:
                 f"{counted(count, what)} {fate}, the first: {first.key}: {first.reason}"
             )
     if source.ignored_count:
-        more = source.ignored_count - _NAMED
-        rest = f" and {more:,} more: 'timonel data report' lists them" if more > 0 else ""
-        named = ", ".join(source.ignored[:_NAMED])
-        warnings.append(f"{counted(source.ignored_count, 'item')} ignored: {named}{rest}")
+        others = source.ignored_count - _NAMED
+        rest = f" and {others:,} more: 'timonel data report' lists them" if others > 0 else ""
+        listed = ", ".join(source.ignored[:_NAMED])
+        warnings.append(f"{counted(source.ignored_count, 'item')} ignored: {listed}{rest}")
     return tuple(warnings)
 
 
