@@ -148,6 +148,7 @@ def test_version(timonel: Timonel) -> None:
         (["init", "video"], "'TYPE': 'video' is not one of 'image', 'table': see 'timonel"),
         (["init", "imag"], "'imag' is not one of 'image', 'table': did you mean 'image'?"),
         (["train", "t.py", "--strategy", "miror"], "'tpu': did you mean 'mirrored'?"),
+        (["convert", "a", "b", "--splits", "0.8", "0.1", "0.1"], "such as --splits 0.8,0.1,0.1"),
         (["train", "train.py", "--epochs", "3"], "timonel train train.py -- --epochs 3"),
     ],
 )
@@ -178,7 +179,7 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (ModelError("a\nb", hint="c"), 7, "error: a b: c"),
         (Interrupted("stopped"), 130, "error: stopped"),
-        (KeyboardInterrupt(), 130, "error: interrupted: what was finished is kept"),
+        (KeyboardInterrupt(), 130, "error: interrupted: any finished work is kept"),
     ],
 )
 def test_errors_end_with_their_exit_code(error, code, line, timonel, monkeypatch) -> None:

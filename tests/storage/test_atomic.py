@@ -372,7 +372,9 @@ def test_an_interrupted_write_leaves_nothing_aside(
 
 def test_what_could_not_be_written_aside_is_called_by_its_own_name(tmp_path: Path) -> None:
     error = unwritable(tmp_path / aside_name("my-data") / "shard", OSError(28, "No space left"))
-    assert error.message == f"cannot write {tmp_path}/my-data/shard: No space left"
+    assert error.message == f"cannot write {tmp_path}/my-data: No space left"
+    error = unwritable(tmp_path / aside_name("my-data"), OSError(28, "No space left"))
+    assert error.message == f"cannot write {tmp_path}/my-data: No space left"
 
 
 def test_an_error_without_a_reason_is_shown_as_it_is(tmp_path: Path) -> None:

@@ -68,7 +68,9 @@ def check_outputs(signature: Signature, keep: Sequence[str], *, has_labels: bool
         if name in own or name in keep[:number]:
             raise SpecError(
                 f"the column {name!r} cannot be kept: the output has another one of that name",
-                hint="rename the column in the input",
+                hint=f"leave out --keep {name}"
+                if has_labels
+                else f"rename the column in the input, or leave out --keep {name}",
             )
 
 

@@ -138,7 +138,10 @@ def local_copy(uri: str, _modified: int) -> Location:
 def _dataset(inputs: Sequence[str | os.PathLike[str]], split: str | None) -> Inputs | None:
     """Return the shards of a dataset; None if the inputs are other files."""
     first = os.fspath(inputs[0])
-    if not (Location(first) / MANIFEST_NAME).is_file():
+    place = Location(first)
+    # An error of a server should name a file that is asked for, not a manifest.
+    is_remote_file = not place.is_local and format_of(place.name) is not None
+    if is_remote_file or not (place / MANIFEST_NAME).is_file():
         if split is not None:
             raise SpecError(f"{first} is no dataset, so it has no split {split}")
         return None

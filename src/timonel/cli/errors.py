@@ -38,6 +38,7 @@ _PATH_ERRORS = {errno.ENAMETOOLONG, errno.ELOOP}
 _SHOWN_PATH = 80
 """Characters shown of a path that is too long."""
 _CHOICE = re.compile(r"'[^']*' is not one of .*")
+_NUMBERS = re.compile(r"unexpected extra argument(?:s|\(s\))? \([\d. ]+\)$")
 _QUOTED = re.compile(r"'([^']*)'")
 _RANK_WAIT_S = 5.0
 _MPIRUN_PREFIXES = ("OMPI_", "PMI")
@@ -144,6 +145,8 @@ def _usage_hint(error: typer.TyperException, message: str) -> str:
     path = context.command_path if context is not None else "timonel"
     if path == "timonel train" and "No such option" in message:
         return "options of the script follow '--', as in: timonel train train.py -- --epochs 3"
+    if path == "timonel convert" and _NUMBERS.search(message):
+        return "separate fractions and sizes with commas, such as --splits 0.8,0.1,0.1"
     return f"see '{path} --help'"
 
 

@@ -144,7 +144,7 @@ class LazyGroup(Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise Interrupted("interrupted", hint="what was finished is kept") from None
+            raise Interrupted("interrupted", hint="any finished work is kept") from None
 
 
 def single() -> typer.Typer:

@@ -302,11 +302,11 @@ def aside_name(name: str) -> str:
 
 
 def _meant(path: Path) -> Path:
-    """Return the path after publishing, without temporary names."""
-    parts = (
-        part.split("-", 4)[-1] if part.startswith(ASIDE_PREFIX) else part for part in path.parts
-    )
-    return Path(*parts)
+    """Return the path after publishing: of a file in a temporary folder, that of the folder."""
+    for folder in (*reversed(path.parents), path):
+        if folder.name.startswith(ASIDE_PREFIX):
+            return folder.with_name(folder.name.split("-", 4)[-1])
+    return path
 
 
 def _write_aside(path: Path, content: bytes, install: Callable[[Path, Path], None]) -> None:

@@ -101,7 +101,7 @@ def find_program(entry: Entry, environ: Mapping[str, str]) -> Program:
     raise NotFoundError(
         f"no script at {path}{also}",
         hint="give a Python file, a notebook, or a module's name as in 'python -m'; "
-        "'timonel init image' writes a script to start from",
+        "'timonel init image' and 'timonel init table' write scripts to start from",
     )
 
 

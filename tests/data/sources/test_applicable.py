@@ -51,7 +51,8 @@ def test_options_that_do_not_apply_are_refused(
     if kind == "records":
         source = write_records(tmp_path / "a.tfrecord", records(source))
     (name,) = option
-    with pytest.raises(SpecError, match=f"{name}.* does not apply to .*: leave it out: "):
+    name = {"image_format": "format"}.get(name, name.replace("_", "-"))
+    with pytest.raises(SpecError, match=f"--{name}.* does not apply to .*: leave it out: "):
         convert(source, tmp_path / "set", **options, **option)
     assert not (tmp_path / "set").exists()
 

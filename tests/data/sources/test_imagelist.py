@@ -209,7 +209,7 @@ def test_images_of_a_group_stay_together(
         for split in ("train", "validation", "test")
     ]
     assert sum(map(len, splits)) == 13
-    with pytest.raises(SpecError, match="group_by does not apply to"):
+    with pytest.raises(SpecError, match="--group-by does not apply to"):
         convert(root, tmp_path / "other", group_by="patient", workspace=workspace)
 
 

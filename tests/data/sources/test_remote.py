@@ -261,7 +261,7 @@ def test_errors_of_a_web_server(
         with pytest.raises(InputError, match=message):
             convert(uri, tmp_path / "set")
     web.close()
-    with pytest.raises(InputError, match="the server does not answer"):
+    with pytest.raises(InputError, match=r"/rows\.csv: the server does not answer"):
         convert(uri, tmp_path / "set")
 
 

@@ -184,7 +184,7 @@ def parse_splits(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise SpecError(
-            f"--splits must be three numbers such as 0.8,0.1,0.1, got {text!r}"
+            f"--splits must be numbers with commas such as 0.8,0.1,0.1, got {text!r}"
         ) from None
 
 

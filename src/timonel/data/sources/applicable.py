@@ -45,14 +45,20 @@ def check_applicable(source: Source, scan: Scan) -> None:
         applicable = _APPLICABLE.get(name)
         if applicable is not None and kinds.isdisjoint(applicable):
             raise SpecError(
-                f"{name} does not apply to {source.location}",
+                f"{_option(name)} does not apply to {source.location}",
                 hint=f"leave it out: it is for {' and '.join(applicable)}",
             )
     if options.task not in {None, scan.task}:
         raise SpecError(
-            f"the task {options.task} does not apply to {source.location}",
+            f"--task {options.task} does not apply to {source.location}",
             hint=f"leave it out: its labels are for {scan.task}",
         )
+
+
+def _option(name: str) -> str:
+    """Return the option of the command line that sets a field."""
+    names = {"image_format": "--format", "vocabularies": "a vocabulary in the schema"}
+    return names.get(name, f"--{name.replace('_', '-')}")
 
 
 def _kinds_of(source: Source, scan: Scan) -> set[str]:

@@ -191,6 +191,8 @@ def dataset_manifest(folder: Location) -> Manifest | None:
         CorruptError: The manifest is invalid.
     """
     path = folder / MANIFEST_NAME
+    if not folder.is_local and table_format(folder.name) is not None:
+        return None  # a file: an error of the server should name it
     if isinstance(folder, MemoryTable) or folder.is_pattern or not path.is_file():
         return None
     text = path.read().decode(errors="replace")
