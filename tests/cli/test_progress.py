@@ -32,6 +32,35 @@ def test_in_a_pipe_a_line_comes_now_and_then() -> None:
     ]
 
 
+def test_scanning_is_shown_before() -> None:
+    clock, file = Clock(), io.StringIO()
+    with Counter(Console(file=file, width=80), "converting", "records", clock=clock) as count:
+        for second in range(1, 12):
+            clock.now = second
+            count.scanning(second * 1000, 0)
+        clock.now = 16
+        count.scanning(5000, 11_000)
+        for second in (17, 21, 22):
+            clock.now = second
+            count((second - 17) * 10, 200)
+    assert file.getvalue().splitlines() == [
+        "scanning 6,000 records",
+        "scanning 11,000 records",
+        "planning 5,000 of 11,000 records",
+        "converting 50 of 200 records, 10/s, 15s left",
+    ]
+
+
+def test_scanning_on_a_terminal_has_no_total() -> None:
+    file = io.StringIO()
+    console = Console(file=file, width=80, force_terminal=True)
+    with Counter(console, "converting", "records") as count:
+        count.scanning(50, 0)
+        count.scanning(20, 50)
+        count(50, 50)
+    assert "50/50" in file.getvalue()
+
+
 def test_the_time_before_the_first_record_says_nothing_of_the_rate() -> None:
     clock, file = Clock(), io.StringIO()
     with Counter(Console(file=file, width=80), "converting", "records", clock=clock) as count:

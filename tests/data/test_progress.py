@@ -6,7 +6,7 @@ import pytest
 
 from timonel.data.journal import Outcome
 from timonel.data.manifest import Rejected
-from timonel.data.progress import ShardProgress
+from timonel.data.progress import ShardProgress, reported
 from timonel.errors import DataError
 
 
@@ -51,3 +51,13 @@ def test_a_count_of_all_is_exact() -> None:
     report.finished(outcome(2))
     with pytest.raises(DataError, match=r"^2 of 4 records cannot be used"):
         report.finished(outcome(0, "b"))
+
+
+def test_items_are_reported_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(number / 16 for number in range(100))
+    monkeypatch.setattr("time.monotonic", lambda: next(now))
+    shown: list[tuple[int, int]] = []
+    items = range(10)
+    assert list(reported(items, lambda done, total: shown.append((done, total)), 10)) == [*items]
+    assert shown == [(2, 10), (4, 10), (6, 10), (8, 10), (10, 10)]
+    assert list(reported(items, None)) == [*items]

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,7 +34,7 @@ from timonel.data.destination import (
 )
 from timonel.data.given_schema import GivenSchema, of_source, read_schema
 from timonel.data.manifest import Manifest, Rejected, SourceInfo
-from timonel.data.progress import Progress, ShardProgress
+from timonel.data.progress import Progress, ShardProgress, reported
 from timonel.data.rejected import DEFAULT_LIMIT, check_limit, write_rejected
 from timonel.data.runners import Runner, choose_runner
 from timonel.data.schema import (
@@ -81,6 +81,7 @@ class _Request:
     max_rejected: float
     runner: Runner
     progress: Progress | None
+    scanning: Progress | None
 
 
 @checked
@@ -113,6 +114,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     column_names: Sequence[str] = (),
     workspace: Workspace | str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
+    scanning: Progress | None = None,
 ) -> Dataset:
     """Convert images or a table to sharded TFRecords with a manifest.
 
@@ -163,6 +165,8 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
         workspace: The workspace that records the run.
         progress: Called with the number of converted and of all records, at most ten times a
             second.
+        scanning: Called before, with the number of records found so far and 0, then with the
+            number of planned and of all records, at most ten times a second.
 
     Raises:
         InputError: A path or an option is wrong.
@@ -195,6 +199,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
         check_limit(max_rejected),
         choose_runner(runner, beam),
         progress,
+        scanning,
     )
     place = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
     dataset = _convert(request, place)
@@ -286,7 +291,7 @@ def _plan(request: _Request, catalogue: Catalogue, journal: ConversionJournal) -
     """Find and divide the records, and write the plan of all shards into the journal."""
     scan = request.source.scan()
     check_applicable(request.source, scan)
-    catalogue.add(scan)
+    catalogue.add(replace(scan, entries=reported(scan.entries, request.scanning)))
     labels = _labels(request, scan.task, catalogue)
     identical = catalogue.find_identical(request.source)
     assignment = assign(
@@ -309,7 +314,8 @@ def _plan(request: _Request, catalogue: Catalogue, journal: ConversionJournal) -
         "options": request.source.options.model_dump(mode="json"),
         "timonel": __version__,
     }
-    records = journal.write_plan(shards, catalogue.records())
+    entries = reported(catalogue.records(), request.scanning, catalogue.count())
+    records = journal.write_plan(shards, entries)
     journal.begin(plan_digest(records, settings))
     return Planned(
         request.source,

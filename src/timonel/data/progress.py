@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -26,7 +26,24 @@ class _Plan(Protocol):
     def records(self) -> int: ...
 
 
+_Item = TypeVar("_Item")
 _AnyPlan = TypeVar("_AnyPlan", bound=_Plan)
+
+
+def reported(items: Iterable[_Item], show: Progress | None, total: int = 0) -> Iterator[_Item]:
+    """Yield items, and report their number at most ten times a second.
+
+    Args:
+        items: The items.
+        show: Called with the number of items so far and ``total``.
+        total: Number of all items; 0 if it is not known.
+    """
+    due = time.monotonic() + INTERVAL_S
+    for number, item in enumerate(items, start=1):
+        if show is not None and time.monotonic() >= due:
+            due = time.monotonic() + INTERVAL_S
+            show(number, total)
+        yield item
 
 
 class ShardProgress(Report):

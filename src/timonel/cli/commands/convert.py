@@ -135,6 +135,7 @@ def convert(
     # The dataset page shows the warnings, which convert() logs for scripts.
     logging.getLogger("timonel.data.conversion").addHandler(logging.NullHandler())
     with Counter(settings.remarks(stderr=json), "converting", "records") as progress:
+        progress.scanning(0, 0)  # reading the table may take long
         dataset = timonel.convert(
             source,
             destination,
@@ -163,6 +164,7 @@ def convert(
             column_names=parse_names(column_names or ""),
             workspace=settings.workspace,
             progress=progress,
+            scanning=progress.scanning,
         )
     settings.mention_shared_workspace()
     if json:

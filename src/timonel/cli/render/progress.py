@@ -42,6 +42,7 @@ class Counter:
         self._verb = verb
         self._unit = unit
         self._clock = clock
+        self._shown = verb
         self._next_line = 0.0
         self._first: tuple[float, int] | None = None
         self._bar: tuple[Progress, TaskID] | None = None
@@ -49,7 +50,7 @@ class Counter:
     def __enter__(self) -> Self:
         if self._console.is_terminal:
             bar = _bar(self._console, self._unit)
-            self._bar = (bar, bar.add_task(self._verb, total=None))
+            self._bar = (bar, bar.add_task(self._shown, total=None))
             bar.start()
         return self
 
@@ -64,11 +65,29 @@ class Counter:
             self._first = (self._clock(), done)
             self._next_line = self._clock() + PIPE_INTERVAL_S
         if self._bar is not None:
-            bar, task = self._bar
-            bar.update(task, completed=done, total=total)
+            self._update(self._verb, done, total)
         elif self._clock() >= self._next_line and done < total:
             self._next_line = self._clock() + PIPE_INTERVAL_S
             self._console.print(self._line(done, total), soft_wrap=True)
+
+    def scanning(self, done: int, total: int) -> None:
+        """Show that ``done`` items were found; then, with a total, that so many are planned."""
+        verb = "planning" if total else "scanning"
+        if self._bar is not None:
+            self._update(verb, done, total or None)
+        elif self._clock() >= self._next_line:
+            if self._next_line:
+                of = f" of {total:,}" if total else ""
+                self._console.print(f"{verb} {done:,}{of} {self._unit}", soft_wrap=True)
+            self._next_line = self._clock() + PIPE_INTERVAL_S
+
+    def _update(self, verb: str, done: int, total: int | None) -> None:
+        assert self._bar is not None
+        bar, task = self._bar
+        if verb != self._shown:
+            self._shown = verb
+            bar.reset(task, description=verb)  # forgets the rate of another step
+        bar.update(task, completed=done, total=total)
 
     def _line(self, done: int, total: int) -> str:
         line = f"{self._verb} {done:,} of {total:,} {self._unit}"
