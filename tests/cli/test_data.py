@@ -281,7 +281,7 @@ def test_what_was_inferred_of_each_column_is_printed(here: Path, timonel: Timone
     outcome = timonel("convert", "t.csv", "data/t", "--label", "y")
     lines = [line.split() for line in outcome.out.splitlines()]
     assert ["day", "drop", "dates"] in lines
-    assert ["price", "numeric"] in [line[:2] for line in lines]
+    assert ["price", "number"] in [line[:2] for line in lines]
     text = " ".join(outcome.out.split())
     assert "warning: 2 columns dropped: day (dates), notes" in text
     assert "keep a column with --columns day=date" in text

@@ -561,7 +561,7 @@ def test_types_of_columns_from_python(make_csv: MakeCsv, out: Path, workspace: W
     columns = {"a": "string", "b": "str"}
     dataset = convert(path, out, label="y", columns=columns, workspace=workspace)
     assert [column.role for column in dataset.manifest.columns] == ["categorical"] * 2 + ["label"]
-    assert "a  categorical" in str(summarise(dataset))
+    assert "a  category" in str(summarise(dataset))
     with pytest.raises(SpecError, match="unknown column type 'floot'"):
         convert(path, out, label="y", columns={"a": "floot"}, workspace=workspace)
 

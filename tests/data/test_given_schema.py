@@ -55,7 +55,7 @@ def test_the_schema_of_a_source_gives_reasons(make_csv: MakeCsv) -> None:
         "c": "identifiers or free text: 40 different in 40 values",
         "d": "as given",
     }
-    assert "  a: numeric      # numbers in all 30 values, 10 missing\n" in schema.to_yaml()
+    assert "  a: number    # numbers in all 30 values, 10 missing\n" in schema.to_yaml()
     assert read_schema(json.loads(schema.model_dump_json())) == schema
 
 

@@ -85,7 +85,7 @@ def test_a_table_to_predict_numbers(
     report = summarise(convert(path, tmp_path / "set", label="y", workspace=workspace))
     assert report.rows == (("all", "44", "4", "2", "50"),)
     facts = dict(report.facts)
-    assert facts["columns"] == "1 numeric, 1 categorical"
+    assert facts["columns"] == "1 number, 1 category"
     assert (facts["task"], facts["label"]) == ("regression", "y")
     assert facts["target"] == "0.5 to 49.5, mean 25.1591"
     assert report.warnings == ()

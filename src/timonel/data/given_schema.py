@@ -37,6 +37,7 @@ from timonel.data.schema import (
     labels_of,
     parse_column_type,
     sort_labels,
+    type_word,
 )
 from timonel.data.sources import SourceOptions, choose_source
 from timonel.data.sources.applicable import check_applicable
@@ -85,8 +86,8 @@ class GivenColumn(_Given):
     def in_yaml(self) -> str | dict[str, Any]:
         """The type, with the vocabulary if one is given."""
         if not self.vocabulary:
-            return self.type
-        return {"type": self.type, "vocabulary": list(self.vocabulary)}
+            return type_word(self.type)
+        return {"type": type_word(self.type), "vocabulary": list(self.vocabulary)}
 
 
 class GivenSchema(_Given):

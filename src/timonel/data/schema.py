@@ -44,6 +44,7 @@ _COLUMN_TYPES: dict[str, ColumnType] = {
     **dict.fromkeys(("number", "float", "int"), "numeric"),
     **dict.fromkeys(("category", "string", "str"), "categorical"),
 }
+_WORDS = {"numeric": "number", "categorical": "category"}
 COLUMN_TYPE_NAMES = (
     "number (float, int), category (string), text, date, bytes, numbers, image, mask, boxes, json, "
     "split or drop"
@@ -101,6 +102,11 @@ def parse_column_type(word: str) -> ColumnType:
             hint=f"use {COLUMN_TYPE_NAMES}",
         )
     return found
+
+
+def type_word(kind: str) -> str:
+    """Return the word for a column type or role that users see and write."""
+    return _WORDS.get(kind, kind)
 
 
 def check_compression(word: str) -> Compression:

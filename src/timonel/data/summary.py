@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from timonel.data.dataset import Dataset
-from timonel.data.schema import PLAIN_NUMBERS, SPLITS, ImageSchema, Spread
+from timonel.data.schema import PLAIN_NUMBERS, SPLITS, ImageSchema, Spread, type_word
 from timonel.units import counted, format_bytes
 
 _NAMED = 5
@@ -87,7 +87,7 @@ def _facts(dataset: Dataset) -> tuple[tuple[str, str], ...]:
         facts.append(("formats", formats))
         facts.append(("channels", "1 (grey)" if schema.channels == 1 else "3 (colour)"))
     else:
-        types = Counter(column.type for column in schema.columns)
+        types = Counter(type_word(column.type) for column in schema.columns)
         facts.append(("columns", ", ".join(f"{count} {name}" for name, count in types.items())))
         facts.append(("label", schema.label))
     if manifest.target is not None:
@@ -112,7 +112,7 @@ def _columns(dataset: Dataset) -> tuple[tuple[str, str, str, str], ...]:
     return tuple(
         (
             column.name,
-            column.role,
+            type_word(column.role),
             described[column.name].values if column.name in described else "",
             column.note,
         )

@@ -97,7 +97,7 @@ def test_changes_of_a_schema(make_csv: MakeCsv, tmp_path: Path, workspace: Works
     )
     changes = {(change.name, change.text) for change in diff(old, new).schema}
     assert changes == {
-        ("a", "type categorical became numeric"),
+        ("a", "type category became number"),
         ("b", "removed"),
         ("c", "added"),
         ("labels", "2 added: v, z"),

@@ -177,7 +177,7 @@ def test_a_pipe_is_refused(make_images: MakeImages, tmp_path: Path) -> None:
 def test_options_of_tables_are_refused(make_images: MakeImages) -> None:
     path = write_list(make_images(count=2), (*HEADER, "id"))
     options = SourceOptions(columns={"id": "numeric"})
-    with pytest.raises(SpecError, match=r"column 'id' of .* cannot be numeric: a list of images"):
+    with pytest.raises(SpecError, match=r"column 'id' of .* cannot be number: a list of images"):
         ImageListSource(Location(path), options).scan()
 
 

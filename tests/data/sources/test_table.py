@@ -307,7 +307,7 @@ def test_the_type_of_the_label_column_is_the_task(make_csv: MakeCsv) -> None:
     assert scanned(path, columns={"y": "categorical"})[1].task == "classification"
     with pytest.raises(SpecError, match="the label column 'y' cannot be text"):
         scanned(path, columns={"y": "text"})
-    with pytest.raises(SpecError, match="the label column 'y' cannot be numeric for multilabel"):
+    with pytest.raises(SpecError, match="the label column 'y' cannot be number for multilabel"):
         scanned(path, columns={"y": "numeric"}, task="multilabel")
 
 

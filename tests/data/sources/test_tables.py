@@ -132,7 +132,7 @@ def test_columns_keep_their_types(tmp_path: Path) -> None:
         "half": ("drop", "row id: a different whole number in each row"),
         "flag": ("numeric", ""),
         "word": ("categorical", ""),
-        "text": ("categorical", "numbers of the type text; NAME=numeric reads them as numbers"),
+        "text": ("categorical", "numbers of the type text; NAME=number reads them as numbers"),
         "missing": ("drop", "no values"),
         "large": (
             "numeric",

@@ -86,7 +86,7 @@ def schema(
 
     Comments say what each column has, and why it has its type. Save the schema, correct it, and
     give it to every conversion of this data: then labels and categories keep their numbers, and
-    data that contradict it are errors.
+    data that does not match it is rejected.
     """
     from timonel.cli.render.output import print_json
     from timonel.data import schema_of
@@ -164,7 +164,7 @@ def inspect(
 ) -> None:
     """Show records: values, and sizes of images.
 
-    Of a TFRecord file that is no dataset, shows first what all records contain.
+    For other TFRecord files, first summarizes the features of all records.
     """
     from timonel.cli.render import inspection as render
     from timonel.cli.render.output import console, print_json

@@ -25,7 +25,7 @@ from timonel.data.inspection.distances import (
 )
 from timonel.data.inspection.distributions import Distribution, Numbers, Words
 from timonel.data.inspection.profile import ASPECT_RATIO, COUNT, Profile, Progress, stats
-from timonel.data.schema import COLUMN_PREFIX, ImageSchema, Split
+from timonel.data.schema import COLUMN_PREFIX, ImageSchema, Split, type_word
 from timonel.errors import DataError, SpecError
 
 FailOn = Literal["none", "schema", "drift", "any"]
@@ -176,7 +176,8 @@ def _schema_changes(old: Dataset, new: Dataset) -> Iterator[SchemaChange]:
             if key == "vocabulary":
                 yield from _words_changed(name, *values)
             elif values[0] != values[1]:
-                yield SchemaChange(name, f"{key} {values[0]} became {values[1]}")
+                old_value, new_value = map(type_word, map(str, values))
+                yield SchemaChange(name, f"{key} {old_value} became {new_value}")
 
 
 def _columns(dataset: Dataset) -> dict[str, dict[str, Any]]:

@@ -246,7 +246,7 @@ def _numbers_as_text(kinds: Kinds, known: int) -> Inference:
     """Return the inference of a column of the type text that contains numbers."""
     found = _words(kinds, known, 0, codes=False)
     note = "; ".join(filter(None, ["numbers of the type text", found.note]))
-    return Inference(found.role, f"{note}; NAME=numeric reads them as numbers", True)
+    return Inference(found.role, f"{note}; NAME=number reads them as numbers", True)
 
 
 def first_rounded(kinds: Kinds) -> int | None:

@@ -11,7 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from timonel.data.schema import COLUMN_PREFIX, IMAGE_ENDINGS, IMAGE_FEATURE, ColumnRole, Split, Task
+from timonel.data.schema import (
+    COLUMN_PREFIX,
+    IMAGE_ENDINGS,
+    IMAGE_FEATURE,
+    ColumnRole,
+    Split,
+    Task,
+    type_word,
+)
 from timonel.data.sources.arrow import as_texts, has_several_labels
 from timonel.data.sources.base import (
     Description,
@@ -116,8 +124,8 @@ class ImageListSource(TableSource):
             return None, ColumnRole(name=name, role="image", values="names of images")
         if given not in {None, "split", "drop"}:
             raise SpecError(
-                f"column {name!r} of {self.location} cannot be {given}: a list of images has "
-                "columns for the image, its label and its split",
+                f"column {name!r} of {self.location} cannot be {type_word(given)}: a list of images "
+                "has columns for the image, its label and its split",
                 hint="use --kind table for further columns",
             )
         if given == "split" or (

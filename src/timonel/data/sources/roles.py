@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from timonel.data.schema import ColumnRole
+from timonel.data.schema import ColumnRole, type_word
 from timonel.data.sources.arrow import as_texts, kind_of, usable
 from timonel.data.sources.base import SourceOptions
 from timonel.data.sources.columns import (
@@ -116,7 +116,7 @@ def _role_by_type(
         return ColumnRole(name=name, role=kind, note=f"from the type {column.type}")
     if given not in {None, "drop"}:
         raise DataError(
-            f"column {name!r} of {table} cannot be {given}: {reason}",
+            f"column {name!r} of {table} cannot be {type_word(given)}: {reason}",
             hint="give it another type, or drop it",
         )
     return ColumnRole(name=name, role="drop", note=reason, is_doubtful=True)

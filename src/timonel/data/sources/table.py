@@ -19,6 +19,7 @@ from timonel.data.schema import (
     TableSchema,
     Task,
     split_named,
+    type_word,
 )
 from timonel.data.sources.arrow import as_texts
 from timonel.data.sources.base import (
@@ -303,7 +304,7 @@ class TableSource(Source):
         task = _TASKS.get(given)
         if task is None or asked not in {None, task}:
             raise SpecError(
-                f"the label column {label!r} cannot be {given}"
+                f"the label column {label!r} cannot be {type_word(given)}"
                 + (f" for {asked}" if asked else ""),
                 hint="use number for a regression, or category for a classification",
             )

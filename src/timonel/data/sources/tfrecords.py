@@ -20,6 +20,7 @@ from timonel.data.schema import (
     Task,
     labels_of,
     split_named,
+    type_word,
 )
 from timonel.data.sources.base import (
     Description,
@@ -224,7 +225,7 @@ class RecordImageSource(ImageFolderSource):
         ]
         if wrong:
             raise SpecError(
-                f"feature {wrong[0][0]!r} of {self.location} cannot be {wrong[0][1]}",
+                f"feature {wrong[0][0]!r} of {self.location} cannot be {type_word(wrong[0][1])}",
                 hint="records of images have an image, its label and a feature 'split'",
             )
         return [
