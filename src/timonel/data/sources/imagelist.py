@@ -124,8 +124,8 @@ class ImageListSource(TableSource):
             return None, ColumnRole(name=name, role="image", values="names of images")
         if given not in {None, "split", "drop"}:
             raise SpecError(
-                f"column {name!r} of {self.location} cannot be {type_word(given)}: a list of images "
-                "has columns for the image, its label and its split",
+                f"column {name!r} of {self.location} cannot be {type_word(given)}: a list of "
+                "images has columns for the image, its label and its split",
                 hint="use --kind table for further columns",
             )
         if given == "split" or (
