@@ -35,6 +35,7 @@ _LOCK_TIMEOUT_S = 60.0
 _GRACE_S = 1.0
 _POLL_S = 0.5
 _DRAIN_S = 45.0
+_IDLE_S = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -103,9 +104,16 @@ def _run_beside_envoy(workspace: Workspace, host: str, port: int, folder: Path) 
 
 
 def _drain(gateway: Gateway) -> None:
-    """Wait for the requests in flight: Envoy ends after this process."""
-    deadline = time.monotonic() + _DRAIN_S
-    while gateway.active_requests and time.monotonic() < deadline:
+    """Wait until clients have moved to other gateways: Envoy ends after this process.
+
+    A connection without requests stays open; its client loses nothing.
+    """
+    gateway.drain()
+    begun = time.monotonic()
+    while gateway.active("cx"):
+        waited_s = time.monotonic() - begun
+        if waited_s > _DRAIN_S or (waited_s > _IDLE_S and not gateway.active("rq")):
+            return
         time.sleep(_POLL_S)
 
 

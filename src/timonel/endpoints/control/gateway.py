@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -23,7 +24,6 @@ _STORED = "_routes"
 """File with all routes, for the next control plane."""
 _ROUTES = TypeAdapter(list[Route])
 _REFUSALS = r"^(cluster_manager\.cds|http\..+\.rds\..+|cluster\..+)\.update_(rejected|failure)$"
-_ACTIVE = r"^http\.routes-.*\.downstream_rq_active$"
 _NEW_S = 10.0
 _SETTLE_S = 2.0
 """Time in which Envoy reads a changed file, where it cannot be asked."""
@@ -94,10 +94,15 @@ class Gateway:
         """Whether Envoy accepts requests with the configuration of this process."""
         return self._is_written and bool(self._process.ready)
 
-    @property
-    def active_requests(self) -> int:
-        """Requests in flight; zero if Envoy does not answer."""
-        found = (admin.stats(_ACTIVE) or {} for admin in self.admins.values())
+    def drain(self) -> None:
+        """Let Envoy close each connection after its next response."""
+        for admin in self.admins.values():
+            admin.drain()
+
+    def active(self, what: Literal["rq", "cx"]) -> int:
+        """Return the requests in flight, or open connections; zero if Envoy does not answer."""
+        pattern = rf"^http\.routes-.*\.downstream_{what}_active$"
+        found = (admin.stats(pattern) or {} for admin in self.admins.values())
         return sum(int(count) for counts in found for count in counts.values())
 
     def knows(self, service: ServiceStatus) -> bool:

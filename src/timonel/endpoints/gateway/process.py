@@ -241,11 +241,15 @@ class Admin:
             for each in details
         }
 
-    def get(self, path: str) -> bytes | None:
+    def drain(self) -> None:
+        """Let Envoy close each connection after its next response."""
+        self.get("/healthcheck/fail", method="POST")
+
+    def get(self, path: str, *, method: str = "GET") -> bytes | None:
         """Return the answer to a request; None if there is none."""
         connection = self.connect()
         try:
-            connection.request("GET", self.prefix + path)
+            connection.request(method, self.prefix + path)
             response = connection.getresponse()
             return response.read() if response.status == 200 else None
         except (OSError, http.client.HTTPException):
