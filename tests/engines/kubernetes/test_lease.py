@@ -104,6 +104,26 @@ def test_an_api_server_that_is_away_for_less_than_the_lease_matters_not(
         lease.renew()
 
 
+def test_a_lease_ends_while_a_request_hangs(
+    api: Api, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = Lease(api, "job", "pod-a")
+    lease.acquire(clock.wait)
+
+    def hang(*_: object) -> dict[str, Any]:
+        clock.wait(LEASE_S - 15)
+        lease.check()
+        clock.wait(10)
+        with pytest.raises(LostLeaseError, match="could not be renewed for 60 s"):
+            lease.check()
+        return _away()
+
+    monkeypatch.setattr(api, "get", hang)
+    clock.wait(14)
+    with pytest.raises(LostLeaseError):
+        lease.renew()
+
+
 def test_of_two_that_take_it_at_once_one_is_refused(
     api: Api, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

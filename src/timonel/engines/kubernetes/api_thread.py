@@ -14,14 +14,14 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from timonel.engines.base import JobStatus
 from timonel.engines.kubernetes import pods
 from timonel.engines.kubernetes.api import Api
-from timonel.engines.kubernetes.lease import LostLeaseError
+from timonel.engines.kubernetes.lease import Lease, LostLeaseError
 from timonel.engines.kubernetes.names import (
     INDEX_ANNOTATION,
     ROLE_LABEL,
@@ -59,13 +59,13 @@ class ApiThread:
     Args:
         api: The cluster.
         job_id: The job.
-        renew: Renews the lease; raises if another coordinator has it.
+        lease: The coordinator's lease, which is renewed.
     """
 
-    def __init__(self, api: Api, job_id: str, renew: Callable[[], None]) -> None:
+    def __init__(self, api: Api, job_id: str, lease: Lease) -> None:
         self._api = api
         self._job_id = job_id
-        self._renew = renew
+        self._lease = lease
         self._lock = threading.Lock()
         self._status: JobStatus | None = None
         self._sizes: dict[str, int] = {}
@@ -99,6 +99,14 @@ class ApiThread:
             if self._error is not None:
                 raise self._error
             return self._seen
+
+    def check_lease(self) -> None:
+        """Check the lease, also while a request hangs.
+
+        Raises:
+            LostLeaseError: Another coordinator may work by now.
+        """
+        self._lease.check()
 
     def publish(self, status: JobStatus) -> None:
         """Publish a status soon; only the latest one counts."""
@@ -149,7 +157,7 @@ class ApiThread:
                         sizes[role] = size
                 if closing:
                     return
-                self._renew()
+                self._lease.renew()
                 self._delete_asked()
                 self._look(missing)
             except LostLeaseError as error:

@@ -7,6 +7,7 @@ the job's tasks from what they saved.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -40,7 +41,7 @@ from timonel.engines.kubernetes.index_store import IndexStore
 from timonel.engines.kubernetes.job_log import JobLog
 from timonel.engines.kubernetes.job_store import bucket_of, read_spec, shared_folder, write_outcome
 from timonel.engines.kubernetes.launcher import KubernetesLauncher
-from timonel.engines.kubernetes.lease import Lease
+from timonel.engines.kubernetes.lease import Lease, LostLeaseError
 from timonel.engines.kubernetes.links import parse_address
 from timonel.engines.kubernetes.names import STATUS_KEY
 from timonel.engines.kubernetes.settings import ClusterSettings
@@ -182,6 +183,7 @@ class Coordinator:
         if signal.SIGCHLD in signals:
             for pid, _ in reap():
                 self._commands.died(pid)
+        self._api.check_lease()
         self._launcher.check(self._seen.reasons.get)
         self._api.expect(self._launcher.missing())
 
@@ -192,6 +194,7 @@ class Coordinator:
         deadline = time.monotonic() + _END_S
         while not done and time.monotonic() < deadline:
             self._loop.wait(_TICK_S)
+            self._api.check_lease()
 
     def _publish(self, status: JobStatus) -> None:
         """Publish a status once the output before it can be read."""
@@ -287,7 +290,7 @@ def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
     if spec.source is not None and not any((work / "source").iterdir()):
         unpack(spec.source, work / "source")
     _, port = parse_address(environ[COORDINATOR])
-    thread = ApiThread(api, job_id, lease.renew)
+    thread = ApiThread(api, job_id, lease)
     coordinator = Coordinator(
         spec,
         status,
@@ -298,14 +301,18 @@ def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
         work=work,
     )
     thread.start()
-    try:
-        coordinator.run()
-    except Terminated:
-        logger.info("another pod continues the job")
-        return 1
-    finally:
-        thread.close(_END_S)
-        lease.release()
+    with contextlib.ExitStack() as end:
+        end.callback(lease.release)
+        end.callback(thread.close, _END_S)
+        try:
+            coordinator.run()
+        except Terminated:
+            logger.info("another pod continues the job")
+            return 1
+        except LostLeaseError as error:
+            logger.warning("%s", error)
+            end.pop_all()  # the other coordinator speaks for the job
+            return 1
     return 0
 
 

@@ -96,13 +96,21 @@ class Lease:
         except NotFoundError as error:
             raise LostLeaseError("the job was deleted") from error
         except TimonelError:
-            if now - self._renewed_at > LEASE_S:
-                raise LostLeaseError(
-                    f"the lease could not be renewed for {LEASE_S} s: another coordinator may work"
-                ) from None
+            self.check()
             raise
         if not is_mine:
             raise LostLeaseError("another coordinator works on this job")
+
+    def check(self) -> None:
+        """Check that the lease is still valid; for any thread, as requests may hang.
+
+        Raises:
+            LostLeaseError: It could not be renewed for `LEASE_S`.
+        """
+        if time.monotonic() - self._renewed_at > LEASE_S:
+            raise LostLeaseError(
+                f"the lease could not be renewed for {LEASE_S} s: another coordinator may work"
+            )
 
     def release(self) -> None:
         """Give the lease back, so that a next coordinator need not wait."""
