@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +27,14 @@ _EXTRAS = ("kubernetes", "s3", "endpoints")
 _NOT_IN_JOBS = frozenset({"ai-edge-litert", "tensorflow", "tensorflow-serving-api", "uv"})
 KUBELAB = Path(__file__).parent / "kubelab/kubelab"
 _NODES = "3"
+_MOTO = """
+import logging, sys, threading
+from moto.server import ThreadedMotoServer
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+ThreadedMotoServer(sys.argv[1], int(sys.argv[2])).start()
+print("ready", flush=True)
+threading.Event().wait()
+"""
 
 
 @dataclass(frozen=True)
@@ -89,15 +99,30 @@ def cluster() -> Iterator[Cluster]:
             found.run("delete", "namespace", namespace, "--wait=false")
 
 
+@dataclass(frozen=True)
+class BucketServer:
+    """A server of buckets that this process and pods reach.
+
+    Attributes:
+        env: Environment of its clients.
+        uri: A place in a bucket for the tests; None: they make buckets.
+        process: The server, if it serves these tests only.
+    """
+
+    env: dict[str, str]
+    uri: str | None
+    process: subprocess.Popen[bytes] | None
+
+
 @pytest.fixture(scope="session")
-def bucket_server(cluster: Cluster) -> Iterator[dict[str, str]]:
-    """Environment by which this process and pods reach a bucket."""
-    if "TIMONEL_TEST_BUCKET" in os.environ:
-        yield {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+def bucket_server(cluster: Cluster) -> Iterator[BucketServer]:
+    """The server of `TIMONEL_TEST_BUCKET`, or a new one."""
+    uri = os.environ.get("TIMONEL_TEST_BUCKET")
+    if uri is not None:
+        env = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        yield BucketServer(env, uri, None)
         return
     assert cluster.is_own, "set TIMONEL_TEST_BUCKET to a place in a bucket that pods reach"
-    from moto.server import ThreadedMotoServer
-
     # The address of this machine in the network of the nodes.
     shown = subprocess.run(
         ["ip", "-4", "-j", "route", "get", cluster.registry.partition(":")[0]],
@@ -105,16 +130,24 @@ def bucket_server(cluster: Cluster) -> Iterator[dict[str, str]]:
         capture_output=True,
         text=True,
     )
-    server = ThreadedMotoServer(json.loads(shown.stdout)[0]["prefsrc"], port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield {
+    host = json.loads(shown.stdout)[0]["prefsrc"]
+    with socket.create_server((host, 0)) as free:
+        port = free.getsockname()[1]
+    # A process of its own, which tests can pause.
+    process = subprocess.Popen(
+        [sys.executable, "-c", _MOTO, host, str(port)], stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    env = {
         "AWS_ENDPOINT_URL": f"http://{host}:{port}",
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_DEFAULT_REGION": "us-east-1",
     }
-    server.stop()
+    yield BucketServer(env, None, process)
+    process.kill()
+    process.wait()
 
 
 @pytest.fixture(scope="session")
@@ -141,25 +174,25 @@ def _requirements() -> str:
 
 @pytest.fixture
 def job_bucket(
-    cluster: Cluster, bucket_server: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cluster: Cluster, bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[str]:
     """The URI of a new place in a bucket; pods get its credentials from a Secret."""
-    for name, value in bucket_server.items():
+    for name, value in bucket_server.env.items():
         monkeypatch.setenv(name, value)
     name = f"bucket-{uuid.uuid4().hex[:8]}"
     secret = {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": name},
-        "stringData": bucket_server,
+        "stringData": bucket_server.env,
     }
     cluster.apply(secret)
     monkeypatch.setenv("KUBECONFIG", cluster.kubeconfig)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for setting, value in {"NAMESPACE": cluster.namespace, "SECRET": name}.items():
         monkeypatch.setenv(f"TIMONEL_KUBERNETES_{setting}", value)
-    if "TIMONEL_TEST_BUCKET" in os.environ:
-        yield f"{os.environ['TIMONEL_TEST_BUCKET']}/{name}"
+    if bucket_server.uri is not None:
+        yield f"{bucket_server.uri}/{name}"
         return
     import s3fs
 

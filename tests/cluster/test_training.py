@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -13,16 +14,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.cluster.conftest import KUBELAB, Cluster
+from tests.cluster.conftest import KUBELAB, BucketServer, Cluster
 from tests.cluster.test_jobs import ClusterHarness
 from tests.training.conftest import SCRIPTS
 from timonel import export, train
 from timonel.data import convert
-from timonel.engines import JobState
+from timonel.engines import JobState, JobStatus
 from timonel.engines.kubernetes import KubernetesEngine
 from timonel.errors import UserCodeError
 from timonel.models.exports import verify_export
 from timonel.storage import Workspace, find_workspace
+from timonel.testing.engines import eventually
 from timonel.training.handles import Run
 
 pytestmark = [
@@ -31,6 +33,7 @@ pytestmark = [
     # The registry, the nodes and the bucket are in network namespaces of this machine.
     pytest.mark.enable_socket,
 ]
+_AWAY_S = 30.0
 
 
 @pytest.fixture
@@ -118,9 +121,7 @@ def test_what_is_lost_continues_at_its_step(
     run = paced(pods, workspace, detach=True)
     wait_for_metrics(run)
     lose(pods, run)
-    lost_at = time.monotonic()
-    status = run.job.wait()
-    print(f"{lose.__name__}: ended {time.monotonic() - lost_at:.1f} s later")
+    status = ended(lose.__name__, run)
     assert status.state is JobState.SUCCEEDED, status
     assert status.restarts >= 1
     assert results(pods, run) == expected
@@ -129,22 +130,168 @@ def test_what_is_lost_continues_at_its_step(
 def test_a_lost_node_does_not_hang_a_job(
     cluster: Cluster, pods: ClusterHarness, workspace: Workspace
 ) -> None:
-    if not cluster.is_own:
-        pytest.skip("a node is killed only in a cluster of the tests' own")
+    skip_unless_own(cluster)
     run = paced(pods, workspace, detach=True, epochs=40)
     wait_for_metrics(run)
-    (pod,) = pods.pods(run.id, "worker")
-    name = pods.kubectl("get", pod, "-o", "jsonpath={.spec.nodeName}")
-    number = name.removeprefix("node")
-    subprocess.run([str(KUBELAB), "node-kill", number], check=True)
+    node = node_of_worker(pods, run)
+    kubelab("node-kill", node.removeprefix("node"))
     try:
-        lost_at = time.monotonic()
-        status = run.job.wait()
-        print(f"node-kill: ended {time.monotonic() - lost_at:.1f} s later")
-        assert status.state is JobState.SUCCEEDED, status
-        assert status.restarts >= 1  # two, where the coordinator was on that node too
+        status = ended("node-kill", run)
     finally:
-        subprocess.run([str(KUBELAB), "node-start", number], check=True)
+        kubelab("node-start", node.removeprefix("node"))
+        cluster.run("wait", f"node/{node}", "--for=condition=Ready", "--timeout=120s")
+    assert status.state is JobState.SUCCEEDED, status
+    assert status.restarts >= 1  # two, where the coordinator was on that node too
+
+
+def test_a_node_without_kubelet_goes_on(
+    cluster: Cluster, pods: ClusterHarness, workspace: Workspace
+) -> None:
+    skip_unless_own(cluster)
+    run = paced(pods, workspace, detach=True, epochs=100)
+    wait_for_metrics(run)
+    node = node_of_worker(pods, run)
+    (worker,) = pods.pods(run.id, "worker")
+    kubelab("kubelet-stop", node.removeprefix("node"))
+    try:
+        cluster.run(
+            "wait", worker, "--for=jsonpath={.metadata.deletionTimestamp}", "--timeout=180s"
+        )
+        status = ended("kubelet-stop, from the deletion of its pod", run)
+    finally:
+        kubelab("kubelet-start", node.removeprefix("node"))
+        cluster.run("wait", f"node/{node}", "--for=condition=Ready", "--timeout=120s")
+    assert (status.state, status.restarts) == (JobState.SUCCEEDED, 0), status
+
+
+def test_a_drained_node_is_left(
+    cluster: Cluster, pods: ClusterHarness, workspace: Workspace
+) -> None:
+    expected = undisturbed(pods, workspace)
+    run = paced(pods, workspace, detach=True)
+    wait_for_metrics(run)
+    node = node_of_worker(pods, run)
+    try:
+        # Only this job's pods: others may use the cluster.
+        selector = f"--pod-selector=timonel.dev/job={run.id}"
+        cluster.run("drain", node, "--delete-emptydir-data", selector, "--timeout=120s")
+        status = ended("drain", run)
+    finally:
+        cluster.run("uncordon", node)
+    assert status.state is JobState.SUCCEEDED, status
+    assert status.restarts >= 1
+    assert results(pods, run) == expected
+
+
+def test_training_goes_on_while_the_bucket_is_away(
+    bucket_server: BucketServer, pods: ClusterHarness, workspace: Workspace
+) -> None:
+    if bucket_server.process is None:
+        pytest.skip("only a server of the tests' own is paused")
+    expected = undisturbed(pods, workspace)
+    run = paced(pods, workspace, detach=True)
+    wait_for_metrics(run)
+    bucket_server.process.send_signal(signal.SIGSTOP)
+    try:
+        time.sleep(_AWAY_S)
+    finally:
+        bucket_server.process.send_signal(signal.SIGCONT)
+    status = ended("bucket away", run)
+    assert (status.state, status.restarts) == (JobState.SUCCEEDED, 0), status
+    assert results(pods, run) == expected
+
+
+def test_training_goes_on_while_the_api_server_is_away(
+    cluster: Cluster, pods: ClusterHarness, workspace: Workspace
+) -> None:
+    skip_unless_own(cluster)
+    expected = undisturbed(pods, workspace)
+    run = paced(pods, workspace, detach=True)
+    wait_for_metrics(run)
+    kubelab("exec", "cp", "pkill", "-STOP", "kube-apiserver")
+    try:
+        time.sleep(_AWAY_S)
+    finally:
+        kubelab("exec", "cp", "pkill", "-CONT", "kube-apiserver")
+    status = ended("API server away", run)
+    assert (status.state, status.restarts) == (JobState.SUCCEEDED, 0), status
+    assert results(pods, run) == expected
+
+
+def test_parameter_servers_and_an_evaluator(pods: ClusterHarness, workspace: Workspace) -> None:
+    run = train(
+        SCRIPTS / "judged.py",
+        workspace=workspace,
+        on=pods.engine,
+        ps=1,
+        workers=2,
+        evaluator=True,
+        params={"epochs": 4},
+    )
+    assert (run.record.status, run.record.restarts) == ("succeeded", 0)
+    chief, evaluator = printed(run, "chief-0"), printed(run, "evaluator-0")
+    assert chief["histories"] == evaluator["histories"]
+    assert chief["evaluated"]["loss"] == pytest.approx(evaluator["evaluated"]["loss"], rel=1e-4)
+
+
+def printed(run: Run, task_id: str) -> dict[str, Any]:
+    """Return the result that a task has printed last."""
+    lines = [line.text for line in run.job.logs(task_id=task_id)]
+    found = [line.removeprefix("RESULT ") for line in lines if line.startswith("RESULT ")]
+    result: dict[str, Any] = json.loads(found[-1])
+    return result
+
+
+def test_an_elastic_job_grows_and_shrinks(pods: ClusterHarness, workspace: Workspace) -> None:
+    run = paced(pods, workspace, detach=True, epochs=60, workers="1:3")
+    for workers in (3, 1, 2):
+        run.job.scale(workers)
+        eventually(lambda size=workers: workers_of(run) == size)  # type: ignore[misc]
+        wait_for_metrics(run)
+    status = ended("scaled", run)
+    assert status.state is JobState.SUCCEEDED, status
+
+
+def workers_of(run: Run) -> int:
+    """Return how many workers run, the chief among them; 0 while the job restarts."""
+    status = run.job.status()
+    if status.state is not JobState.RUNNING:
+        return 0
+    return sum(task.state == "running" for task in status.tasks)
+
+
+def test_ten_jobs_at_once(pods: ClusterHarness, workspace: Workspace) -> None:
+    started_at = time.monotonic()
+    runs = [paced(pods, workspace, detach=True, workers=1) for _ in range(10)]
+    print(f"ten jobs: submitted after {time.monotonic() - started_at:.1f} s")
+    statuses = [run.job.wait() for run in runs]
+    print(f"ten jobs: ended after {time.monotonic() - started_at:.1f} s")
+    assert [(s.state, s.restarts) for s in statuses] == [(JobState.SUCCEEDED, 0)] * 10
+    files = {pods.read_file("chief-0.json", run.id) for run in runs}
+    assert len(files) == 1
+    assert None not in files
+
+
+def skip_unless_own(cluster: Cluster) -> None:
+    if not cluster.is_own:
+        pytest.skip("only kubelab's nodes are stopped")
+
+
+def kubelab(*arguments: str) -> None:
+    subprocess.run([str(KUBELAB), *arguments], check=True)
+
+
+def node_of_worker(pods: ClusterHarness, run: Run) -> str:
+    (pod,) = pods.pods(run.id, "worker")
+    return pods.kubectl("get", pod, "-o", "jsonpath={.spec.nodeName}")
+
+
+def ended(lost: str, run: Run) -> JobStatus:
+    """Wait for the end of a job from which something was taken."""
+    lost_at = time.monotonic()
+    status = run.job.wait()
+    print(f"{lost}: ended {time.monotonic() - lost_at:.1f} s later, {status.restarts} restarts")
+    return status
 
 
 _undisturbed: list[dict[str, Any]] = []
@@ -157,13 +304,20 @@ def undisturbed(pods: ClusterHarness, workspace: Workspace) -> dict[str, Any]:
     return _undisturbed[0]
 
 
-def paced(pods: ClusterHarness, workspace: Workspace, *, detach: bool, epochs: int = 12) -> Run:
+def paced(
+    pods: ClusterHarness,
+    workspace: Workspace,
+    *,
+    detach: bool,
+    epochs: int = 12,
+    workers: int | str = 2,
+) -> Run:
     return train(
         SCRIPTS / "paced.py",
         args=[str(epochs)],
         workspace=workspace,
         on=pods.engine,
-        workers=2,
+        workers=workers,
         seed=3,
         checkpoint_steps=2,
         detach=detach,
@@ -171,6 +325,12 @@ def paced(pods: ClusterHarness, workspace: Workspace, *, detach: bool, epochs: i
 
 
 def wait_for_metrics(run: Run) -> None:
-    while sum(event["type"] == "metrics" for event in run.record.events()) < 2:
+    """Wait for two epochs more."""
+
+    def count() -> int:
+        return sum(event["type"] == "metrics" for event in run.record.events())
+
+    before = count()
+    while count() < before + 2:
         time.sleep(0.5)
         assert not run.job.status().state.is_final, run.job.status()

@@ -154,25 +154,18 @@ class KubernetesLauncher(AgentLauncher):
         super().disconnect(channel)
 
     def close(self) -> None:
-        """Tell all pods that the job has ended, and remove those that do not listen."""
+        """Tell all pods that the job has ended, and remove those that are left."""
         self.loop.forget(self.listener.fileno())
         self.listener.close()
-        left = set(self._names())
         for pod in self._connected:
             pod.link.send({"kind": "bye"})
         deadline = time.monotonic() + _BYE_S
-        while left and self._connected and time.monotonic() < deadline:
+        while any(pod.member for pod in self._connected) and time.monotonic() < deadline:
             self.loop.wait(_POLL_S)
-            for pod in tuple(self._connected):
-                if not pod.link.is_open:
-                    left.discard(pod.member.task_id if pod.member else "")
-                    self.disconnect(pod.link)
-            if not any(pod.member for pod in self._connected):
-                break
         for pod in tuple(self._connected):
             self.disconnect(pod.link)
-        # Pods that have not heard of the end, or have not started yet.
-        self.resize(dict.fromkeys({name.rpartition("-")[0] for name in left}, 0))
+        # Pods that have not heard of the end, or have not started yet, would try to join forever.
+        self.resize({role.name: 0 for role in self.spec.roles})
 
     def broadcast(self, message: Mapping[str, Any]) -> None:
         """Send a message to all pods that have joined."""
