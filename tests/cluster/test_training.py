@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,11 @@ def workspace(job_image: str, job_bucket: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture
-def pods(cluster: Cluster, workspace: Workspace) -> ClusterHarness:
+def pods(
+    cluster: Cluster, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> ClusterHarness:
+    # In the repository, all of its files would go to the bucket.
+    monkeypatch.chdir(shutil.copytree(SCRIPTS, tmp_path / "scripts"))
     engine = KubernetesEngine.of(workspace)
     return ClusterHarness(engine, "", cluster=cluster, workspace=workspace)
 
@@ -69,7 +75,7 @@ def test_two_workers_train_as_one(
         Image.fromarray(pixels).save(folder / f"{number}.png")
     dataset = convert(tmp_path / "raw", f"{workspace.uri}/set", workspace=workspace)
     run = train(
-        SCRIPTS / "plain.py",
+        "plain.py",
         data=dataset.uri,
         workspace=workspace,
         on=pods.engine,
@@ -85,7 +91,7 @@ def test_two_workers_train_as_one(
 
 def test_an_error_of_the_script_is_shown(pods: ClusterHarness, workspace: Workspace) -> None:
     with pytest.raises(UserCodeError, match="the user's mistake"):
-        train(SCRIPTS / "broken.py", workspace=workspace, on=pods.engine, workers=2)
+        train("broken.py", workspace=workspace, on=pods.engine, workers=2)
 
 
 def kill_process(pods: ClusterHarness, run: Run) -> None:
@@ -127,16 +133,17 @@ def test_what_is_lost_continues_at_its_step(
     assert results(pods, run) == expected
 
 
+@pytest.mark.parametrize("role", ["worker", "coordinator"])
 def test_a_lost_node_does_not_hang_a_job(
-    cluster: Cluster, pods: ClusterHarness, workspace: Workspace
+    cluster: Cluster, pods: ClusterHarness, workspace: Workspace, role: str
 ) -> None:
     skip_unless_own(cluster)
     run = paced(pods, workspace, detach=True, epochs=40)
     wait_for_metrics(run)
-    node = node_of_worker(pods, run)
+    node = node_of(pods, run, role)
     kubelab("node-kill", node.removeprefix("node"))
     try:
-        status = ended("node-kill", run)
+        status = ended(f"node of {role} killed", run)
     finally:
         kubelab("node-start", node.removeprefix("node"))
         cluster.run("wait", f"node/{node}", "--for=condition=Ready", "--timeout=120s")
@@ -150,7 +157,7 @@ def test_a_node_without_kubelet_goes_on(
     skip_unless_own(cluster)
     run = paced(pods, workspace, detach=True, epochs=100)
     wait_for_metrics(run)
-    node = node_of_worker(pods, run)
+    node = node_of(pods, run, "worker")
     (worker,) = pods.pods(run.id, "worker")
     kubelab("kubelet-stop", node.removeprefix("node"))
     try:
@@ -170,7 +177,7 @@ def test_a_drained_node_is_left(
     expected = undisturbed(pods, workspace)
     run = paced(pods, workspace, detach=True)
     wait_for_metrics(run)
-    node = node_of_worker(pods, run)
+    node = node_of(pods, run, "worker")
     try:
         # Only this job's pods: others may use the cluster.
         selector = f"--pod-selector=timonel.dev/job={run.id}"
@@ -220,7 +227,7 @@ def test_training_goes_on_while_the_api_server_is_away(
 
 def test_parameter_servers_and_an_evaluator(pods: ClusterHarness, workspace: Workspace) -> None:
     run = train(
-        SCRIPTS / "judged.py",
+        "judged.py",
         workspace=workspace,
         on=pods.engine,
         ps=1,
@@ -281,8 +288,8 @@ def kubelab(*arguments: str) -> None:
     subprocess.run([str(KUBELAB), *arguments], check=True)
 
 
-def node_of_worker(pods: ClusterHarness, run: Run) -> str:
-    (pod,) = pods.pods(run.id, "worker")
+def node_of(pods: ClusterHarness, run: Run, role: str) -> str:
+    (pod,) = pods.pods(run.id, role)
     return pods.kubectl("get", pod, "-o", "jsonpath={.spec.nodeName}")
 
 
@@ -290,7 +297,19 @@ def ended(lost: str, run: Run) -> JobStatus:
     """Wait for the end of a job from which something was taken."""
     lost_at = time.monotonic()
     status = run.job.wait()
-    print(f"{lost}: ended {time.monotonic() - lost_at:.1f} s later, {status.restarts} restarts")
+    ended_s = time.monotonic() - lost_at
+    told = [
+        (event["t"], (event["epoch"] - 1) * event["steps"] + event["step"])
+        for event in run.record.events()
+        if event["type"] == "progress"
+    ]
+    pairs = list(pairwise(told))
+    pause_s = max(later - earlier for (earlier, _), (later, _) in pairs)
+    again = sum(max(0, before + 1 - after) for (_, before), (_, after) in pairs)
+    print(
+        f"{lost}: ended {ended_s:.1f} s later, {status.restarts} restarts, no step for "
+        f"{pause_s:.1f} s, {again} steps twice"
+    )
     return status
 
 
@@ -313,7 +332,7 @@ def paced(
     workers: int | str = 2,
 ) -> Run:
     return train(
-        SCRIPTS / "paced.py",
+        "paced.py",
         args=[str(epochs)],
         workspace=workspace,
         on=pods.engine,
