@@ -24,7 +24,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -59,6 +58,15 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = False  # so that closing waits for the requests in flight
 
 
+def _leave_process() -> None:
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(3600)
+        os._exit(0)
+    os.wait()
+
+
 def main(modes: list[str]) -> None:
     """Run the modes, then serve."""
     for mode in modes:
@@ -68,7 +76,7 @@ def main(modes: list[str]) -> None:
         elif name == "exit":
             sys.exit(int(value))
         elif name == "stray":
-            subprocess.run("setsid sleep 3600 & ", shell=True, check=True)
+            _leave_process()
     if "hang" in modes:
         time.sleep(3600)
     server = _Server((os.environ["HOST"], int(os.environ["PORT"])), _Handler)

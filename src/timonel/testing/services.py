@@ -117,7 +117,7 @@ class ServiceEngineContract:
         first = harness.apply().replicas[0]
         harness.engine.scale("web", 3)
         status = harness.wait_until(lambda s: s.is_settled)
-        assert len({get(replica)["pid"] for replica in status.replicas}) == 3
+        assert len({process_of(replica) for replica in status.replicas}) == 3
         harness.engine.scale("web", 1)
         assert harness.wait_until(lambda s: s.is_settled).replicas == (first,)
         harness.engine.scale("web", 0)
@@ -289,7 +289,7 @@ class ServiceEngineContract:
             for each in [pool.submit(apply, revision) for revision in (1, 1, 2, 2)]:
                 each.result(_ANSWER_S)
         status = harness.wait_until(lambda s: s.is_settled)
-        assert len({get(replica)["pid"] for replica in status.replicas}) == 2
+        assert len({process_of(replica) for replica in status.replicas}) == 2
         assert status.revision in {1, 2}
 
     def test_following_the_logs_of_a_replica(self, harness: ServiceHarness) -> None:
@@ -331,6 +331,12 @@ def get(replica: ReplicaStatus, path: str = "/") -> Any:
         connection.close()
     assert status == 200, body
     return json.loads(body)
+
+
+def process_of(replica: ReplicaStatus) -> tuple[str, str, int]:
+    """Return host, port and process of a replica, by its answer; containers number their own."""
+    answer = get(replica)
+    return answer["env"]["HOST"], answer["env"]["PORT"], answer["pid"]
 
 
 def port_of(replica: ReplicaStatus, name: str) -> str:
