@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-_EXTRAS = ("kubernetes", "s3", "endpoints")
+_EXTRAS = ("kubernetes", "s3")
 _NOT_IN_JOBS = frozenset({"ai-edge-litert", "tensorflow", "tensorflow-serving-api", "uv"})
 KUBELAB = Path(__file__).parent / "kubelab/kubelab"
 _NODES = "3"
@@ -152,24 +152,36 @@ def bucket_server(cluster: Cluster) -> Iterator[BucketServer]:
 
 @pytest.fixture(scope="session")
 def job_image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An image with the packages of this environment, TensorFlow among them."""
+    """An image with what jobs need, in the versions of this environment."""
+    # TensorFlow without what it needs for GPUs is half as large.
+    needed = [*_requirements(_EXTRAS, _NOT_IN_JOBS), f"tensorflow-cpu=={version('tensorflow')}"]
+    return _image(cluster, "jobs", needed, tmp_path_factory.mktemp("jobs"))
+
+
+@pytest.fixture(scope="session")
+def server_image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An image with what servers and gateways need, in the versions of this environment."""
+    needed = _requirements((*_EXTRAS, "endpoints"), frozenset({"uv"}))
+    return _image(cluster, "servers", needed, tmp_path_factory.mktemp("servers"))
+
+
+def _image(cluster: Cluster, name: str, needed: list[str], code: Path) -> str:
     from timonel.containers import ImageSpec, build_image
 
-    code = tmp_path_factory.mktemp("empty")
     requirements = code / "requirements.txt"
-    requirements.write_text(_requirements())
+    requirements.write_text("\n".join([*needed, ""]))
     spec = ImageSpec(code, base="self", requirements=requirements)
-    return build_image(spec, f"{cluster.registry}/timonel/jobs:v1", plain_http=True).name
+    return build_image(spec, f"{cluster.registry}/timonel/{name}:v1", plain_http=True).name
 
 
-def _requirements() -> str:
-    """Return what jobs need, in the versions of this environment."""
+def _requirements(extras: tuple[str, ...], left_out: frozenset[str]) -> list[str]:
+    """Return the requirements of timonel with these extras."""
     found = []
     for each in map(Requirement, requires("timonel") or ()):
-        of_extra = any(each.marker.evaluate({"extra": e}) for e in _EXTRAS) if each.marker else True
-        if of_extra and each.name not in _NOT_IN_JOBS:
+        of_extra = any(each.marker.evaluate({"extra": e}) for e in extras) if each.marker else True
+        if of_extra and each.name not in left_out:
             found.append(f"{each.name}=={version(each.name)}")
-    return "\n".join([*found, f"tensorflow-cpu=={version('tensorflow')}", ""])
+    return found
 
 
 @pytest.fixture
