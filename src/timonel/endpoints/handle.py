@@ -25,19 +25,14 @@ from timonel.endpoints.rollouts.documents import (
     rollouts,
 )
 from timonel.endpoints.spec import EndpointSpec, Traffic, format_shares
+from timonel.endpoints.waiting import wait_until_ready
 from timonel.engines import ServiceStatus
-from timonel.errors import EngineError, InputError, NotFoundError, ServingError, SpecError
-from timonel.processes.spawn import describe_exit
+from timonel.errors import EngineError, NotFoundError, SpecError
 from timonel.storage import Workspace, exclusive
 
 _POLL_S = 0.1
 _DELETE_TIMEOUT_S = 60.0
 _LOCK_TIMEOUT_S = 120.0
-_RETRIED_S = 5.0
-"""Time in which the gateway tries again to listen, since a former listener may still end."""
-_LOOK_S = 5.0
-_REJECTIONS = 3
-"""Failures after which a replica's arguments are the cause, not a file that comes late."""
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - to connect to, not to bind
 
 
@@ -290,7 +285,7 @@ class Endpoint:
             run_control(self.workspace, engine_of(self.workspace))
         deadline = time.monotonic() + _DELETE_TIMEOUT_S
         while self.name in {each.name for each in list_endpoints(self.workspace)}:
-            if self._control_failure():
+            if self.control_failure():
                 self._delete_without_control()
             if time.monotonic() > deadline:
                 raise EngineError(
@@ -310,39 +305,9 @@ class Endpoint:
         Raises:
             ServingError: It is not ready in time, or the gateway cannot listen.
         """
-        deadline, begun = time.monotonic() + timeout_s, time.time()
-        number, shown, look_at = self.revision.number, None, time.monotonic() + _LOOK_S
-        while True:
-            status = self.status
-            if status.message is None and (reason := self._control_failure()):
-                status = status.model_copy(update={"message": reason})
-            if status.message != shown and on_change is not None:
-                on_change(status)
-                shown = status.message
-            if status.rejected and status.at > begun + _RETRIED_S:
-                raise ServingError(
-                    f"the gateway cannot listen for {self.name}: {status.rejected}",
-                    hint="deploy it with another --host or --port, or delete it",
-                )
-            done = status.routed >= number and any(v.ready for v in status.versions.values())
-            if done and not status.rejected and self.is_listening():
-                return
-            self._check_arguments(status)
-            if time.monotonic() > look_at:
-                # It may have ended with the endpoint before.
-                look_at += _LOOK_S
-                run_control(self.workspace, engine_of(self.workspace))
-            if time.monotonic() > deadline:
-                why = status.message or next(
-                    (v.message for v in status.versions.values() if v.message), "it starts"
-                )
-                raise ServingError(
-                    f"{self.name} is not ready after {timeout_s:g} s: {why}",
-                    hint=f"see 'timonel endpoints logs {self.name}'",
-                )
-            time.sleep(_POLL_S)
+        wait_until_ready(self, timeout_s, on_change)
 
-    def _control_failure(self) -> str | None:
+    def control_failure(self) -> str | None:
         """Return why no control plane of another machine runs; None while it does, or starts."""
         if self.is_local:
             return None
@@ -364,24 +329,6 @@ class Endpoint:
             documents.remove(LOCATION)
             engine.delete(SERVICE)
 
-    def _check_arguments(self, status: EndpointStatus) -> None:
-        """Raise the message of a replica that keeps rejecting its arguments."""
-        if not any(_is_rejection(each.message) for each in status.versions.values()):
-            return
-        versions = self.spec.traffic.versions
-        for version, service in self.services.items():
-            for replica in service.replicas if version in versions else ():
-                failures = replica.restarts + 1 if replica.state == "restarting" else 0
-                if failures >= _REJECTIONS and _is_rejection(replica.message):
-                    raise ServingError(
-                        f"version {version} of {self.name} does not start: {replica.message}",
-                        hint="deploy it with other arguments, or go back with 'timonel endpoints "
-                        f"rollback {self.name}'"
-                        if self.revision.number > 1
-                        else "deploy it with other arguments, or delete it with 'timonel "
-                        f"endpoints delete {self.name}'",
-                    )
-
     def is_listening(self) -> bool:
         """Return whether the gateway accepts connections of the endpoint.
 
@@ -396,10 +343,6 @@ class Endpoint:
         except OSError:
             return False
         return True
-
-
-def _is_rejection(message: str | None) -> bool:
-    return (message or "").startswith(describe_exit(InputError.exit_code))
 
 
 def list_endpoints(workspace: Workspace) -> list[Endpoint]:

@@ -28,10 +28,10 @@ from timonel.endpoints.control.gateway import Gateway
 from timonel.endpoints.control.peers import Peers
 from timonel.endpoints.control.plan import initial_replicas, services_by_version
 from timonel.endpoints.control.rollouts import Rollouts
-from timonel.endpoints.control.samples import replica_key, samples
-from timonel.endpoints.control.scaling import Scaler
-from timonel.endpoints.control.scrape import Load, LoadReader
+from timonel.endpoints.control.samples import replica_key
+from timonel.endpoints.control.scrape import Load
 from timonel.endpoints.control.service import SERVICE, apply_current
+from timonel.endpoints.control.sizing import Sizing
 from timonel.endpoints.control.warm import SERVICE as WARM
 from timonel.endpoints.control.warm import warm_environment, warm_service
 from timonel.endpoints.engine import FOLDER, LOCATION
@@ -91,7 +91,6 @@ class Controller:
         self._unused_since: float | None = None
         self._endpoints: dict[str, Endpoint] = {}
         self._services: dict[str, ServiceStatus] = {}
-        self._reader = LoadReader()
         self._rollouts = Rollouts()
         self._answers = AnswerReader()
         # Decisions do not depend on changes of the clock.
@@ -101,6 +100,7 @@ class Controller:
         self._faults = Faults("gateway")
         self._scraped_at = self._published_at = 0.0
         self.activator = Activator(self._on_hold)
+        self._sizing = Sizing(engine, self.activator, self._peers)
         self.activator_socket = self._gateway.activator_socket
 
     async def run(self) -> None:
@@ -171,13 +171,13 @@ class Controller:
         if now - self._scraped_at >= _SCRAPE_S:
             self._scraped_at = now
             await self._peers.read()
-            await self._scrape(now)
+            await self._sizing.measure(self._endpoints.values(), now)
             with self._faults.of("rollouts"):
                 if self._leads:
                     await self._roll(time.time())
         for endpoint in self._endpoints.values():
             with endpoint.faults.of("scale"):
-                await (self._scale(endpoint, now) if self._leads else self._start_first(endpoint))
+                await self._scale(endpoint, now)
             if self._leads:
                 await self._save(endpoint, now)
         await self._release()
@@ -319,33 +319,6 @@ class Controller:
         elif found is not None:
             await self._delete([found])
 
-    async def _scrape(self, now: float) -> None:
-        """Measure the load of all replicas."""
-        addresses = {
-            replica_key(replica): replica.addresses["http"]
-            for endpoint in self._endpoints.values()
-            for service in endpoint.services.values()
-            for replica in service.ready
-        }
-        loads = await self._reader.read(addresses)
-        for endpoint in self._endpoints.values():
-            for version, scaler in endpoint.scalers.items():
-                service = endpoint.services.get(version)
-                own = () if service is None else service.ready
-                found = [loads.get(replica_key(each)) for each in own]
-                known = [load for load in found if load is not None]
-                total = sum(known, Load())
-                if known and len(known) < len(found):
-                    # Those that did not answer are taken for average.
-                    scale = len(found) / len(known)
-                    total = Load(total.concurrency * scale, total.rate * scale)
-                if known or not found:
-                    scaler.record(now, total, self._held(service_name(endpoint.name, version)))
-
-    def _held(self, service: str) -> int:
-        """Return the requests that wait for a replica, here and at other control planes."""
-        return self.activator.held.get(service, 0) + self._peers.held.get(service, 0)
-
     async def _roll(self, now: float) -> None:
         """Take a step of each rollout."""
         planned = [each for each in self._endpoints.values() if each.plan is not None]
@@ -361,52 +334,11 @@ class Controller:
         admins = self._gateway.admins | self._peers.admins
         await asyncio.to_thread(self._rollouts.step, now, planned, admins, answers)
 
-    async def _start_first(self, endpoint: Endpoint) -> None:
-        """Start a first replica for requests that wait here; the leader learns of them later."""
-        for service in endpoint.services.values():
-            if self.activator.held.get(service.name) and not service.requested:
-                await asyncio.to_thread(self._engine.scale, service.name, 1)
-
     async def _scale(self, endpoint: Endpoint, now: float) -> None:
-        """Set the number of replicas of each version."""
-        if endpoint.plan is None:
-            return
-        for version in endpoint.plan.services:
-            service, scaler = endpoint.services.get(version), endpoint.scalers[version]
-            if service is None or service.state is not ServiceState.ACTIVE:
-                continue
-            if version not in endpoint.plan.proved:
-                continue  # it keeps its first size until it has started
-            wanted = self._wanted(endpoint, version, service, scaler, now)
-            if wanted != service.requested:
-                await asyncio.to_thread(self._engine.scale, service.name, wanted)
-                self._wake.set()
-
-    def _wanted(
-        self, endpoint: Endpoint, version: int, service: ServiceStatus, scaler: Scaler, now: float
-    ) -> int:
-        """Return the number of replicas that a version should have."""
-        spec = endpoint.latest.spec
-        held = self._held(service.name)
-        if held and not service.requested:
-            scaler.record(now, Load(), held)
-        decision = scaler.step(
-            now,
-            len(service.ready),
-            service.requested,
-            reachable=version in spec.traffic.versions,
-            samples=lambda: samples(
-                now, service.replicas, self._reader.average, scaler.policy, spec.resources
-            ),
-        )
-        shadow = spec.traffic.shadow
-        is_shadow = shadow is not None and shadow.version == version
-        wanted = max(decision.replicas, 1 if held or is_shadow else 0)
-        if wanted != service.requested:
-            logger.info(
-                "%s: %d -> %d: %s", service.name, service.requested, wanted, decision.reason
-            )
-        return wanted
+        if not self._leads:
+            await self._sizing.start_first(endpoint)
+        elif await self._sizing.scale(endpoint, now):
+            self._wake.set()
 
     async def _save(self, endpoint: Endpoint, now: float) -> None:
         """Save the states of autoscalers from time to time."""
@@ -431,7 +363,7 @@ class Controller:
     async def _publish(self, endpoint: Endpoint, now: float) -> None:
         with endpoint.faults.of("status"):
             rejected = self._rejected.get(endpoint.name)
-            held, fault = self.activator.held, self._faults.message
+            held, fault = self._sizing.held, self._faults.message
             await asyncio.to_thread(endpoint.publish, now, held, rejected, fault)
 
     def _end(self) -> bool:
