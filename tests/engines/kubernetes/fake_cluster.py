@@ -213,9 +213,10 @@ class FakeCluster:
         if method == "PATCH":
             return self._patch(self.objects[plural, name], body)
         if method == "DELETE":
-            uid = (body.get("preconditions") or {}).get("uid")
-            if uid not in {None, self.objects[plural, name]["metadata"]["uid"]}:
-                raise RefusedError(409, "Conflict", "the UID is another one")
+            metadata = self.objects[plural, name]["metadata"]
+            for key, value in (body.get("preconditions") or {}).items():
+                if metadata[key] != value:
+                    raise RefusedError(409, "Conflict", f"the {key} is another one")
             if body["propagationPolicy"] not in {"Background", "Foreground"}:
                 raise RefusedError(422, "Invalid", "what it owns would be left behind")
             return self._delete(plural, name, body.get("gracePeriodSeconds"))

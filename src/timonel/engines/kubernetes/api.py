@@ -210,6 +210,7 @@ class Api:
         grace_s: int | None = None,
         propagation: str = "Background",
         uid: str | None = None,
+        version: str | None = None,
     ) -> None:
         """Delete an object, and those that it owns.
 
@@ -220,6 +221,7 @@ class Api:
                 its node.
             propagation: What happens to objects that it owns.
             uid: Delete only the object with this UID; another one of that name is a ConflictError.
+            version: Delete only this version of it, in the same way.
         """
         options: Object = {
             "apiVersion": "v1",
@@ -229,8 +231,9 @@ class Api:
         }
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
-        if uid is not None:
-            options["preconditions"] = {"uid": uid}
+        conditions = {"uid": uid, "resourceVersion": version}
+        if conditions := {key: value for key, value in conditions.items() if value is not None}:
+            options["preconditions"] = conditions
         self._json(self._call("delete", kind, name), body=options)
 
     def version(self) -> str:

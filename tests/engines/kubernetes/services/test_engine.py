@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.engines.kubernetes.fake_services import ServiceCluster
 from tests.engines.kubernetes.services.harness import FakeHarness
+from timonel.engines import ServiceSpec
+from timonel.engines.kubernetes.manifests import Manifest
 from timonel.engines.kubernetes.services import KubernetesServiceEngine
 from timonel.engines.kubernetes.services.manifests import service_manifests
 from timonel.engines.kubernetes.settings import ClusterSettings
@@ -44,6 +48,47 @@ def test_an_unfinished_service_is_completed_by_another_apply(harness: FakeHarnes
     assert [status.requested for status in harness.engine.services()] == [1]
     harness.apply()
     assert ("poddisruptionbudgets", "web") in harness.cluster.objects
+    harness.close()
+
+
+def test_a_deployment_that_changes_all_the_time_is_changed(harness: FakeHarness) -> None:
+    harness.apply()
+    is_over = threading.Event()
+
+    def change() -> None:
+        while not is_over.wait(0.05):
+            with harness.cluster._lock:
+                found = harness.cluster.objects["deployments", "web"]
+                harness.cluster._changed("MODIFIED", "deployments", found)
+
+    with ThreadPoolExecutor(1) as pool:
+        changing = pool.submit(change)
+        for revision in range(2, 8):
+            harness.engine.apply(harness.spec(revision=revision))
+        is_over.set()
+        changing.result()
+    assert harness.engine.service("web").revision == 7
+    harness.close()
+
+
+def test_a_failed_apply_leaves_the_service_that_another_one_has_finished(
+    harness: FakeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = harness.engine._create  # type: ignore[attr-defined]
+
+    def lose(manifests: list[Manifest], spec: ServiceSpec) -> None:
+        monkeypatch.setattr(harness.engine, "_put", fail)
+        create(manifests, spec)
+
+    def fail(*_: object) -> None:
+        monkeypatch.undo()
+        harness.engine.apply(harness.spec())  # as another process
+        raise EngineError("no answer")
+
+    monkeypatch.setattr(harness.engine, "_create", lose)
+    with pytest.raises(EngineError, match="no answer"):
+        harness.engine.apply(harness.spec())
+    harness.wait_until(lambda status: status.is_settled)
     harness.close()
 
 

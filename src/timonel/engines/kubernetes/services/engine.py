@@ -25,7 +25,7 @@ from timonel.engines.services import ServiceEngine, ServiceSpec, ServiceStatus
 from timonel.errors import AlreadyExistsError, EngineError, NotFoundError, SpecError
 from timonel.storage import Workspace
 
-_ATTEMPTS = 10
+_CONFLICTS_S = 30.0
 _POLL_S = 0.5
 _REMOVAL_S = 20.0
 _KILLING = {"reason": "Killing", "involvedObject.kind": "Pod"}
@@ -100,12 +100,10 @@ class KubernetesServiceEngine(ServiceEngine):
                 service is left.
         """
         manifests = service_manifests(spec, self._settings)
-        for _ in range(_ATTEMPTS):
-            try:
-                return self._apply(manifests, spec)
-            except (AlreadyExistsError, ConflictError):
-                continue  # another process applies it too
-        raise EngineError(f"the service {spec.name} changes all the time", hint="try again")
+        try:
+            self._update(manifests, spec)
+        except NotFoundError:
+            self._create(manifests, spec)
 
     def scale(self, name: str, replicas: int) -> None:
         """Set the number of replicas; return when the cluster has recorded it."""
@@ -202,36 +200,49 @@ class KubernetesServiceEngine(ServiceEngine):
             for each in deployments
         ]
 
-    def _apply(self, manifests: list[Manifest], spec: ServiceSpec) -> None:
+    def _create(self, manifests: list[Manifest], spec: ServiceSpec) -> None:
         try:
-            deployment = self._deployment(spec.name)
-        except NotFoundError:
-            self._create(manifests)
+            uid = self._api.create(manifests[0])["metadata"]["uid"]
+        except AlreadyExistsError:  # another process applies it too
+            self._update(manifests, spec)
             return
-        _check_not_deleted(deployment)
-        changed = applied(deployment, manifests[0], spec)
-        if changed is not None:
-            self._complete(manifests, deployment, changed)
-
-    def _create(self, manifests: list[Manifest]) -> None:
-        deployment = self._api.create(manifests[0])
         try:
-            started = {**deployment, "spec": {**deployment["spec"], "paused": False}}
-            self._complete(manifests, deployment, started)
-        except ConflictError:
-            raise
+            self._update(manifests, spec)
         except BaseException:
-            metadata = deployment["metadata"]
-            with contextlib.suppress(NotFoundError, ConflictError):  # somebody else did
-                self._api.delete("Deployment", metadata["name"], uid=metadata["uid"])
+            with contextlib.suppress(NotFoundError, ConflictError):  # another process took over
+                self._remove_unfinished(spec.name, uid)
             raise
 
-    def _complete(self, manifests: list[Manifest], deployment: Object, changed: Manifest) -> None:
+    def _remove_unfinished(self, name: str, uid: str) -> None:
+        deployment = self._deployment(name)
+        if deployment["spec"].get("paused"):
+            version = deployment["metadata"]["resourceVersion"]
+            self._api.delete("Deployment", name, uid=uid, version=version)
+
+    def _update(self, manifests: list[Manifest], spec: ServiceSpec) -> None:
         """Create what a Deployment needs, then change the Deployment."""
-        uid = deployment["metadata"]["uid"]
-        for manifest in owned(manifests, uid):
-            self._put(manifest, uid)
-        self._deployments.record(self._api.replace(changed))
+        prepared: str | None = None
+        deadline = time.monotonic() + _CONFLICTS_S
+        while True:
+            deployment = self._deployment(spec.name)
+            _check_not_deleted(deployment)
+            changed = applied(deployment, manifests[0], spec)
+            if changed is None:
+                return
+            uid = deployment["metadata"]["uid"]
+            if prepared != uid:
+                for manifest in owned(manifests, uid):
+                    self._put(manifest, uid)
+                # Read it again: the cluster itself changes it while replicas start and stop.
+                prepared = uid
+                continue
+            try:
+                self._deployments.record(self._api.replace(changed))
+            except ConflictError:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                return
 
     def _put(self, manifest: Manifest, owner: str) -> None:
         """Create an object of a service, or change it to the manifest."""
