@@ -75,7 +75,7 @@ def check_spec(spec: EndpointSpec, workspace: Workspace) -> None:
     for version in spec.traffic.versions:
         _check_version(spec.model, workspace, version)
     if not engine_of(workspace).is_one_machine:
-        _check_access(spec)
+        _check_elsewhere(spec)
         return
     tls, jwt, keys = spec.access.tls, spec.access.jwt, spec.access.api_keys
     if tls is not None:
@@ -106,8 +106,13 @@ def versions_at(place: str) -> list[int]:
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
-def _check_access(spec: EndpointSpec) -> None:
-    """Refuse files of this machine, which the gateway elsewhere cannot read."""
+def _check_elsewhere(spec: EndpointSpec) -> None:
+    """Refuse what only this machine has."""
+    if is_local(spec.model):
+        raise SpecError(
+            f"servers of a cluster cannot read the model {spec.model}",
+            hint="publish it in the workspace's bucket: timonel models add NAME FOLDER",
+        )
     access = spec.access
     given = {"--tls-cert": access.tls, "--api-keys": access.api_keys, "--jwt-issuer": access.jwt}
     for flag, value in given.items():

@@ -9,12 +9,15 @@ from typing import Any, Unpack
 from timonel.endpoints.autoscaling.policy import ScalingPolicy
 from timonel.endpoints.autoscaling.policy_files import read_policy
 from timonel.endpoints.checks import check_port, check_spec, free_port, validated, versions_at
+from timonel.endpoints.control.plan import service_spec
+from timonel.endpoints.control.service import control_service
 from timonel.endpoints.deploy_options import DeployOptions
 from timonel.endpoints.engine import check_engine, documents_of
-from timonel.endpoints.folder import EndpointStatus, open_endpoint
+from timonel.endpoints.folder import EndpointStatus, Revision, open_endpoint
 from timonel.endpoints.gateway.process import envoy_binary
 from timonel.endpoints.handle import Endpoint, record
 from timonel.endpoints.spec import EndpointSpec, endpoint_name, format_shares
+from timonel.engines import ServiceEngine
 from timonel.errors import Interrupted, NotFoundError, SpecError
 from timonel.options import documented, options_of
 from timonel.processes.cores import usable_cores
@@ -60,6 +63,45 @@ def deploy(
     engine = check_engine(place, options.get("on"))
     if engine.is_one_machine:
         envoy_binary()
+    spec, version, before = _specified(model, place, engine, server_args, options)
+    cause = _cause(spec, version, None if before is None else before.spec, options)
+    record(place, spec, cause, None if before is None else before.number)
+    endpoint = Endpoint(place, spec.name)
+    if wait:
+        _wait(endpoint, on_change)
+    return endpoint
+
+
+def preview(
+    model: str,
+    *,
+    workspace: Workspace | str | os.PathLike[str] | None = None,
+    server_args: Sequence[str] = (),
+    **options: Unpack[DeployOptions],
+) -> list[dict[str, Any]]:
+    """Return the objects that `deploy` would have in a cluster; create nothing.
+
+    Takes the arguments of `deploy`.
+
+    Raises:
+        SpecError: An argument is invalid, or the engine creates no objects.
+    """
+    place = workspace_for(workspace, [model])
+    engine = check_engine(place, options.get("on"))
+    spec, _, _ = _specified(model, place, engine, server_args, options)
+    versions = (service_spec(spec, each, place.uri, {}) for each in spec.traffic.versions)
+    services = [control_service(place, engine), *versions]
+    return [each for service in services for each in engine.preview(service)]
+
+
+def _specified(
+    model: str,
+    place: Workspace,
+    engine: ServiceEngine,
+    server_args: Sequence[str],
+    options: DeployOptions,
+) -> tuple[EndpointSpec, int | None, Revision | None]:
+    """Return the checked specification, the version that the user names, and what there is."""
     found = resolve(model, place)
     reference, version = _stored_reference(found, place), _named_version(found)
     name = options.get("name") or endpoint_name(reference)
@@ -84,12 +126,7 @@ def deploy(
     if before is None or spec.port != before.spec.port:
         check_port(spec.host, spec.port, place)
     check_spec(spec, place)
-    cause = _cause(spec, version, None if before is None else before.spec, options)
-    record(place, spec, cause, None if before is None else before.number)
-    endpoint = Endpoint(place, name)
-    if wait:
-        _wait(endpoint, on_change)
-    return endpoint
+    return spec, version, before
 
 
 def _wait(endpoint: Endpoint, on_change: Callable[[EndpointStatus], None] | None) -> None:

@@ -22,11 +22,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
 from timonel.engines.resources import Observed, Placement, Requested, Resources, Volume
+from timonel.errors import SpecError
 from timonel.storage.document_store import DocumentStore
 from timonel.storage.workspace import Workspace
 from timonel.units import Seconds
@@ -370,6 +371,17 @@ class ServiceEngine(abc.ABC):
         """
         del service
         return True
+
+    def preview(self, spec: ServiceSpec) -> list[dict[str, Any]]:
+        """Return the objects that `apply` would create in a cluster; ask it for nothing.
+
+        Raises:
+            SpecError: The engine creates none.
+        """
+        raise SpecError(
+            f"the engine {self.name} creates no objects for {spec.name}",
+            hint="add --on kubernetes",
+        )
 
     def close(self) -> None:
         """End what this process does in the background, and give up what it leads."""

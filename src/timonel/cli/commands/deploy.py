@@ -32,6 +32,10 @@ def deploy(
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until the endpoint can answer.")
     ] = True,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the objects of a cluster as YAML; create none."),
+    ] = False,
     json: Json = False,
     **options: Any,
 ) -> None:
@@ -47,6 +51,15 @@ def deploy(
     from timonel.cli.render.output import console, print_json
 
     settings = GlobalOptions.of(ctx)
+    given = {name: value for name, value in options.items() if is_given(ctx, name)}
+    if dry_run:
+        from timonel.cli.render.output import print_objects
+        from timonel.endpoints.launch import preview
+
+        place, extra = settings.workspace, server_args or ()
+        objects = preview(model, workspace=place, server_args=extra, **given)
+        print_objects(objects, as_json=json)
+        return
     remarks = settings.remarks(stderr=json)
 
     def show_change(status: EndpointStatus) -> None:
@@ -59,7 +72,7 @@ def deploy(
         server_args=server_args or (),
         wait=wait,
         on_change=show_change,
-        **{name: value for name, value in options.items() if is_given(ctx, name)},
+        **given,
     )
     if json:
         print_json(render.endpoint_json(endpoint))

@@ -48,8 +48,15 @@ def print_objects(objects: Sequence[Mapping[str, Any]], *, as_json: bool) -> Non
     if as_json:
         print_json({"apiVersion": "v1", "kind": "List", "items": objects})
         return
+
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]
+        """Repeats equal parts, so that each object can be read by itself."""
+
+        def ignore_aliases(self, _data: object) -> bool:
+            return True
+
     sys.stdout.write(
-        yaml.safe_dump_all(objects, sort_keys=False, default_flow_style=None, width=100)
+        yaml.dump_all(objects, Dumper=Dumper, sort_keys=False, default_flow_style=None, width=100)
     )
 
 

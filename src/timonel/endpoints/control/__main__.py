@@ -29,7 +29,7 @@ from timonel.serving.rest_server import RestServer
 from timonel.storage import Workspace, exclusive, find_workspace
 from timonel.storage.locks import LockedError
 
-PAGES_PORT = 8580
+PAGES_PORT = 15080
 """Loopback port of the pages where the engine forwards ports, as `kubectl port-forward` does."""
 _LOCK_TIMEOUT_S = 60.0
 _GRACE_S = 1.0

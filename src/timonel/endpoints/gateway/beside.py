@@ -13,7 +13,7 @@ from pathlib import Path
 from timonel.endpoints.gateway.process import envoy_command
 
 CONFIG, SOCKETS = "config", "sockets"
-READY_PORT = 8590
+READY_PORT = 15090
 _POLL_S = 0.1
 _NAMES = ("bootstrap", "clusters", "listeners")
 

@@ -105,6 +105,10 @@ class KubernetesServiceEngine(ServiceEngine):
         except NotFoundError:
             self._create(manifests, spec)
 
+    def preview(self, spec: ServiceSpec) -> list[Manifest]:
+        """Return a service's manifests; `apply` makes the first one the owner of the others."""
+        return service_manifests(spec, self._settings)
+
     def scale(self, name: str, replicas: int) -> None:
         """Set the number of replicas; return when the cluster has recorded it."""
         if replicas < 0:
