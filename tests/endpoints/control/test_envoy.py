@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from timonel.endpoints.control.envoy import EnvoyBeside
-from timonel.endpoints.gateway.process import admin_socket
+from timonel.endpoints.gateway.process import Admin, admin_socket
 
 PORT = 8590
 
@@ -30,6 +30,12 @@ class FakeAdmin(socketserver.ThreadingUnixStreamServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: FakeAdmin
+
+    def do_POST(self) -> None:
+        self.server.live = {"/healthcheck/fail": 0, "/healthcheck/ok": 1}[self.path]
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def do_GET(self) -> None:
         stats = {"server.uptime": self.server.uptime, "server.live": self.server.live}
@@ -87,3 +93,15 @@ def test_its_bootstrap_is_written_once(tmp_path: Path) -> None:
     assert not beside.is_running
     beside.start(tmp_path / "bootstrap")
     assert beside.is_running
+
+
+def test_a_new_control_plane_ends_the_draining_of_the_one_before(
+    tmp_path: Path, admin: FakeAdmin
+) -> None:
+    Admin.at(admin_socket(tmp_path, str(PORT))).drain()
+    beside = EnvoyBeside(tmp_path, PORT)
+    beside.observe([])
+    assert beside.ready == ()
+    beside.start(tmp_path / "bootstrap")
+    beside.observe([])
+    assert beside.ready

@@ -128,4 +128,6 @@ class EnvoyBeside(EnvoyProcess):
     def start(self, bootstrap: Path) -> None:
         """Take note that its bootstrap configuration is there, which it waits for."""
         del bootstrap
+        # Where only the control plane has ended, its gateway goes on.
+        self._admin.undrain()
         self._is_started = True

@@ -245,6 +245,10 @@ class Admin:
         """Let Envoy close each connection after its next response."""
         self.get("/healthcheck/fail", method="POST")
 
+    def undrain(self) -> None:
+        """End what `drain` has begun."""
+        self.get("/healthcheck/ok", method="POST")
+
     def get(self, path: str, *, method: str = "GET") -> bytes | None:
         """Return the answer to a request; None if there is none."""
         connection = self.connect()
