@@ -7,9 +7,11 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.cluster.conftest import Cluster
+from timonel.engines import Companion
 from timonel.engines.kubernetes import KubernetesServiceEngine
 from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.settings import ClusterSettings
@@ -23,6 +25,22 @@ pytestmark = [
     pytest.mark.enable_socket,
 ]
 _DEADLINE_S = 120.0
+_MANAGER = """
+import os, pathlib, runpy, sys
+from timonel.engines import ServiceSpec
+from timonel.engines.kubernetes import KubernetesServiceEngine
+from timonel.engines.kubernetes.api import Api
+from timonel.engines.kubernetes.settings import ClusterSettings
+settings = ClusterSettings.of(os.environ)
+engine = KubernetesServiceEngine(Api.connect(settings), settings, os.environ["TIMONEL_POD_NAME"])
+before = [status.name for status in engine.services()]
+engine.apply(ServiceSpec(name="made", module="timonel.testing.service_replica"))
+engine.scale("made", 2)
+after = [status.name for status in engine.services() if status.name not in before]
+pathlib.Path(sys.argv[1], "services.txt").write_text("\\n".join(before + after))
+sys.argv = ["service_replica"]
+runpy.run_module("timonel.testing.service_replica", run_name="__main__")
+"""
 _KINDS = "deployments,replicasets,pods,poddisruptionbudgets,serviceaccounts,roles,rolebindings"
 
 
@@ -72,13 +90,35 @@ def engine(
     engine.close()
 
 
+@pytest.fixture
+def harness(
+    engine: KubernetesServiceEngine, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> ClusterHarness:
+    monkeypatch.setattr(waiting, "DEADLINE_S", _DEADLINE_S)
+    return ClusterHarness(engine, cluster)
+
+
 class TestKubernetes(ServiceEngineContract):
-    @pytest.fixture
-    def harness(
-        self,
-        engine: KubernetesServiceEngine,
-        cluster: Cluster,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> ClusterHarness:
-        monkeypatch.setattr(waiting, "DEADLINE_S", _DEADLINE_S)
-        return ClusterHarness(engine, cluster)
+    """The contract."""
+
+
+def test_replicas_manage_services_and_have_a_companion(harness: ClusterHarness) -> None:
+    companion = Companion(
+        name="files",
+        command=("python3", "-m", "http.server", "8500", "--directory", "$(SHARED)"),
+        ports={"files": 8500},
+        ready_path="/",
+    )
+    status = harness.apply(
+        module=None,
+        command=("python3", "-c", _MANAGER),
+        args=("$(SHARED)",),
+        companion=companion,
+        uses_engine=True,
+    )
+    (replica,) = status.replicas
+    host, _, port = replica.addresses["files"].rpartition(":")
+    found = httpx.get(f"http://{host}:{port}/services.txt", timeout=10).text.splitlines()
+    assert found == ["web", "made"]
+    harness.wait_until(lambda status: status.is_settled, "made")
+    harness.close()

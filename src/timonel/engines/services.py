@@ -257,11 +257,15 @@ class ServiceStatus(Observed):
 
     @property
     def is_settled(self) -> bool:
-        """Whether exactly the requested replicas of this revision run, and all are ready."""
+        """Whether exactly the requested replicas of this revision run, and all are ready.
+
+        Lost replicas do not count: a cluster has replaced those of a lost node.
+        """
+        running = [replica for replica in self.replicas if replica.state != "lost"]
         return (
             self.state is ServiceState.ACTIVE
-            and len(self.replicas) == len(self.ready) == self.requested
-            and all(replica.revision == self.revision for replica in self.replicas)
+            and len(running) == len(self.ready) == self.requested
+            and all(replica.revision == self.revision for replica in running)
         )
 
 

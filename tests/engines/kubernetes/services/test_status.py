@@ -145,6 +145,17 @@ def test_states(case: str) -> None:
     assert (replica.state, replica.since) == (state, _NOW.timestamp() + since)
 
 
+def test_a_service_settles_without_the_replica_of_a_lost_node() -> None:
+    pods = [
+        _pod(name, state=_running(-99), started=True, ready=("True", -50)) for name in ("a", "b")
+    ]
+    for metadata, is_settled in ((_LOST, True), (_DELETED, False)):
+        gone = _pod("c", state=_running(-99), started=True, metadata=metadata)
+        status = service_status(_deployment(), [*pods, gone], [], _NOW.timestamp())
+        assert len(status.replicas) == 3
+        assert status.is_settled == is_settled
+
+
 _UNSCHEDULED = {
     "type": "PodScheduled",
     "status": "False",
