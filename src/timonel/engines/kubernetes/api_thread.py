@@ -34,6 +34,7 @@ from timonel.engines.kubernetes.names import (
 from timonel.errors import NotFoundError, TimonelError
 
 _EVERY_S = 1.0
+_GRACE_S = 1
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ class ApiThread:
             self._missing = frozenset(missing)
 
     def delete(self, pod: str) -> None:
-        """Delete a pod that does not answer."""
+        """Delete a pod that does not answer, and whose task has stopped."""
         self._deleted.put(pod)
         self._asked.set()
 
@@ -202,7 +203,7 @@ class ApiThread:
         while not self._deleted.empty():
             name = self._deleted.get()
             try:
-                self._api.delete("Pod", name)
+                self._api.delete("Pod", name, grace_s=_GRACE_S)
             except NotFoundError:
                 continue
 

@@ -17,7 +17,7 @@ from timonel.engines.coordination import lifecycle as on
 from timonel.engines.coordination.elastic import resized
 from timonel.engines.environment import CLUSTER
 from timonel.engines.kubernetes.file_thread import FileThread
-from timonel.engines.kubernetes.links import Link, Member
+from timonel.engines.kubernetes.links import SILENT_S, Link, Member
 from timonel.processes.loop import Channel
 
 _FIRST_PORT, _PORTS = 20000, 10000
@@ -58,7 +58,8 @@ class KubernetesLauncher(AgentLauncher):
         welcome: Returns what a pod is told that joins; called in the thread of the files.
         take: Called with the task and each message of a pod about files and output.
         resize: Called with the number of pods by role, before a generation waits for them.
-        discard_pod: Called with the name of a pod that is silent, to delete it.
+        discard_pod: Called with the name of a pod that was lost and does not join again, to delete
+            it. Its task has stopped by then.
     """
 
     token: str
@@ -72,6 +73,8 @@ class KubernetesLauncher(AgentLauncher):
     _waiting: tuple[on.StartGeneration, str | None] | None = None
     _waiting_since: float = 0.0
     _sizes: Mapping[str, int] = field(default_factory=dict)
+    _lost: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """Pods that were lost, by task, and when each must have joined again."""
 
     def __post_init__(self) -> None:
         self.loop.watch(self.listener.fileno(), self._accept)
@@ -150,6 +153,10 @@ class KubernetesLauncher(AgentLauncher):
 
     def disconnect(self, channel: Channel) -> None:
         """Close a pod's connection; it stops its task and joins again."""
+        for pod in self._connected:
+            if pod.link is channel and pod.member is not None and not pod.is_leaving:
+                deadline = time.monotonic() + SILENT_S + self.spec.stop_grace_s
+                self._lost[pod.member.task_id] = (pod.member.pod, deadline)
         self._connected = [pod for pod in self._connected if pod.link is not channel]
         super().disconnect(channel)
 
@@ -183,8 +190,7 @@ class KubernetesLauncher(AgentLauncher):
             if not pod.link.keep_alive():
                 logger.warning("%s is silent", pod.member)
                 self.lose(pod.link)
-                if pod.member is not None:
-                    self.discard_pod(pod.member.pod)
+        self._discard_lost()
         if self._waiting is None:
             return
         missing, (action, _) = self.missing(), self._waiting
@@ -195,6 +201,14 @@ class KubernetesLauncher(AgentLauncher):
             self.emit(on.TasksPending(action.generation, message))
         elif not missing:
             self._start_complete()
+
+    def _discard_lost(self) -> None:
+        """Delete pods that have not joined again: their nodes are lost, or they hang."""
+        now = time.monotonic()
+        for task_id, (pod, deadline) in tuple(self._lost.items()):
+            if now > deadline:
+                del self._lost[task_id]
+                self.discard_pod(pod)
 
     def _can_do_without(self, missing: Sequence[str]) -> bool:
         """Whether an elastic job has waited long enough for tasks that it does not need."""
@@ -260,6 +274,7 @@ class KubernetesLauncher(AgentLauncher):
         if before is not None:
             self.lose(before.link)  # it was replaced or connected again
         pod.member = member
+        self._lost.pop(member.task_id, None)
         logger.info("%s has joined as %s", member.pod, member.task_id)
         pod.link.send({"kind": "welcome", **body})
         start = self.starts.get(member.task_id)

@@ -1,0 +1,149 @@
+"""The launcher of tasks in pods, without pods: a test connects in their place."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from tests.engines.kubernetes.specs import spec
+from timonel.engines.coordination import lifecycle as on
+from timonel.engines.kubernetes import launcher as module
+from timonel.engines.kubernetes.launcher import KubernetesLauncher
+from timonel.engines.kubernetes.links import SILENT_S, Member
+from timonel.processes.loop import Channel, Loop
+
+pytestmark = pytest.mark.enable_socket
+
+_POD = Member("worker-0", "host", "job-worker-0-abcde")
+
+
+class ImmediateFiles:
+    """Does all work at once."""
+
+    def ask(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        done(work())
+
+    def then(self, done: Callable[[], None]) -> None:
+        done()
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The launcher's clock."""
+    clock = [1000.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    return clock
+
+
+@pytest.fixture
+def discarded() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def launcher(now: list[float], discarded: list[str]) -> Iterator[KubernetesLauncher]:
+    loop = Loop(())
+    launcher = KubernetesLauncher(
+        spec=spec(),
+        loop=loop,
+        emit=lambda _: None,
+        token="secret",
+        listener=socket.create_server(("127.0.0.1", 0)),
+        files=cast("Any", ImmediateFiles()),
+        welcome=lambda: {"index": {}, "grace_s": 20.0},
+        take=lambda *_: None,
+        resize=lambda _: None,
+        discard_pod=discarded.append,
+    )
+    yield launcher
+    launcher.listener.close()
+    for pod in tuple(launcher._connected):
+        launcher.disconnect(pod.link)
+    loop.close()
+
+
+@pytest.fixture
+def join(launcher: KubernetesLauncher) -> Iterator[Callable[[], Channel]]:
+    """Connects as the pod, and joins."""
+    channels = []
+
+    def join() -> Channel:
+        channels.append(Channel(socket.create_connection(launcher.listener.getsockname())))
+        channels[-1].send(_POD.join("secret"))
+        while "worker-0" not in launcher.joined:
+            launcher.loop.wait(1.0)
+        return channels[-1]
+
+    yield join
+    for channel in channels:
+        channel.close()
+
+
+def lose(launcher: KubernetesLauncher, channel: Channel) -> None:
+    channel.close()
+    while launcher.joined:
+        launcher.loop.wait(1.0)
+
+
+def test_a_pod_that_does_not_join_again_is_deleted_once_its_task_has_stopped(
+    launcher: KubernetesLauncher,
+    join: Callable[[], Channel],
+    now: list[float],
+    discarded: list[str],
+) -> None:
+    lose(launcher, join())
+    now[0] += SILENT_S + launcher.spec.stop_grace_s
+    launcher.check(lambda _: None)
+    assert discarded == []
+    now[0] += 1
+    launcher.check(lambda _: None)
+    launcher.check(lambda _: None)
+    assert discarded == [_POD.pod]
+
+
+def test_a_pod_that_joins_again_is_kept(
+    launcher: KubernetesLauncher,
+    join: Callable[[], Channel],
+    now: list[float],
+    discarded: list[str],
+) -> None:
+    lose(launcher, join())
+    join()
+    now[0] += 1000
+    launcher.check(lambda _: None)
+    assert discarded == []
+
+
+def test_a_killed_task_whose_pod_does_not_join_again(
+    launcher: KubernetesLauncher,
+    join: Callable[[], Channel],
+    now: list[float],
+    discarded: list[str],
+) -> None:
+    join()
+    launcher.start(on.StartGeneration(1, {"worker": 1}), None)
+    launcher.kill(on.KillTasks(1, ("worker-0",)))
+    assert launcher.joined == {}
+    now[0] += SILENT_S + launcher.spec.stop_grace_s + 1
+    launcher.check(lambda _: None)
+    assert discarded == [_POD.pod]
+
+
+def test_a_pod_that_leaves_is_not_deleted(
+    launcher: KubernetesLauncher,
+    join: Callable[[], Channel],
+    now: list[float],
+    discarded: list[str],
+) -> None:
+    channel = join()
+    channel.send({"kind": "leaving"})
+    while launcher.joined:
+        launcher.loop.wait(1.0)
+    channel.close()
+    launcher.loop.wait(1.0)
+    now[0] += 1000
+    launcher.check(lambda _: None)
+    assert discarded == []
