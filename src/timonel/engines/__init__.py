@@ -23,16 +23,16 @@ from timonel.engines.registry import (
     service_engine_type,
 )
 from timonel.engines.resources import Placement, Resources, Toleration, Volume
-from timonel.engines.services import (
+from timonel.engines.service_spec import (
     Companion,
     HealthCheck,
     ReplicaState,
     ReplicaStatus,
-    ServiceEngine,
     ServiceSpec,
     ServiceState,
     ServiceStatus,
 )
+from timonel.engines.services import ServiceEngine
 from timonel.engines.spec import CommandSpec, JobSpec, RestartPolicy, RoleName, RoleSpec
 
 __all__ = [

@@ -16,7 +16,7 @@ from timonel.engines.coordination.rollout import (
     launched,
     stopping,
 )
-from timonel.engines.services import ReplicaState
+from timonel.engines.service_spec import ReplicaState
 
 SPEC = ServiceSpec(name="web", module="m", start_timeout_s=5, stop_grace_s=2)
 STATES: tuple[ReplicaState, ...] = ("starting", "ready", "unready", "restarting", "stopping")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
-from timonel.engines.services import ReplicaState, ReplicaStatus, ServiceSpec
+from timonel.engines.service_spec import ReplicaState, ReplicaStatus, ServiceSpec
 from timonel.processes.backoff import backoff_s
 
 SURGE = 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from timonel.engines.resources import Placement, Resources, Volume
-from timonel.engines.services import ServiceSpec
+from timonel.engines.service_spec import ServiceSpec
 from timonel.engines.source import is_archive
 from timonel.engines.spec import JobSpec
 from timonel.errors import NotFoundError, SpecError

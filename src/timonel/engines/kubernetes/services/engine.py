@@ -21,7 +21,8 @@ from timonel.engines.kubernetes.services.status import is_service, needs_events,
 from timonel.engines.kubernetes.services.view import View
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.kubernetes.variables import POD_NAME
-from timonel.engines.services import ServiceEngine, ServiceSpec, ServiceStatus
+from timonel.engines.service_spec import ServiceSpec, ServiceStatus
+from timonel.engines.services import ServiceEngine
 from timonel.errors import AlreadyExistsError, EngineError, NotFoundError, SpecError
 from timonel.storage import Workspace
 

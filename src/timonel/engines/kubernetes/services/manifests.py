@@ -12,7 +12,7 @@ from timonel.engines.kubernetes.manifests import Manifest
 from timonel.engines.kubernetes.rights import GROUP, service_rules
 from timonel.engines.kubernetes.services.template import replica_template
 from timonel.engines.kubernetes.settings import ClusterSettings
-from timonel.engines.services import ServiceSpec
+from timonel.engines.service_spec import ServiceSpec
 from timonel.errors import SpecError
 
 _KEPT_REVISIONS = 100

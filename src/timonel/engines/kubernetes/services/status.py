@@ -7,7 +7,7 @@ from typing import Any
 
 from timonel.engines.kubernetes import names, pods
 from timonel.engines.kubernetes.api import Object
-from timonel.engines.services import ReplicaState, ReplicaStatus, ServiceState, ServiceStatus
+from timonel.engines.service_spec import ReplicaState, ReplicaStatus, ServiceState, ServiceStatus
 from timonel.processes.spawn import describe_exit
 
 _ENDED = frozenset({"Succeeded", "Failed"})

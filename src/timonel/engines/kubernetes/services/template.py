@@ -22,7 +22,7 @@ from timonel.engines.kubernetes.pod_template import (
     volumes_of,
 )
 from timonel.engines.kubernetes.settings import ClusterSettings
-from timonel.engines.services import Companion, ServiceSpec, port_variables
+from timonel.engines.service_spec import Companion, ServiceSpec, port_variables
 from timonel.errors import SpecError
 
 _SHARED = "/shared"

@@ -14,7 +14,8 @@ from timonel.engines.local.folders import is_folder, readable
 from timonel.engines.local.guard import start_daemon
 from timonel.engines.local.services.folder import Request, ServiceFolder, unknown_service
 from timonel.engines.logs import LogTail, follow_logs, read_logs
-from timonel.engines.services import ServiceEngine, ServiceSpec, ServiceStatus
+from timonel.engines.service_spec import ServiceSpec, ServiceStatus
+from timonel.engines.services import ServiceEngine
 from timonel.errors import EngineError, NotFoundError, SpecError
 from timonel.processes.tree import Identity
 from timonel.storage import Workspace, exclusive, publish_dir

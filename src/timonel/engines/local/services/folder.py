@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict
 
 from timonel.engines.coordination.rollout import Replica
 from timonel.engines.local.folders import checked
-from timonel.engines.services import ServiceSpec, ServiceState, ServiceStatus
+from timonel.engines.service_spec import ServiceSpec, ServiceState, ServiceStatus
 from timonel.errors import EngineError, NotFoundError, SpecError
 from timonel.processes.tree import Identity, own_identity
 from timonel.storage import is_held, read_document, write_document

@@ -14,7 +14,7 @@ from typing import NoReturn
 from timonel.engines.coordination.rollout import Replica
 from timonel.engines.environment import inherited
 from timonel.engines.local.services.folder import ServiceFolder
-from timonel.engines.services import ServiceSpec, expand, port_variables
+from timonel.engines.service_spec import ServiceSpec, expand, port_variables
 from timonel.processes.ports import PortReservation
 from timonel.processes.spawn import ProcessCommand, execute, spawn
 from timonel.processes.tree import (

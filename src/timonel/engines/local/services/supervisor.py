@@ -18,7 +18,7 @@ from timonel.engines.coordination.rollout import Replica
 from timonel.engines.local.services import replica as processes
 from timonel.engines.local.services.folder import HEARTBEAT_S, Record, ServiceFolder
 from timonel.engines.local.services.replica import ReplicaProcess
-from timonel.engines.services import ServiceSpec
+from timonel.engines.service_spec import ServiceSpec
 from timonel.errors import CorruptError, TimonelError
 from timonel.processes.clock import SteadyClock
 from timonel.processes.ports import PortReservation

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from timonel.engines import HealthCheck, ServiceSpec
-from timonel.engines.services import expand, port_variables
+from timonel.engines.service_spec import expand, port_variables
 
 
 @pytest.mark.parametrize(
