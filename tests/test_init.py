@@ -50,7 +50,8 @@ NAMES = [
 
 PYTHON_ONLY = {
     "workspace",  # a global option of the command line
-    "progress",  # its displays
+    "progress",
+    "scanning",  # its displays
     "notify",
     "on_ready",
     "on_change",
