@@ -8,7 +8,7 @@ WHEEL_VENV ?= .venv-wheel
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-endpoints bench-browser bench-conversion bench-reading bench-batch-prediction bench-peers lock-peers test-soak test-soak-serving test-browser test-beam test-cluster clean
+.PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-kubernetes bench-endpoints bench-browser bench-conversion bench-reading bench-batch-prediction bench-peers lock-peers test-soak test-soak-serving test-browser test-beam test-cluster clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -111,6 +111,10 @@ bench-endpoints: $(VENV)/.ready ## measure the gateway and starts from zero (nee
 
 bench-workspace: $(VENV)/.ready ## compare a workspace in a bucket with one in a folder
 	$(BIN)/python benchmarks/workspace.py
+
+# BENCH_KUBERNETES="--image HOST/REPOSITORY:TAG --workspace s3://BUCKET/PATH", with KUBECONFIG and AWS_*.
+bench-kubernetes: $(VENV)/.ready ## compare jobs on a Kubernetes cluster with YAML by hand
+	$(BIN)/python benchmarks/kubernetes.py $(BENCH_KUBERNETES)
 
 bench-batch-prediction: $(VENV)/.ready ## compare batch prediction with loops by hand and its bound (Beam's after test-beam)
 	$(BIN)/python benchmarks/batch_prediction.py
