@@ -41,9 +41,11 @@ def dataset(bucket: Workspace, tmp_path: Path) -> Dataset:
 
 
 def results(cluster: FakeCluster, run: Run) -> dict[str, dict[str, object]]:
-    """Return what the tasks of a run have written, as the coordinator has it."""
-    folders = cluster.root.glob(f"pods/{run.id}-0-*/cache/timonel/workspaces/*/jobs/{run.id}")
-    return {path.stem: json.loads(path.read_text()) for path in max(folders).glob("*-?.json")}
+    """Return what the tasks of a run have written, as the latest coordinator has it."""
+    pods = cluster.root.glob(f"pods/{run.id}-0-*")
+    latest = max(pods, key=lambda pod: (pod / "output").stat().st_ctime)
+    files = latest.glob(f"cache/timonel/workspaces/*/jobs/{run.id}/*-?.json")
+    return {path.stem: json.loads(path.read_text()) for path in files}
 
 
 def test_a_run_of_two_workers_comes_back(
