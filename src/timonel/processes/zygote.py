@@ -9,7 +9,9 @@ from __future__ import annotations
 import abc
 import ctypes
 import gc
+import importlib
 import json
+import logging
 import os
 import random
 import select
@@ -23,9 +25,10 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from timonel.processes.loop import Loop
-from timonel.processes.tree import reap
+from timonel.processes.tree import RESERVED, RESERVED_BYTES, reap
 
 MESSAGE_BYTES = 1 << 17
+_logger = logging.getLogger(__name__)
 _CREDENTIALS = struct.Struct("3i")
 # Read by libraries when they are imported or loaded.
 _PREFIXES = (
@@ -228,6 +231,27 @@ def import_environment(env: Mapping[str, str]) -> dict[str, str]:
         for name, value in env.items()
         if (name.startswith(_PREFIXES) or name in _NAMES) and name not in _PER_TASK
     }
+
+
+def zygote_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process that imports for tasks with ``env``.
+
+    It has only the variables that may affect imports, so that it serves all tasks for which these
+    are alike. Tasks get all of ``env``, with its own values.
+    """
+    shared = single_threaded_environment(import_environment(env))
+    return {**shared, RESERVED: " " * RESERVED_BYTES}
+
+
+def import_modules(names: Iterable[str]) -> str | None:
+    """Import modules; return why that failed, or None."""
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:  # whatever it is, tasks then import by themselves
+            _logger.exception("cannot import %s", name)
+            return f"importing {name} failed: {type(error).__name__}: {error}"
+    return None
 
 
 def is_same_user(connection: socket.socket) -> bool:

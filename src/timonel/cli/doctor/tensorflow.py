@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from timonel.cli.doctor.check import Check, Verdict
-from timonel.engines.local.zygote_client import zygote_environment
 from timonel.processes.cores import usable_cores
+from timonel.processes.zygote import zygote_environment
 from timonel.training.worker.strategy.devices import threads as share_of_cores
 from timonel.training.worker.strategy.devices import tpu_address
 from timonel.units import format_seconds

@@ -47,6 +47,7 @@ from timonel.processes.tree import (
     name_process,
     reap,
 )
+from timonel.processes.zygote import import_environment, single_threaded_environment
 from timonel.storage import append_line
 
 READY = "ready"
@@ -62,7 +63,12 @@ _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _REPORT_LIMIT_BYTES = 1 << 20
 
 
-def run_agent(sock: socket.socket, run: Runner | None = None, note: str | None = None) -> NoReturn:
+def run_agent(
+    sock: socket.socket,
+    run: Runner | None = None,
+    note: str | None = None,
+    imported: Mapping[str, str] | None = None,
+) -> NoReturn:
     """Run an agent until the controller exits.
 
     Call it in a freshly started process, which leads no session.
@@ -71,6 +77,8 @@ def run_agent(sock: socket.socket, run: Runner | None = None, note: str | None =
         sock: The agent's end of the socket pair.
         run: Runs a task inside this process's image; None: execute a new Python.
         note: Line for the task's log, such as why it started without a zygote.
+        imported: Variables with which this process has imported what tasks share; tasks with others
+            execute a new Python. None: whoever asks for a task knows that they are the same.
     """
     code = 1
     scratch = _Scratch()
@@ -79,7 +87,7 @@ def run_agent(sock: socket.socket, run: Runner | None = None, note: str | None =
         adopt_orphans()
         close_inherited(keep=(sock.fileno(),))
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        Agent(Channel(sock), run, note, scratch).serve()
+        Agent(Channel(sock), run, note, scratch, imported).serve()
         code = 0
     finally:
         kill_all(lambda: descendants(os.getpid()))
@@ -91,12 +99,18 @@ class Agent:
     """Agent of at most one child at a time."""
 
     def __init__(
-        self, channel: Channel, run: Runner | None, note: str | None, scratch: _Scratch
+        self,
+        channel: Channel,
+        run: Runner | None,
+        note: str | None,
+        scratch: _Scratch,
+        imported: Mapping[str, str] | None = None,
     ) -> None:
         self._channel = channel
         self._run = run
         self._note = note
         self._scratch = scratch
+        self._imported = imported
         self._loop = Loop(_SIGNALS)
         self._loop.watch_channel(channel, self._obey)
         self._oom = OomWatch()
@@ -150,7 +164,7 @@ class Agent:
                 output=order.log,
             )
             self._oom.sample()
-            self._pid = spawn(command, self._runner(order.log))
+            self._pid = spawn(command, self._runner(order))
         except OSError as error:
             message = f"cannot start {order.task_id}: {error}"
             self._send(StartFailed(self._generation, message))
@@ -171,13 +185,18 @@ class Agent:
             append_line(order.log, f"=== {self._note}")
             self._note = None
 
-    def _runner(self, log: Path) -> Runner | None:
+    def _runner(self, order: StartOrder) -> Runner | None:
         threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - only a count is needed
-        if self._run is None or threads == 1:
+        needed = single_threaded_environment(import_environment(order.env))
+        if self._run is None:
+            return None
+        if threads > 1:
+            reason = f"its image has {threads} threads"
+        elif self._imported is not None and self._imported != needed:
+            reason = "its variables differ from those of the imports"
+        else:
             return self._run
-        append_line(
-            log, f"=== started without the zygote's imports: its image has {threads} threads"
-        )
+        append_line(order.log, f"=== started without the zygote's imports: {reason}")
         return None
 
     def _stop(self, order: StopOrder) -> None:

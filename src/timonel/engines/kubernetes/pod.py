@@ -53,10 +53,12 @@ from timonel.engines.kubernetes.variables import (
 )
 from timonel.engines.logs import LogTail
 from timonel.engines.source import unpack
+from timonel.engines.spec import JobSpec
 from timonel.errors import FormatError, NotFoundError
 from timonel.processes.backoff import backoff_s
 from timonel.processes.loop import Channel, Loop
 from timonel.processes.tree import adopt_orphans, reap
+from timonel.processes.zygote import zygote_environment
 from timonel.storage import Workspace, find_workspace
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
@@ -93,7 +95,7 @@ class Pod:
     Args:
         member: What this pod is.
         workspace: The workspace, of which this pod has a local copy.
-        job_id: The job.
+        spec: The job.
         folder: The job's folder.
         coordinator: Where the coordinator listens.
         token: What shows that this pod belongs to the job.
@@ -105,7 +107,7 @@ class Pod:
         *,
         member: Member,
         workspace: Workspace,
-        job_id: str,
+        spec: JobSpec,
         folder: SharedFolder,
         coordinator: tuple[str, int],
         token: str,
@@ -113,7 +115,7 @@ class Pod:
     ) -> None:
         self._member = member
         self._workspace = workspace
-        self._job_id = job_id
+        self._job_id = spec.job_id
         self._coordinator = coordinator
         self._token = token
         self._work = work
@@ -125,7 +127,7 @@ class Pod:
         self._task: _Task | None = None
         self._is_over = False
         self._is_leaving = False
-        self._agent = self._start_agent()
+        self._agent = self._start_agent(spec)
 
     def run(self) -> bool:
         """Run until the pod is deleted or the job has ended; return whether it has."""
@@ -190,11 +192,10 @@ class Pod:
         log = self._work / "logs" / f"{order.task_id}.log"
         job_dir = self._workspace.jobs / self._job_id
         job_dir.mkdir(parents=True, exist_ok=True)
-        own = {name: value for name, value in os.environ.items() if name not in _SECRET}
         folders = {JOB_DIR: str(job_dir), TASK_DIR: str(task_dir)}
         order = replace(
             order,
-            env={"PYTHONUNBUFFERED": "1", **own, **order.env, **folders},
+            env={**_own_environment(), **order.env, **folders},
             cwd=str(self._work / "source"),
             task_dir=task_dir,
             log=log,
@@ -276,12 +277,22 @@ class Pod:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._agent_process.wait(_LAST_S)
 
-    def _start_agent(self) -> Channel:
+    def _start_agent(self, spec: JobSpec) -> Channel:
+        """Start the agent, which imports what tasks share while the pod joins."""
         own_end, agent_end = socket.socketpair()
-        # Not forked: this process has threads. No module may come from the program's folder (-P).
-        command = [sys.executable, "-P", "-m", "timonel.engines.agent", str(agent_end.fileno())]
+        # Not forked: this process has threads.
+        number, modules = str(agent_end.fileno()), spec.preload
+        command = [sys.executable, "-m", "timonel.engines.agent", number, *modules]
+        name = self._member.task_id.rpartition("-")[0]
+        role = next(each for each in spec.roles if each.name == name)
+        env = {**_own_environment(), **spec.env, **role.env}
         self._agent_process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, pass_fds=[agent_end.fileno()]
+            command,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[agent_end.fileno()],
+            # It comes first on the import path, so no module may be there.
+            cwd=self._work / "agent",
+            env=zygote_environment(env) if modules else None,
         )
         agent_end.close()
         channel = Channel(own_end)
@@ -293,6 +304,12 @@ class Pod:
         for pid, _ in reap():
             if pid == self._agent_process.pid:
                 raise SystemExit("the agent has died")
+
+
+def _own_environment() -> dict[str, str]:
+    """Return what tasks inherit of this process's environment."""
+    own = {name: value for name, value in os.environ.items() if name not in _SECRET}
+    return {"PYTHONUNBUFFERED": "1", **own}
 
 
 def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
@@ -309,11 +326,12 @@ def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
     except (NotFoundError, FormatError) as error:
         logger.error("%s", error)  # noqa: TRY400 - a line without traceback
         return EXIT_REFUSED
-    (work / "source").mkdir(parents=True, exist_ok=True)
+    for name in ("source", "agent"):
+        (work / name).mkdir(parents=True, exist_ok=True)
     pod = Pod(
         member=Member(f"{environ[ROLE]}-{environ[INDEX]}", environ[POD_HOST], environ[POD_NAME]),
         workspace=workspace,
-        job_id=job_id,
+        spec=spec,
         folder=shared_folder(workspace, spec),
         coordinator=parse_address(environ[COORDINATOR]),
         token=environ[TOKEN],

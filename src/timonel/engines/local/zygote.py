@@ -6,7 +6,6 @@ to their jobs and do not need the zygote, which may exit before them.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import signal
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from timonel.engines.agent.agent import run_agent
-from timonel.engines.local.run_module import run_module
+from timonel.engines.agent.run_module import run_module
 from timonel.engines.local.zygote_client import DEFAULT_LINGER_S
 from timonel.engines.local.zygote_key import loaded_files, write_stamps
 from timonel.processes.memory import is_memory_scarce
@@ -29,7 +28,7 @@ from timonel.processes.tree import (
     mark_process,
     name_process,
 )
-from timonel.processes.zygote import Zygote, ZygoteError, is_same_user, preload
+from timonel.processes.zygote import Zygote, ZygoteError, import_modules, is_same_user, preload
 from timonel.storage import exclusive
 
 FIRST_REQUEST_S = 30.0
@@ -139,23 +138,13 @@ def main(arguments: list[str]) -> int:
     if not sys.flags.safe_path:
         sys.path.pop(0)  # this process's folder; each task inserts its own
     started_ns = time.time_ns()
-    failure = preload(lambda: _import(modules))
+    failure = preload(lambda: import_modules(modules))
     logger.info("imported %s in %.1f s", ", ".join(modules), (time.time_ns() - started_ns) / 1e9)
     write_stamps(Path.cwd() / f"{key}.files", loaded_files(started_ns))
     with socket.socket(fileno=int(number)) as listener:
         listener.set_inheritable(False)
         JobZygote(listener, Path.cwd() / f"{key}.sock", failure).serve()
     return 0
-
-
-def _import(modules: list[str]) -> str | None:
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except BaseException as error:  # whatever the error, tasks then start without a zygote
-            logger.exception("cannot import %s", module)
-            return f"importing {module} failed: {type(error).__name__}: {error}"
-    return None
 
 
 def _inode(path: Path) -> int | None:

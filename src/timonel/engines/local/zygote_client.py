@@ -19,13 +19,11 @@ from pathlib import Path
 
 from timonel.engines.local.zygote_key import is_current, zygote_key
 from timonel.errors import SpecError, TimonelError
-from timonel.processes.tree import RESERVED, RESERVED_BYTES
 from timonel.processes.zygote import (
     ForkedChild,
     ZygoteError,
-    import_environment,
     is_same_user,
-    single_threaded_environment,
+    zygote_environment,
 )
 from timonel.storage import exclusive
 from timonel.units import parse_seconds
@@ -81,16 +79,6 @@ def request_agent(
         connection.close()
         raise
     return ForkedChild(connection)
-
-
-def zygote_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the zygote for tasks with ``env``.
-
-    It has only the variables that are part of the key, so that all zygotes of a key are alike.
-    Tasks get all of ``env``, with its own values.
-    """
-    shared = single_threaded_environment(import_environment(env))
-    return {**shared, RESERVED: " " * RESERVED_BYTES}
 
 
 def _place(preload: Sequence[str], env: Mapping[str, str]) -> tuple[Path, str]:
