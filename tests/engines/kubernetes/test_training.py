@@ -120,6 +120,24 @@ def test_an_error_of_the_script_is_shown(bucket: Workspace, cluster: FakeCluster
         train(SCRIPTS / "broken.py", workspace=bucket, on=engine, workers=2)
 
 
+def test_functions_and_notebooks_run_in_pods(
+    bucket: Workspace, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = KubernetesEngine.of(bucket)
+
+    def doubled(x: int) -> int:
+        return 2 * x
+
+    run = train(doubled, params={"x": 21}, workspace=bucket, on=engine, strategy="none")
+    assert run.result == 42
+    cells = [{"cell_type": "code", "source": "print('from a notebook')"}]
+    notebook = tmp_path / "training.ipynb"
+    notebook.write_text(json.dumps({"nbformat": 4, "nbformat_minor": 5, "cells": cells}))
+    monkeypatch.chdir(tmp_path)
+    run = train(notebook, workspace=bucket, on=engine, strategy="none")
+    assert "from a notebook" in [line.text for line in run.job.logs()]
+
+
 def test_a_tfjob_runs_the_script_of_its_image(
     bucket: Workspace, cluster: FakeCluster, tmp_path: Path
 ) -> None:
