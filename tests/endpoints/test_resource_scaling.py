@@ -67,7 +67,7 @@ def test_states_of_autoscalers_are_kept_and_removed(endpoints: Endpoints) -> Non
     endpoint = endpoints.deploy("digits/1", name="kept")
     forecast = {**endpoint.spec.scaling.model_dump(), "forecast": {"lead_s": 10}}
     endpoint.change("forecast", scaling=forecast)
-    states = endpoint.folder.root / "autoscalers"
+    states = Path(endpoint.folder.documents.place(f"{endpoint.name}/autoscalers"))
 
     def counted() -> int:
         """Return a number that grows with each measurement of the pattern."""
