@@ -347,7 +347,7 @@ def test_what_a_cluster_of_ones_own_does_not_go_with(
         ({"cluster": place, "task_type": "chief", "ps": 1}, "has 0 ps, but --ps is 1"),
         ({"cluster": place, "task_type": "evaluator"}, "--evaluator is missing"),
         ({"cluster": place, "task_type": "chief", "detach": True}, "--detach cannot be used"),
-        ({"cluster": place, "task_type": "chief", "engine": "local"}, "--on cannot be used"),
+        ({"cluster": place, "task_type": "chief", "on": "local"}, "--on cannot be used"),
     ):
         with pytest.raises(SpecError, match=words):
             train(script, workspace=workspace, **options)
