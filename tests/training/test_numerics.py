@@ -86,7 +86,7 @@ def test_a_kill_between_two_updates_costs_no_gradient(
 ) -> None:
     options: dict[str, Any] = {
         "workspace": jobs_workspace,
-        "engine": engine,
+        "on": engine,
         "workers": workers,
         "accumulate_gradients": 3,
         "learning_rate_warmup": 5,
