@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.cluster.conftest import Cluster
-from timonel.engines import Companion
+from timonel.engines import Sidecar
 from timonel.engines.kubernetes import KubernetesServiceEngine
 from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.settings import ClusterSettings
@@ -102,8 +102,8 @@ class TestKubernetes(ServiceEngineContract):
     """The contract."""
 
 
-def test_replicas_manage_services_and_have_a_companion(harness: ClusterHarness) -> None:
-    companion = Companion(
+def test_replicas_manage_services_and_have_a_sidecar(harness: ClusterHarness) -> None:
+    sidecar = Sidecar(
         name="files",
         command=("python3", "-m", "http.server", "8500", "--directory", "$(SHARED)"),
         ports={"files": 8500},
@@ -113,7 +113,7 @@ def test_replicas_manage_services_and_have_a_companion(harness: ClusterHarness) 
         module=None,
         command=("python3", "-c", _MANAGER),
         args=("$(SHARED)",),
-        companion=companion,
+        sidecar=sidecar,
         uses_engine=True,
     )
     (replica,) = status.replicas

@@ -74,7 +74,7 @@ class Endpoint:
         spec, engine = self.spec, engine_of(self.workspace)
         if engine.is_one_machine:
             return spec.url
-        return f"http://{engine.url(self.name, spec.host, spec.port)}"
+        return f"http://{engine.address(self.name, spec.host, spec.port)}"
 
     @property
     def is_local(self) -> bool:

@@ -24,13 +24,13 @@ from timonel.engines.registry import (
 )
 from timonel.engines.resources import Placement, Resources, Toleration, Volume
 from timonel.engines.service_spec import (
-    Companion,
     HealthCheck,
     ReplicaState,
     ReplicaStatus,
     ServiceSpec,
     ServiceState,
     ServiceStatus,
+    Sidecar,
 )
 from timonel.engines.services import ServiceEngine
 from timonel.engines.spec import CommandSpec, JobSpec, RestartPolicy, RoleName, RoleSpec
@@ -40,7 +40,6 @@ __all__ = [
     "EXIT_DONE",
     "EXIT_RETRYABLE",
     "CommandSpec",
-    "Companion",
     "ElasticEngine",
     "Engine",
     "FailureCause",
@@ -63,6 +62,7 @@ __all__ = [
     "ServiceSpec",
     "ServiceState",
     "ServiceStatus",
+    "Sidecar",
     "TaskStatus",
     "Toleration",
     "Volume",

@@ -10,7 +10,7 @@ the replica's environment, and ``$$`` by ``$``, as in Kubernetes. The engine set
     HOST               address to listen on
     PORT_<NAME>        port of that name, in upper case, with underscores for hyphens
     PORT               the first port
-    SHARED             folder that it shares with its companion, if the specification has one
+    SHARED             folder that it shares with its sidecar, if the specification has one
     TIMONEL_WORKSPACE  the workspace, if the specification has one
 """
 
@@ -52,7 +52,7 @@ class HealthCheck(Requested):
     timeout_s: Seconds = Field(default=1.0, gt=0, description="Time limit of an answer.")
 
 
-class Companion(Requested):
+class Sidecar(Requested):
     """Program that runs beside each replica, on the same machine, and is restarted by itself.
 
     It ends after its replica.
@@ -92,7 +92,7 @@ class ServiceSpec(Requested):
     replicas: int | None = Field(
         default=None, ge=0, description="Number of replicas; None: as scaled, at first one."
     )
-    companion: Companion | None = Field(
+    sidecar: Sidecar | None = Field(
         default=None, description="Program beside each replica; not on every engine."
     )
     uses_engine: bool = Field(

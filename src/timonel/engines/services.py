@@ -140,7 +140,7 @@ class ServiceEngine(abc.ABC):
         Args:
             name: Name for clients.
             service: The service.
-            port: Port at which its replicas, or their companions, listen.
+            port: Port at which its replicas, or their sidecars, listen.
 
         Raises:
             EngineError: The name is taken, or the engine refuses.
@@ -151,7 +151,7 @@ class ServiceEngine(abc.ABC):
         """End what `expose` did. Idempotent."""
         del name
 
-    def url(self, name: str, host: str, port: int) -> str:
+    def address(self, name: str, host: str, port: int) -> str:
         """Return the address, ``host:port``, of what is exposed under a name, for its clients."""
         del name
         return f"{host}:{port}"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from timonel.endpoints.control.envoy import EnvoyBeside
+from timonel.endpoints.control.envoy import EnvoySidecar
 from timonel.endpoints.gateway.process import Admin, admin_socket
 
 PORT = 8590
@@ -62,46 +62,46 @@ def admin(tmp_path: Path) -> Iterator[FakeAdmin]:
 
 
 def test_without_envoy_nothing_is_ready(tmp_path: Path) -> None:
-    beside = EnvoyBeside(tmp_path, PORT)
-    beside.observe([])
-    assert beside.ready == ()
+    sidecar = EnvoySidecar(tmp_path, PORT)
+    sidecar.observe([])
+    assert sidecar.ready == ()
 
 
 def test_a_restart_is_another_start(tmp_path: Path, admin: FakeAdmin) -> None:
-    beside = EnvoyBeside(tmp_path, PORT)
-    beside.observe([])
-    (first,) = beside.ready
+    sidecar = EnvoySidecar(tmp_path, PORT)
+    sidecar.observe([])
+    (first,) = sidecar.ready
     admin.uptime = 6
-    beside.observe([])
-    assert beside.ready == (first,)
+    sidecar.observe([])
+    assert sidecar.ready == (first,)
     admin.uptime = 0
-    beside.observe([])
-    (second,) = beside.ready
+    sidecar.observe([])
+    (second,) = sidecar.ready
     assert (first.restarts, second.restarts) == (0, 1)
     assert second.since > first.since
 
 
 def test_an_envoy_that_starts_is_not_ready(tmp_path: Path, admin: FakeAdmin) -> None:
     admin.live = 0
-    beside = EnvoyBeside(tmp_path, PORT)
-    beside.observe([])
-    assert beside.ready == ()
+    sidecar = EnvoySidecar(tmp_path, PORT)
+    sidecar.observe([])
+    assert sidecar.ready == ()
 
 
 def test_its_bootstrap_is_written_once(tmp_path: Path) -> None:
-    beside = EnvoyBeside(tmp_path, PORT)
-    assert not beside.is_running
-    beside.start(tmp_path / "bootstrap")
-    assert beside.is_running
+    sidecar = EnvoySidecar(tmp_path, PORT)
+    assert not sidecar.is_running
+    sidecar.start(tmp_path / "bootstrap")
+    assert sidecar.is_running
 
 
 def test_a_new_control_plane_ends_the_draining_of_the_one_before(
     tmp_path: Path, admin: FakeAdmin
 ) -> None:
     Admin.at(admin_socket(tmp_path, str(PORT))).drain()
-    beside = EnvoyBeside(tmp_path, PORT)
-    beside.observe([])
-    assert beside.ready == ()
-    beside.start(tmp_path / "bootstrap")
-    beside.observe([])
-    assert beside.ready
+    sidecar = EnvoySidecar(tmp_path, PORT)
+    sidecar.observe([])
+    assert sidecar.ready == ()
+    sidecar.start(tmp_path / "bootstrap")
+    sidecar.observe([])
+    assert sidecar.ready

@@ -18,11 +18,11 @@ from timonel.endpoints.control.activator import listen
 from timonel.endpoints.control.console.address import bind_pages
 from timonel.endpoints.control.console.app import Console
 from timonel.endpoints.control.controller import Controller
-from timonel.endpoints.control.envoy import EnvoyBeside, EnvoyService
+from timonel.endpoints.control.envoy import EnvoyService, EnvoySidecar
 from timonel.endpoints.control.gateway import Gateway
 from timonel.endpoints.control.health import Health
 from timonel.endpoints.engine import FOLDER, engine_of
-from timonel.endpoints.gateway import beside
+from timonel.endpoints.gateway import sidecar
 from timonel.endpoints.gateway.process import runtime_dir
 from timonel.serving.ports import bind
 from timonel.serving.rest_server import RestServer
@@ -82,14 +82,14 @@ def _run_alone(workspace: Workspace, host: str, port: int) -> None:
         asyncio.run(_serve(controller, console, bound, bind_pages(workspace.endpoints)))
 
 
-def _run_beside_envoy(workspace: Workspace, host: str, port: int, folder: Path) -> None:
+def _run_with_sidecar(workspace: Workspace, host: str, port: int, folder: Path) -> None:
     """Run one of several control planes, with the Envoy that shares a folder with it."""
     engine = engine_of(workspace)
-    sockets, history = folder / beside.SOCKETS, folder / "history"
+    sockets, history = folder / sidecar.SOCKETS, folder / "history"
     for each in (sockets, history):
         each.mkdir(mode=0o700, exist_ok=True)
-    process = EnvoyBeside(sockets, beside.READY_PORT)
-    gateway = Gateway(process, folder / beside.CONFIG, sockets)
+    process = EnvoySidecar(sockets, sidecar.READY_PORT)
+    gateway = Gateway(process, folder / sidecar.CONFIG, sockets)
     controller = Controller(workspace, engine, process, gateway, sockets, host=host)
     console = Console(
         engine.documents(FOLDER), lambda name: history / f"{name}.jsonl", controller.recent_loads
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str]) -> None:
     workspace = find_workspace(location, create=False)
     try:
         if shared:
-            _run_beside_envoy(workspace, host, int(port), Path(shared[0]))
+            _run_with_sidecar(workspace, host, int(port), Path(shared[0]))
         else:
             _run_alone(workspace, host, int(port))
     except asyncio.CancelledError:

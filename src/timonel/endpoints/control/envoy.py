@@ -75,8 +75,8 @@ class EnvoyService(EnvoyProcess):
         apply_current(self._engine, gateway_service(bootstrap, self._sockets))
 
 
-class EnvoyBeside(EnvoyProcess):
-    """Envoy as the companion of this process, started by the engine with `gateway.beside`.
+class EnvoySidecar(EnvoyProcess):
+    """Envoy as the sidecar of this process, started by the engine with `gateway.sidecar`.
 
     Args:
         sockets: Folder of the admin socket.

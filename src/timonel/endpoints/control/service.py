@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import time
 
-from timonel.endpoints.gateway import beside
+from timonel.endpoints.gateway import sidecar
 from timonel.engines import (
-    Companion,
     HealthCheck,
     Resources,
     ServiceEngine,
     ServiceSpec,
     ServiceState,
     ServiceStatus,
+    Sidecar,
 )
 from timonel.errors import EngineError, NotFoundError
 from timonel.storage import Workspace
@@ -63,13 +63,13 @@ def control_service(workspace: Workspace, engine: ServiceEngine) -> ServiceSpec:
     )
     if engine.is_one_machine:
         return common
-    port = beside.READY_PORT
-    envoy = Companion(
+    port = sidecar.READY_PORT
+    envoy = Sidecar(
         name="envoy",
         command=(
             "python3",
             "-m",
-            "timonel.endpoints.gateway.beside",
+            "timonel.endpoints.gateway.sidecar",
             "$(SHARED)",
             "$(HOST)",
             str(port),
@@ -82,7 +82,7 @@ def control_service(workspace: Workspace, engine: ServiceEngine) -> ServiceSpec:
         update={
             "args": (*common.args, "$(SHARED)"),
             "image": engine.default_image,
-            "companion": envoy,
+            "sidecar": envoy,
             "uses_engine": True,
             "replicas": REPLICAS,
             "resources": Resources(cpus=0.1, memory_bytes=1 << 30),

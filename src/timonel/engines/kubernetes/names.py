@@ -28,7 +28,7 @@ REVISIONS_ANNOTATION = "timonel.dev/revisions"
 """On a service's Deployment: digest of each revision, as a JSON object, the last applied at the
 end."""
 REPLICA = "replica"
-"""Name of the container of a service's replicas, beside their companions."""
+"""Name of the container of a service's replicas, beside their sidecars."""
 FIRST_PORT = 8500
 """First port of replicas; each pod has an address of its own."""
 

@@ -40,9 +40,9 @@ def check_service_admission(spec: ServiceSpec) -> None:
         SpecError: It asks for something that only clusters have, or for more than there is.
     """
     _check_containers("the service", spec.image, spec.volumes)
-    if spec.companion is not None:
+    if spec.sidecar is not None:
         raise SpecError(
-            "the service has a companion, which the local engine does not run",
+            "the service has a sidecar, which the local engine does not run",
             hint="make it a service of its own",
         )
     _check_placement("the service", spec.placement)

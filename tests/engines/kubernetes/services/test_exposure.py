@@ -94,7 +94,7 @@ def test_the_address_is_that_of_the_load_balancer(
     api: Api, cluster: FakeCluster, ingress: list[dict[str, str]], url: str
 ) -> None:
     exposure = Exposure(api, "LoadBalancer")
-    assert exposure.url("digits", 8501) == "digits.team.svc:8501"
+    assert exposure.address("digits", 8501) == "digits.team.svc:8501"
     exposure.expose("digits", PODS, 8501)
     cluster.objects["services", "digits"]["status"] = {"loadBalancer": {"ingress": ingress}}
-    assert exposure.url("digits", 8501) == url
+    assert exposure.address("digits", 8501) == url

@@ -17,11 +17,11 @@ import yaml
 
 from tests.engines.kubernetes.specs import IMAGE, SETTINGS, WORKSPACE
 from timonel.engines import (
-    Companion,
     HealthCheck,
     Placement,
     Resources,
     ServiceSpec,
+    Sidecar,
     Toleration,
     Volume,
 )
@@ -80,7 +80,7 @@ _SHAPES: dict[str, tuple[ServiceSpec, ClusterSettings]] = {
             command=("timonel", "endpoints"),
             args=("--socket", "$(SHARED)/socket"),
             replicas=2,
-            companion=Companion(
+            sidecar=Sidecar(
                 name="envoy",
                 command=("envoy", "-c", "$(SHARED)/envoy.json"),
                 ports={"public": 8500, "admin": 9901},
@@ -146,12 +146,12 @@ def test_what_the_cluster_cannot_run() -> None:
         service_manifests(_spec(), ClusterSettings(namespace="team"))
     with pytest.raises(SpecError, match="cannot mount"):
         service_manifests(_spec(volumes=[Volume(source="/data", mount_path="/data")]), SETTINGS)
-    named = Companion(name="replica", command=("envoy",))
+    named = Sidecar(name="replica", command=("envoy",))
     with pytest.raises(SpecError, match="cannot be 'replica'"):
-        service_manifests(_spec(companion=named), SETTINGS)
-    portless = Companion(name="envoy", command=("envoy",), ready_path="/ready")
+        service_manifests(_spec(sidecar=named), SETTINGS)
+    portless = Sidecar(name="envoy", command=("envoy",), ready_path="/ready")
     with pytest.raises(SpecError, match="no port"):
-        service_manifests(_spec(companion=portless), SETTINGS)
+        service_manifests(_spec(sidecar=portless), SETTINGS)
 
 
 def _running(spec: ServiceSpec) -> Manifest:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.engines.kubernetes.specs import SETTINGS
-from timonel.engines import Companion, HealthCheck, ReplicaStatus, ServiceSpec, ServiceState
+from timonel.engines import HealthCheck, ReplicaStatus, ServiceSpec, ServiceState, Sidecar
 from timonel.engines.kubernetes.services.manifests import service_manifests
 from timonel.engines.kubernetes.services.status import needs_events, service_status
 
@@ -33,7 +33,7 @@ def _pod(
     spec: ServiceSpec = _SPEC,
     phase: str = "Running",
     metadata: dict[str, Any] | None = None,
-    companion: dict[str, Any] | None = None,
+    sidecar: dict[str, Any] | None = None,
     **container: Any,
 ) -> dict[str, Any]:
     template = service_manifests(spec, SETTINGS)[0]["spec"]["template"]
@@ -56,7 +56,7 @@ def _pod(
             "podIP": "10.0.0.7",
             "conditions": found,
             **({"containerStatuses": [status]} if state else {}),
-            **({"initContainerStatuses": [companion]} if companion else {}),
+            **({"initContainerStatuses": [sidecar]} if sidecar else {}),
         },
     }
 
@@ -237,20 +237,20 @@ def test_events_are_needed_only_for_kills_by_nodes() -> None:
     assert needs_events(_pod(state=_running(-9), last=_ended(143)))
 
 
-def test_the_companion_of_a_replica() -> None:
-    envoy = Companion(name="envoy", command=("envoy",), ports={"public": 8080})
-    spec = _SPEC.model_copy(update={"companion": envoy})
+def test_the_sidecar_of_a_replica() -> None:
+    envoy = Sidecar(name="envoy", command=("envoy",), ports={"public": 8080})
+    spec = _SPEC.model_copy(update={"sidecar": envoy})
     healthy = {"name": "envoy", "state": _running(-9)}
-    replica = _replica(_pod(spec=spec, state=_running(-9), companion=healthy))
+    replica = _replica(_pod(spec=spec, state=_running(-9), sidecar=healthy))
     assert replica.addresses["public"] == "10.0.0.7:8080"
     assert replica.message is None
     waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
     broken = {"name": "envoy", "state": waiting, "lastState": _ended(1, message="bad bootstrap")}
-    replica = _replica(_pod(spec=spec, state=_running(-9), companion=broken))
-    assert replica.message == "its companion envoy ended with exit code 1: bad bootstrap"
+    replica = _replica(_pod(spec=spec, state=_running(-9), sidecar=broken))
+    assert replica.message == "its sidecar envoy ended with exit code 1: bad bootstrap"
     missing = {"name": "envoy", "state": {"waiting": {"reason": "ErrImagePull", "message": "no"}}}
-    replica = _replica(_pod(spec=spec, phase="Pending", companion=missing))
-    assert replica.message == "its companion envoy does not start: no"
+    replica = _replica(_pod(spec=spec, phase="Pending", sidecar=missing))
+    assert replica.message == "its sidecar envoy does not start: no"
 
 
 def test_addresses_of_ipv6_and_of_pods_without_one() -> None:

@@ -188,10 +188,10 @@ class KubernetesServiceEngine(ServiceEngine):
         """Delete the Service object of that name."""
         self._exposure.conceal(name)
 
-    def url(self, name: str, host: str, port: int) -> str:
+    def address(self, name: str, host: str, port: int) -> str:
         """Return the address of a Service object: its own, not that of a replica."""
         del host
-        return self._exposure.url(name, port)
+        return self._exposure.address(name, port)
 
     def _statuses(self, deployments: list[Object]) -> list[ServiceStatus]:
         pods: dict[str, list[Object]] = {each["metadata"]["name"]: [] for each in deployments}

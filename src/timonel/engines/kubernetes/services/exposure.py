@@ -58,7 +58,7 @@ class Exposure:
             with contextlib.suppress(NotFoundError):
                 self._api.delete(_KIND, name, uid=found["metadata"]["uid"])
 
-    def url(self, name: str, port: int) -> str:
+    def address(self, name: str, port: int) -> str:
         """Return ``host:port`` for clients: of the load balancer, or else within the cluster."""
         found = self._find(name) or {}
         balancer = (found.get("status") or {}).get("loadBalancer") or {}

@@ -100,7 +100,7 @@ def _state(pod: Object, now: float) -> tuple[ReplicaState, float]:
 
 
 def _addresses(pod: Object) -> dict[str, str]:
-    """Return the addresses of a replica's ports, and of those of its companion."""
+    """Return the addresses of a replica's ports, and of those of its sidecar."""
     host = pod["status"].get("podIP")
     if not host:
         return {}
@@ -117,11 +117,11 @@ def _message(pod: Object, state: ReplicaState, events: Iterable[Object], now: fl
     """Explain the last failure of a replica, or why it has not started."""
     ended = _last_end(pod)
     if state == "starting" and not ended:
-        return pods.why(pod, now) or _companion_failure(pod)
+        return pods.why(pod, now) or _sidecar_failure(pod)
     if state in {"stopping", "lost"}:
         return pods.disrupted(pod)
     if not ended:
-        return _companion_failure(pod)
+        return _sidecar_failure(pod)
     if ended.get("reason") == "OOMKilled":
         return pods.out_of_memory(pod)
     return _hung(pod, ended, events) or _late(pod, ended) or _end(ended)
@@ -178,17 +178,17 @@ def _late(pod: Object, ended: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _companion_failure(pod: Object) -> str | None:
-    """Explain why the companion of a replica does not run."""
+def _sidecar_failure(pod: Object) -> str | None:
+    """Explain why the sidecar of a replica does not run."""
     for container in pod["status"].get("initContainerStatuses") or ():
         if "running" in container.get("state", {}):
             continue
         if ended := _ended(container):
-            return f"its companion {container['name']} {_end(ended)}"
+            return f"its sidecar {container['name']} {_end(ended)}"
         waiting = container.get("state", {}).get("waiting", {})
         if waiting.get("message"):
             text = " ".join(waiting["message"].split())
-            return f"its companion {container['name']} does not start: {text}"
+            return f"its sidecar {container['name']} does not start: {text}"
     return None
 
 

@@ -22,7 +22,7 @@ from timonel.engines.kubernetes.pod_template import (
     volumes_of,
 )
 from timonel.engines.kubernetes.settings import ClusterSettings
-from timonel.engines.service_spec import Companion, ServiceSpec, port_variables
+from timonel.engines.service_spec import ServiceSpec, Sidecar, port_variables
 from timonel.errors import SpecError
 
 _SHARED = "/shared"
@@ -40,11 +40,11 @@ def replica_template(spec: ServiceSpec, settings: ClusterSettings) -> dict[str, 
         settings: Settings of the cluster.
 
     Raises:
-        SpecError: No image, a volume that cannot be mounted, or a companion with a reserved name.
+        SpecError: No image, a volume that cannot be mounted, or a sidecar with a reserved name.
     """
-    companion = spec.companion
+    sidecar = spec.sidecar
     volumes, mounts = volumes_of(spec.volumes, has_shared_memory=bool(spec.resources.accelerators))
-    if companion is not None:
+    if sidecar is not None:
         volumes.append({"name": "shared", "emptyDir": {}})
         mounts.append({"name": "shared", "mountPath": _SHARED})
     ports = _ports(spec)
@@ -53,8 +53,8 @@ def replica_template(spec: ServiceSpec, settings: ClusterSettings) -> dict[str, 
     replica = _replica(spec, settings, ports)
     common = {"image": image, "env": env, "volumeMounts": mounts}
     own: dict[str, Any] = {}
-    if companion is not None:
-        own["initContainers"] = [{**_companion(companion), **common}]
+    if sidecar is not None:
+        own["initContainers"] = [{**_sidecar(sidecar), **common}]
     account = settings.service_account or (spec.name if spec.uses_engine else None)
     if account:
         own["serviceAccountName"] = account
@@ -82,8 +82,8 @@ def replica_template(spec: ServiceSpec, settings: ClusterSettings) -> dict[str, 
 
 
 def _ports(spec: ServiceSpec) -> dict[str, int]:
-    """Return the ports of a replica by name: the first ones that its companion leaves."""
-    used = set(spec.companion.ports.values()) if spec.companion else set()
+    """Return the ports of a replica by name: the first ones that its sidecar leaves."""
+    used = set(spec.sidecar.ports.values()) if spec.sidecar else set()
     numbers = range(names.FIRST_PORT, names.FIRST_PORT + len(spec.ports) + len(used))
     free = (number for number in numbers if number not in used)
     return dict(zip(spec.ports, free, strict=False))
@@ -112,25 +112,25 @@ def _replica(
     return container
 
 
-def _companion(companion: Companion) -> dict[str, Any]:
+def _sidecar(sidecar: Sidecar) -> dict[str, Any]:
     """Return a sidecar, which starts before its replica, and ends after it."""
-    if companion.name == names.REPLICA:
-        raise SpecError(f"the name of a companion cannot be '{names.REPLICA}'")
+    if sidecar.name == names.REPLICA:
+        raise SpecError(f"the name of a sidecar cannot be '{names.REPLICA}'")
     container: dict[str, Any] = {
-        "name": companion.name,
+        "name": sidecar.name,
         "restartPolicy": "Always",
-        "command": list(companion.command),
-        "ports": _container_ports(companion.ports),
-        "resources": resources_of(companion.resources),
+        "command": list(sidecar.command),
+        "ports": _container_ports(sidecar.ports),
+        "resources": resources_of(sidecar.resources),
         "securityContext": CONTAINER_SECURITY,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-    if companion.ready_path is not None:
-        if not companion.ports:
-            raise SpecError(f"the companion {companion.name} has a path to check, and no port")
-        port = next(iter(companion.ports.values()))
+    if sidecar.ready_path is not None:
+        if not sidecar.ports:
+            raise SpecError(f"the sidecar {sidecar.name} has a path to check, and no port")
+        port = next(iter(sidecar.ports.values()))
         container["readinessProbe"] = {
-            **_action(port, companion.ready_path),
+            **_action(port, sidecar.ready_path),
             "periodSeconds": 1,
             "timeoutSeconds": 1,
             "failureThreshold": _READY_FAILURES,
@@ -193,7 +193,7 @@ def _environment(
         "HOST": {"fieldRef": {"fieldPath": "status.podIP"}},
         variables.POD_NAME: {"fieldRef": {"fieldPath": "metadata.name"}},
     }
-    if spec.companion is not None:
+    if spec.sidecar is not None:
         values["SHARED"] = _SHARED
     if spec.workspace is not None:
         values["TIMONEL_WORKSPACE"] = spec.workspace
