@@ -32,7 +32,9 @@ _POLL_S = 0.01
 _MARK = "TIMONEL_TEST_CONTAINER"
 _FIRST_BACKOFF = 10
 _SHOWN_BYTES = 2048
-_ADDRESSES = count(os.getpid() % 60000)
+_MOST_ADDRESSES = 60 * 250 * 250
+# Test processes that run at the same time have PIDs close together: each gets a thousand addresses.
+_ADDRESSES = count(os.getpid() * 1000)
 
 Object = dict[str, Any]
 
@@ -55,8 +57,8 @@ class PodThread(threading.Thread):
         self._pod = pod
         self._folder = folder
         self._env = env
-        number = next(_ADDRESSES)
-        self._address = f"127.{1 + number // 62500 % 60}.{number // 250 % 250}.{1 + number % 250}"
+        number = next(_ADDRESSES) % _MOST_ADDRESSES
+        self._address = f"127.{1 + number // 62500}.{number // 250 % 250}.{1 + number % 250}"
         (self._container,) = pod["spec"]["containers"]
         self._stopping = threading.Event()
         self._lines: list[tuple[str, str]] = []
