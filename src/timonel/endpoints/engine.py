@@ -34,7 +34,7 @@ def engine_of(workspace: Workspace) -> ServiceEngine:
     """
     if not workspace.is_remote:
         return get_service_engine(DEFAULT_ENGINE, workspace)
-    names = [n for n in service_engine_names() if not service_engine_type(n).is_one_machine]
+    names = _names_for_clusters()
     if len(names) != 1:
         raise SpecError(
             f"endpoints of a workspace in a bucket need one engine for clusters, "
@@ -59,10 +59,10 @@ def check_engine(workspace: Workspace, on: str | None) -> ServiceEngine:
     name = on or DEFAULT_ENGINE
     is_one_machine = service_engine_type(name).is_one_machine
     if is_one_machine and workspace.is_remote:
-        names = [n for n in service_engine_names() if not service_engine_type(n).is_one_machine]
+        others = (f"--on {each}" for each in _names_for_clusters())
         raise SpecError(
             f"endpoints on this machine need a workspace in a folder, not {workspace.uri}",
-            hint=" or ".join(["give --workspace FOLDER", *(f"--on {each}" for each in names)]),
+            hint=" or ".join(["give --workspace FOLDER", *others]),
         )
     if not is_one_machine and not workspace.is_remote:
         raise SpecError(
@@ -70,6 +70,10 @@ def check_engine(workspace: Workspace, on: str | None) -> ServiceEngine:
             hint="use a workspace in a bucket: --workspace s3://BUCKET/FOLDER",
         )
     return engine_of(workspace)
+
+
+def _names_for_clusters() -> list[str]:
+    return [n for n in service_engine_names() if not service_engine_type(n).is_one_machine]
 
 
 def claim(workspace: Workspace) -> None:

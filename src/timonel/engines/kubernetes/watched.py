@@ -76,6 +76,11 @@ class Watched:
                 f"the cluster at {self._api.server} has not answered within {_FIRST_LIST_S:g} s"
             )
 
+    def listed(self) -> tuple[Mapping[str, Object], str]:
+        """Ask the server for the objects by name, and the version of this list."""
+        found, version = self._api.list_at(self._kind, self._labels, self._fields)
+        return {each["metadata"]["name"]: each for each in found}, version
+
     def record(self, found: Object) -> None:
         """Take an object that this process has written or read, unless a newer one is known."""
         with self._changed:
@@ -141,8 +146,7 @@ class Watched:
                 logger.exception("cannot watch %s", self._kind)
 
     def _list(self) -> str:
-        found, version = self._api.list_at(self._kind, self._labels, self._fields)
-        listed = {each["metadata"]["name"]: each for each in found}
+        listed, version = self.listed()
         with self._changed:
             # Objects that were recorded after the server had read its list.
             later = {

@@ -21,6 +21,7 @@ from timonel.engines.kubernetes.services.status import is_service, needs_events,
 from timonel.engines.kubernetes.services.view import View
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.kubernetes.variables import POD_NAME
+from timonel.engines.kubernetes.watched import Watched
 from timonel.engines.service_spec import ServiceSpec, ServiceStatus
 from timonel.engines.services import ServiceEngine
 from timonel.errors import AlreadyExistsError, EngineError, NotFoundError, SpecError
@@ -53,9 +54,9 @@ class KubernetesServiceEngine(ServiceEngine):
         self._api = api
         self._pod = pod
         self._settings = settings.model_copy(update={"namespace": api.namespace})
-        self._deployments = View(api, "Deployment", all_services())
-        self._pods = View(api, "Pod", all_services())
-        self._events = View(api, "Event", {}, _KILLING)
+        self._deployments = View(Watched(api, "Deployment", all_services()))
+        self._pods = View(Watched(api, "Pod", all_services()))
+        self._events = View(Watched(api, "Event", {}, _KILLING))
         self._exposure = Exposure(api, settings.service_type or "ClusterIP")
         self._documents: dict[str, ConfigMapDocuments] = {}
         self._leaderships: dict[str, Leadership] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from timonel.engines.kubernetes.api import Api, Object
+from timonel.engines.kubernetes.api import Object
 from timonel.engines.kubernetes.watched import Watched
 
 _FREQUENT_S = 5.0
@@ -18,24 +18,11 @@ class View:
     command sends one request, and a process that reads all the time none.
 
     Args:
-        api: The cluster.
-        kind: Kind of the objects.
-        labels: Their labels.
-        fields: Their fields, of those that the server can select by.
+        watched: The objects, which are not watched yet.
     """
 
-    def __init__(
-        self,
-        api: Api,
-        kind: str,
-        labels: Mapping[str, str],
-        fields: Mapping[str, str] | None = None,
-    ) -> None:
-        self._api = api
-        self._kind = kind
-        self._labels = labels
-        self._fields = fields
-        self._watched = Watched(api, kind, labels, fields)
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
         self._read_at: float | None = None
 
     def objects(self) -> Mapping[str, Object]:
@@ -43,8 +30,7 @@ class View:
         before, self._read_at = self._read_at, time.monotonic()
         if before is not None and self._read_at - before < _FREQUENT_S:
             return self._watched.objects()
-        found, _ = self._api.list_at(self._kind, self._labels, self._fields)
-        return {each["metadata"]["name"]: each for each in found}
+        return self._watched.listed()[0]
 
     def record(self, found: Object) -> None:
         """Take an object that this process has written, so that no read shows an older one."""
