@@ -117,6 +117,11 @@ _STATES: dict[str, tuple[dict[str, Any], str, float]] = {
     "checked": (_pod(state=_running(-9), started=True), "starting", -9),
     "ready": (_pod(state=_running(-9), started=True, ready=("True", -5)), "ready", -5),
     "unready": (_pod(state=_running(-9), started=True, ready=("False", -3)), "unready", -3),
+    "unready in the second of its start": (
+        _pod(state=_running(-9), started=True, ready=("False", -9)),
+        "unready",
+        -9,
+    ),
     # Its readiness changed when it ended, before the present start.
     "again": (
         _pod(state=_running(-9), started=True, ready=("False", -10), last=_ended(1)),

@@ -95,7 +95,9 @@ def _state(pod: Object, now: float) -> tuple[ReplicaState, float]:
             return "restarting", pods.timestamp(ended["finishedAt"])
         return "starting", _created(pod)
     started_at = pods.timestamp(running["startedAt"])
-    was_ready = container.get("started", False) and changed_at > started_at
+    # In the second of its start, it may also be about to be ready: better that for a moment than
+    # a replica that is unready for good and is shown as starting.
+    was_ready = container.get("started", False) and changed_at >= started_at
     return ("unready", changed_at) if was_ready else ("starting", started_at)
 
 
