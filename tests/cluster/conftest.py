@@ -24,6 +24,7 @@ import pytest
 from packaging.requirements import Requirement
 
 _EXTRAS = ("kubernetes", "s3")
+_OF_JOBS = (*_EXTRAS, "mpi")
 _NOT_IN_JOBS = frozenset({"ai-edge-litert", "tensorflow", "tensorflow-serving-api", "uv"})
 KUBELAB = Path(__file__).parent / "kubelab/kubelab"
 _NODES = "3"
@@ -153,9 +154,13 @@ def bucket_server(cluster: Cluster) -> Iterator[BucketServer]:
 @pytest.fixture(scope="session")
 def job_image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
     """An image with what jobs need, in the versions of this environment."""
+    return _image(cluster, "jobs", job_requirements(), tmp_path_factory.mktemp("jobs"))
+
+
+def job_requirements() -> list[str]:
+    """Return what jobs need, in the versions of this environment."""
     # TensorFlow without what it needs for GPUs is half as large.
-    needed = [*_requirements(_EXTRAS, _NOT_IN_JOBS), f"tensorflow-cpu=={version('tensorflow')}"]
-    return _image(cluster, "jobs", needed, tmp_path_factory.mktemp("jobs"))
+    return [*_requirements(_OF_JOBS, _NOT_IN_JOBS), f"tensorflow-cpu=={version('tensorflow')}"]
 
 
 @pytest.fixture(scope="session")
