@@ -1,9 +1,10 @@
-"""Jobs on a Kubernetes cluster, against YAML and a script written by hand.
+"""Jobs on a Kubernetes cluster, against YAML and a script written by hand, and against a TFJob.
 
 Measures the time to the first step with images on the nodes, the time until pods run a changed
 line, and the time to make the manifests of 1,000 workers. Needs kubectl, a cluster in KUBECONFIG, a
 registry that this machine pushes to, the bucket's credentials in the variables AWS_*, and nodes
-whose clocks agree with this machine's.
+whose clocks agree with this machine's. The TFJob is left out where the cluster has no training
+operator of Kubeflow.
 
 usage: kubernetes.py --image HOST/REPOSITORY:TAG --workspace s3://BUCKET/PATH [--plain-http]
                      [--namespace timonel-bench] [--rounds 3]
@@ -35,7 +36,7 @@ from packaging.requirements import Requirement
 
 FIRST_STEP_GOAL, CHANGE_GOAL, MANIFESTS_GOAL_S = 1.3, 0.1, 1.0
 WORKERS = 2
-YAML = HERE / "bare/kubernetes_job.yaml"
+YAML, TFJOB = HERE / "bare/kubernetes_job.yaml", HERE / "bare/tfjob.yaml"
 
 
 @dataclass(frozen=True)
@@ -80,19 +81,22 @@ def main() -> None:
         with namespace(options.namespace) as cluster:
             os.environ["TIMONEL_KUBERNETES_IMAGE"] = built
             cluster.pull(built)
-            ours, by_hand = [], []
+            ours, by_hand, by_operator = [], [], []
             # The first round warms what both sides read, and does not count.
             for number in range(first, first + options.rounds + 1):
                 write_line(folder, number)
                 by_hand.append(cluster.run_by_hand(f"by-hand-{number}", built, first))
+                if has_operator():
+                    by_operator.append(cluster.run_tfjob(f"tfjob-{number}", built, first))
                 ours.append(run_ours(folder / "ours", options.workspace, number))
-                print(ours[-1], by_hand[-1], flush=True)
+                print(ours[-1], by_hand[-1], by_operator[-1:], flush=True)
             changes = []
             for number, is_cached in ((first - 1, True), (first - 2, False)):
                 write_line(folder, number)
                 changes.append(change_by_hand(image, cluster, number, is_cached))
                 print(changes[-1], flush=True)
-    page = report(ours[1:], by_hand[1:], changes, manifests(), options.note)
+    sides = (ours[1:], by_hand[1:], by_operator[1:])
+    page = report(sides, changes, manifests(), options.note)
     print(page)
     options.output.write_text(page)
 
@@ -161,14 +165,26 @@ class Cluster:
         self.kubectl("wait", "pod", "--all", done, "--timeout=300s")
 
     def run_by_hand(self, name: str, image: str, number: int) -> Took:
-        values = {"NAME": name, "IMAGE": image, "WORKERS": str(WORKERS)}
-        begin = time.time()
-        text = Template(YAML.read_text()).substitute(values)
-        self.kubectl("apply", "-f", "-", input=text)
+        begin = self._create(YAML, name, image)
         self.kubectl("wait", f"job/{name}", "--for=condition=complete", "--timeout=300s")
         output = self.kubectl("logs", "-l", f"job-name={name}", "--tail=-1")
         self.kubectl("delete", "job,service", name)
         return took(output, begin, number)
+
+    def run_tfjob(self, name: str, image: str, number: int) -> Took:
+        begin = self._create(TFJOB, name, image)
+        self.kubectl("wait", f"tfjob/{name}", "--for=condition=Succeeded", "--timeout=300s")
+        labels = f"training.kubeflow.org/job-name={name}"
+        output = self.kubectl("logs", "-l", labels, "--tail=-1")
+        self.kubectl("delete", "tfjob", name)
+        return took(output, begin, number)
+
+    def _create(self, template: Path, name: str, image: str) -> float:
+        """Create objects, and return the time before."""
+        values = {"NAME": name, "IMAGE": image, "WORKERS": str(WORKERS)}
+        begin = time.time()
+        self.kubectl("apply", "-f", "-", input=Template(template.read_text()).substitute(values))
+        return begin
 
 
 @contextmanager
@@ -183,6 +199,11 @@ def namespace(name: str) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.kubectl("delete", "namespace", name)
+
+
+def has_operator() -> bool:
+    """Return whether the cluster runs TFJobs."""
+    return "tfjobs.kubeflow.org" in run(["kubectl", "get", "crd", "-o", "name"])
 
 
 def run_ours(folder: Path, workspace: str, number: int) -> Took:
@@ -246,18 +267,19 @@ def manifests() -> tuple[float, int]:
 
 
 def report(
-    ours: list[Took],
-    by_hand: list[Took],
+    sides: tuple[list[Took], list[Took], list[Took]],
     changes: list[Changed],
     made: tuple[float, int],
     note: str,
 ) -> str:
     """Return the result as a Markdown page."""
     cached, full = changes
-    first = [statistics.median(each.first_step_s for each in side) for side in (ours, by_hand)]
-    line = [statistics.median(each.line_s for each in side) for side in (ours, by_hand)]
+    ours, by_hand, by_operator = sides
+    first = [statistics.median(each.first_step_s for each in side) for side in sides if side]
+    line = [statistics.median(each.line_s for each in side) for side in sides if side]
     rows = (
         ("submit to first step", first[0], first[1], FIRST_STEP_GOAL),
+        *([("submit to first step; a TFJob", first[0], first[2], 1.0)] if by_operator else []),
         ("submit to first line in both pods", line[0], line[1], None),
         ("changed line in both pods; by hand: no caches", line[0], full.line_s, CHANGE_GOAL),
         ("changed line in both pods; by hand: layers cached", line[0], cached.line_s, None),
@@ -270,7 +292,8 @@ def report(
         "kubernetes`, with the start of the command and the upload of the changed script. It "
         "imports TensorFlow and makes the strategy before the script's first line. By hand is "
         "`kubectl apply` of an Indexed Job and a Service, with the custom loop of TensorFlow's "
-        "tutorial, as `model.fit` of Keras 3 fails under that strategy. The scripts print the "
+        "tutorial, as `model.fit` of Keras 3 fails under that strategy; a TFJob of Kubeflow's "
+        "training operator 1.8.1 runs the same script. The scripts print the "
         f"times. Medians of {len(ours)} rounds in which the sides take turns, but one round for "
         "each build by hand. Ratios of the first step, round by round: "
         f"{', '.join(f'{ratio:.2f}' for ratio in ratios)}."
@@ -282,7 +305,7 @@ def report(
         "pulled only the layer of the code in both cases."
     )
     head = ["# Jobs on Kubernetes", "", intro, "", *([note, ""] if note else [])]
-    head += ["| | ours | by hand | ratio | goal |", "|---|---|---|---|---|"]
+    head += ["| | ours | peer | ratio | goal |", "|---|---|---|---|---|"]
     body = [
         f"| {what} | {a:.3g} s | {b:.3g} s | {a / b:.2f} | {f'{goal} or less' if goal else ''} |"
         for what, a, b, goal in rows

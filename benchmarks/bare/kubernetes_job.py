@@ -1,8 +1,8 @@
 """By hand: one pod of an Indexed Job; MultiWorkerMirroredStrategy, the tutorial's custom loop.
 
 ``model.fit`` of Keras 3 fails under that strategy. Prints ``MARK <name> <unix seconds>`` at its
-first line and after its first step. Needs the variables JOB_NAME and WORKERS, JOB_COMPLETION_INDEX,
-which the Job sets, and a headless Service with the Job's name.
+first line and after its first step. Needs TF_CONFIG, which a TFJob sets; or the variables JOB_NAME
+and WORKERS, JOB_COMPLETION_INDEX, which the Job sets, and a headless Service with the Job's name.
 """
 
 import json
@@ -11,10 +11,11 @@ import time
 
 print("MARK line-0", time.time(), flush=True)
 
-job = os.environ["JOB_NAME"]
-workers = [f"{job}-{i}.{job}:2222" for i in range(int(os.environ["WORKERS"]))]
-task = {"type": "worker", "index": int(os.environ["JOB_COMPLETION_INDEX"])}
-os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
+if "TF_CONFIG" not in os.environ:
+    job = os.environ["JOB_NAME"]
+    workers = [f"{job}-{i}.{job}:2222" for i in range(int(os.environ["WORKERS"]))]
+    task = {"type": "worker", "index": int(os.environ["JOB_COMPLETION_INDEX"])}
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402

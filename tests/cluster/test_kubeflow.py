@@ -9,15 +9,16 @@ import json
 import subprocess
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from tests.cluster.conftest import KUBELAB, Cluster, job_requirements
+from tests.cluster.test_jobs import ClusterHarness
 from timonel.containers import ImageSpec, build_image
+from timonel.engines.kubernetes import KubernetesEngine
 from timonel.errors import TimonelError
 from timonel.storage import Workspace, find_workspace
 from timonel.training import train
@@ -38,7 +39,8 @@ print("I am", name, flush=True)
 how, _ = sys.argv[1:]
 if task["type"] == "ps":
     time.sleep(3600)
-time.sleep(2)
+if name == "chief-0":
+    time.sleep(20)  # its end is the job's
 if name == "worker-1" and how.isdecimal():
     sys.exit(int(how))
 if name == "worker-1" and how == "raises":
@@ -97,45 +99,32 @@ def manifest(image: str, how: str, policy: str, marker: str) -> dict[str, Any]:
     }
 
 
-Disturb = Callable[[Cluster, str, str], None]
+Disturbance = Literal["", "kill", "delete"]
+"""What is done to the second worker: its process killed, or its pod deleted as by a pre-emption."""
 
 
-def nothing(cluster: Cluster, marker: str, labels: str) -> None:
-    """Disturb nothing."""
+def kill_on_its_node(cluster: Cluster, marker: str, labels: str) -> None:
+    """Kill the second worker's program with SIGKILL: its exit code is 137.
 
-
-def kill_worker(cluster: Cluster, marker: str, labels: str) -> None:
-    """Kill the second worker's process with SIGKILL, from its node: its exit code is 137."""
+    Its pod cannot: signals from within do not reach the first process.
+    """
     node = cluster.run(
         *("get", "pods", "-l", labels, "-o", "jsonpath={.items[0].spec.nodeName}")
     ).removeprefix("node")
-    found = subprocess.run(
-        [str(KUBELAB), "exec", node, "pgrep", "-f", f"outcome.py waits {marker}"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.split()
-    for pid in found:
-        environment = subprocess.run(
-            [str(KUBELAB), "exec", node, "cat", f"/proc/{pid}/environ"],
-            check=True,
-            capture_output=True,
-        ).stdout
-        for variable in environment.split(b"\0"):
-            if variable.startswith(b"TF_CONFIG="):
-                task = json.loads(variable.partition(b"=")[2])["task"]
-                if task == {"type": "worker", "index": 1}:
-                    subprocess.run([str(KUBELAB), "exec", node, "kill", "-9", pid], check=True)
-                    return
-    pytest.fail(f"no second worker among the processes {found}")
+    script = f"""
+for pid in $(pgrep -f 'outcome.py waits {marker}'); do
+  tr '\\0' '\\n' < /proc/$pid/environ | grep -q '"type":"worker","index":1' && kill -9 $pid && exit
+done
+exit 3
+"""
+    subprocess.run([str(KUBELAB), "exec", node, "sh", "-c", script], check=True)
 
 
-def delete_worker(cluster: Cluster, marker: str, labels: str) -> None:
-    """Delete the second worker's pod, as a pre-emption does."""
+def delete(cluster: Cluster, labels: str) -> None:
     cluster.run("delete", "pod", "-l", labels, "--wait=false")
 
 
-def by_operator(cluster: Cluster, job: dict[str, Any], marker: str, disturb: Disturb) -> str:
+def by_operator(cluster: Cluster, job: dict[str, Any], marker: str, disturb: Disturbance) -> str:
     """Run a TFJob, and return the state in which it ends, or ``Restarting``."""
     name = job["metadata"]["name"]
     labels = (
@@ -144,9 +133,12 @@ def by_operator(cluster: Cluster, job: dict[str, Any], marker: str, disturb: Dis
     )
     cluster.apply(job)
     try:
-        if disturb is not nothing:
+        if disturb:
             eventually_running(cluster, labels)
-            disturb(cluster, marker, labels)
+            if disturb == "kill":
+                kill_on_its_node(cluster, marker, labels)
+            else:
+                delete(cluster, labels)
         deadline = time.monotonic() + _LIMIT_S
         state = ""
         while time.monotonic() < deadline:
@@ -162,27 +154,20 @@ def by_operator(cluster: Cluster, job: dict[str, Any], marker: str, disturb: Dis
 
 
 def by_timonel(
-    cluster: Cluster,
-    workspace: Workspace,
-    job: dict[str, Any],
-    folder: Path,
-    marker: str,
-    disturb: Disturb,
+    cluster: Cluster, workspace: Workspace, path: Path, disturb: Disturbance
 ) -> tuple[str, int]:
     """Run a TFJob as ``timonel train -f``, and return its final state and its restarts."""
-    path = folder / "tfjob.yaml"
-    path.write_text(json.dumps(job))
     run: Run = train(None, manifest=path, workspace=workspace, on="kubernetes", detach=True)
-    if disturb is not nothing:
-        labels = (
-            f"timonel.dev/job={run.id},timonel.dev/role=worker,"
-            "batch.kubernetes.io/job-completion-index=1"
-        )
-        eventually_running(cluster, labels)
-        while not any("I am worker-1" in line.text for line in run.job.logs(task_id="worker-1")):
+    if disturb:
+        while not any("I am worker" in line.text for line in run.job.logs(task_id="worker-1")):
             time.sleep(0.5)
             assert not run.job.status().state.is_final, run.job.status()
-        disturb(cluster, marker, labels)
+        engine = KubernetesEngine.of(workspace)
+        pods = ClusterHarness(engine, "", cluster=cluster, workspace=workspace)
+        if disturb == "kill":
+            pods.kill_task(run.id, "worker-1")
+        else:
+            cluster.run("delete", *pods.pods(run.id, "worker")[1:], "--wait=false")
     try:
         status = run.job.wait()
     except TimonelError as error:
@@ -215,7 +200,7 @@ class Case:
 
     how: str
     policy: str
-    disturb: Disturb
+    disturb: Disturbance
     operator: str
     ours: tuple[str, int]
 
@@ -224,22 +209,22 @@ class Case:
 @pytest.mark.parametrize(
     "case",
     [
-        Case("ends", "ExitCode", nothing, "Succeeded", ("succeeded", 0)),
-        Case("raises", "ExitCode", nothing, "Failed", ("failed", 0)),
-        Case("raises", "Never", nothing, "Failed", ("failed", 0)),
+        Case("ends", "ExitCode", "", "Succeeded", ("succeeded", 0)),
+        Case("raises", "ExitCode", "", "Failed", ("failed", 0)),
+        Case("raises", "Never", "", "Failed", ("failed", 0)),
         # The operator restarts what fails again.
-        Case("raises", "OnFailure", nothing, "Failed", ("failed", 0)),
-        Case("waits", "Never", kill_worker, "Failed", ("failed", 0)),
-        Case("waits", "ExitCode", kill_worker, "Succeeded", ("succeeded", 1)),
-        Case("waits", "OnFailure", kill_worker, "Succeeded", ("succeeded", 1)),
-        Case("waits", "ExitCode", delete_worker, "Succeeded", ("succeeded", 1)),
+        Case("raises", "OnFailure", "", "Failed", ("failed", 0)),
+        Case("waits", "Never", "kill", "Failed", ("failed", 0)),
+        Case("waits", "ExitCode", "kill", "Succeeded", ("succeeded", 1)),
+        Case("waits", "OnFailure", "kill", "Succeeded", ("succeeded", 1)),
+        Case("waits", "ExitCode", "delete", "Succeeded", ("succeeded", 1)),
     ],
-    ids=lambda case: f"{case.how}-{case.policy}-{case.disturb.__name__}",
+    ids=lambda case: f"{case.how}-{case.policy}-{case.disturb or 'undisturbed'}",
 )
 def test_both_end_in_the_same_state(
     cluster: Cluster, workspace: Workspace, image: str, tmp_path: Path, case: Case
 ) -> None:
-    if case.disturb is kill_worker and not cluster.is_own:
+    if case.disturb == "kill" and not cluster.is_own:
         pytest.skip("only processes on kubelab's nodes are killed")
     begin = time.monotonic()
     marker = uuid.uuid4().hex
@@ -248,7 +233,9 @@ def test_both_end_in_the_same_state(
     middle = time.monotonic()
     marker = uuid.uuid4().hex
     job = manifest(image, case.how, case.policy, marker)
-    ours = by_timonel(cluster, workspace, job, tmp_path, marker, case.disturb)
+    path = tmp_path / "tfjob.yaml"
+    path.write_text(json.dumps(job))
+    ours = by_timonel(cluster, workspace, path, case.disturb)
     print(
         f"{case}: operator {found} after {middle - begin:.0f} s, timonel {ours} after "
         f"{time.monotonic() - middle:.0f} s"
