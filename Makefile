@@ -113,8 +113,9 @@ bench-workspace: $(VENV)/.ready ## compare a workspace in a bucket with one in a
 	$(BIN)/python benchmarks/workspace.py
 
 # BENCH_KUBERNETES="--image HOST/REPOSITORY:TAG --workspace s3://BUCKET/PATH", with KUBECONFIG and AWS_*.
-bench-kubernetes: $(VENV)/.ready ## compare jobs on a Kubernetes cluster with YAML by hand
-	$(BIN)/python benchmarks/kubernetes.py $(BENCH_KUBERNETES)
+bench-kubernetes: $(VENV)/.ready ## compare jobs on a Kubernetes cluster with YAML by hand and with TFJobs
+	$(BIN)/python benchmarks/kubernetes_jobs.py $(BENCH_KUBERNETES)
+	$(BIN)/python benchmarks/kubernetes_faults.py $(BENCH_KUBERNETES)
 
 bench-batch-prediction: $(VENV)/.ready ## compare batch prediction with loops by hand and its bound (Beam's after test-beam)
 	$(BIN)/python benchmarks/batch_prediction.py

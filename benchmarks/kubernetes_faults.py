@@ -2,7 +2,7 @@
 
 The TFJob restarts what fails and reads BackupAndRestore's checkpoints. Needs kubectl, a cluster in
 KUBECONFIG with Kubeflow's training operator, a registry that this machine pushes to, the bucket's
-credentials in the variables AWS_*, a folder of this machine that all nodes have too, and nodes whose
+credentials in the variables AWS_*, a folder of this machine that all nodes have, and nodes whose
 clocks agree with this machine's.
 
 usage: kubernetes_faults.py --image HOST/REPOSITORY:TAG --workspace s3://BUCKET/PATH [--plain-http]
@@ -28,7 +28,7 @@ from string import Template
 
 import _measure
 from _main_job import HERE, TIMONEL
-from kubernetes import Cluster, Image, namespace, requirements, run
+from kubernetes_jobs import Cluster, Image, namespace, requirements, run
 
 GOAL = 1 / 3
 EPOCHS, STEPS, SAVE_STEPS, KILL_AFTER = 4, 100, 10, 133

@@ -6,9 +6,9 @@ registry that this machine pushes to, the bucket's credentials in the variables 
 whose clocks agree with this machine's. The TFJob is left out where the cluster has no training
 operator of Kubeflow.
 
-usage: kubernetes.py --image HOST/REPOSITORY:TAG --workspace s3://BUCKET/PATH [--plain-http]
+usage: kubernetes_jobs.py --image HOST/REPOSITORY:TAG --workspace s3://BUCKET/PATH [--plain-http]
                      [--namespace timonel-bench] [--rounds 3]
-                     [--note SENTENCE] [--output benchmarks/results/kubernetes.md]
+                     [--note SENTENCE] [--output benchmarks/results/kubernetes_jobs.md]
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--namespace", default="timonel-bench")
     parser.add_argument("--note", default="", help="sentence about the cluster, for the page")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", type=Path, default=HERE / "results" / "kubernetes.md")
+    parser.add_argument("--output", type=Path, default=HERE / "results" / "kubernetes_jobs.md")
     options = parser.parse_args()
     if not (os.environ.get("KUBECONFIG") and options.image and options.workspace):
         sys.exit("this needs KUBECONFIG, --image HOST/REPOSITORY:TAG and --workspace s3://BUCKET")
