@@ -246,6 +246,21 @@ def test_parameter_servers_and_an_evaluator(
     assert chief["evaluated"]["loss"] == pytest.approx(evaluator["evaluated"]["loss"], rel=1e-4)
 
 
+def test_ranks_of_mpirun_train_in_one_pod(pods: ClusterHarness, workspace: Workspace) -> None:
+    run = train(
+        "paced.py",
+        args=["2"],
+        workspace=workspace,
+        on=pods.engine,
+        launcher="mpi",
+        workers=2,
+        seed=3,
+    )
+    found = results(pods, run)
+    assert found["chief-0"] == found["worker-0"]
+    assert len(found["chief-0"]["loss"]) == 2
+
+
 def printed(run: Run, task_id: str) -> dict[str, Any]:
     """Return the result that a task has printed last."""
     lines = [line.text for line in run.job.logs(task_id=task_id)]
