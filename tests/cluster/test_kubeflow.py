@@ -217,8 +217,9 @@ class Case:
         Case("waits", "Never", "kill", "Failed", ("failed", 0)),
         Case("waits", "ExitCode", "kill", "Succeeded", ("succeeded", 1)),
         Case("waits", "OnFailure", "kill", "Succeeded", ("succeeded", 1)),
-        # It takes the SIGTERM of a deleted pod for the program's own failure.
+        # It takes a deleted pod for a failure.
         Case("waits", "ExitCode", "delete", "Failed", ("succeeded", 1)),
+        Case("waits", "OnFailure", "delete", "Failed", ("succeeded", 1)),
     ],
     ids=lambda case: f"{case.how}-{case.policy}-{case.disturb or 'undisturbed'}",
 )
