@@ -18,7 +18,6 @@ from tests.engines.local.harness import LocalHarness
 from tests.storage.faulty import FaultyServer
 from timonel.engines import CommandSpec, JobState, RoleSpec
 from timonel.engines.kubernetes.api import Api
-from timonel.engines.kubernetes.names import STOP_ANNOTATION
 from timonel.storage import find_workspace
 from timonel.tracking import follow_events, read_run, start_run
 
@@ -237,5 +236,6 @@ def test_jobs_on_kubernetes(here: Path, timonel: Timonel, monkeypatch: pytest.Mo
     assert timonel("train", "train.py", "--on", "kubernetes", "--detach").exit_code == 0
     (job,) = json.loads(timonel("jobs", "--json").out)["jobs"]
     assert (job["state"], job["machine"]) == ("pending", None)
-    assert timonel("stop", "last", "--no-wait").exit_code == 0
-    assert STOP_ANNOTATION in api.objects["Job", job["id"]]["metadata"]["annotations"]
+    assert timonel("stop", "last", "--no-wait").out == f"{job['id']} has stopped\n"
+    assert ("Job", job["id"]) not in api.objects  # it had no coordinator
+    assert timonel("stop", "last").out == f"{job['id']} has stopped already\n"

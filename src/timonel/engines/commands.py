@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from timonel.engines.base import JobStatus
-from timonel.engines.environment import OUTCOME, job_environment
+from timonel.engines.environment import OUTCOME, inherited, job_environment
 from timonel.engines.spec import CommandSpec, JobSpec
 from timonel.processes.loop import Loop
 from timonel.processes.spawn import ProcessCommand, spawn
@@ -20,6 +23,8 @@ SIDECAR_NICENESS = 19
 EPILOGUE_TIMEOUT_S = 120.0
 SIDECAR_GRACE_S = 5.0
 """Seconds from SIGTERM to SIGKILL of sidecars."""
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -111,6 +116,31 @@ class Commands:
             if until in signals:
                 return not is_busy()
         return True
+
+
+def run_epilogue(spec: JobSpec, outcome: JobStatus) -> None:
+    """Run the epilogue of a job that has no supervisor, until it exits or times out.
+
+    A failure is logged.
+    """
+    command = spec.epilogue
+    if command is None:
+        return
+    try:
+        subprocess.run(
+            [sys.executable, "-P", "-m", command.module, *command.args],
+            env={**inherited(), **spec.env, OUTCOME: outcome.model_dump_json()},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=EPILOGUE_TIMEOUT_S,
+        )
+    except subprocess.CalledProcessError as error:
+        lines = error.stderr.strip().splitlines() or [str(error)]
+        _logger.warning("the epilogue of %s failed: %s", spec.job_id, lines[-1])
+    except (OSError, subprocess.TimeoutExpired) as error:
+        _logger.warning("the epilogue of %s failed: %s", spec.job_id, error)
 
 
 def _signal_all(pids: set[int], number: int) -> None:

@@ -45,7 +45,7 @@ class RemoteJobError(JobError):
 def list_jobs(workspace: Workspace) -> list[JobStatus]:
     """Return the status of all jobs of a workspace, newest first.
 
-    Jobs of other machines have the status of their runs.
+    Jobs of other machines, and those that clusters deleted, have the status of their runs.
     """
     found = [status for engine in _engines(workspace) for status in engine.jobs()]
     return sorted([*found, *_others(workspace, found)], key=lambda status: -status.created_at)
@@ -76,8 +76,8 @@ def find_job(workspace: Workspace, ref: str) -> Job:
         )
     if matches:
         return Job(matches[0], known[matches[0]])
-    if workspace.is_remote:
-        _refuse_other(workspace, ref)
+    if workspace.is_remote and (other := _find_other(workspace, ref)):
+        return other
     if ref == "last" or not (known or workspace.is_remote):
         raise NotFoundError(
             "this workspace has no jobs", hint="start one with 'timonel train SCRIPT'"
@@ -88,7 +88,7 @@ def find_job(workspace: Workspace, ref: str) -> Job:
 
 
 def _others(workspace: Workspace, local: Iterable[JobStatus]) -> list[JobStatus]:
-    """Return the jobs of other machines in a workspace in a bucket."""
+    """Return the jobs of other machines in a bucket, and those that clusters deleted."""
     if not workspace.is_remote:
         return []
     known = {status.job_id for status in local}
@@ -98,6 +98,7 @@ def _others(workspace: Workspace, local: Iterable[JobStatus]) -> list[JobStatus]
 
 def _status_of(run: RunRecord) -> JobStatus:
     is_lost = run.status == "lost"
+    is_of_machine = run.header.engine in {None, DEFAULT_ENGINE}
     return JobStatus(
         job_id=run.id,
         state=JobState.FAILED if is_lost else JobState(run.status),
@@ -106,22 +107,25 @@ def _status_of(run: RunRecord) -> JobStatus:
         message=run.message,
         created_at=run.started_at,
         ended_at=run.ended_at,
-        machine=run.machine or "unknown",
+        machine=(run.machine or "unknown") if is_of_machine else None,
     )
 
 
-def _refuse_other(workspace: Workspace, ref: str) -> None:
-    """Raise the error for a job of another machine, if there is one.
+def _find_other(workspace: Workspace, ref: str) -> Job | None:
+    """Return an ended job of a cluster, of which only the bucket knows.
 
     Raises:
-        RemoteJobError: Another machine runs it.
+        RemoteJobError: Another machine runs the job.
     """
     if workspace.local_copy is None:
         workspace = find_workspace(workspace.uri, create=False)
     try:
         run = read_run(workspace, ref, kind="train")
     except NotFoundError:
-        return
+        return None
+    engine = get_engine(run.header.engine, workspace)
+    if not engine.shares_machine:
+        return Job(run.id, engine)
     runs = "ran" if run.is_finished else "runs"
     raise RemoteJobError(
         f"{run.id} {runs} on the machine {run.machine or 'unknown'}, not on this one",

@@ -19,6 +19,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
@@ -61,6 +62,8 @@ class FakeCluster:
         root: Folder for the pods' files.
         env: Environment of all pods, such as addresses of servers.
         failures: Answers that requests get instead, in order: status and message.
+        stuck: Status of new pods, which do not start then.
+        is_full: Whether a quota allows no pods.
     """
 
     root: Path
@@ -68,6 +71,8 @@ class FakeCluster:
     objects: dict[tuple[str, str], Object] = field(default_factory=dict)
     processes: dict[str, Process] = field(default_factory=dict)
     failures: list[tuple[int, str]] = field(default_factory=list)
+    stuck: Object | None = None
+    is_full: bool = False
     ports: dict[str, int] = field(default_factory=dict)
     _versions: Iterator[int] = field(default_factory=lambda: count(1))
     _done: dict[str, set[int]] = field(default_factory=dict)
@@ -152,6 +157,19 @@ class FakeCluster:
             )
         return path
 
+    def fail_job(self, name: str, reason: str, message: str) -> None:
+        """End a Job for good, with its pods."""
+        condition = {"type": "Failed", "status": "True", "reason": reason, "message": message}
+        with self._lock:
+            self.objects["jobs", name]["status"]["conditions"] = [condition]
+
+    def age(self, plural: str, name: str, seconds: float) -> None:
+        """Make an object older."""
+        with self._lock:
+            metadata = self.objects[plural, name]["metadata"]
+            created = datetime.fromisoformat(metadata["creationTimestamp"])
+            metadata["creationTimestamp"] = (created - timedelta(seconds=seconds)).isoformat()
+
     def close(self) -> None:
         """Kill all pods, and stop."""
         self._is_closed = True
@@ -229,6 +247,7 @@ class FakeCluster:
         meta = {
             **body["metadata"],
             "uid": uuid.uuid4().hex,
+            "creationTimestamp": datetime.now(UTC).isoformat(),
             "resourceVersion": str(next(self._versions)),
         }
         self.objects[plural, name] = {"kind": plural, **body, "metadata": meta, "status": {}}
@@ -314,7 +333,12 @@ class FakeCluster:
             if plural == "pods" and _owner(pod) == uid
         ]
         active = {_index(pod): pod_name for pod_name, pod in pods if _is_active(pod)}
-        wanted = set() if spec.get("suspend") else set(range(spec.get("completions", 1)))
+        has_ended = any(each["type"] == "Failed" for each in job["status"].get("conditions", ()))
+        wanted = (
+            set()
+            if spec.get("suspend") or has_ended or self.is_full
+            else set(range(spec.get("completions", 1)))
+        )
         for index in set(active) - wanted:
             self._end(active[index], self.objects["pods", active[index]], None)
         done = self._done.setdefault(uid, set())
@@ -329,6 +353,9 @@ class FakeCluster:
         meta = {"name": name, "annotations": {_INDEX: str(index)}, "ownerReferences": [owner]}
         pod = {"metadata": {**template["metadata"], **meta}, "spec": template["spec"]}
         self._create("pods", pod)
+        if self.stuck is not None:
+            self.objects["pods", name]["status"] = self.stuck
+            return
         folder = self.root / "pods" / name
         folder.mkdir(parents=True)
         (container,) = pod["spec"]["containers"]

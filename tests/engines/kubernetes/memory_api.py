@@ -74,7 +74,12 @@ class MemoryApi(Api):
         if call.verb == "create":
             if (call.kind, call.name) in self.objects:
                 return 409, {"kind": "Status", "reason": "AlreadyExists", "message": "exists"}
-            metadata = {**body["metadata"], "uid": "1", "resourceVersion": "1"}
+            metadata = {
+                **body["metadata"],
+                "uid": "1",
+                "resourceVersion": "1",
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+            }
             self.objects[call.kind, call.name] = {**body, "metadata": metadata}
             return 201, self.objects[call.kind, call.name]
         if (call.kind, call.name) not in self.objects:

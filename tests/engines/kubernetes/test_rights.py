@@ -49,10 +49,10 @@ def test_users_have_the_rights_that_the_engine_uses_and_gives(
     assert list(engine.logs("one")) == []
     assert [status.job_id for status in engine.jobs()] == ["one"]
     engine.scale("one", {"worker": 2})
-    engine.cancel("one")
     status = JobStatus.of(job, 1.0).model_copy(update={"state": JobState.FAILED})
     api.objects["ConfigMap", "one"]["data"][STATUS_KEY] = status.model_dump_json()
     engine.resume("one")
+    engine.cancel("one")
     manifests = job_manifests(job, SETTINGS, WORKSPACE, "token", status)
     (role,) = [each for each in manifests if each["kind"] == "Role"]
     _manage_services(api, uses_engine=True)

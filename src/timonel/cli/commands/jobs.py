@@ -172,7 +172,7 @@ def stop(
     status = found.status()
     if json:
         _print_json(status)
-    elif not had_ended and not wait:
+    elif not status.state.is_final:
         typer.echo(f"{found.id} is stopping")
     else:
         typer.echo(f"{found.id} has {status.state.value}{' already' if had_ended else ''}")

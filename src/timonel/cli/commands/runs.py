@@ -53,9 +53,11 @@ def list_(
     from timonel.cli.render import runs as render
     from timonel.cli.render.output import console, print_json
     from timonel.tracking import list_runs
+    from timonel.training.outcomes import with_outcomes
 
     earliest = _parse_since(since)
-    every = list_runs(GlobalOptions.of(ctx).find())
+    workspace = GlobalOptions.of(ctx).find()
+    every = with_outcomes(workspace, list_runs(workspace))
     models = models_of(every)
     found = [
         run
@@ -90,8 +92,10 @@ def show(
     from timonel.cli.render import runs as render
     from timonel.cli.render.output import console, print_json
     from timonel.tracking import read_run
+    from timonel.training.outcomes import with_outcomes
 
-    record = read_run(GlobalOptions.of(ctx).find(), run)
+    workspace = GlobalOptions.of(ctx).find()
+    (record,) = with_outcomes(workspace, [read_run(workspace, run)])
     if json:
         print_json(render.run_json(record, full=True))
     else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import secrets
 import time
@@ -18,11 +20,13 @@ from timonel.engines.base import (
     PreviewingEngine,
     ResumingEngine,
 )
+from timonel.engines.commands import run_epilogue
 from timonel.engines.coordination.elastic import check_sizes
-from timonel.engines.kubernetes import pods
-from timonel.engines.kubernetes.api import Api
+from timonel.engines.kubernetes.api import Api, Object
+from timonel.engines.kubernetes.api_errors import ConflictError
 from timonel.engines.kubernetes.index_store import IndexStore
 from timonel.engines.kubernetes.job_log import LogReader
+from timonel.engines.kubernetes.job_status import job_status
 from timonel.engines.kubernetes.job_store import (
     bucket_of,
     delete_spec,
@@ -30,23 +34,28 @@ from timonel.engines.kubernetes.job_store import (
     read_spec,
     shared_folder,
     stage_source,
+    write_outcome,
     write_spec,
 )
 from timonel.engines.kubernetes.manifests import Manifest, job_manifests, owned
 from timonel.engines.kubernetes.names import (
+    JOB_LABEL,
     SIZES_ANNOTATION,
     STATUS_KEY,
     STOP_ANNOTATION,
+    SUBMISSION_ANNOTATION,
     all_coordinators,
     coordinator_pods,
 )
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.spec import JobSpec
-from timonel.errors import AlreadyExistsError, EngineError, JobError, NotFoundError
+from timonel.errors import AlreadyExistsError, EngineError, JobError, NotFoundError, TimonelError
 from timonel.storage import Workspace, find_workspace
 
 _POLL_S = 0.5
 _REMOVAL_S = 120.0
+
+logger = logging.getLogger(__name__)
 
 
 class KubernetesEngine(Engine, ElasticEngine, PreviewingEngine, ResumingEngine):
@@ -90,19 +99,8 @@ class KubernetesEngine(Engine, ElasticEngine, PreviewingEngine, ResumingEngine):
             EngineError: The cluster refuses it; nothing of it is left.
         """
         manifests = self._manifests(spec, JobStatus.of(spec, time.time()))
-        job_id = spec.job_id
-        self._check_new(job_id)
-        try:
-            job = self._api.create(manifests[0])
-        except AlreadyExistsError:
-            raise _exists(job_id) from None
-        try:
-            self._upload(spec)
-            self._complete(manifests, job)
-        except BaseException:
-            self._api.delete("Job", job_id)  # with all that it owns
-            delete_spec(self._workspace, job_id)
-            raise
+        self._check_new(spec.job_id)
+        self._start(manifests, spec)
 
     def preview(self, spec: JobSpec) -> list[Manifest]:
         """Return a job's manifests; asks the cluster for nothing.
@@ -125,28 +123,39 @@ class KubernetesEngine(Engine, ElasticEngine, PreviewingEngine, ResumingEngine):
             )
         manifests = self._manifests(read_spec(self._workspace, job_id), status.resumed())
         self._remove(job_id)
-        job = self._api.create(manifests[0])
-        try:
-            self._complete(manifests, job)
-        except BaseException:
-            self._api.delete("Job", job_id)
-            raise
+        self._start(manifests)
 
     def status(self, job_id: str) -> JobStatus:
-        """Return the current status of a job."""
-        status = self._last_status(job_id)
-        if status.state is not JobState.PENDING:
+        """Return the current status of a job.
+
+        If it has ended and no coordinator can record that, this records it.
+
+        Raises:
+            NotFoundError: There is no such job, or its submission has not completed.
+            EngineError: The namespace does not have the job any more.
+        """
+        job = self._find("Job", job_id)  # first: a coordinator publishes the end before it exits
+        config_map = self._find("ConfigMap", job_id)
+        published = None if config_map is None else _status_of(config_map)
+        status = published if job is None else self._status(job, published)
+        status = status or read_outcome(self._workspace, job_id)
+        if status is not None:
             return status
-        for pod in self._api.list("Pod", coordinator_pods(job_id)):
-            if why := pods.why(pod, time.time()):
-                return status.model_copy(update={"message": f"its coordinator {why}"})
-        return status
+        try:
+            read_spec(self._workspace, job_id)
+        except NotFoundError:
+            hint = "'timonel jobs' lists the jobs"
+            raise NotFoundError(f"no such job: {job_id}", hint=hint) from None
+        raise EngineError(
+            f"the namespace '{self._api.namespace}' has no job {job_id}",
+            hint="it was deleted there, or runs in another cluster or namespace",
+        )
 
     def logs(
         self, job_id: str, *, task_id: str | None = None, follow: bool = False
     ) -> Iterator[LogLine]:
         """Yield lines of task output, oldest first within each task."""
-        self._last_status(job_id)
+        self.status(job_id)
         known = read_spec(self._workspace, job_id).task_ids
         if task_id is not None and task_id not in known:
             raise NotFoundError(
@@ -155,15 +164,19 @@ class KubernetesEngine(Engine, ElasticEngine, PreviewingEngine, ResumingEngine):
         return self._lines(job_id, task_id, follow=follow)
 
     def cancel(self, job_id: str) -> None:
-        """Request that a job stops; return when the request is recorded."""
+        """Request that a job stops; return when the request is recorded.
+
+        A job whose coordinator cannot start has ended then.
+        """
         if self.status(job_id).state.is_final:
             return
         note = {STOP_ANNOTATION: "cancelled by the user"}
         self._api.patch("Job", job_id, {"metadata": {"annotations": note}})
+        self.status(job_id)
 
     def scale(self, job_id: str, sizes: Mapping[str, int]) -> None:
         """Request sizes of elastic roles; return when the request is recorded."""
-        state = self._last_status(job_id).state
+        state = self.status(job_id).state
         check_sizes(read_spec(self._workspace, job_id).roles, sizes)
         if state.is_final:
             raise JobError(f"{job_id} cannot change its size: it has ended ({state.value})")
@@ -177,8 +190,63 @@ class KubernetesEngine(Engine, ElasticEngine, PreviewingEngine, ResumingEngine):
 
     def jobs(self) -> list[JobStatus]:
         """Return the status of every job in the namespace, newest first."""
-        found = map(_status_of, self._api.list("ConfigMap", all_coordinators()))
+        jobs = self._api.list("Job", all_coordinators())  # first, as in `status`
+        published = {
+            each["metadata"]["labels"][JOB_LABEL]: _status_of(each)
+            for each in self._api.list("ConfigMap", all_coordinators())
+        }
+        statuses = [self._status(job, published.get(job["metadata"]["name"])) for job in jobs]
+        found = [status for status in statuses if status is not None]
         return sorted(found, key=lambda status: status.created_at, reverse=True)
+
+    def _status(self, job: Object, published: JobStatus | None) -> JobStatus | None:
+        """Return the status of a job in the cluster; None while it is being submitted."""
+        job_id = job["metadata"]["name"]
+        if published is not None and published.state.is_final:
+            return published
+        if "deletionTimestamp" in job["metadata"]:
+            return read_outcome(self._workspace, job_id) or published
+        is_pending = published is not None and published.state is JobState.PENDING
+        coordinators = self._api.list("Pod", coordinator_pods(job_id)) if is_pending else []
+        status = job_status(job, published, coordinators, time.time())
+        if status is None or not status.state.is_final:
+            return status
+        try:
+            return self._end(job, published, status)
+        except ConflictError:  # something happened meanwhile
+            return published
+        except TimonelError as error:
+            logger.warning("cannot record the end of %s: %s", job_id, error)
+            return status
+
+    def _end(self, job: Object, published: JobStatus | None, status: JobStatus) -> JobStatus:
+        """Record the end of a job without a coordinator, and delete its objects.
+
+        Raises:
+            ConflictError: Its Job has changed.
+        """
+        job_id = job["metadata"]["name"]
+        outcome = read_outcome(self._workspace, job_id)
+        has_run = published is not None and published.state is not JobState.PENDING
+        if outcome is not None and has_run and outcome.generation >= status.generation:
+            status = outcome  # of a coordinator that could not publish it
+        else:
+            self._record(status)
+        self._delete(job, version=job["metadata"]["resourceVersion"])
+        return status
+
+    def _record(self, status: JobStatus) -> None:
+        """Run the epilogue of a job in place of its coordinator, and keep the outcome."""
+        try:
+            spec = read_spec(self._workspace, status.job_id)
+        except NotFoundError:
+            return  # its submission had not come that far
+        for folder in spec.folders:
+            parent, _, name = folder.rpartition("/")
+            if parent == "runs":
+                bucket_of(self._workspace).runs.pull(name)
+        run_epilogue(spec, status)
+        write_outcome(self._workspace, status)
 
     def _upload(self, spec: JobSpec) -> None:
         """Put the program, the specification and the files of a job into the bucket."""
@@ -201,37 +269,99 @@ class KubernetesEngine(Engine, ElasticEngine, PreviewingEngine, ResumingEngine):
             return
         raise _exists(job_id)
 
-    def _complete(self, manifests: list[Manifest], job: Mapping[str, Any]) -> None:
+    def _start(self, manifests: list[Manifest], spec: JobSpec | None = None) -> None:
+        """Create all objects of a job and start its coordinator, or else leave nothing.
+
+        Args:
+            manifests: The objects.
+            spec: Specification of a new job, which is uploaded.
+        """
+        job_id, submission = manifests[0]["metadata"]["name"], secrets.token_hex(8)
+        manifests[0]["metadata"]["annotations"] = {SUBMISSION_ANNOTATION: submission}
+        job: Object | None = None
+        try:
+            job = self._api.create(manifests[0])
+            if spec is not None:
+                self._upload(spec)
+            self._complete(manifests, job)
+        except BaseException as error:
+            if job is None and isinstance(error, AlreadyExistsError):
+                raise _exists(job_id) from None
+            self._withdraw(job_id, submission, job, is_new=spec is not None)
+            raise
+
+    def _complete(self, manifests: list[Manifest], job: Object) -> None:
         """Create all that belongs to a coordinator's Job, and start it."""
         for manifest in owned(manifests, job["metadata"]["uid"]):
             self._api.create(manifest)
-        self._api.patch("Job", job["metadata"]["name"], {"spec": {"suspend": False}})
+        body = {"spec": {"suspend": False}}
+        done = {"metadata": {"annotations": {SUBMISSION_ANNOTATION: None}}}
+        self._api.patch("Job", job["metadata"]["name"], {**done, **body})
+        for manifest in manifests[1:]:
+            if manifest["kind"] == "Job":  # the coordinator would do it when it has started
+                self._api.patch("Job", manifest["metadata"]["name"], body)
+
+    def _withdraw(
+        self, job_id: str, submission: str, created: Object | None, *, is_new: bool
+    ) -> None:
+        """Delete what an interrupted submission created."""
+        try:
+            # If the answer to its creation was lost, the annotation tells whose Job it is.
+            job = created or self._find("Job", job_id)
+            if job is None:
+                return
+            if (job["metadata"].get("annotations") or {}).get(SUBMISSION_ANNOTATION) == submission:
+                self._delete(job)
+                if is_new:
+                    delete_spec(self._workspace, job_id)
+        except TimonelError as error:
+            logger.warning(
+                "%s was not submitted, and what the cluster has of it could not be deleted: %s; "
+                "'timonel jobs' deletes it after an hour",
+                job_id,
+                error.message,
+            )
+
+    def _delete(self, job: Object, version: str | None = None) -> None:
+        """Delete a coordinator's Job and all that it owns.
+
+        Args:
+            job: The Job.
+            version: Only if it has this version.
+
+        Raises:
+            ConflictError: It has another one.
+        """
+        metadata = job["metadata"]
+        with contextlib.suppress(NotFoundError):
+            self._api.delete(
+                "Job",
+                metadata["name"],
+                propagation="Foreground",
+                uid=metadata["uid"],
+                version=version,
+            )
+
+    def _find(self, kind: str, name: str) -> Object | None:
+        try:
+            return self._api.get(kind, name)
+        except NotFoundError:
+            return None
 
     def _remove(self, job_id: str) -> None:
         """Delete the objects of a job that has ended, and wait until they are gone."""
-        try:
-            job = self._api.get("Job", job_id)
-            uid = job["metadata"]["uid"]
-            self._api.delete("Job", job_id, propagation="Foreground", uid=uid)
-            deadline = time.monotonic() + _REMOVAL_S
-            while self._api.get("Job", job_id)["metadata"]["uid"] == uid:
-                if time.monotonic() > deadline:
-                    raise EngineError(
-                        f"the pods of {job_id} have not ended within {_REMOVAL_S:g} s",
-                        hint="see 'kubectl get pods', then try again",
-                    )
-                time.sleep(_POLL_S)
-        except NotFoundError:
+        job = self._find("Job", job_id)
+        if job is None:
             return
-
-    def _last_status(self, job_id: str) -> JobStatus:
-        try:
-            return _status_of(self._api.get("ConfigMap", job_id))
-        except NotFoundError:
-            found = read_outcome(self._workspace, job_id)
-        if found is None:
-            raise NotFoundError(f"no such job: {job_id}", hint="'timonel jobs' lists the jobs")
-        return found
+        self._delete(job)
+        uid, deadline = job["metadata"]["uid"], time.monotonic() + _REMOVAL_S
+        while (found := self._find("Job", job_id)) and found["metadata"]["uid"] == uid:
+            if time.monotonic() > deadline:
+                raise EngineError(
+                    f"the pods of {job_id} have not ended within {_REMOVAL_S:g} s",
+                    hint="see 'kubectl get pods', then try again",
+                )
+            time.sleep(_POLL_S)
 
     def _lines(self, job_id: str, task_id: str | None, *, follow: bool) -> Iterator[LogLine]:
         reader = LogReader(bucket_of(self._workspace).store, job_id)

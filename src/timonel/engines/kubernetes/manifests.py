@@ -26,7 +26,8 @@ def job_manifests(
 ) -> list[Manifest]:
     """Return the manifests of a job's objects, in the order of their creation.
 
-    The first one is the suspended Job of the coordinator, which owns all others, see `owned`.
+    The first one is the Job of the coordinator, which owns all others, see `owned`. All Jobs are
+    suspended: a coordinator starts those of its roles.
 
     Args:
         spec: Job specification.
@@ -116,6 +117,7 @@ def _role_job(spec: JobSpec, role: RoleSpec, settings: ClusterSettings, workspac
         for operator in ("In", "NotIn")
     )
     body = {
+        "suspend": True,
         "completionMode": "Indexed",
         "completions": role.replicas,
         "parallelism": role.replicas,

@@ -11,6 +11,8 @@ STOP_ANNOTATION = "timonel.dev/stop"
 """On the coordinator's Job: request to stop, with the reason."""
 SIZES_ANNOTATION = "timonel.dev/sizes"
 """On the coordinator's Job: requested sizes of elastic roles, as a JSON object."""
+SUBMISSION_ANNOTATION = "timonel.dev/submission"
+"""On the coordinator's Job until all objects of the job exist: ID of the submission."""
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 """On pods of roles, written by the cluster: the index of the task."""
 

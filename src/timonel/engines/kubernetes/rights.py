@@ -18,7 +18,7 @@ _USER_RULES = (
     ("", ("configmaps",), ("create", "get", "list")),
     ("", ("pods",), ("list",)),
     ("", ("secrets", "serviceaccounts", "services"), ("create",)),
-    ("batch", ("jobs",), ("create", "delete", "get", "patch")),
+    ("batch", ("jobs",), ("create", "delete", "get", "list", "patch")),
     # Some clusters, such as OpenShift, ask for it from those who create what a Job owns.
     ("batch", ("jobs/finalizers",), ("update",)),
     ("coordination.k8s.io", ("leases",), ("create",)),

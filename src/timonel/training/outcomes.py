@@ -1,0 +1,78 @@
+"""Complete the records of runs whose jobs ended on another machine without doing so."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from timonel.engines import DEFAULT_ENGINE, Engine, FailureCause, JobState, JobStatus, get_engine
+from timonel.errors import EngineError, NotFoundError, TimonelError
+from timonel.storage import Workspace
+from timonel.tracking import RunRecord, read_run
+from timonel.training.finish import finish_run
+
+_LATE_S = 3600.0
+"""Time that a job has to complete the record of its run, and a submission to be accepted."""
+_logger = logging.getLogger(__name__)
+
+
+def with_outcomes(workspace: Workspace, runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return runs with the outcomes of their jobs, as far as their engines know them.
+
+    An engine completes the records of jobs that ended without their coordinators when it is asked
+    for their status. Runs whose submission was interrupted, or whose job ended long ago, are
+    completed here. Without access to an engine, its runs stay as they are.
+
+    Args:
+        workspace: Workspace of the runs.
+        runs: Their records.
+    """
+    unfinished = [run for run in runs if _is_elsewhere(run) and not run.is_finished]
+    engines = {
+        name: _engine(workspace, name) for name in {each.header.engine for each in unfinished}
+    }
+    ended = {}
+    for run in unfinished:
+        engine = engines[run.header.engine]
+        if engine is None:
+            continue
+        try:
+            ended[run.id] = _completed(workspace, run, engine)
+        except TimonelError as error:
+            _logger.warning("the status of %s may be outdated: %s", run.id, error.message)
+            if isinstance(error, EngineError):
+                engines[run.header.engine] = None  # do not wait for each of its jobs
+    return [ended.get(run.id, run) for run in runs]
+
+
+def _is_elsewhere(run: RunRecord) -> bool:
+    return run.job_id is not None and run.header.engine not in {None, DEFAULT_ENGINE}
+
+
+def _engine(workspace: Workspace, name: str | None) -> Engine | None:
+    try:
+        engine = get_engine(name, workspace)
+    except TimonelError as error:
+        _logger.info("cannot ask the engine %s: %s", name, error)
+        return None
+    return None if engine.shares_machine else engine
+
+
+def _completed(workspace: Workspace, run: RunRecord, engine: Engine) -> RunRecord:
+    now = time.time()
+    try:
+        status = engine.status(run.id)
+    except NotFoundError:
+        status = JobStatus(
+            job_id=run.id,
+            state=JobState.FAILED,
+            cause=FailureCause.ENGINE,
+            message="its submission was interrupted",
+            ended_at=run.last_event_at or run.started_at,
+        )
+    if not status.state.is_final:
+        return run
+    if now - (status.ended_at or now) > _LATE_S:
+        finish_run(workspace, run.id, status)  # unless it is finished by now
+    return read_run(workspace, run.id)

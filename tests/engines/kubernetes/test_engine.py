@@ -1,0 +1,299 @@
+"""Ends of jobs whose coordinators cannot record them, and interrupted submissions."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engines.kubernetes.fake_cluster import FakeCluster
+from timonel.engines import CommandSpec, JobSpec, JobState, RoleSpec
+from timonel.engines.kubernetes import KubernetesEngine
+from timonel.engines.kubernetes.api import Api
+from timonel.engines.kubernetes.api_errors import Call
+from timonel.engines.kubernetes.settings import ClusterSettings
+from timonel.errors import EngineError, JobError, NotFoundError, TimonelError
+from timonel.storage import Workspace, find_workspace
+from timonel.testing.engines import eventually
+from timonel.tracking import RunRecord, list_runs, read_run, start_run
+from timonel.training.jobs import find_job, list_jobs
+from timonel.training.outcomes import with_outcomes
+
+pytestmark = pytest.mark.enable_socket
+
+_NO_IMAGE = {
+    "phase": "Pending",
+    "containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}],
+}
+_NO_NODE = {
+    "phase": "Pending",
+    "conditions": [{"type": "PodScheduled", "status": "False", "message": "no free GPU"}],
+}
+_WRITES = 11
+"""Requests of a submission that change the cluster."""
+
+
+def submission(workspace: Workspace, job_id: str = "one") -> JobSpec:
+    """Start a run as `timonel train` does, and return its job."""
+    start_run(workspace, "train", run_id=job_id, job_id=job_id, engine="kubernetes")
+    return JobSpec(
+        job_id=job_id,
+        module="timonel.testing.engine_tasks",
+        roles=(RoleSpec(name="worker", replicas=2),),
+        folders=(f"runs/{job_id}",),
+        epilogue=CommandSpec(module="timonel.training.finish", args=(workspace.uri, job_id)),
+    )
+
+
+def elsewhere(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Workspace:
+    """Return the workspace as another machine sees it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other-cache"))
+    return find_workspace(workspace.uri, create=False)
+
+
+def leftovers(cluster: FakeCluster) -> list[tuple[str, str]]:
+    return sorted(cluster.objects)
+
+
+def is_idle(cluster: FakeCluster) -> bool:
+    return not any(process.popen.poll() is None for process in cluster.processes.values())
+
+
+@pytest.mark.parametrize("cause", ["image", "node", "quota"])
+def test_cancelling_a_job_that_cannot_start_ends_it_at_once(
+    bucket: Workspace,
+    cluster: FakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    cause: str,
+) -> None:
+    cluster.is_full = cause == "quota"
+    cluster.stuck = {"image": _NO_IMAGE, "node": _NO_NODE}.get(cause)
+    engine = KubernetesEngine.of(bucket)
+    engine.submit(submission(bucket))
+    if not cluster.is_full:
+        eventually(lambda: engine.status("one").message is not None)
+    engine.cancel("one")
+    assert leftovers(cluster) == []
+
+    other = elsewhere(bucket, monkeypatch, tmp_path)
+    assert KubernetesEngine.of(other).status("one").state is JobState.STOPPED
+    (run,) = list_runs(other)
+    assert (run.status, run.message) == ("stopped", "cancelled before it started")
+    job = find_job(other, "one")
+    job.stop()  # has no effect
+    assert [(each.state, each.machine) for each in list_jobs(other)] == [(job.status().state, None)]
+
+
+def test_a_cancelled_job_ends_as_soon_as_it_is_clear_that_it_cannot_start(
+    bucket: Workspace, cluster: FakeCluster
+) -> None:
+    cluster.stuck = {"phase": "Pending"}
+    engine = KubernetesEngine.of(bucket)
+    engine.submit(submission(bucket))
+    eventually(lambda: any(plural == "pods" for plural, _ in cluster.objects))
+    engine.cancel("one")
+    assert engine.status("one").state is JobState.PENDING
+    cluster.stuck |= _NO_IMAGE
+    assert [status.state for status in engine.jobs()] == [JobState.STOPPED]
+    assert leftovers(cluster) == []
+    assert read_run(bucket, "one").status == "stopped"
+
+
+def test_a_cancelled_job_can_be_resumed(bucket: Workspace, cluster: FakeCluster) -> None:
+    cluster.is_full = True
+    engine = KubernetesEngine.of(bucket)
+    engine.submit(submission(bucket))
+    engine.cancel("one")
+    engine.resume("one")
+    assert engine.status("one").state is JobState.PENDING
+    engine.cancel("one")
+    assert engine.status("one").state is JobState.STOPPED
+    assert leftovers(cluster) == []
+
+
+def test_the_end_of_a_job_whose_coordinator_failed_for_good_is_recorded(
+    bucket: Workspace, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    engine = KubernetesEngine.of(bucket)
+    engine.submit(submission(bucket).model_copy(update={"args": ("ready", "wait")}))
+    eventually(lambda: engine.status("one").state is not JobState.PENDING)
+    cluster.fail_job("one", "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+    eventually(lambda: not any(name.startswith("one-0-") for _, name in cluster.objects))
+
+    other = elsewhere(bucket, monkeypatch, tmp_path)
+    (run,) = with_outcomes(other, list_runs(other))
+    status = KubernetesEngine.of(other).status("one")
+    assert status.state is JobState.FAILED
+    assert (run.status, run.message, run.cause) == ("failed", status.message, "engine")
+    assert run.message is not None
+    assert run.message.endswith("BackoffLimitExceeded: Job has reached the specified backoff limit")
+    eventually(lambda: leftovers(cluster) == [] and is_idle(cluster))
+
+
+def test_a_status_that_only_the_bucket_has_is_not_replaced(
+    bucket: Workspace, cluster: FakeCluster
+) -> None:
+    engine = KubernetesEngine.of(bucket)
+    engine.submit(submission(bucket).model_copy(update={"args": ("exit:0",)}))
+    eventually(lambda: engine.status("one").state.is_final)
+    ended = engine.status("one")
+    eventually(lambda: is_idle(cluster))
+    # As if the API server had been away when the coordinator ended.
+    data = cluster.objects["configmaps", "one"]["data"]
+    data["status"] = ended.model_copy(update={"state": JobState.STOPPING}).model_dump_json()
+    cluster.fail_job("one", "Complete", "")
+    assert engine.status("one") == ended
+
+
+class InterruptedApi(Api):
+    """A client that fails before or after one of its writes.
+
+    Attributes:
+        left: Number of writes until then.
+        fail: Called then.
+        is_late: Whether the cluster gets the request.
+    """
+
+    left = 0
+    is_late = False
+    fail: Callable[[], None] | None = None
+
+    def _exchange(
+        self, call: Call, query: Mapping[str, str] | None, body: Any, content_type: str
+    ) -> tuple[int, bytes]:
+        is_here = False
+        if call.verb in {"create", "patch"} and self.fail is not None:
+            is_here, self.left = self.left == 0, self.left - 1
+        if is_here and not self.is_late:
+            self._fail()
+        answer = super()._exchange(call, query, body, content_type)
+        if is_here and self.is_late:
+            self._fail()
+        return answer
+
+    def _fail(self) -> None:
+        assert self.fail is not None
+        self.fail()
+
+
+def interrupted_engine(
+    bucket: Workspace, at: int, fail: Callable[[], None], *, is_late: bool = False
+) -> KubernetesEngine:
+    settings = ClusterSettings(image="team/train:1")
+    api = InterruptedApi.connect(settings)
+    api.left, api.fail, api.is_late = at, fail, is_late
+    return KubernetesEngine(bucket, api, settings)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def lose_connection() -> None:
+    raise ConnectionResetError("reset by peer")
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize(
+    ("fail", "error"), [(interrupt, KeyboardInterrupt), (lose_connection, EngineError)]
+)
+def test_an_interrupted_submission_leaves_nothing(
+    bucket: Workspace,
+    cluster: FakeCluster,
+    fail: Callable[[], None],
+    error: type[BaseException],
+    is_late: bool,
+) -> None:
+    spec = submission(bucket)
+    for write in range(_WRITES):
+        engine = interrupted_engine(bucket, write, fail, is_late=is_late)
+        with pytest.raises(error):
+            engine.submit(spec)
+        assert leftovers(cluster) == [], write
+        with pytest.raises(NotFoundError):
+            engine.status("one")
+    interrupted_engine(bucket, _WRITES, fail).submit(spec)
+
+
+def test_the_job_of_another_submission_is_not_deleted(
+    bucket: Workspace, cluster: FakeCluster
+) -> None:
+    cluster.is_full = True
+    KubernetesEngine.of(bucket).submit(submission(bucket))
+    other = find_workspace(f"{bucket.uri}/other")
+    spec = submission(other)
+    with pytest.raises(EngineError):  # the answer "exists already" is lost
+        interrupted_engine(other, 0, lose_connection, is_late=True).submit(spec)
+    with pytest.raises(TimonelError, match="exists already"):
+        KubernetesEngine.of(other).submit(spec)
+    assert ("jobs", "one") in cluster.objects
+
+
+@pytest.mark.parametrize("write", [1, 3, _WRITES - 2])
+def test_a_killed_submission_is_removed_by_a_later_command(
+    bucket: Workspace,
+    cluster: FakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    write: int,
+) -> None:
+    spec = submission(bucket)
+    submitter = os.fork()
+    if submitter == 0:
+        interrupted_engine(bucket, write, lambda: os.kill(os.getpid(), signal.SIGKILL)).submit(spec)
+    os.waitpid(submitter, 0)
+    assert ("jobs", "one") in cluster.objects
+    time.sleep(0.2)
+    assert not any(plural == "pods" for plural, _ in cluster.objects)
+
+    other = elsewhere(bucket, monkeypatch, tmp_path)
+    engine = KubernetesEngine.of(other)
+    assert [each.state for each in engine.jobs() if each.state.is_final] == []  # not yet
+    cluster.age("jobs", "one", 4000)
+    assert [each.state for each in engine.jobs()] == [JobState.FAILED]
+    assert leftovers(cluster) == []
+    assert engine.jobs() == []
+    if write > 1:
+        (run,) = list_runs(other)
+        assert (run.status, run.message) == ("failed", "its submission was interrupted")
+
+
+def test_a_run_without_a_job_is_completed_when_it_is_old(
+    bucket: Workspace, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submission(bucket)
+    (run,) = with_outcomes(bucket, list_runs(bucket))
+    assert run.status == "running"
+    now = time.time()
+    monkeypatch.setattr("timonel.training.outcomes.time.time", lambda: now + 4000)
+    (run,) = with_outcomes(bucket, list_runs(bucket))
+    assert (run.status, run.message) == ("failed", "its submission was interrupted")
+
+
+def test_a_job_that_was_deleted_in_the_cluster_is_not_taken_for_one_that_never_was(
+    bucket: Workspace, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.is_full = True
+    engine = KubernetesEngine.of(bucket)
+    engine.submit(submission(bucket))
+    cluster.objects.clear()
+    with pytest.raises(EngineError, match="the namespace 'team' has no job one"):
+        engine.status("one")
+    now = time.time()
+    monkeypatch.setattr("timonel.training.outcomes.time.time", lambda: now + 4000)
+    runs: list[RunRecord] = with_outcomes(bucket, list_runs(bucket))
+    assert [run.status for run in runs] == ["running"]
+
+
+def test_a_job_that_runs_cannot_be_resumed(bucket: Workspace, cluster: FakeCluster) -> None:
+    cluster.is_full = True
+    engine = KubernetesEngine.of(bucket)
+    engine.submit(submission(bucket))
+    with pytest.raises(JobError, match="only a failed or stopped job"):
+        engine.resume("one")
