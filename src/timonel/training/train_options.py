@@ -291,7 +291,8 @@ class TrainOptions(TypedDict, total=False):
         Sequence[str],
         Option(
             (),
-            "Storage mounted into tasks. Example: pvc://photos:/photos:ro.",
+            "Storage mounted into tasks: pvc://NAME, configmap://NAME, secret://NAME or "
+            "emptydir://. Example: pvc://photos:/photos:ro.",
             MACHINES,
             metavar="SOURCE:PATH[:ro]",
         ),

@@ -69,6 +69,8 @@ _SHAPES: dict[str, tuple[JobSpec, ClusterSettings]] = {
             volumes=(
                 Volume(source="pvc://photos", mount_path="/data", read_only=True),
                 Volume(source="emptydir://", mount_path="/scratch"),
+                Volume(source="configmap://settings", mount_path="/etc/settings"),
+                Volume(source="secret://keys", mount_path="/etc/keys"),
             ),
             stop_grace_s=90.5,
         ),
@@ -271,8 +273,23 @@ def test_a_job_without_an_image() -> None:
         job_manifests(spec(), ClusterSettings(), WORKSPACE, "token")
 
 
-@pytest.mark.parametrize("source", ["pvc://", "pvc://a/b", "emptydir://x", "/data", "nfs://a", ""])
+@pytest.mark.parametrize(
+    "source",
+    ["pvc://", "pvc://a/b", "secret://", "configmap://a/b", "emptydir://x", "/data", "nfs://a", ""],
+)
 def test_volumes_that_cannot_be_mounted(source: str) -> None:
     job = spec(volumes=(Volume(source=source, mount_path="/data"),))
     with pytest.raises(SpecError, match="cannot mount the volume"):
         job_manifests(job, SETTINGS, WORKSPACE, "token")
+
+
+def test_tasks_have_shared_memory_and_the_coordinator_does_not() -> None:
+    first, *others = job_manifests(spec(), SETTINGS, WORKSPACE, "token")
+    (role,) = [each for each in others if each["kind"] == "Job"]
+    templates = [each["spec"]["template"]["spec"] for each in (first, role)]
+    paths = [
+        {each["mountPath"] for each in template["containers"][0]["volumeMounts"]}
+        for template in templates
+    ]
+    assert ["/dev/shm" in each for each in paths] == [False, True]
+    assert {"name": "shared-memory", "emptyDir": {"medium": "Memory"}} in templates[1]["volumes"]

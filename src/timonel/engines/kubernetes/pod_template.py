@@ -83,7 +83,7 @@ def role_template(
             "automountServiceAccountToken": False,
             "affinity": _close_together(spec.job_id),
         },
-        has_shared_memory=bool(role.resources.accelerators),
+        has_shared_memory=True,  # input pipelines of several processes need more than 64 MiB
     )
     return _template(pod, spec, settings, workspace)
 
@@ -218,9 +218,14 @@ def _volume_source(volume: Volume) -> dict[str, Any]:
     if separator and scheme == "pvc" and name and "/" not in name:
         read_only = {"readOnly": True} if volume.read_only else {}
         return {"persistentVolumeClaim": {"claimName": name, **read_only}}
+    if separator and scheme == "configmap" and name and "/" not in name:
+        return {"configMap": {"name": name}}
+    if separator and scheme == "secret" and name and "/" not in name:
+        return {"secret": {"secretName": name}}
     raise SpecError(
         f"Kubernetes cannot mount the volume '{volume.source}'",
-        hint="use pvc://NAME for a PersistentVolumeClaim, or emptydir:// for a temporary folder",
+        hint="use pvc://NAME, configmap://NAME, secret://NAME, or emptydir:// for a temporary "
+        "folder",
     )
 
 
