@@ -32,6 +32,7 @@ class ServiceCluster(FakeCluster):
         forgotten: Watches from older versions are refused.
         refusals: Answers to requests about a plural, or ``plural/name``: status and message.
         requests: Number of requests so far.
+        lost: Pods on lost nodes, which stay when they are deleted.
     """
 
     history: list[tuple[int, str, str, Object]] = field(default_factory=list)
@@ -39,6 +40,7 @@ class ServiceCluster(FakeCluster):
     forgotten: int = 0
     refusals: dict[str, tuple[int, str]] = field(default_factory=dict)
     requests: int = 0
+    lost: set[str] = field(default_factory=set)
     _watches: int = 0
 
     def __post_init__(self) -> None:
@@ -80,6 +82,8 @@ class ServiceCluster(FakeCluster):
     def remove(self, name: str) -> None:
         """Remove a pod that has ended."""
         with self._lock:
+            if name in self.lost:
+                return
             pod = self.objects.pop(("pods", name), None)
             self.pods.pop(name, None)
             if pod is not None:
@@ -191,6 +195,11 @@ class ServiceCluster(FakeCluster):
             # In the foreground: it goes after its pods.
             found["metadata"] |= {"deletionTimestamp": stamp(), "deletionGracePeriodSeconds": 0}
             self._changed("MODIFIED", plural, found)
+        elif plural == "pods" and grace_s == 0:
+            self.lost.discard(name)
+            self.pods[name].kill()
+            del self.objects["pods", name]
+            self._changed("DELETED", "pods", found)
         elif plural == "pods" and name in self.pods:
             self._stop(name)
         elif plural != "deployments":

@@ -105,6 +105,14 @@ def _manage_services(api: MemoryApi, *, uses_engine: bool) -> None:
     documents.remove("digits")
     api.objects.clear()
     engine.apply(service)
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    api.objects["Deployment", "web"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    api.objects["Pod", "web-1"] = {**pod, "status": {}}
+    fresh = KubernetesServiceEngine(api, SETTINGS, pod="web-1")
+    assert len(fresh.services()) == 1
+    fresh.close()
+    api.objects.clear()
+    engine.apply(service)
     engine.delete("web")
     engine.close()
 

@@ -30,7 +30,7 @@ _USER_RULES = (
 _SERVICE_RULES = (
     ("", ("configmaps",), ("create", "delete", "get", "list", "patch", "watch")),
     ("", ("events",), ("list", "watch")),
-    ("", ("pods",), ("get", "list", "watch")),
+    ("", ("pods",), ("delete", "get", "list", "watch")),
     ("", ("pods/log",), ("get",)),
     ("", ("services",), ("create", "delete", "get", "patch")),
     ("apps", ("deployments",), ("create", "delete", "get", "list", "update", "watch")),

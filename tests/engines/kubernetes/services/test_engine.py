@@ -150,3 +150,34 @@ def test_a_forgotten_version_and_a_server_that_was_away(harness: FakeHarness) ->
 def test_a_folder_is_no_workspace_of_clusters(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="need a workspace in a bucket"):
         KubernetesServiceEngine.of(find_workspace(str(tmp_path)))
+
+
+def test_a_deleted_service_does_not_wait_for_a_lost_node(harness: FakeHarness) -> None:
+    harness.apply()
+    (replica,) = harness.engine.service("web").replicas
+    harness.cluster.lost.add(replica.name)
+    harness.engine.delete("web")
+    eventually(lambda: harness.engine.service("web").replicas[0].state == "stopping")
+    with harness.cluster._lock:
+        pod = harness.cluster.objects["pods", replica.name]
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        harness.cluster._changed("MODIFIED", "pods", pod)
+    eventually(lambda: harness.engine.services() == [])
+    assert ("pods", replica.name) not in harness.cluster.objects
+
+
+def test_a_lost_replica_of_a_service_that_stays_is_left_to_the_cluster(
+    harness: FakeHarness,
+) -> None:
+    harness.apply()
+    (replica,) = harness.engine.service("web").replicas
+    harness.cluster.lost.add(replica.name)
+    with harness.cluster._lock:
+        pod = harness.cluster.objects["pods", replica.name]
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        harness.cluster._changed("MODIFIED", "pods", pod)
+    eventually(lambda: "lost" in {each.state for each in harness.engine.service("web").replicas})
+    assert ("pods", replica.name) in harness.cluster.objects
+    with harness.cluster._lock:
+        harness.cluster._delete("pods", replica.name, 0)
+    harness.close()

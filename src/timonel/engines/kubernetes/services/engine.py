@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
+from timonel.engines.kubernetes import pods
 from timonel.engines.kubernetes.api import Api, Object
 from timonel.engines.kubernetes.api_errors import ConflictError
 from timonel.engines.kubernetes.manifests import Manifest, owned
@@ -24,13 +26,17 @@ from timonel.engines.kubernetes.variables import POD_NAME
 from timonel.engines.kubernetes.watched import Watched
 from timonel.engines.service_spec import ServiceSpec, ServiceStatus
 from timonel.engines.services import ServiceEngine
-from timonel.errors import AlreadyExistsError, EngineError, NotFoundError, SpecError
+from timonel.errors import AlreadyExistsError, EngineError, NotFoundError, SpecError, TimonelError
 from timonel.storage import Workspace
 
 _CONFLICTS_S = 30.0
 _POLL_S = 0.5
 _REMOVAL_S = 20.0
+_FORCE_S = 30.0
+"""Shortest time between two requests to delete a pod by force."""
 _KILLING = {"reason": "Killing", "involvedObject.kind": "Pod"}
+
+logger = logging.getLogger(__name__)
 
 
 class KubernetesServiceEngine(ServiceEngine):
@@ -60,6 +66,7 @@ class KubernetesServiceEngine(ServiceEngine):
         self._exposure = Exposure(api, settings.service_type or "ClusterIP")
         self._documents: dict[str, ConfigMapDocuments] = {}
         self._leaderships: dict[str, Leadership] = {}
+        self._forced: dict[str, float] = {}
 
     @classmethod
     def of(cls, workspace: Workspace) -> Self:
@@ -151,7 +158,11 @@ class KubernetesServiceEngine(ServiceEngine):
         return replica_lines(self._api, replica, follow=follow)
 
     def delete(self, name: str) -> None:
-        """Request the end of a service; it disappears when its pods are gone."""
+        """Request the end of a service; it disappears when its pods are gone.
+
+        A pod on a lost node goes when a process reads the status of the service 10 s after the end
+        of the pod's grace period.
+        """
         deployment = self._deployment(name)
         if "deletionTimestamp" in deployment["metadata"]:
             return
@@ -195,16 +206,37 @@ class KubernetesServiceEngine(ServiceEngine):
         return self._exposure.address(name, port)
 
     def _statuses(self, deployments: list[Object]) -> list[ServiceStatus]:
-        pods: dict[str, list[Object]] = {each["metadata"]["name"]: [] for each in deployments}
+        found: dict[str, list[Object]] = {each["metadata"]["name"]: [] for each in deployments}
         for pod in self._pods.objects().values():
-            pods.get(pod["metadata"]["labels"].get(SERVICE_LABEL, ""), []).append(pod)
-        has_kills = any(needs_events(pod) for found in pods.values() for pod in found)
+            found.get(pod["metadata"]["labels"].get(SERVICE_LABEL, ""), []).append(pod)
+        has_kills = any(needs_events(pod) for each in found.values() for pod in each)
         events = list(self._events.objects().values()) if has_kills else []
         now = time.time()
+        for each in deployments:
+            if "deletionTimestamp" in each["metadata"]:
+                self._delete_lost(found[each["metadata"]["name"]], now)
         return [
-            service_status(each, pods[each["metadata"]["name"]], events, now)
+            service_status(each, found[each["metadata"]["name"]], events, now)
             for each in deployments
         ]
+
+    def _delete_lost(self, found: list[Object], now: float) -> None:
+        """Delete pods of a deleted service by force if their nodes are lost.
+
+        Otherwise the service would not go before its nodes are back.
+        """
+        for pod in found:
+            name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+            if not pods.is_lost(pod, now) or now - self._forced.get(uid, 0.0) < _FORCE_S:
+                continue
+            self._forced[uid] = now
+            logger.warning("the node of pod %s is lost: deleting the pod by force", name)
+            try:
+                self._api.delete("Pod", name, grace_s=0, uid=uid)
+            except (NotFoundError, ConflictError):
+                continue  # it is gone
+            except TimonelError as error:
+                logger.warning("%s", error)
 
     def _create(self, manifests: list[Manifest], spec: ServiceSpec) -> None:
         try:
