@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from urllib.parse import quote
+import socket
+from urllib.parse import quote, urlsplit
 
+from timonel.endpoints.engine import engine_of
 from timonel.endpoints.handle import Endpoint, list_endpoints
-from timonel.errors import NotFoundError, ServingError
+from timonel.errors import EngineError, NotFoundError, ServingError, TimonelError
 from timonel.serving.client.predict import Notify, Prediction
 from timonel.serving.client.predict import predict as predict_with_server
 from timonel.storage import Workspace, find_workspace
+
+_CONNECT_S = 5.0
+_logger = logging.getLogger(__name__)
 
 
 def predict(
@@ -73,11 +79,43 @@ def _url_of(name: str, workspace: Workspace | str | os.PathLike[str] | None) -> 
         )
     except NotFoundError:
         return None  # a folder, say, which needs none
-    if place.is_remote or name not in {each.name for each in list_endpoints(place)}:
+    endpoint = _endpoint(place, name)
+    if endpoint is None:
         return None
-    endpoint = Endpoint(place, name)
     if not (endpoint.is_controlled or endpoint.is_listening()):
         raise ServingError(
             f"the endpoint {name} does not run", hint="start it with 'timonel endpoints start'"
         )
-    return f"{endpoint.local_url}/v1/models/{quote(endpoint.spec.model_name, safe='')}"
+    path = f"/v1/models/{quote(endpoint.spec.model_name, safe='')}"
+    return f"{endpoint.local_url if endpoint.is_local else _reachable(endpoint, path)}{path}"
+
+
+def _endpoint(place: Workspace, name: str) -> Endpoint | None:
+    """Return an endpoint; None if there is none, or no cluster that can be asked for it."""
+    try:
+        return next((each for each in list_endpoints(place) if each.name == name), None)
+    except TimonelError as error:
+        if not place.is_remote:
+            raise
+        if isinstance(error, EngineError):
+            _logger.warning("endpoints are not considered: %s", error.message)
+        return None  # the bucket has models, whether or not there is a cluster
+
+
+def _reachable(endpoint: Endpoint, path: str) -> str:
+    """Return the address of an endpoint of a cluster, if this machine can connect to it.
+
+    Raises:
+        ServingError: It cannot.
+    """
+    url = urlsplit(endpoint.url)
+    try:
+        socket.create_connection((url.hostname or "", url.port or 80), _CONNECT_S).close()
+    except OSError as error:
+        spec = endpoint.spec
+        hint = engine_of(endpoint.workspace).access_hint(endpoint.name, spec.port)
+        raise ServingError(
+            f"the endpoint {endpoint.name} cannot be reached from this machine at {url.netloc}",
+            hint=hint and f"{hint}{path}",
+        ) from error
+    return endpoint.url

@@ -155,3 +155,11 @@ class ServiceEngine(abc.ABC):
         """Return the address, ``host:port``, of what is exposed under a name, for its clients."""
         del name
         return f"{host}:{port}"
+
+    def access_hint(self, name: str, port: int) -> str | None:
+        """Return how to reach what is exposed under a name from elsewhere; None: no way.
+
+        A sentence part that ends with the address on this machine.
+        """
+        del name, port
+        return None
