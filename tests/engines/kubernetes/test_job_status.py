@@ -82,6 +82,21 @@ def test_a_coordinator_that_starts_or_runs_ends_a_cancelled_job_itself() -> None
         assert job_status(job(stop="by the user"), published(), [pod], _CREATED) == published()
 
 
+def test_a_cancelled_job_that_has_run_waits_for_another_coordinator_for_a_minute() -> None:
+    created = {"creationTimestamp": "2023-11-14T22:13:20Z"}
+    pod = {**_NO_IMAGE, "metadata": {"name": "one-0", **created}}
+    running = published(JobState.RUNNING)
+    assert job_status(job(stop="by the user"), running, [], _CREATED + 99) == running
+    assert job_status(job(stop="by the user"), running, [pod], _CREATED + 30) == running
+    assert job_status(job(), running, [pod], _CREATED + 99) == running
+    disrupted = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    leaving = {**pod, "status": {**_RUNNING["status"], "conditions": [disrupted]}}
+    assert job_status(job(stop="by the user"), running, [leaving], _CREATED + 99) == running
+    status = job_status(job(stop="by the user"), running, [pod], _CREATED + 99)
+    assert status is not None
+    assert (status.state, status.message) == (JobState.STOPPED, "cancelled without a coordinator")
+
+
 def test_a_job_without_pods_says_where_to_look() -> None:
     assert job_status(job(), published(), [], _CREATED + 5) == published()
     status = job_status(job(), published(), [], _CREATED + 100)

@@ -26,7 +26,7 @@ from timonel.engines.kubernetes.api import Api, Object
 from timonel.engines.kubernetes.api_errors import ConflictError
 from timonel.engines.kubernetes.index_store import IndexStore
 from timonel.engines.kubernetes.job_log import LogReader
-from timonel.engines.kubernetes.job_status import job_status
+from timonel.engines.kubernetes.job_status import job_status, needs_coordinators
 from timonel.engines.kubernetes.job_store import (
     bucket_of,
     delete_spec,
@@ -206,9 +206,12 @@ class KubernetesEngine(Engine, ElasticEngine, PreviewingEngine, ResumingEngine):
             return published
         if "deletionTimestamp" in job["metadata"]:
             return read_outcome(self._workspace, job_id) or published
-        is_pending = published is not None and published.state is JobState.PENDING
-        coordinators = self._api.list("Pod", coordinator_pods(job_id)) if is_pending else []
-        status = job_status(job, published, coordinators, time.time())
+        found = (
+            self._api.list("Pod", coordinator_pods(job_id))
+            if needs_coordinators(job, published)
+            else []
+        )
+        status = job_status(job, published, found, time.time())
         if status is None or not status.state.is_final:
             return status
         try:

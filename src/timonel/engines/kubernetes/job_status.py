@@ -12,6 +12,7 @@ from timonel.engines.kubernetes.names import STOP_ANNOTATION, SUBMISSION_ANNOTAT
 ABANDONED_S = 3600.0
 """Age at which a submission that is not complete counts as interrupted; none of its pods run."""
 _NO_POD_S = 60.0
+_RESTART_S = 60.0
 
 Object = Mapping[str, Any]
 
@@ -22,39 +23,72 @@ def job_status(
     """Return the status of a job; None while it is being submitted.
 
     It is final, although the published one is not, if no coordinator will publish the end: the
-    coordinator failed for good, never started and the user cancelled the job, or the submission
-    was interrupted.
+    coordinator failed for good, the user cancelled the job and its coordinator cannot start, or the
+    submission was interrupted.
 
     Args:
         job: Job of the coordinator, read before the published status.
         published: Status that the submitter or the coordinator published last, if any.
-        coordinators: Pods of the coordinator; needed only while the job is pending.
+        coordinators: Pods of the coordinator; needed only if `needs_coordinators`.
         now: Time in seconds since the epoch.
     """
     if published is not None and published.state.is_final:
         return published
     known = published or JobStatus(job_id=job["metadata"]["name"], created_at=_created(job))
-    if reason := _end(job):
-        return _failed(known, f"its coordinator ended without reporting the outcome: {reason}", now)
-    if _is_incomplete(job) and now - _created(job) > ABANDONED_S:
-        return _failed(known, "its submission was interrupted", now)
-    if published is not None and published.state is JobState.PENDING:
-        return _pending(job, published, coordinators, now)
+    if message := _failure(job, now):
+        return _ended(known, JobState.FAILED, FailureCause.ENGINE, message, now)
+    if published is None:
+        return None
+    if _is_cancelled(job) and _cannot_start(published, coordinators, now):
+        is_pending = published.state is JobState.PENDING
+        message = "cancelled before it started" if is_pending else "cancelled without a coordinator"
+        return _ended(published, JobState.STOPPED, FailureCause.STOPPED, message, now)
+    if published.state is JobState.PENDING and (why := _delay(job, coordinators, now)):
+        return published.model_copy(update={"message": why})
     return published
 
 
-def _pending(
-    job: Object, published: JobStatus, coordinators: Sequence[Object], now: float
-) -> JobStatus:
-    reasons = [pods.why(pod, now) for pod in coordinators]
-    if STOP_ANNOTATION in _annotations(job) and all(reasons):
-        how = (JobState.STOPPED, FailureCause.STOPPED, "cancelled before it started")
-        return _ended(published, *how, now)
-    message = next((f"its coordinator {why}" for why in reasons if why), None)
-    if not reasons and not _is_incomplete(job) and now - _created(job) > _NO_POD_S:
-        name = published.job_id
-        message = f"the cluster starts no coordinator: 'kubectl describe job {name}' says why"
-    return published.model_copy(update={"message": message}) if message else published
+def _failure(job: Object, now: float) -> str | None:
+    """Explain why no coordinator will ever report an outcome; None if one may."""
+    if reason := _end(job):
+        return f"its coordinator ended without reporting the outcome: {reason}"
+    if _is_incomplete(job) and now - _created(job) > ABANDONED_S:
+        return "its submission was interrupted"
+    return None
+
+
+def needs_coordinators(job: Object, published: JobStatus | None) -> bool:
+    """Decide whether the status of a job depends on the pods of its coordinator."""
+    is_pending = published is not None and published.state is JobState.PENDING
+    return is_pending or _is_cancelled(job)
+
+
+def _cannot_start(published: JobStatus, coordinators: Sequence[Object], now: float) -> bool:
+    """Decide whether a coordinator will not carry out a request to stop.
+
+    One that has run before knows files that only the pods have, so another one gets time to start.
+    """
+    if published.state is JobState.PENDING:
+        return all(pods.why(pod, now) for pod in coordinators)
+    return bool(coordinators) and all(
+        pods.why(pod, now) and not pods.is_running(pod) and now - _created(pod) > _RESTART_S
+        for pod in coordinators
+    )
+
+
+def _delay(job: Object, coordinators: Sequence[Object], now: float) -> str | None:
+    """Explain why the coordinator does not start yet."""
+    for pod in coordinators:
+        if why := pods.why(pod, now):
+            return f"its coordinator {why}"
+    if coordinators or _is_incomplete(job) or now - _created(job) < _NO_POD_S:
+        return None
+    name = job["metadata"]["name"]
+    return f"the cluster starts no coordinator: 'kubectl describe job {name}' says why"
+
+
+def _is_cancelled(job: Object) -> bool:
+    return STOP_ANNOTATION in _annotations(job)
 
 
 def _is_incomplete(job: Object) -> bool:
@@ -75,10 +109,6 @@ def _end(job: Object) -> str | None:
     return None
 
 
-def _failed(known: JobStatus, message: str, now: float) -> JobStatus:
-    return _ended(known, JobState.FAILED, FailureCause.ENGINE, message, now)
-
-
 def _ended(
     known: JobStatus, state: JobState, cause: FailureCause, message: str, now: float
 ) -> JobStatus:
@@ -92,5 +122,5 @@ def _ended(
     return known.model_copy(update=update)
 
 
-def _created(job: Object) -> float:
-    return pods.timestamp(job["metadata"]["creationTimestamp"])
+def _created(found: Object) -> float:
+    return pods.timestamp(found["metadata"]["creationTimestamp"])

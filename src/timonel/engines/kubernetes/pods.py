@@ -67,6 +67,11 @@ def is_lost(pod: Pod, now: float, margin_s: float = 10.0) -> bool:
     return now > timestamp(deadline) + margin_s
 
 
+def is_running(pod: Pod) -> bool:
+    """Decide whether a pod's container runs."""
+    return "running" in _container(pod).get("state", {})
+
+
 def oom_killed(pod: Pod) -> bool:
     """Decide whether a pod's container exceeded its memory limit."""
     return _terminated(pod).get("reason") == "OOMKilled"
