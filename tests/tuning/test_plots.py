@@ -20,7 +20,8 @@ from timonel.tuning.objectives import Objective
 from timonel.tuning.param_text import parse_space
 from timonel.tuning.plots import Plots
 from timonel.tuning.settings import StudySettings
-from timonel.tuning.study import REASON, STATUS, create_study
+from timonel.tuning.studies import create_study
+from timonel.tuning.study import REASON, STATUS
 from timonel.tuning.tune_options import TuneOptions
 
 MIXED = (

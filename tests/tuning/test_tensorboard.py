@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from timonel.data.records import frame
-from timonel.tuning.tensorboard import ScalarReader, hypertune_file
+from timonel.tuning.tensorboard import HYPERTUNE, ScalarReader
 
 RUN = "train-20261120-181530-7f3a"
 
@@ -68,7 +68,7 @@ def test_summaries_of_tensorflow_1(tmp_path: Path) -> None:
 
 def test_new_values_are_read_once(tmp_path: Path) -> None:
     clock = Clock()
-    reader = ScalarReader(tmp_path / "job", RUN, clock)
+    reader = ScalarReader(tmp_path / "job", RUN, clock=clock)
     assert read(reader) == []
     logs = writer(tmp_path / "job" / "logs")
     write(logs, "loss", 3.0, 2.0)
@@ -105,9 +105,9 @@ def test_the_preferred_source_is_the_greatest(tmp_path: Path) -> None:
     for value, (name, folder) in enumerate(folders.items()):
         suffix = ".v2" if name == "of another task" else f".{RUN}.v2"
         write(writer(folder, suffix), "epoch_loss", value)
-    hypertune_file(job).parent.mkdir()
+    (job / HYPERTUNE).parent.mkdir()
     entry = {"timestamp": 1.0, "trial": "0", "epoch_loss": "9.0", "global_step": "0"}
-    hypertune_file(job).write_text(json.dumps(entry))
+    (job / HYPERTUNE).write_text(json.dumps(entry))
     reader = ScalarReader(job, RUN)
     for name in ("train", "validation"):
         reader.add_folder(folders[name])
@@ -156,7 +156,7 @@ def test_a_deleted_file_keeps_its_values(tmp_path: Path) -> None:
 
 
 def test_hypertune_rewrites_its_file(tmp_path: Path) -> None:
-    path = hypertune_file(tmp_path)
+    path = tmp_path / HYPERTUNE
     path.parent.mkdir()
 
     def line(moment: float, value: object) -> str:

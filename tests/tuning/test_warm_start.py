@@ -17,7 +17,8 @@ from timonel.tuning.param_text import parse_space
 from timonel.tuning.samplers import make_sampler
 from timonel.tuning.settings import StudySettings
 from timonel.tuning.space import SearchSpace
-from timonel.tuning.study import RUN, Study, create_study
+from timonel.tuning.studies import create_study
+from timonel.tuning.study import RUN, Study
 from timonel.tuning.tune_options import TuneOptions
 from timonel.tuning.warm_start import WarmStart, read_warm_start
 

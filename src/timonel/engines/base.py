@@ -11,8 +11,9 @@ Three kinds of values are separate: requested (`timonel.engines.spec.JobSpec`), 
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from timonel.engines.resources import Observed
@@ -293,4 +294,21 @@ class PreviewingEngine(abc.ABC):
 
         Raises:
             SpecError: The engine cannot run the job.
+        """
+
+
+class FileFetchingEngine(abc.ABC):
+    """Optional interface of engines whose jobs have their folders on other machines."""
+
+    @abc.abstractmethod
+    def fetch(self, job_id: str, target: Path, wanted: Callable[[str], bool]) -> None:
+        """Copy files of a job's folder as they are now; only what has changed since the last call.
+
+        Args:
+            job_id: Job ID.
+            target: Folder for the copies.
+            wanted: Tells by a file's name, relative to the job's folder, whether to copy it.
+
+        Raises:
+            InputError: They cannot be read, or the copies cannot be written.
         """

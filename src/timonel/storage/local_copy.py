@@ -4,6 +4,7 @@ Objects have the names that the files have in the copy, with these rules:
 
 FORMAT, datasets/                 documents, replaced as a whole
 runs/                             see `timonel.storage.run_transfer`
+studies/                          see `timonel.tuning.transfer`
 models/<name>/.numbers/<n>        reserves a number, by a conditional request
 models/<name>/<n>/                written once; the file that makes it a model comes last
 jobs/<run>/export/                likewise, its document last

@@ -21,21 +21,18 @@ from pathlib import Path
 
 from timonel.errors import AlreadyExistsError, CorruptError, NotFoundError
 from timonel.storage.atomic import ASIDE_PREFIX, append_bytes, aside_dir, sweep
-from timonel.storage.blobs import Blob, Checksums
+from timonel.storage.blobs import Blob
+from timonel.storage.growing_file import DivergedError, GrowingFile
 from timonel.storage.locks import exclusive
 from timonel.storage.object_store import ObjectStore, local_files
 
 _logger = logging.getLogger(__name__)
 
 RECORD, EVENTS = "run.json", "events.jsonl"
-_PART = re.compile(r"events/(\d{15})\.jsonl")
+_PART = re.compile(r"events/\d{15}\.jsonl")
 _LOCAL = frozenset({"mirrors"})
 _LOCK = ".push.lock"
 _LOCK_TIMEOUT_S = 600.0
-
-
-class DivergedError(AlreadyExistsError):
-    """Both this machine and another one continued a run."""
 
 
 class RunTransfer:
@@ -99,7 +96,10 @@ class RunTransfer:
             DivergedError: Another machine continued the run.
             InputError: The bucket cannot be read.
         """
-        self._check_events(run_id, _parts(run_id, self._store.find(f"runs/{run_id}")))
+        try:
+            self._events(run_id).check(self._store.find(f"runs/{run_id}"))
+        except DivergedError as error:
+            raise self._continued(run_id) from error
 
     def push(self, run_id: str) -> None:
         """Upload a run's new files and events; events that end the run come last.
@@ -123,7 +123,13 @@ class RunTransfer:
                 self._check_same(key, files[key], blobs[key])
             new = files.keys() - blobs.keys() - {record}
             self._store.upload({key: files[key] for key in new})
-            self._push_events(run_id, blobs)
+            try:
+                self._events(run_id).push(blobs)
+            except DivergedError as error:
+                raise self._continued(run_id) from error
+
+    def _events(self, run_id: str) -> GrowingFile:
+        return GrowingFile(self._store, f"runs/{run_id}/events", self._folder(run_id) / EVENTS)
 
     def _folder(self, run_id: str) -> Path:
         return self._root / "runs" / run_id
@@ -138,9 +144,7 @@ class RunTransfer:
         folder = self._folder(run_id)
         if not (folder / RECORD).is_file():
             return False
-        return f"runs/{run_id}/{RECORD}" not in blobs or _size(folder / EVENTS) > _end(
-            _parts(run_id, blobs)
-        )
+        return f"runs/{run_id}/{RECORD}" not in blobs or self._events(run_id).is_longer(blobs)
 
     def _check_same(self, key: str, path: Path, blob: Blob) -> None:
         if not self._store.is_same(key, path, blob):
@@ -169,10 +173,14 @@ class RunTransfer:
         sweep(self._root)
         with aside_dir(self._root / "events") as aside:
             # All at once: there may be hundreds, and each costs a request.
-            blobs = {_part_name(name, at): b for name, parts in new.items() for at, b in parts}
+            blobs = {
+                self._events(name).part_name(at): b
+                for name, parts in new.items()
+                for at, b in parts
+            }
             self._store.download({key: aside / key for key in blobs}, blobs)
             for name, parts in new.items():
-                contents = [(at, aside / _part_name(name, at)) for at, _ in parts]
+                contents = [(at, aside / self._events(name).part_name(at)) for at, _ in parts]
                 try:
                     self._append(name, contents)
                 except DivergedError as error:
@@ -182,16 +190,16 @@ class RunTransfer:
         return errors
 
     def _new_parts(self, run_id: str, blobs: Mapping[str, Blob]) -> list[tuple[int, Blob]]:
-        size = _size(self._folder(run_id) / EVENTS)
-        return [(at, blob) for at, blob in _parts(run_id, blobs) if at + blob.size > size]
+        events = self._events(run_id)
+        return [(at, blob) for at, blob in events.parts(blobs) if at + blob.size > events.size]
 
     def _append(self, run_id: str, parts: list[tuple[int, Path]]) -> None:
         """Append downloaded parts of events, given with their offsets in order."""
         if not parts:
             return
-        path = self._folder(run_id) / EVENTS
-        with exclusive(path.parent / _LOCK, timeout_s=_LOCK_TIMEOUT_S):
-            size, new = _size(path), b""
+        events = self._events(run_id)
+        with exclusive(events.path.parent / _LOCK, timeout_s=_LOCK_TIMEOUT_S):
+            size, new = events.size, b""
             for start, part in parts:
                 content, end = part.read_bytes(), size + len(new)
                 if start > end:
@@ -199,30 +207,11 @@ class RunTransfer:
                         f"the events of {run_id} in {self._store.uri} are incomplete",
                         hint=f"an object below runs/{run_id}/events was deleted: restore it",
                     )
-                if not content.startswith(_content(path, start, min(size, start + len(content)))):
+                if not content.startswith(events.content(start, min(size, start + len(content)))):
                     raise self._continued(run_id)
                 new += content[end - start :]
             if new:
-                append_bytes(path, new)
-
-    def _push_events(self, run_id: str, blobs: Mapping[str, Blob]) -> None:
-        parts = _parts(run_id, blobs)
-        self._check_events(run_id, parts)
-        end = _end(parts)
-        new = _content(self._folder(run_id) / EVENTS, end)
-        new = new[: new.rfind(b"\n") + 1]
-        if new:
-            try:
-                self._store.create(_part_name(run_id, end), new)
-            except AlreadyExistsError as error:
-                raise self._continued(run_id) from error
-
-    def _check_events(self, run_id: str, parts: list[tuple[int, Blob]]) -> None:
-        if parts:
-            start, blob = parts[-1]
-            local = _content(self._folder(run_id) / EVENTS, start, start + blob.size)
-            if not _match(local, blob) and local != self._store.read(_part_name(run_id, start)):
-                raise self._continued(run_id)
+                append_bytes(events.path, new)
 
     def _set_aside(self, run_id: str, blobs: Mapping[str, Blob], error: DivergedError) -> None:
         """Keep diverged events in another file of the run, and take the bucket's."""
@@ -254,35 +243,3 @@ def _is_shared(name: str) -> bool:
     """Return whether a file of a run is in the bucket under the same name."""
     is_local = name in {EVENTS, _LOCK} or name.partition("/")[0] in _LOCAL
     return not is_local and _PART.fullmatch(name) is None
-
-
-def _parts(run_id: str, blobs: Mapping[str, Blob]) -> list[tuple[int, Blob]]:
-    """Return the parts of a run's events with their offsets, in order."""
-    found = ((_PART.fullmatch(key.removeprefix(f"runs/{run_id}/")), b) for key, b in blobs.items())
-    return sorted(((int(m[1]), blob) for m, blob in found if m), key=lambda part: part[0])
-
-
-def _end(parts: list[tuple[int, Blob]]) -> int:
-    return parts[-1][0] + parts[-1][1].size if parts else 0
-
-
-def _part_name(run_id: str, start: int) -> str:
-    return f"runs/{run_id}/events/{start:015}.jsonl"
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
-
-
-def _content(path: Path, start: int, end: int | None = None) -> bytes:
-    if not path.is_file():
-        return b""
-    with path.open("rb") as file:
-        file.seek(start)
-        return file.read(-1 if end is None else max(0, end - start))
-
-
-def _match(content: bytes, blob: Blob) -> bool:
-    sums = Checksums()
-    sums.add(content)
-    return sums.match(blob)

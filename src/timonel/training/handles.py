@@ -175,7 +175,7 @@ class Run:
     @property
     def record(self) -> RunRecord:
         """The run's current record: parameters, metrics, artifacts, status."""
-        self._pull()
+        self.pull()
         return read_run(self.workspace, self.id)
 
     @property
@@ -201,13 +201,13 @@ class Run:
 
         def stops() -> bool:
             has_ended = stop()
-            self._pull()
+            self.pull()
             return has_ended
 
         poll_s = _POLL_S if self.job.engine.shares_machine else _REMOTE_POLL_S
         return follow_events(self.workspace, self.id, stop=stops, poll_s=poll_s)
 
-    def _pull(self) -> None:
+    def pull(self) -> None:
         """Bring the record up to date with the bucket, if other machines write it."""
         if not self.job.engine.shares_machine and self.workspace.local_copy is not None:
             self.workspace.local_copy.runs.pull(self.id)

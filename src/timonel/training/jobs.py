@@ -93,10 +93,11 @@ def _others(workspace: Workspace, local: Iterable[JobStatus]) -> list[JobStatus]
         return []
     known = {status.job_id for status in local}
     runs = list_runs(workspace, kind="train")
-    return [_status_of(run) for run in runs if run.job_id not in {None, *known}]
+    return [status_of(run) for run in runs if run.job_id not in {None, *known}]
 
 
-def _status_of(run: RunRecord) -> JobStatus:
+def status_of(run: RunRecord) -> JobStatus:
+    """Return the status of a run's job on another machine."""
     is_lost = run.status == "lost"
     is_of_machine = run.header.engine in {None, DEFAULT_ENGINE}
     return JobStatus(

@@ -21,8 +21,8 @@ from timonel.errors import TimonelError
 from timonel.models.exports import read_export
 from timonel.storage import Workspace, find_workspace
 from timonel.storage.filesystems import forget_connections
+from timonel.storage.growing_file import DivergedError
 from timonel.storage.object_store import ObjectStore
-from timonel.storage.run_transfer import DivergedError
 from timonel.tracking import read_run
 from timonel.tracking.events import FILE_NAME, EventReader, is_over
 

@@ -12,7 +12,8 @@ from timonel.lazy import lazy_names
 if TYPE_CHECKING:
     from timonel.tuning.launch import resume, tune
     from timonel.tuning.records import TrialRecord
-    from timonel.tuning.study import Study, list_studies, open_study
+    from timonel.tuning.studies import list_studies, open_study
+    from timonel.tuning.study import Study
 
 __all__ = ["Study", "TrialRecord", "list_studies", "open_study", "resume", "tune"]
 
@@ -21,6 +22,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "launch": ("resume", "tune"),
         "records": ("TrialRecord",),
-        "study": ("Study", "list_studies", "open_study"),
+        "studies": ("list_studies", "open_study"),
+        "study": ("Study",),
     },
 )

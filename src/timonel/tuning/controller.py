@@ -1,13 +1,16 @@
 """The loop that runs a study: propose values, start jobs, record results.
 
 The loop keeps no state of its own: a trial's run is known to Optuna's storage before its job is
-started. If the process is killed, jobs go on, and the next controller adopts them.
+started, and to the bucket, if the workspace is in one. If the process is killed, jobs go on, and
+the next controller adopts them, on this machine or another one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,23 +19,42 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState
 
-from timonel.engines import Engine, FailureCause, JobState, JobStatus
-from timonel.errors import Interrupted, NotFoundError, SpecError, TimonelError, UserCodeError
+from timonel.engines import Engine, FailureCause, FileFetchingEngine, JobState, JobStatus
+from timonel.errors import (
+    AlreadyExistsError,
+    EngineError,
+    InputError,
+    Interrupted,
+    NotFoundError,
+    SpecError,
+    TimonelError,
+    UserCodeError,
+)
 from timonel.styles import number
-from timonel.tracking import new_run_id, open_run
+from timonel.tracking import new_run_id, open_run, read_run
 from timonel.tracking.events import FILE_NAME
 from timonel.training.handles import Job, Run, check_outcome, resume_job
+from timonel.training.jobs import restore_job, status_of
 from timonel.tuning.curves import LearningCurves
+from timonel.tuning.lease import LostLeaseError
 from timonel.tuning.objectives import is_infeasible
 from timonel.tuning.points import PointSampler
 from timonel.tuning.records import TrialStatus
 from timonel.tuning.space import SearchSpace, Value
 from timonel.tuning.stopping import StoppingRule
 from timonel.tuning.study import PRIOR, REASON, RUN, STATUS, VALUES, Study
-from timonel.tuning.tensorboard import ScalarReader
+from timonel.tuning.tensorboard import ScalarReader, has_scalars
 
+_logger = logging.getLogger(__name__)
 _WITH_RESULT = (TrialState.COMPLETE, TrialState.PRUNED)
-_POLL_S = 0.2
+_REFUSALS = (AlreadyExistsError, NotFoundError, SpecError)
+_POLL_S, _REMOTE_POLL_S = 0.2, 1.0
+_PUSH_S = 20.0
+"""Interval of uploads between starts and ends of trials; each adds an object to the bucket."""
+_AWAY_S = 900.0
+"""Time for which trials go on while their cluster or bucket does not answer."""
+_RECORD_S = 60.0
+"""Time within which the record of an ended job of a cluster must be complete."""
 _LAST_STEP = 2**31 - 1
 """Databases store steps in 32 bits, and Optuna takes none below 0."""
 _FAILURES_AT_START = 3
@@ -55,6 +77,8 @@ class _Running:
     curves: LearningCurves
     reported: int = 0
     stopped_by: str = ""
+    ended_at: float | None = None
+    """When the job was first seen to have ended."""
     compared: tuple[int, ...] = ()
     """Lengths of the curves that the stopping rule compared last."""
 
@@ -80,6 +104,10 @@ class Controller:
     notify: Notify | None = None
     _running: list[_Running] = field(default_factory=list, init=False)
     _warned: set[str] = field(default_factory=set, init=False)
+    _is_changed: bool = field(default=False, init=False)
+    """Whether a trial has ended since the last upload."""
+    _pushed_at: float = field(default=0.0, init=False)
+    _away_since: float | None = field(default=None, init=False)
     _space: SearchSpace = field(init=False)
     _optuna: optuna.Study = field(init=False)
 
@@ -88,16 +116,17 @@ class Controller:
 
         Raises:
             Interrupted: The study was asked to stop; `run` can continue it later.
+            LostLeaseError: A controller of another machine continues the study.
             SpecError: The trials do not record the metric.
             UserCodeError: The first trials failed; the message is that of the last one.
         """
         self._space = self.study.settings.search_space
         self._optuna = self.study.load(self.sampler)
-        self.study.stop_file.unlink(missing_ok=True)
+        poll_s = _POLL_S if self.engine.shares_machine else _REMOTE_POLL_S
         try:
             self._adopt()
             while True:
-                self._follow()
+                self._follow_patiently()
                 self._check_stop()
                 if len(self._running) < self.study.settings.options["parallel"]:
                     limit = self._limit()
@@ -105,12 +134,48 @@ class Controller:
                         self._start(*self._propose())
                         continue
                     if not self._running:
+                        self.study.push()
                         return limit
-                time.sleep(_POLL_S)
+                time.sleep(poll_s)
+        except LostLeaseError:
+            raise  # the other controller follows the jobs
         except BaseException:
             # A study that cannot go on must not leave jobs behind that nobody follows.
+            with contextlib.suppress(InputError):
+                self._check_lease()
             self._stop_all()
+            with contextlib.suppress(InputError):
+                self.study.push()
             raise
+
+    def _check_lease(self) -> None:
+        if self.study.transfer is not None:
+            self.study.transfer.lease.check()
+
+    def _follow_patiently(self) -> None:
+        """Follow the trials; jobs of a cluster go on while it or the bucket is away."""
+        try:
+            self._follow()
+            self._push_if_due()
+        except (InputError, EngineError) as error:
+            now = time.monotonic()
+            self._away_since = self._away_since or now
+            is_away = not isinstance(error, _REFUSALS) and now - self._away_since < _AWAY_S
+            if self.engine.shares_machine or not is_away:
+                raise
+            _logger.warning("%s", error)
+        else:
+            self._away_since = None
+
+    def _push_if_due(self) -> None:
+        """Upload the trials' new records, if a trial has ended or the last upload is long ago."""
+        lease = None if self.study.transfer is None else self.study.transfer.lease
+        if lease is not None and lease.is_lost:
+            lease.check()
+        now = time.monotonic()
+        if self._is_changed or now - self._pushed_at > _PUSH_S:
+            self.study.push()
+            self._is_changed, self._pushed_at = False, now
 
     def _check_stop(self) -> None:
         if self.study.stop_file.exists():
@@ -135,6 +200,13 @@ class Controller:
                     self._optuna.enqueue_trial(point)
                 continue
             status = None if run_id is None else self._job_status(run_id)
+            if status is None and run_id is not None and self._is_elsewhere(run_id):
+                status = self._restore(run_id, is_given_up=REASON in trial.user_attrs)
+                if status.state.is_final:
+                    run = Run(run_id, self.study.workspace, Job(run_id, self.engine))
+                    self._add(live, run, self._free_slot(), trial.user_attrs.get(REASON, ""))
+                    self._conclude(self._running[-1], status)
+                    continue
             if status is None:  # killed before the job was started
                 self._start(live, values, self._unused(run_id))
                 continue
@@ -154,6 +226,28 @@ class Controller:
         except NotFoundError:
             return None
 
+    def _is_elsewhere(self, run_id: str) -> bool:
+        """Return whether a job that this machine does not know may be one of another machine."""
+        workspace = self.study.workspace
+        if not self.engine.shares_machine or workspace.local_copy is None:
+            return False
+        with contextlib.suppress(NotFoundError):
+            read_run(workspace, run_id)
+            return True
+        return False
+
+    def _restore(self, run_id: str, *, is_given_up: bool) -> JobStatus:
+        """Return the status of a job of another machine; continue it here if it has not ended.
+
+        Raises:
+            JobError: It still runs there.
+        """
+        workspace = self.study.workspace
+        status = status_of(read_run(workspace, run_id))
+        if status.state.is_final and (is_given_up or not _can_continue(status)):
+            return status
+        return restore_job(workspace, run_id).status()
+
     def _propose(self) -> tuple[optuna.Trial, dict[str, Value]]:
         """Return a new trial and its values."""
         trial = self._optuna.ask()
@@ -170,7 +264,11 @@ class Controller:
 
     def _unused(self, run_id: str | None) -> str | None:
         """Return a run ID that has no record yet, or None; close the record otherwise."""
-        if run_id is None or not (self.study.workspace.runs / run_id).exists():
+        if run_id is None:
+            return None
+        try:
+            read_run(self.study.workspace, run_id)
+        except NotFoundError:
             return run_id
         with contextlib.suppress(NotFoundError):
             open_run(self.study.workspace, run_id).finish(
@@ -184,6 +282,8 @@ class Controller:
         run_id = run_id or new_run_id("train")
         # Stored first: a controller that is killed now starts no second job for these values.
         trial.set_user_attr(RUN, run_id)
+        self._check_lease()
+        self.study.push()
         slot = self._free_slot()
         self._add(trial, self.submit(values, run_id, slot), slot)
         self._publish("started", trial.number, params=values, run=run_id)
@@ -198,23 +298,62 @@ class Controller:
         needed += [threshold.metric for threshold in settings.thresholds]
         metrics = tuple(dict.fromkeys(needed))
         workspace = self.study.workspace
-        scalars = ScalarReader(workspace.jobs / run.id, run.id)
+        scalars = self._scalars(run)
         curves = LearningCurves(workspace.runs / run.id / FILE_NAME, metrics, scalars)
         self._running.append(_Running(trial, slot, run, curves, stopped_by=stopped_by))
+
+    def _scalars(self, run: Run) -> ScalarReader:
+        if not isinstance(self.engine, FileFetchingEngine):
+            return ScalarReader(self.study.workspace.jobs / run.id, run.id)
+        engine, copies = self.engine, self.study.folder / "scalars" / run.id
+        return ScalarReader(copies, run.id, lambda: engine.fetch(run.id, copies, has_scalars))
 
     def _follow(self) -> None:
         """Read the curves of running trials; stop or end those that are due."""
         for running in list(self._running):
-            status = running.run.job.status()
+            try:
+                status = running.run.job.status()
+            except NotFoundError:
+                self._fail(running.trial, "failed", "its job was deleted")
+                self._running.remove(running)
+                continue
             # After the status, so that the last values are included.
-            running.curves.read(is_final=status.state.is_final)
+            running.run.pull()
+            if status.state.is_final and self._is_complete(running):
+                self._conclude(running, status)
+                continue
+            running.curves.read()
             self._report(running)
             self._warn(running)
             if status.state.is_final:
-                self._running.remove(running)
-                self._end(running, status)
-            elif self.rule is not None and not running.stopped_by:
+                continue
+            if self.rule is not None and not running.stopped_by:
                 self._apply_rule(running, self.rule)
+
+    def _is_complete(self, running: _Running) -> bool:
+        """Return whether the record of an ended job has arrived, or is not to be waited for."""
+        if self.engine.shares_machine:
+            return True
+        now = time.monotonic()
+        running.ended_at = running.ended_at or now
+        if read_run(self.study.workspace, running.run.id).is_finished:
+            return True
+        if now - running.ended_at < _RECORD_S:
+            return False
+        _logger.warning("the record of %s in the bucket has no end", running.run.id)
+        return True
+
+    def _conclude(self, running: _Running, status: JobStatus) -> None:
+        """Record the result of a trial whose job has ended."""
+        running.curves.read(is_final=True)
+        self._report(running)
+        self._warn(running)
+        try:
+            self._end(running, status)
+        finally:
+            self._is_changed = True
+        self._running.remove(running)
+        shutil.rmtree(self.study.folder / "scalars" / running.run.id, ignore_errors=True)
 
     def _warn(self, running: _Running) -> None:
         """Pass on what a run warned of, once for all trials."""
@@ -260,6 +399,7 @@ class Controller:
                 f"by {self.study.settings.options['stopping_rule']}"
             )
             running.trial.set_user_attr(REASON, running.stopped_by)
+            self.study.push()
             running.run.job.stop()
 
     def _end(self, running: _Running, status: JobStatus) -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 import shlex
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,12 @@ from typing import Unpack, cast
 
 import optuna
 
-from timonel.engines import DEFAULT_ENGINE, get_engine
+from timonel.engines import DEFAULT_ENGINE, Engine, get_engine
 from timonel.errors import Interrupted, SpecError
 from timonel.options import documented, with_defaults
 from timonel.processes.cores import usable_cores
-from timonel.storage import Workspace, exclusive, find_workspace
+from timonel.storage import Workspace, digest_bytes, find_workspace
 from timonel.storage.locks import LockedError
-from timonel.storage.workspace import bucket_error
 from timonel.training.handles import Run
 from timonel.training.job import roles
 from timonel.training.launch import submit
@@ -33,13 +33,10 @@ from timonel.tuning.settings import StudySettings
 from timonel.tuning.shares import GPUS, gpus_of_slot, threads_per_process, visible_gpus
 from timonel.tuning.space import SearchSpace, Value
 from timonel.tuning.stopping import make_rule
-from timonel.tuning.storage import repair_journal, storage_errors
-from timonel.tuning.study import (
-    Study,
-    create_study,
-    open_study,
-)
-from timonel.tuning.tensorboard import hypertune_file
+from timonel.tuning.storage import storage_errors
+from timonel.tuning.studies import create_study, open_study
+from timonel.tuning.study import Study
+from timonel.tuning.tensorboard import HYPERTUNE
 from timonel.tuning.tune_options import Goal, TuneOptions
 from timonel.tuning.warm_start import read_warm_start
 
@@ -84,10 +81,9 @@ def tune(  # noqa: PLR0913 - the public function: all but three are optional
         Interrupted: The study was stopped; `resume` continues it.
     """
     found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
-    if found.is_remote:
-        raise bucket_error("tune", found.uri)
     given = with_defaults(TuneOptions, options)
     settings = StudySettings(
+        id=uuid.uuid4().hex,
         name=given["study"] or time.strftime("study-%Y%m%d-%H%M%S", time.gmtime()),
         created_at=time.time(),
         entry=os.fspath(entry),
@@ -106,8 +102,8 @@ def tune(  # noqa: PLR0913 - the public function: all but three are optional
         found, given["start_from"], settings.search_space, settings.objectives, given["algorithm"]
     )
     # Its checks come before the study exists.
-    controller = _controller(Study(found, settings), notify)
-    create_study(found, settings, start.priors, start.points)
+    controller = _controller(Study(found, settings), 0, notify)
+    create_study(found, controller.study.settings, start.priors, start.points)
     _run(controller)
     return controller.study
 
@@ -129,33 +125,24 @@ def resume(
 
     Raises:
         NotFoundError: No such study exists.
-        SpecError: Another process runs it, or it was started in another folder.
+        SpecError: Another process runs it, or its script or data are not here.
         Interrupted: The study was stopped again.
     """
     found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
     study = open_study(found, name)
     settings = study.settings
-    if Path.cwd() != Path(settings.working_dir):
-        raise SpecError(
-            f"the study {study.name} was started in {settings.working_dir}",
-            hint=f"resume it there: cd {shlex.quote(settings.working_dir)}",
-        )
     if trials is not None:
         options = {**settings.options, "trials": trials}
         study = Study(found, settings.model_copy(update={"options": options}))
-    _run(_controller(study, notify))
+    _run(_controller(study, study.trial_count, notify))
     return study
 
 
 def _run(controller: Controller) -> None:
     study = controller.study
     try:
-        with exclusive(study.lock, timeout_s=1):  # readers of `is_running` hold it briefly
-            if study.settings.options["storage"] is None:
-                repair_journal(study.folder)
-            study.save()
-            with storage_errors(study.name):
-                limit = controller.run()
+        with study.controlled(), storage_errors(study.name):
+            limit = controller.run()
         logger.info("the study %s ended: %s", study.name, limit)
     except KeyboardInterrupt:
         raise Interrupted(
@@ -169,7 +156,8 @@ def _run(controller: Controller) -> None:
         ) from None
 
 
-def _controller(study: Study, notify: Notify | None) -> Controller:
+def _controller(study: Study, earlier_trials: int, notify: Notify | None) -> Controller:
+    """Return the controller of a study; check its settings, and note the digests of its inputs."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     settings = study.settings
     options = cast("TuneOptions", settings.options)
@@ -177,7 +165,13 @@ def _controller(study: Study, notify: Notify | None) -> Controller:
     several = len(settings.objectives) > 1
     if several and options["stopping_rule"] != "none":
         raise SpecError("--stopping-rule supports one objective only")
-    request, job_options = _request(settings, _example(space))
+    engine = get_engine(settings.engine, study.workspace)
+    is_moved = _is_moved(settings, engine)
+    request, job_options = _request(settings, _example(space), engine)
+    digests = _digests(request)
+    if is_moved:
+        _check_same(settings, digests)
+    study = Study(study.workspace, settings.model_copy(update={"digests": digests}))
     rule = make_rule(
         options["stopping_rule"], settings.objectives[0].goal, max_steps=options["max_steps"]
     )
@@ -186,9 +180,8 @@ def _controller(study: Study, notify: Notify | None) -> Controller:
         space,
         seed=options["seed"],
         objectives=len(settings.objectives),
-        earlier_trials=study.trial_count,
+        earlier_trials=earlier_trials,
     )
-    engine = get_engine(settings.engine, study.workspace)
     shares = engine.shares_machine and options["parallel"] > 1
     gpus = visible_gpus(os.environ) if shares else ()
     processes = options["parallel"] * sum(role.replicas for role in roles(request.settings))
@@ -198,7 +191,6 @@ def _controller(study: Study, notify: Notify | None) -> Controller:
     def start(values: Mapping[str, Value], run_id: str, slot: int) -> Run:
         trial = replace(request, params={name: str(value) for name, value in values.items()})
         share = gpus_of_slot(gpus, slot, options["parallel"])
-        reports = hypertune_file(study.workspace.jobs / run_id)
         return submit(
             trial,
             study.workspace,
@@ -208,7 +200,7 @@ def _controller(study: Study, notify: Notify | None) -> Controller:
             parent=study.name,
             env={
                 **({GPUS: ",".join(share)} if share else {}),
-                "CLOUD_ML_HP_METRIC_FILE": str(reports),
+                "CLOUD_ML_HP_METRIC_FILE": HYPERTUNE,
                 "CLOUD_ML_HP_METRIC_TAG": settings.objectives[0].metric,
             },
         )
@@ -216,14 +208,53 @@ def _controller(study: Study, notify: Notify | None) -> Controller:
     return Controller(study, engine, sampler, start, rule, notify)
 
 
-def _request(settings: StudySettings, example: Mapping[str, Value]) -> tuple[Request, JobOptions]:
+def _is_moved(settings: StudySettings, engine: Engine) -> bool:
+    """Return whether a study continues in another folder than it was started in.
+
+    Raises:
+        SpecError: It cannot.
+    """
+    folder = Path(settings.working_dir)
+    if folder == Path.cwd():
+        return False
+    # Jobs of a cluster take the program from the bucket; another machine has it elsewhere.
+    if engine.shares_machine or folder.is_dir():
+        raise SpecError(
+            f"the study {settings.name} was started in {folder}",
+            hint=f"resume it there: cd {shlex.quote(settings.working_dir)}",
+        )
+    return True
+
+
+def _check_same(settings: StudySettings, digests: Mapping[str, str]) -> None:
+    """Check that script and datasets are those of the study's earlier trials."""
+    for name in settings.digests.keys() | digests.keys():
+        if settings.digests.get(name) != digests.get(name):
+            raise SpecError(
+                f"{name} differs from that of the study {settings.name}",
+                hint="resume it in a folder with the same script and data",
+            )
+
+
+def _digests(request: Request) -> dict[str, str]:
+    program = request.program
+    return {
+        **({program.name: digest_bytes(program.source)} if program.source else {}),
+        **{f"the dataset {name}".strip(): each.digest for name, each in request.datasets.items()},
+    }
+
+
+def _request(
+    settings: StudySettings, example: Mapping[str, Value], engine: Engine
+) -> tuple[Request, JobOptions]:
     """Check the request of the trials' jobs before the study exists."""
     given = settings.options
     for name in _UNSUPPORTED:
         if given[name] not in (None, "processes"):
             raise SpecError(f"studies do not support --{name.replace('_', '-')}")
     training = settings_of(given)
-    if given["parallel"] > 1 and given["threads"] is None:
+    divides = engine.shares_machine and given["parallel"] > 1 and given["strategy"] != "none"
+    if divides and given["threads"] is None:
         processes = sum(role.replicas for role in roles(training))
         share = threads_per_process(usable_cores(), given["parallel"], processes)
         training = settings_of({**given, "threads": share})

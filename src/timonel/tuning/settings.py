@@ -15,10 +15,11 @@ from timonel.tuning.tune_options import TuneOptions
 
 
 class StudySettings(BaseModel):
-    """Settings of a study; only its number of trials ever changes."""
+    """Settings of a study; only its number of trials and the digests ever change."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
+    id: str = Field(default="", description="Unique ID, which names the journal in a bucket.")
     name: str = Field(description="Name of the study.")
     created_at: float = Field(description="Start time, in Unix seconds.")
     entry: str = Field(description="Script, notebook or module of the trials.")
@@ -29,6 +30,9 @@ class StudySettings(BaseModel):
     space: dict[str, Any] = Field(description="Search space.")
     objectives: tuple[Objective, ...] = Field(description="Metrics to optimize.")
     options: dict[str, Any] = Field(description="All `TuneOptions`.")
+    digests: dict[str, str] = Field(
+        default_factory=dict, description="Digests of the script and the datasets."
+    )
 
     @field_validator("options")
     @classmethod

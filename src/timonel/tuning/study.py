@@ -5,38 +5,38 @@
   journal.log     Optuna's journal: every trial, value and state; none with a database
   controller.lock lock of the process that runs the study
   stop            request to stop the study
+
+In a bucket, see `timonel.tuning.transfer`.
 """
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import math
 import os
-import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import optuna
-from optuna.exceptions import DuplicatedStudyError
 from optuna.trial import FrozenTrial, TrialState
 
-from timonel.engines import get_engine
-from timonel.errors import AlreadyExistsError, CorruptError, NotFoundError, SpecError, TimonelError
-from timonel.storage import Workspace, exclusive, is_held, read_document, write_document
+from timonel.engines import Engine, get_engine
+from timonel.errors import AlreadyExistsError, NotFoundError, SpecError
+from timonel.storage import Workspace, exclusive, is_held, write_document
 from timonel.training.handles import Job, Run
+from timonel.training.jobs import find_job
 from timonel.tuning.objectives import is_infeasible
 from timonel.tuning.page import write_plot
 from timonel.tuning.plots import Plots
 from timonel.tuning.records import TrialRecord, TrialStatus, best_of
 from timonel.tuning.settings import StudySettings
-from timonel.tuning.storage import JOURNAL, open_storage, storage_errors
+from timonel.tuning.storage import open_storage, repair_journal, storage_errors
+from timonel.tuning.transfer import SETTINGS, StudyTransfer
 
-_logger = logging.getLogger(__name__)
-_KIND = "study"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
+KIND = "study"
 # Attributes of trials in Optuna's storage.
 RUN, REASON, STATUS, PRIOR, VALUES = "run", "reason", "status", "prior", "values"
 
@@ -67,13 +67,26 @@ class Study:
         """Optuna's storage of the study."""
         return open_storage(self.settings.options["storage"], self.folder)
 
+    @cached_property
+    def transfer(self) -> StudyTransfer | None:
+        """Transfers to and from the bucket of the workspace; None if it is a folder."""
+        copy = self.workspace.local_copy
+        return None if copy is None else StudyTransfer(copy.store, self.folder, self.settings.id)
+
+    @property
+    def has_journal(self) -> bool:
+        """Whether the trials are in a journal, and not in a database."""
+        return self.settings.options["storage"] is None
+
     def load(self, sampler: optuna.samplers.BaseSampler | None = None) -> optuna.Study:
         """Return Optuna's view of the study.
 
         Raises:
             DataError: The storage cannot be read.
-            NotFoundError: It no longer has the study.
+            InputError: The bucket of the workspace cannot be read.
+            NotFoundError: The storage no longer has the study.
         """
+        self._pull_journal()
         try:
             with storage_errors(self.name):
                 return optuna.load_study(
@@ -108,9 +121,8 @@ class Study:
 
     @property
     def trial_count(self) -> int:
-        """Number of trials; 0 before the study exists."""
-        exists = (self.folder / "study.json").exists()
-        return len(self.load().get_trials(deepcopy=False)) if exists else 0
+        """Number of all trials in the storage."""
+        return len(self.load().get_trials(deepcopy=False))
 
     @property
     def best_trials(self) -> list[TrialRecord]:
@@ -213,10 +225,40 @@ class Study:
         plots = Plots(found, objectives, self._space, trials, best)
         write_plot(Path(path), plots, self.facts(trials))
 
+    @contextlib.contextmanager
+    def controlled(self) -> Iterator[None]:
+        """Be the study's controller during the block.
+
+        Raises:
+            LockedError: Another process of this machine is.
+            SpecError: Another machine is.
+        """
+        with contextlib.ExitStack() as held:
+            held.enter_context(exclusive(self.lock, timeout_s=1))  # readers hold it briefly
+            if self.transfer is not None:
+                held.enter_context(self.transfer.lease.held())
+                self._pull_journal(is_controller=True)
+            if self.has_journal:
+                repair_journal(self.folder)
+            self.save()
+            self.clear_stop()
+            yield
+
+    def push(self) -> None:
+        """Upload the new records of the trials; for the controller.
+
+        Raises:
+            LostLeaseError: Another machine continues the study.
+            InputError: The bucket cannot be written.
+        """
+        if self.transfer is not None and self.has_journal:
+            self.transfer.push_journal()
+
     @property
     def is_running(self) -> bool:
         """Whether a process runs the study."""
-        return is_held(self.lock)
+        is_here = is_held(self.lock)
+        return is_here or (self.transfer is not None and self.transfer.lease.is_alive)
 
     @property
     def lock(self) -> Path:
@@ -229,18 +271,58 @@ class Study:
         return self.folder / "stop"
 
     def stop(self) -> None:
-        """Ask the study and its running trials to stop; return at once."""
+        """Ask the study and its running trials to stop; return at once.
+
+        Raises:
+            RemoteJobError: A trial runs on another machine, whose controller has ended.
+        """
         self.stop_file.touch()
-        if not self.is_running:
-            engine = get_engine(self.settings.engine, self.workspace)
-            for trial in self.trials:
-                if trial.status == "running" and trial.run_id is not None:
-                    engine.cancel(trial.run_id)
+        if self.transfer is not None:
+            self.transfer.request_stop()
+        if self.is_running:
+            return
+        engine = get_engine(self.settings.engine, self.workspace)
+        for trial in self.trials:
+            if trial.status == "running" and trial.run_id is not None:
+                _cancel(engine, self.workspace, trial.run_id)
+
+    def clear_stop(self) -> None:
+        """Remove a request to stop."""
+        self.stop_file.unlink(missing_ok=True)
+        if self.transfer is not None:
+            self.transfer.clear_stop()
 
     def save(self) -> None:
         """Write the settings."""
+        self._write_settings()
+        if self.transfer is not None:
+            self.transfer.push_settings()
+
+    def create(self) -> None:
+        """Write the settings of a new study, whose trials have a storage already.
+
+        Raises:
+            AlreadyExistsError: The bucket of the workspace has a study of this name.
+        """
+        self._write_settings()
+        if self.transfer is None:
+            return
+        try:
+            self.transfer.create()
+        except AlreadyExistsError:
+            (self.folder / SETTINGS).unlink()
+            raise
+
+    def _write_settings(self) -> None:
         body = self.settings.model_dump(mode="json")
-        write_document(self.folder / "study.json", _KIND, body)
+        write_document(self.folder / SETTINGS, KIND, body)
+
+    def _pull_journal(self, *, is_controller: bool = False) -> None:
+        """Bring the journal up to date, if another machine may have written it."""
+        if self.transfer is None or not self.has_journal:
+            return
+        if self.transfer.pull_journal(is_controller=is_controller, lock=self.lock):
+            self.__dict__.pop("storage", None)  # it has read records that do not count
 
     def _record(self, trial: FrozenTrial) -> TrialRecord:
         started, ended = trial.datetime_start, trial.datetime_complete
@@ -263,6 +345,16 @@ class Study:
         )
 
 
+def _cancel(engine: Engine, workspace: Workspace, run_id: str) -> None:
+    """Stop a trial's job, if it was started."""
+    try:
+        engine.cancel(run_id)
+    except NotFoundError:
+        if engine.shares_machine and workspace.is_remote:
+            with contextlib.suppress(NotFoundError):
+                find_job(workspace, run_id)  # raises an error that names its machine
+
+
 def _is_own(trial: FrozenTrial) -> bool:
     """Return whether a trial of the storage is one of the study's."""
     attributes = trial.user_attrs
@@ -279,104 +371,3 @@ def _status(trial: FrozenTrial) -> TrialStatus:
     if trial.state is TrialState.FAIL:
         return cast("TrialStatus", trial.user_attrs.get(STATUS, "failed"))
     return "running"
-
-
-def create_study(
-    workspace: Workspace,
-    settings: StudySettings,
-    priors: Sequence[FrozenTrial] = (),
-    points: Sequence[Mapping[str, Any]] = (),
-) -> Study:
-    """Create a study.
-
-    Args:
-        workspace: The workspace.
-        settings: The study's settings.
-        priors: Trials of earlier studies that its algorithm learns from.
-        points: Optuna's parameters of its first trials.
-
-    Raises:
-        DataError: The storage cannot be used.
-        SpecError: The name is not a valid folder name.
-        AlreadyExistsError: A study of this name exists.
-    """
-    if not _NAME.match(settings.name):
-        raise SpecError(
-            f"the study's name is invalid: {settings.name!r}",
-            hint="use letters, digits, '_', '-' and '.', and start with a letter or digit",
-        )
-    if settings.name == "last":
-        raise SpecError("'last' means the newest study", hint="use another --study")
-    study = Study(workspace, settings)
-    with exclusive(workspace.studies / f".{settings.name}.lock"):
-        if (study.folder / "study.json").exists():
-            space = open_study(workspace, settings.name).settings.search_space
-            other = "" if space == settings.search_space else " with another search space"
-            raise AlreadyExistsError(
-                f"the study {settings.name} exists{other}",
-                hint=f"continue it with 'timonel studies resume {settings.name}', or use another "
-                "--study",
-            )
-        study.folder.mkdir(parents=True, exist_ok=True)
-        (study.folder / JOURNAL).unlink(missing_ok=True)
-        try:
-            with storage_errors(study.name):
-                found = optuna.create_study(
-                    study_name=study.name,
-                    storage=study.storage,
-                    directions=[objective.goal for objective in settings.objectives],
-                )
-                found.add_trials(priors)
-                for point in points:
-                    found.enqueue_trial(dict(point))
-        except DuplicatedStudyError:
-            raise AlreadyExistsError(
-                f"the storage has a study {study.name}, which another workspace may own",
-                hint="use another --study",
-            ) from None
-        # Written last: a folder without it is no study yet.
-        study.save()
-    return study
-
-
-def open_study(workspace: Workspace, name: str) -> Study:
-    """Return a study by name, or the newest one for ``last``.
-
-    Raises:
-        NotFoundError: No such study exists.
-        CorruptError: Its settings cannot be read.
-    """
-    if name == "last":
-        found = list_studies(workspace)
-        if not found:
-            raise NotFoundError("no studies yet", hint="'timonel tune' starts one")
-        return found[0]
-    if not _NAME.match(name) or not (workspace.studies / name / "study.json").is_file():
-        raise NotFoundError(
-            f"no study {name!r} in this workspace", hint="'timonel studies' lists the studies"
-        )
-    return _read(workspace, name)
-
-
-def _read(workspace: Workspace, name: str) -> Study:
-    file = workspace.studies / name / "study.json"
-    body = read_document(file, _KIND)
-    try:
-        settings = StudySettings.model_validate(body)
-    except ValueError as error:
-        raise CorruptError(f"{file} holds no valid settings: {error}") from error
-    return Study(workspace, settings)
-
-
-def list_studies(workspace: Workspace) -> list[Study]:
-    """Return the studies of a workspace, newest first.
-
-    Unreadable settings are logged and skipped: one broken file must not hide the other studies.
-    """
-    found = []
-    for file in workspace.studies.glob("*/study.json"):
-        try:
-            found.append(_read(workspace, file.parent.name))
-        except TimonelError as error:
-            _logger.warning("skipped a study: %s", error)
-    return sorted(found, key=lambda study: study.settings.created_at, reverse=True)

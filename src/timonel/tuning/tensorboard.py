@@ -24,6 +24,8 @@ from timonel.serving.protos.tensors import from_proto
 from timonel.serving.status import StatusError
 from timonel.tracking.events import decode_number
 
+HYPERTUNE = "hypertune/output.metrics"
+"""File of cloudml-hypertune in the folder of a trial's job."""
 _MARK = "tfevents"
 """Part of every event file's name."""
 _CREATED = re.compile(rf"{_MARK}\.(\d+)")
@@ -72,21 +74,27 @@ class ScalarReader:
     Args:
         job_dir: The job's folder, which is searched.
         run_id: The run's ID.
+        fetch: Brings the folder's files up to date, before each search.
         clock: Monotonic clock in seconds.
     """
 
     def __init__(
-        self, job_dir: Path, run_id: str, clock: Callable[[], float] = time.monotonic
+        self,
+        job_dir: Path,
+        run_id: str,
+        fetch: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.problems: dict[Source, str] = {}
         """Sources that cannot be read completely, and why."""
         self._job_dir = job_dir
         self._run_id = run_id
+        self._fetch = fetch
         self._clock = clock
         self._folders: set[Path] = set()
         self._files: dict[Path, _EventFile] = {}
         self._search_due = 0.0
-        self._hypertune = _HypertuneFile(hypertune_file(job_dir))
+        self._hypertune = _HypertuneFile(job_dir / HYPERTUNE)
 
     def add_folder(self, folder: Path) -> None:
         """Add a folder into which the run's chief writes event files."""
@@ -110,6 +118,7 @@ class ScalarReader:
         for folder in self._folders:
             self._add(folder, [name for name in _names(folder) if self._run_id in name])
         if search or self._clock() >= self._search_due:
+            self._fetch()
             for folder_name, _, names in os.walk(self._job_dir):
                 self._add(Path(folder_name), names)
             self._search_due = self._clock() + _SEARCH_INTERVAL_S
@@ -146,9 +155,9 @@ class ScalarReader:
             self.problems[file.source] = text
 
 
-def hypertune_file(job_dir: Path) -> Path:
-    """Return the file that a job's cloudml-hypertune writes: ``CLOUD_ML_HP_METRIC_FILE``."""
-    return job_dir / "hypertune" / "output.metrics"
+def has_scalars(name: str) -> bool:
+    """Return whether a file of a job's folder, by its relative name, may contain scalars."""
+    return name == HYPERTUNE or _MARK in name.rpartition("/")[2]
 
 
 class _HypertuneFile:

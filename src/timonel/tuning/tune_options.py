@@ -31,7 +31,7 @@ class StudyOptions(TypedDict, total=False):
         int,
         Option(
             1,
-            "Number of trials at the same time. They share the machine's cores and GPUs.",
+            "Number of trials at the same time. On one machine, they share its cores and GPUs.",
             STUDY,
             least=1,
         ),

@@ -16,7 +16,8 @@ from timonel.tuning.parameters import Parameter, Value
 from timonel.tuning.records import TrialRecord
 from timonel.tuning.samplers import LEARNING
 from timonel.tuning.space import SearchSpace
-from timonel.tuning.study import PRIOR, Study, open_study
+from timonel.tuning.studies import open_study
+from timonel.tuning.study import PRIOR, Study
 
 
 @dataclass(frozen=True)

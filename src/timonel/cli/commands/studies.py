@@ -20,7 +20,7 @@ def list_(ctx: typer.Context, json: Json = False) -> None:
     """List the studies of the workspace, newest first."""
     from timonel.cli.render import studies as render
     from timonel.cli.render.output import console, print_json
-    from timonel.tuning.study import list_studies
+    from timonel.tuning.studies import list_studies
 
     found = list_studies(GlobalOptions.of(ctx).find())
     if json:
@@ -45,7 +45,7 @@ def show(
     """Show a study: its trials, best first; or draw it."""
     from timonel.cli.render import studies as render
     from timonel.cli.render.output import console, print_json
-    from timonel.tuning.study import open_study
+    from timonel.tuning.studies import open_study
 
     found = open_study(GlobalOptions.of(ctx).find(), study)
     if plot is not None:
@@ -63,7 +63,7 @@ def best(ctx: typer.Context, study: StudyRef = "last", json: Json = False) -> No
     """Show the best trial of a study, or its Pareto front."""
     from timonel.cli.render import studies as render
     from timonel.cli.render.output import console, print_json
-    from timonel.tuning.study import open_study
+    from timonel.tuning.studies import open_study
 
     found = open_study(GlobalOptions.of(ctx).find(), study)
     if json:
@@ -84,7 +84,7 @@ def resume(
 ) -> None:
     """Continue a study and the trials that were running."""
     from timonel.cli.commands.tune import print_result, resumed
-    from timonel.tuning.study import open_study
+    from timonel.tuning.studies import open_study
 
     settings = GlobalOptions.of(ctx)
     remarks = settings.remarks(stderr=json)
@@ -101,7 +101,7 @@ def resume(
 def stop(ctx: typer.Context, study: StudyRef = "last", json: Json = False) -> None:
     """Stop a study and its running trials; 'resume' continues them."""
     from timonel.cli.render.output import print_json
-    from timonel.tuning.study import open_study
+    from timonel.tuning.studies import open_study
 
     found = open_study(GlobalOptions.of(ctx).find(), study)
     unfinished = found.is_running or any(not trial.ended_at for trial in found.trials)
@@ -127,7 +127,7 @@ def export(
     """Publish the model of the best trial as the next version of a name."""
     from timonel.cli.render.models import version_json
     from timonel.cli.render.output import print_json
-    from timonel.tuning.study import open_study
+    from timonel.tuning.studies import open_study
 
     found = open_study(GlobalOptions.of(ctx).find(), study)
     version = found.best_run.export(name)

@@ -129,7 +129,7 @@ def tune(
 
 def _resume(job: TuningConfig, settings: GlobalOptions, remarks: Console) -> Study:
     """Run further trials of an earlier study, with its script and options."""
-    from timonel.tuning.study import open_study
+    from timonel.tuning.studies import open_study
 
     assert job.resume_job_id is not None
     study = open_study(settings.find(), job.resume_job_id)

@@ -8,12 +8,14 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Self
 
 from timonel.engines.base import (
     ElasticEngine,
     Engine,
+    FileFetchingEngine,
     JobState,
     JobStatus,
     LogLine,
@@ -30,6 +32,7 @@ from timonel.engines.kubernetes.job_status import job_status, needs_coordinators
 from timonel.engines.kubernetes.job_store import (
     bucket_of,
     delete_spec,
+    fetch_files,
     read_outcome,
     read_spec,
     shared_folder,
@@ -58,7 +61,7 @@ _REMOVAL_S = 120.0
 logger = logging.getLogger(__name__)
 
 
-class KubernetesEngine(Engine, ElasticEngine, PreviewingEngine, ResumingEngine):
+class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngine, ResumingEngine):
     """Runs jobs in the namespace of the user's context, without anything installed there.
 
     All state is in the cluster and in the workspace's bucket.
@@ -198,6 +201,10 @@ class KubernetesEngine(Engine, ElasticEngine, PreviewingEngine, ResumingEngine):
         statuses = [self._status(job, published.get(job["metadata"]["name"])) for job in jobs]
         found = [status for status in statuses if status is not None]
         return sorted(found, key=lambda status: status.created_at, reverse=True)
+
+    def fetch(self, job_id: str, target: Path, wanted: Callable[[str], bool]) -> None:
+        """Copy files of a job's folder, as the coordinator has saved them last."""
+        fetch_files(self._workspace, job_id, target, wanted)
 
     def _status(self, job: Object, published: JobStatus | None) -> JobStatus | None:
         """Return the status of a job in the cluster; None while it is being submitted."""

@@ -11,14 +11,19 @@ sources/<digest>.tar.gz      programs, which further jobs use again
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from timonel.engines.base import JobStatus
+from timonel.engines.kubernetes.changes import Objects, Part
+from timonel.engines.kubernetes.file_records import has_content, matching
+from timonel.engines.kubernetes.index_store import IndexStore
 from timonel.engines.kubernetes.shared_folder import SharedFolder
 from timonel.engines.source import ARCHIVE_SUFFIX, is_archive, pack
 from timonel.engines.spec import JobSpec
 from timonel.errors import NotFoundError, SpecError
-from timonel.storage import Workspace, digest_bytes, document, join
+from timonel.storage import Workspace, digest_bytes, document, join, write_bytes
+from timonel.storage.blobs import is_file_name
 from timonel.storage.documents import parse_document
 from timonel.storage.local_copy import LocalCopy
 
@@ -111,6 +116,35 @@ def shared_folder(workspace: Workspace, spec: JobSpec, *, is_hub: bool = False) 
     folders = (f"jobs/{spec.job_id}", *spec.folders)
     store = bucket_of(workspace).store
     return SharedFolder(workspace.root, folders, store, spec.job_id, is_hub=is_hub)
+
+
+def fetch_files(
+    workspace: Workspace, job_id: str, target: Path, wanted: Callable[[str], bool]
+) -> None:
+    """Copy files of a job's folder from the bucket; see `FileFetchingEngine.fetch`."""
+    store, folder = bucket_of(workspace).store, f"jobs/{job_id}/"
+    objects = Objects(store, job_id)
+    for change in IndexStore(store, job_id).load().files.values():
+        name = change.name.removeprefix(folder)
+        parts = change.parts or ()
+        # Pods write the index: a name must not lead out of the target.
+        if name == change.name or not all(map(is_file_name, name.split("/"))) or not wanted(name):
+            continue
+        path = target / name
+        if not has_content(path, parts):
+            known = _begun(path, parts)
+            size = sum(part.size for part in parts[:known])
+            begin = path.read_bytes()[:size] if known else b""
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(path, begin + b"".join(map(objects.read, parts[known:])))
+
+
+def _begun(path: Path, parts: Sequence[Part]) -> int:
+    """Return with how many parts a file begins, which may not exist."""
+    if not path.is_file():
+        return 0
+    with path.open("rb") as file:
+        return matching(file, parts)
 
 
 def _outcome_name(job_id: str) -> str:

@@ -45,6 +45,7 @@ from timonel.training.worker.termination import Termination, watch_peers
 
 logger = logging.getLogger(__name__)
 
+_HYPERTUNE = "CLOUD_ML_HP_METRIC_FILE"
 # These roles import TensorFlow; other tasks do not import them.
 _EVALUATOR = "timonel.training.worker.evaluator"
 _SERVERS = "timonel.training.worker.ps"
@@ -299,6 +300,9 @@ def _workspace(task: Task) -> Workspace:
 def _set_environment(task: Task) -> None:
     if _has_tf_config(task):
         os.environ["TF_CONFIG"] = json.dumps(task.cluster.tf_config())
+    if reports := os.environ.get(_HYPERTUNE):
+        # A study names a file of the job's folder, which is elsewhere on each machine.
+        os.environ[_HYPERTUNE] = str(task.job_dir / reports)
     for name, uri in task.spec.data.items():
         os.environ[f"TIMONEL_DATA_{name.upper()}" if name else "TIMONEL_DATA"] = uri
 
