@@ -297,3 +297,15 @@ def test_a_job_that_runs_cannot_be_resumed(bucket: Workspace, cluster: FakeClust
     engine.submit(submission(bucket))
     with pytest.raises(JobError, match="only a failed or stopped job"):
         engine.resume("one")
+
+
+def test_a_submission_that_was_killed_before_its_status_is_no_job(
+    bucket: Workspace, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = interrupted_engine(bucket, 1, interrupt)
+    monkeypatch.setattr(engine, "_withdraw", lambda *_, **__: None)
+    with pytest.raises(KeyboardInterrupt):
+        engine.submit(submission(bucket))
+    assert ("jobs", "one") in cluster.objects
+    with pytest.raises(NotFoundError, match="the submission of one has not completed"):
+        KubernetesEngine.of(bucket).status("one")

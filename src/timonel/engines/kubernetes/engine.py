@@ -144,6 +144,11 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         status = status or read_outcome(self._workspace, job_id)
         if status is not None:
             return status
+        if job is not None:
+            raise NotFoundError(
+                f"the submission of {job_id} has not completed",
+                hint="if it was interrupted, submit the job again",
+            )
         try:
             read_spec(self._workspace, job_id)
         except NotFoundError:
