@@ -176,9 +176,18 @@ def _step_ignore_term(_value: str) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
+_STRAY = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(300)
+"""
+
+
 def _step_stray(_value: str) -> None:
-    # The shell exits at once; its child has neither its session nor a living parent.
-    subprocess.run(["/bin/sh", "-c", "setsid sleep 300 &"], check=True)
+    # The parent exits at once; its child has neither its session nor a living parent. Not all
+    # images have a shell.
+    subprocess.run([sys.executable, "-c", _STRAY], check=True)
 
 
 def _step_signal(value: str) -> None:

@@ -102,8 +102,8 @@ class FailingContract:
         assert (status.state, status.restarts) == (JobState.SUCCEEDED, 0)
 
     def test_a_hung_task_is_not_waited_for(self, engine: EngineHarness) -> None:
-        steps = ("beat", "ready", "worker-1@signal:19", "sleep:0.3", "exit:75")
-        status = engine.run(*steps, hang_timeout_s=60, restart=NO_RESTART)
+        steps = ("beat", "ready", "worker-1@touch:here", "worker-1@signal:19", "await:here")
+        status = engine.run(*steps, "sleep:0.3", "exit:75", hang_timeout_s=60, restart=NO_RESTART)
         assert (status.cause, status.failed_task) == (FailureCause.HUNG, "worker-1")
         assert (status.message or "").endswith("it was stopped by a signal or a debugger")
 

@@ -58,7 +58,7 @@ class OptionalContract:
         elastic_engine(engine)
         policy = RestartPolicy(max_restarts=1, backoff_s=0.01, rest_s=2.0)
         steps = ("leave-at-term", "worker-2,g1@wait", "dump:last.json", "ready", "await:go")
-        fields = {"roles": ELASTIC_ROLES, "restart": policy, "start_timeout_s": 1.5}
+        fields = {"roles": ELASTIC_ROLES, "restart": policy, "start_timeout_s": 4.0}
         job_id = engine.submit(*steps, **fields)
         status = wait_for(engine, job_id, generation=2, size=2)
         assert (status.restarts, status.cause) == (1, FailureCause.START_TIMEOUT)
