@@ -9,6 +9,7 @@ import json
 import subprocess
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -71,8 +72,11 @@ def image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def workspace(job_bucket: str) -> Workspace:
-    return find_workspace(job_bucket)
+def workspace(cluster: Cluster, job_bucket: str) -> Iterator[Workspace]:
+    found = find_workspace(job_bucket)
+    yield found
+    for status in KubernetesEngine.of(found).jobs():
+        cluster.run("delete", "job", status.job_id, "--wait=false")
 
 
 def manifest(image: str, how: str, policy: str, marker: str) -> dict[str, Any]:
