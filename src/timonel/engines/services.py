@@ -108,6 +108,18 @@ class ServiceEngine(abc.ABC):
             folder: Folder of the workspace, such as ``endpoints``.
         """
 
+    def confidential(self, folder: str) -> DocumentStore | None:
+        """Return a store of documents with keys of users; None if there is none.
+
+        Users write it, and replicas that manage services read it. It is for a few documents that
+        are read rarely. An engine of one machine needs none, as replicas read the user's files.
+
+        Args:
+            folder: Folder of the workspace, such as ``endpoints``.
+        """
+        del folder
+        return None
+
     def leads(self, service: str) -> bool:
         """Return whether this replica is the one of its service that makes decisions.
 

@@ -20,7 +20,7 @@ from timonel.engines.kubernetes.rights import (
     user_manifests,
     user_rights,
 )
-from timonel.errors import SpecError
+from timonel.errors import NotFoundError, SpecError
 from timonel.storage import find_workspace
 from timonel.testing.engines import eventually
 
@@ -56,6 +56,10 @@ def test_users_have_the_rights_that_the_engine_uses_and_gives(
     manifests = job_manifests(job, SETTINGS, WORKSPACE, "token", status)
     (role,) = [each for each in manifests if each["kind"] == "Role"]
     _manage_services(api, uses_engine=True)
+    confidential = KubernetesServiceEngine(api, SETTINGS).confidential("endpoints")
+    confidential.create_bytes("digits/a.json", b"{}")
+    assert confidential.find("digits") == ["digits/a.json"]
+    confidential.remove("digits/a.json")
     given = _rights(role["rules"]) | _rights(service_rules())
     assert set(user_rights()) == api.used | given | {_FINALIZERS}
 
@@ -102,6 +106,8 @@ def _manage_services(api: MemoryApi, *, uses_engine: bool) -> None:
     documents.append_line("digits/b.jsonl", "{}")
     command = KubernetesServiceEngine(api, SETTINGS).documents("endpoints")
     assert command.read_bytes("digits/a.json") != b""
+    with pytest.raises(NotFoundError):
+        engine.confidential("endpoints").read_bytes("digits/a.json")
     documents.remove("digits")
     api.objects.clear()
     engine.apply(service)

@@ -17,7 +17,8 @@ Rule = dict[str, Any]
 _USER_RULES = (
     ("", ("configmaps",), ("create", "get", "list")),
     ("", ("pods",), ("list",)),
-    ("", ("secrets", "serviceaccounts", "services"), ("create",)),
+    ("", ("secrets",), ("create", "delete", "list")),
+    ("", ("serviceaccounts", "services"), ("create",)),
     ("batch", ("jobs",), ("create", "delete", "get", "list", "patch")),
     # Some clusters, such as OpenShift, ask for it from those who create what a Job owns.
     ("batch", ("jobs/finalizers",), ("update",)),
@@ -32,6 +33,7 @@ _SERVICE_RULES = (
     ("", ("events",), ("list", "watch")),
     ("", ("pods",), ("delete", "get", "list", "watch")),
     ("", ("pods/log",), ("get",)),
+    ("", ("secrets",), ("get",)),
     ("", ("services",), ("create", "delete", "get", "patch")),
     ("apps", ("deployments",), ("create", "delete", "get", "list", "update", "watch")),
     ("apps", ("deployments/finalizers",), ("update",)),  # as for jobs/finalizers

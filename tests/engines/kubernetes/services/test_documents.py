@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from tests.engines.kubernetes.fake_cluster import FakeCluster
 from timonel.engines.kubernetes.api import Api, Event, Object, Objects
 from timonel.engines.kubernetes.api_errors import ConflictError, UnavailableError
-from timonel.engines.kubernetes.services.documents import MAX_BYTES, ConfigMapDocuments
+from timonel.engines.kubernetes.services.documents import MAX_BYTES, ClusterDocuments
 from timonel.errors import CorruptError, EngineError, InputError, NotFoundError, SpecError
 from timonel.testing import DocumentStoreContract
 from timonel.testing.engines.harness import eventually
@@ -83,27 +84,39 @@ def watched_api(api: Api, cluster: FakeCluster) -> Iterator[WatchedApi]:
 
 
 @pytest.fixture
-def stored(api: Api) -> ConfigMapDocuments:
+def stored(api: Api) -> ClusterDocuments:
     """A store as in a user's command."""
-    return ConfigMapDocuments(api, "endpoints")
+    return ClusterDocuments(api, "endpoints")
 
 
 @pytest.fixture
-def watched(watched_api: WatchedApi) -> ConfigMapDocuments:
+def confidential(api: Api) -> ClusterDocuments:
+    """A store of confidential documents."""
+    return ClusterDocuments(api, "endpoints", kind="Secret")
+
+
+@pytest.fixture
+def watched(watched_api: WatchedApi) -> ClusterDocuments:
     """A store as in the control plane."""
-    return ConfigMapDocuments(watched_api, "endpoints", is_watching=True)
+    return ClusterDocuments(watched_api, "endpoints", is_watching=True)
 
 
 class TestRequests(DocumentStoreContract):
     @pytest.fixture
-    def documents(self, stored: ConfigMapDocuments) -> ConfigMapDocuments:
+    def documents(self, stored: ClusterDocuments) -> ClusterDocuments:
         return stored
 
 
 class TestWatched(DocumentStoreContract):
     @pytest.fixture
-    def documents(self, watched: ConfigMapDocuments) -> ConfigMapDocuments:
+    def documents(self, watched: ClusterDocuments) -> ClusterDocuments:
         return watched
+
+
+class TestSecrets(DocumentStoreContract):
+    @pytest.fixture
+    def documents(self, confidential: ClusterDocuments) -> ClusterDocuments:
+        return confidential
 
 
 @pytest.mark.parametrize(
@@ -115,7 +128,7 @@ class TestWatched(DocumentStoreContract):
     ],
 )
 def test_a_document_is_a_labelled_configmap(
-    api: Api, stored: ConfigMapDocuments, name: str, object_name: str
+    api: Api, stored: ClusterDocuments, name: str, object_name: str
 ) -> None:
     stored.create_bytes(name, b"content")
     found = api.get("ConfigMap", object_name)
@@ -127,6 +140,23 @@ def test_a_document_is_a_labelled_configmap(
     }
     assert found["metadata"]["labels"].items() >= labels.items()
     assert stored.place(name) == f"ConfigMap '{object_name}' in namespace 'team'"
+
+
+def test_a_confidential_document_is_a_secret(
+    api: Api, stored: ClusterDocuments, confidential: ClusterDocuments
+) -> None:
+    confidential.create_bytes("digits/1.json", b"content")
+    found = api.get("Secret", "endpoints.digits.1.json")
+    assert found["data"] == {"content": base64.b64encode(b"content").decode()}
+    assert found["metadata"]["labels"]["timonel.dev/document-folder"] == "digits"
+    assert stored.find() == []
+    where = "Secret 'endpoints.digits.1.json' in namespace 'team'"
+    assert confidential.place("digits/1.json") == where
+    api.patch("Secret", "endpoints.digits.1.json", {"data": {"content": "no base64!"}})
+    with pytest.raises(CorruptError, match=where):
+        confidential.read_bytes("digits/1.json")
+    with pytest.raises(InputError, match="a Secret holds 1,048,576"):
+        confidential.write_bytes("digits/1.json", b"x" * (MAX_BYTES + 1))
 
 
 @pytest.mark.parametrize(
@@ -151,21 +181,21 @@ def test_a_document_is_a_labelled_configmap(
     ],
 )
 def test_names_that_a_configmap_cannot_have_are_refused(
-    stored: ConfigMapDocuments, name: str
+    stored: ClusterDocuments, name: str
 ) -> None:
     with pytest.raises(SpecError, match="the cluster cannot keep a document named"):
         stored.write_bytes(name, b"")
 
 
-def test_stores_are_apart(api: Api, stored: ConfigMapDocuments) -> None:
-    other = ConfigMapDocuments(api, "studies")
+def test_stores_are_apart(api: Api, stored: ClusterDocuments) -> None:
+    other = ClusterDocuments(api, "studies")
     other.create_bytes("digits/1.json", b"")
     stored.create_bytes("digits/1.json", b"1")
     stored.remove("digits")
     assert (stored.find(), other.find()) == ([], ["digits/1.json"])
 
 
-def test_content_beyond_the_limit_is_refused(stored: ConfigMapDocuments) -> None:
+def test_content_beyond_the_limit_is_refused(stored: ClusterDocuments) -> None:
     largest = b"x" * MAX_BYTES
     stored.write_bytes("digits/1.json", largest)
     for write in (stored.write_bytes, stored.create_bytes):
@@ -180,7 +210,7 @@ def test_content_beyond_the_limit_is_refused(stored: ConfigMapDocuments) -> None
         stored.write_bytes("digits/1.json", b"\xff")
 
 
-def test_a_configmap_without_content_is_damaged(api: Api, stored: ConfigMapDocuments) -> None:
+def test_a_configmap_without_content_is_damaged(api: Api, stored: ClusterDocuments) -> None:
     stored.write_bytes("digits/1.json", b"")
     api.patch("ConfigMap", "endpoints.digits.1.json", {"data": None})
     with pytest.raises(CorruptError, match=r"endpoints\.digits\.1\.json' in namespace 'team' has"):
@@ -188,7 +218,7 @@ def test_a_configmap_without_content_is_damaged(api: Api, stored: ConfigMapDocum
 
 
 def test_the_marker_of_a_deletion_is_removed_last(
-    cluster: FakeCluster, stored: ConfigMapDocuments, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster, stored: ClusterDocuments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["digits/status.json", "digits/revisions/000001.json", "digits/deleted.json"]
     for number, name in enumerate(names):
@@ -217,7 +247,7 @@ def test_the_marker_of_a_deletion_is_removed_last(
 
 
 def test_documents_that_are_created_during_a_removal_stay(
-    api: Api, stored: ConfigMapDocuments, monkeypatch: pytest.MonkeyPatch
+    api: Api, stored: ClusterDocuments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored.write_bytes("digits/1.json", b"old")
     before = api.list("ConfigMap", {})
@@ -230,7 +260,7 @@ def test_documents_that_are_created_during_a_removal_stay(
 
 
 def test_a_write_meets_one_that_was_faster(
-    api: Api, stored: ConfigMapDocuments, monkeypatch: pytest.MonkeyPatch
+    api: Api, stored: ClusterDocuments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = api.create
 
@@ -244,7 +274,7 @@ def test_a_write_meets_one_that_was_faster(
 
 
 def test_reads_of_the_control_plane_are_no_requests(
-    stored: ConfigMapDocuments, watched: ConfigMapDocuments, watched_api: WatchedApi
+    stored: ClusterDocuments, watched: ClusterDocuments, watched_api: WatchedApi
 ) -> None:
     stored.write_bytes("digits/1.json", b"1")
     assert watched.read_bytes("digits/1.json") == b"1"
@@ -262,7 +292,7 @@ def test_reads_of_the_control_plane_are_no_requests(
 
 
 def test_reads_go_on_while_the_cluster_is_away(
-    watched: ConfigMapDocuments, watched_api: WatchedApi
+    watched: ClusterDocuments, watched_api: WatchedApi
 ) -> None:
     watched.write_bytes("digits/1.json", b"1")
     assert watched.find() == ["digits/1.json"]
@@ -280,7 +310,7 @@ def test_reads_go_on_while_the_cluster_is_away(
 
 
 def test_own_writes_are_visible_before_the_watch_reports_them(
-    watched: ConfigMapDocuments, watched_api: WatchedApi
+    watched: ClusterDocuments, watched_api: WatchedApi
 ) -> None:
     assert watched.find() == []
     watched_api.is_late = True
@@ -298,8 +328,8 @@ def test_own_writes_are_visible_before_the_watch_reports_them(
 
 @pytest.mark.parametrize("removed", ["digits", "digits/1.json"])
 def test_a_document_that_was_created_again_stays_visible(
-    stored: ConfigMapDocuments,
-    watched: ConfigMapDocuments,
+    stored: ClusterDocuments,
+    watched: ClusterDocuments,
     watched_api: WatchedApi,
     monkeypatch: pytest.MonkeyPatch,
     removed: str,
@@ -319,7 +349,7 @@ def test_a_document_that_was_created_again_stays_visible(
 
 
 def test_lines_of_another_writer_are_kept(
-    stored: ConfigMapDocuments, watched: ConfigMapDocuments, watched_api: WatchedApi
+    stored: ClusterDocuments, watched: ClusterDocuments, watched_api: WatchedApi
 ) -> None:
     watched.append_line("digits/1.jsonl", "first")
     assert watched.find() == ["digits/1.jsonl"]
@@ -337,7 +367,7 @@ def test_lines_of_another_writer_are_kept(
 
 
 def test_an_append_that_always_meets_another_write_is_an_error(
-    api: Api, stored: ConfigMapDocuments, monkeypatch: pytest.MonkeyPatch
+    api: Api, stored: ClusterDocuments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored.append_line("digits/1.jsonl", "first")
 

@@ -1,4 +1,4 @@
-"""Documents in ConfigMaps, one each.
+"""Documents in ConfigMaps, or in Secrets if they are confidential, one each.
 
 ``digits/rollouts/0001.state.json`` of the store ``endpoints`` is the ConfigMap
 ``endpoints.digits.rollouts.0001--state.json``.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 import threading
+from base64 import b64decode, b64encode
 from collections.abc import Iterable
+from typing import Literal
 
 from timonel.engines.kubernetes.api import Api, Object
 from timonel.engines.kubernetes.api_errors import ConflictError
@@ -24,19 +26,19 @@ FOLDER_LABEL = "timonel.dev/document-folder"
 NAME_ANNOTATION = "timonel.dev/document"
 """The document's name."""
 MAX_BYTES = 1 << 20
-"""Largest content of a ConfigMap."""
+"""Largest content of a ConfigMap or a Secret."""
 
-_KIND = "ConfigMap"
+Kind = Literal["ConfigMap", "Secret"]
 _KEY = "content"
 _MAX_OBJECT_NAME = 253
 _APPENDS = 3
-# Without dots in folders and double hyphens in files, no two documents share a ConfigMap.
+# Without dots in folders and double hyphens in files, no two documents share an object.
 _FOLDER = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", re.ASCII)
 _FILE = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*\.[a-z0-9]+", re.ASCII)
 
 
-class ConfigMapDocuments(DocumentStore):
-    """Documents in ConfigMaps of one namespace.
+class ClusterDocuments(DocumentStore):
+    """Documents in ConfigMaps or Secrets of one namespace.
 
     Args:
         api: The cluster.
@@ -44,12 +46,16 @@ class ConfigMapDocuments(DocumentStore):
         is_watching: Whether reads come from objects that a watch keeps current, for a process that
             reads all the time; its own writes are visible at once. Otherwise each read is a
             request.
+        kind: Kind of the objects.
     """
 
-    def __init__(self, api: Api, store: str, *, is_watching: bool = False) -> None:
+    def __init__(
+        self, api: Api, store: str, *, is_watching: bool = False, kind: Kind = "ConfigMap"
+    ) -> None:
         self._api = api
+        self._kind = kind
         self._store = store
-        self._watched = Watched(api, _KIND, {STORE_LABEL: store}) if is_watching else None
+        self._watched = Watched(api, kind, {STORE_LABEL: store}) if is_watching else None
         # One write at a time: an answer must not be recorded after that of a later write.
         self._writing = threading.Lock()
 
@@ -103,8 +109,8 @@ class ConfigMapDocuments(DocumentStore):
                     return
 
     def place(self, name: str) -> str:
-        """Return the ConfigMap of a document."""
-        return f"ConfigMap '{self._object_name(name)}' in namespace '{self._api.namespace}'"
+        """Return the object of a document."""
+        return f"{self._kind} '{self._object_name(name)}' in namespace '{self._api.namespace}'"
 
     def close(self) -> None:
         """Stop watching, within 30 s."""
@@ -115,14 +121,14 @@ class ConfigMapDocuments(DocumentStore):
         object_name = self._object_name(name)
         try:
             if self._watched is None:
-                return self._api.get(_KIND, object_name)
+                return self._api.get(self._kind, object_name)
             return self._watched.objects()[object_name]
         except (KeyError, NotFoundError):
             raise NotFoundError(f"no document {name}: no {self.place(name)}") from None
 
     def _list(self, folder: str) -> list[Object]:
         first = {FOLDER_LABEL: folder.partition("/")[0]} if folder else {}
-        return self._api.list(_KIND, {STORE_LABEL: self._store, **first})
+        return self._api.list(self._kind, {STORE_LABEL: self._store, **first})
 
     def _append(self, name: str, line: str) -> None:
         try:
@@ -141,7 +147,7 @@ class ConfigMapDocuments(DocumentStore):
         """Learn from the cluster what another process has done to a document."""
         object_name = self._object_name(name)
         try:
-            self._record(self._api.get(_KIND, object_name))
+            self._record(self._api.get(self._kind, object_name))
         except NotFoundError:
             if self._watched is not None:
                 self._watched.forget(object_name)
@@ -154,20 +160,20 @@ class ConfigMapDocuments(DocumentStore):
 
     def _patch(self, manifest: Object) -> None:
         body = {key: manifest[key] for key in ("metadata", "data")}
-        self._record(self._api.patch(_KIND, manifest["metadata"]["name"], body))
+        self._record(self._api.patch(self._kind, manifest["metadata"]["name"], body))
 
     def _found(self, folder: str) -> list[Object]:
         """Read a document or those of a folder from the cluster."""
         if "." not in folder:
             return [each for each in self._list(folder) if _is_below(_name(each), folder)]
         try:
-            return [self._api.get(_KIND, self._object_name(folder))]
+            return [self._api.get(self._kind, self._object_name(folder))]
         except NotFoundError:
             return []
 
     def _delete(self, object_name: str, uid: str) -> None:
         try:
-            self._api.delete(_KIND, object_name, uid=uid)
+            self._api.delete(self._kind, object_name, uid=uid)
         except ConflictError:
             return  # another process has created it again
         except NotFoundError:
@@ -182,8 +188,8 @@ class ConfigMapDocuments(DocumentStore):
     def _manifest(self, name: str, content: bytes) -> Object:
         if len(content) > MAX_BYTES:
             raise InputError(
-                f"the document {name} would have {len(content):,} bytes, and a ConfigMap holds "
-                f"{MAX_BYTES:,}",
+                f"the document {name} would have {len(content):,} bytes, and a {self._kind} "
+                f"holds {MAX_BYTES:,}",
                 hint="make it shorter",
             )
         try:
@@ -193,26 +199,27 @@ class ConfigMapDocuments(DocumentStore):
         labels = {**MANAGED, STORE_LABEL: self._store, FOLDER_LABEL: name.partition("/")[0]}
         return {
             "apiVersion": "v1",
-            "kind": _KIND,
+            "kind": self._kind,
             "metadata": {
                 "name": self._object_name(name),
                 "labels": labels,
                 "annotations": {NAME_ANNOTATION: name},
             },
-            "data": {_KEY: text},
+            "data": {_KEY: text if self._kind == "ConfigMap" else b64encode(content).decode()},
         }
 
     def _content(self, name: str, found: Object) -> str:
         try:
-            return str(found["data"][_KEY])
-        except (KeyError, TypeError):
-            raise CorruptError(f"the {self.place(name)} has no key '{_KEY}'") from None
+            text = str(found["data"][_KEY])
+            return text if self._kind == "ConfigMap" else b64decode(text, validate=True).decode()
+        except (KeyError, TypeError, ValueError):
+            raise CorruptError(f"the {self.place(name)} has no valid key '{_KEY}'") from None
 
     def _object_name(self, name: str) -> str:
-        """Return the name of a document's ConfigMap.
+        """Return the name of a document's object.
 
         Raises:
-            SpecError: A ConfigMap cannot have a name like that.
+            SpecError: An object cannot have a name like that.
         """
         *folders, file = name.split("/")
         stem, _, ending = file.rpartition(".")

@@ -14,7 +14,7 @@ from timonel.engines.kubernetes.api import Api, Object
 from timonel.engines.kubernetes.api_errors import ConflictError
 from timonel.engines.kubernetes.manifests import Manifest, owned
 from timonel.engines.kubernetes.names import SERVICE_LABEL, all_services, service_objects
-from timonel.engines.kubernetes.services.documents import ConfigMapDocuments
+from timonel.engines.kubernetes.services.documents import ClusterDocuments
 from timonel.engines.kubernetes.services.exposure import Exposure
 from timonel.engines.kubernetes.services.leadership import Leadership
 from timonel.engines.kubernetes.services.log import replica_lines
@@ -64,7 +64,7 @@ class KubernetesServiceEngine(ServiceEngine):
         self._pods = View(Watched(api, "Pod", all_services()))
         self._events = View(Watched(api, "Event", {}, _KILLING))
         self._exposure = Exposure(api, settings.service_type or "ClusterIP")
-        self._documents: dict[str, ConfigMapDocuments] = {}
+        self._documents: dict[str, ClusterDocuments] = {}
         self._leaderships: dict[str, Leadership] = {}
         self._forced: dict[str, float] = {}
 
@@ -173,14 +173,22 @@ class KubernetesServiceEngine(ServiceEngine):
             raise _unknown(name) from None
         self._read_again(name)
 
-    def documents(self, folder: str) -> ConfigMapDocuments:
+    def documents(self, folder: str) -> ClusterDocuments:
         """Return the documents of a folder, kept in ConfigMaps."""
         if folder not in self._documents:
             # A command reads a few documents, a replica all of them all the time.
             is_watching = self._pod is not None
-            store = ConfigMapDocuments(self._api, folder, is_watching=is_watching)
+            store = ClusterDocuments(self._api, folder, is_watching=is_watching)
             self._documents.setdefault(folder, store)
         return self._documents[folder]
+
+    def confidential(self, folder: str) -> ClusterDocuments:
+        """Return the documents of a folder that are kept in Secrets.
+
+        Replicas may read those that they know by name. A watch would take the right to list all
+        Secrets of the namespace.
+        """
+        return ClusterDocuments(self._api, folder, kind="Secret")
 
     def leads(self, service: str) -> bool:
         """Return whether this replica makes the decisions; true outside of the cluster."""
