@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import s3fs
 
 from tests.cluster.conftest import Cluster
 from tests.endpoints.harness import Load
+from tests.serving.auth.certificates import Authority
 from tests.waiting import until
 from timonel.endpoints import Endpoint, deploy, list_endpoints, open_endpoint
 from timonel.endpoints.control.service import SERVICE
@@ -28,7 +30,10 @@ pytestmark = [
     pytest.mark.enable_socket,
 ]
 _CONTROL = "replica"
-_KINDS = "deployments,services,configmaps,roles,rolebindings,serviceaccounts,poddisruptionbudgets"
+_KINDS = (
+    "deployments,services,configmaps,secrets,roles,rolebindings,serviceaccounts,"
+    "poddisruptionbudgets"
+)
 IDLE = {"window_s": 6, "scale_to_zero_grace_s": 0, "min_replicas": 0, "max_replicas": 3}
 
 
@@ -57,7 +62,7 @@ class Lab:
             "-o",
             "jsonpath={.spec.clusterIP}:{.spec.ports[0].port}",
         )
-        return Address(f"http://{shown}")
+        return Address(f"{endpoint.spec.scheme}://{shown}")
 
     def pods(self, service: str) -> list[str]:
         shown = self.cluster.run(
@@ -106,10 +111,7 @@ def lab(
         endpoint.delete()
     until(lambda: not engine_of(workspace).services(), timeout_s=180)
     assert documents_of(workspace).find() == []
-    kinds = (
-        "deployments,services,configmaps,roles,rolebindings,serviceaccounts,poddisruptionbudgets"
-    )
-    left = cluster.run("get", kinds, "-l", "app.kubernetes.io/managed-by=timonel", "-o", "name")
+    left = cluster.run("get", _KINDS, "-l", "app.kubernetes.io/managed-by=timonel", "-o", "name")
     assert left.split() == []
 
 
@@ -176,6 +178,62 @@ def test_to_zero_and_back(lab: Lab, endpoint: Endpoint) -> None:
     answer = ask(address, 3.0)
     print(f"first answer after idle: {time.monotonic() - begun:.1f} s")
     assert (answer.status_code, answer.json()) == (200, {"predictions": [3.0]})
+
+
+def test_keys_and_certificates_change_without_a_failed_request(lab: Lab, tmp_path: Path) -> None:
+    authority, keys = Authority(), tmp_path / "keys"
+    context = ssl.create_default_context(cadata=authority.pem.decode())
+    context.check_hostname = False  # the certificate has no address of the cluster
+
+    def status(address: Address, key: str | None = None) -> int:
+        headers = {} if key is None else {"x-api-key": key}
+        with httpx.Client(verify=context, headers=headers, timeout=120) as client:
+            body = {"instances": [3.0]}
+            return client.post(f"{address.url}/v1/models/digits:predict", json=body).status_code
+
+    def certificate(address: Address) -> str:
+        url = httpx.URL(address.url)
+        return ssl.get_server_certificate((url.host, url.port or 443)).strip()
+
+    def is_everywhere(condition: Callable[[], bool]) -> bool:
+        # Connections are spread over two gateways.
+        return all(condition() for _ in range(20))
+
+    cert, key = authority.issue(tmp_path, "first")
+    endpoint = lab.deploy("digits/1", min_replicas=2, tls_cert=cert, tls_key=key)
+    assert endpoint.url.startswith("https://")
+    address = lab.address(endpoint)
+    assert status(address) == 200
+    assert certificate(address) == cert.read_text().strip()
+    with Load(address, 4) as load:  # type: ignore[arg-type]
+        renewed, key = authority.issue(tmp_path, "renewed")
+        lab.deploy("digits", tls_cert=renewed, tls_key=key)
+        until(lambda: is_everywhere(lambda: certificate(address) == renewed.read_text().strip()))
+        load.more(200)
+    print(f"certificate renewed: {load.answered} answered, failed: {load.failures}")
+    assert load.failures == []
+
+    old, new = "old-0123456789abcdef", "new-0123456789abcdef"
+    keys.write_text(f"shop={old}\n")
+    lab.deploy("digits", api_keys=keys)
+    until(lambda: is_everywhere(lambda: status(address) == 401))
+    assert is_everywhere(lambda: status(address, old) == 200)
+    assert status(address, new) == 401
+    keys.write_text(f"shop={old}\nother={new}\n")
+    lab.deploy("digits", api_keys=keys)
+    until(lambda: is_everywhere(lambda: status(address, new) == 200))
+    assert is_everywhere(lambda: status(address, old) == 200)
+    endpoint.rollback()
+    until(lambda: is_everywhere(lambda: status(address, new) == 401))
+    # A gateway that starts later has them, too.
+    before = lab.pods(SERVICE)[0]
+    lab.cluster.run("delete", before)
+    until(lambda: len(engine_of(lab.workspace).service(SERVICE).ready) == 2, timeout_s=120)
+    assert before not in lab.pods(SERVICE)
+    assert is_everywhere(lambda: (status(address, old), status(address)) == (200, 401))
+    shown = lab.cluster.run("get", "configmaps", "-o", "json")
+    assert old not in shown
+    assert "PRIVATE KEY" not in shown
 
 
 def test_traffic_goes_on_while_the_api_server_is_away(lab: Lab, endpoint: Endpoint) -> None:

@@ -2,62 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 
 import pytest
 
-from timonel.endpoints.engine import engine_of
 from timonel.endpoints.launch import preview
-from timonel.engines.kubernetes.api import Api
-from timonel.engines.kubernetes.services.engine import KubernetesServiceEngine
-from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import NotFoundError, SpecError
-from timonel.storage import Workspace, find_workspace
+from timonel.storage import Workspace
 from timonel.storage.document_store import FolderDocuments
-from timonel.storage.object_store import ObjectStore
-
-
-class Cluster(KubernetesServiceEngine):
-    """The engine without a cluster: its documents are in a folder."""
-
-    folder: Path
-
-    @classmethod
-    def of(cls, workspace: Workspace) -> Cluster:
-        class Client:
-            user_agent = ""
-
-        return cls(Api("team", Client()), ClusterSettings(image="registry.example/serve:1"))
-
-    def documents(self, folder: str) -> FolderDocuments:  # type: ignore[override]
-        return FolderDocuments(self.folder / folder)
-
-
-@pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    Cluster.folder = tmp_path
-    monkeypatch.setattr(
-        "timonel.endpoints.engine.service_engine_type", lambda name: {"kubernetes": Cluster}[name]
-    )
-    monkeypatch.setattr("timonel.endpoints.engine.service_engine_names", lambda: ["kubernetes"])
-    monkeypatch.setattr(
-        "timonel.endpoints.engine.get_service_engine", lambda _, workspace: Cluster.of(workspace)
-    )
-    engine_of.cache_clear()
-    folder = tmp_path / "bucket"
-    made = find_workspace(f"file://{folder}")
-    remote = Workspace(made.root, "s3://bucket/team")
-    yield remote
-    engine_of.cache_clear()
-
-
-@pytest.fixture
-def model() -> str:
-    place = f"memory://{uuid.uuid4().hex}/digits"
-    ObjectStore(place).write("3/saved_model.pb", b"x")
-    return place
 
 
 def test_a_deployment_shows_its_objects(bucket: Workspace, model: str, tmp_path: Path) -> None:
@@ -79,16 +31,26 @@ def test_a_deployment_shows_its_objects(bucket: Workspace, model: str, tmp_path:
     assert FolderDocuments(tmp_path / "endpoints").find() == []
 
 
-def test_files_of_this_machine_are_refused(bucket: Workspace, model: str, tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("a=b")
-    with pytest.raises(SpecError, match="--api-keys names files of this machine"):
-        preview(model, workspace=bucket, on="kubernetes", api_keys=str(keys))
+def test_models_of_this_machine_are_refused(bucket: Workspace, tmp_path: Path) -> None:
     local = tmp_path / "models/digits"
     (local / "1").mkdir(parents=True)
     (local / "1/saved_model.pb").write_text("x")
     with pytest.raises(SpecError, match="servers of a cluster cannot read the model"):
         preview(str(local), workspace=bucket, on="kubernetes")
+
+
+def test_keys_are_checked_and_neither_shown_nor_stored(
+    bucket: Workspace, model: str, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("a=b")
+    with pytest.raises(SpecError, match="with a key of 16 characters or more"):
+        preview(model, workspace=bucket, on="kubernetes", api_keys=str(keys))
+    keys.write_text("shop=0123456789abcdef\n")
+    objects = preview(model, workspace=bucket, on="kubernetes", api_keys=str(keys))
+    assert "0123456789abcdef" not in str(objects)
+    assert "Secret" not in {each["kind"] for each in objects}
+    assert FolderDocuments(tmp_path / "confidential").find() == []
 
 
 def test_an_unknown_version_is_refused(bucket: Workspace, model: str) -> None:

@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
+from timonel.endpoints.gateway.parts import Secrets
+from timonel.endpoints.spec import Access
 from timonel.errors import InputError, SpecError
 from timonel.serving.settings.auth import TlsSettings
+
+
+def read_files(access: Access, fields: Collection[str]) -> Secrets:
+    """Return the contents of files of an access.
+
+    Args:
+        access: The access.
+        fields: Fields of `access` whose files are read.
+
+    Raises:
+        SpecError: The files cannot be used.
+        InputError: A file cannot be read.
+        CorruptError: The public keys of tokens are damaged.
+    """
+    keys = access.api_keys if "api_keys" in fields else None
+    tls = access.tls if "tls" in fields else None
+    jwt = access.jwt if "jwt" in fields else None
+    return Secrets(
+        api_keys=None if keys is None else read_api_keys(Path(keys)),
+        certificate=None if tls is None else read_certificate(Path(tls.cert), Path(tls.key)),
+        jwks=None if jwt is None else read_jwks(Path(jwt.jwks)),
+    )
 
 
 def read_api_keys(path: Path) -> dict[str, str]:

@@ -6,11 +6,10 @@ import contextlib
 import errno
 import socket
 from collections.abc import Mapping
-from pathlib import Path
 
 from pydantic import ValidationError
 
-from timonel.endpoints.access_files import read_api_keys, read_certificate, read_jwks
+from timonel.endpoints.access_files import read_files
 from timonel.endpoints.engine import documents_of, engine_of
 from timonel.endpoints.folder import list_endpoints
 from timonel.endpoints.spec import EndpointSpec
@@ -74,16 +73,13 @@ def check_spec(spec: EndpointSpec, workspace: Workspace) -> None:
             )
     for version in spec.traffic.versions:
         _check_version(spec.model, workspace, version)
-    if not engine_of(workspace).is_one_machine:
-        _check_elsewhere(spec)
-        return
-    tls, jwt, keys = spec.access.tls, spec.access.jwt, spec.access.api_keys
-    if tls is not None:
-        read_certificate(Path(tls.cert), Path(tls.key))
-    if jwt is not None:
-        read_jwks(Path(jwt.jwks))
-    if keys is not None:
-        read_api_keys(Path(keys))
+    if engine_of(workspace).is_one_machine:
+        read_files(spec.access, spec.access.files)
+    elif is_local(spec.model):
+        raise SpecError(
+            f"servers of a cluster cannot read the model {spec.model}",
+            hint="publish it in the workspace's bucket: timonel models add NAME FOLDER",
+        )
 
 
 def _check_version(model: str, workspace: Workspace, version: int) -> None:
@@ -104,23 +100,6 @@ def versions_at(place: str) -> list[int]:
         return sorted(version_folders(local_path(place)))
     names = ObjectStore(place).folders("")
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())
-
-
-def _check_elsewhere(spec: EndpointSpec) -> None:
-    """Refuse what only this machine has."""
-    if is_local(spec.model):
-        raise SpecError(
-            f"servers of a cluster cannot read the model {spec.model}",
-            hint="publish it in the workspace's bucket: timonel models add NAME FOLDER",
-        )
-    access = spec.access
-    given = {"--tls-cert": access.tls, "--api-keys": access.api_keys, "--jwt-issuer": access.jwt}
-    for flag, value in given.items():
-        if value is not None:
-            raise SpecError(
-                f"{flag} names files of this machine, which a cluster's gateway cannot read",
-                hint="have an Ingress or a Gateway of the cluster check it",
-            )
 
 
 def _check_requests(spec: EndpointSpec) -> None:

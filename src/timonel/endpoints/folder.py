@@ -92,6 +92,7 @@ class EndpointStatus(Observed):
         versions: Status by version.
         message: Why the latest revision is not in effect yet.
         rejected: Why Envoy does not listen with the latest settings.
+        contents: `Access.contents` that the gateway has.
         at: Time of the status in seconds since the epoch.
     """
 
@@ -100,6 +101,7 @@ class EndpointStatus(Observed):
     versions: Mapping[int, VersionStatus] = {}
     message: str | None = None
     rejected: str | None = None
+    contents: str | None = None
     at: float = 0.0
 
     def is_stale(self, now: float) -> bool:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from timonel.endpoints import folder as folders
+from timonel.endpoints.access_documents import AccessDocuments
 from timonel.endpoints.checks import check_spec, validated
 from timonel.endpoints.control.console.address import pages_url
 from timonel.endpoints.control.plan import services_by_version
 from timonel.endpoints.control.service import SERVICE, failure_of, run_control, update_control
-from timonel.endpoints.engine import LOCATION, claim, documents_of, engine_of
+from timonel.endpoints.engine import FOLDER, LOCATION, claim, documents_of, engine_of
 from timonel.endpoints.folder import EndpointFolder, EndpointStatus, Revision
 from timonel.endpoints.gateway.process import SERVICE as GATEWAY
 from timonel.endpoints.rollouts.documents import (
@@ -74,7 +75,7 @@ class Endpoint:
         spec, engine = self.spec, engine_of(self.workspace)
         if engine.is_one_machine:
             return spec.url
-        return f"http://{engine.address(self.name, spec.host, spec.port)}"
+        return f"{spec.scheme}://{engine.address(self.name, spec.host, spec.port)}"
 
     @property
     def is_local(self) -> bool:
@@ -189,6 +190,8 @@ class Endpoint:
             number = numbers[-2]
         spec = self.folder.revision(number).spec
         check_spec(spec, self.workspace)
+        if spec.access.contents is not None:
+            AccessDocuments.of(engine_of(self.workspace), self.name).read(spec.access.contents)
         return record(self.workspace, spec, f"rollback to {number}", after=numbers[-1])
 
     @property
@@ -282,6 +285,9 @@ class Endpoint:
         """
         with locked(self.workspace):
             self.folder.delete()
+            # The control plane may only read them.
+            if (confidential := engine_of(self.workspace).confidential(FOLDER)) is not None:
+                AccessDocuments(confidential, self.name).remove()
             run_control(self.workspace, engine_of(self.workspace))
         deadline = time.monotonic() + _DELETE_TIMEOUT_S
         while self.name in {each.name for each in list_endpoints(self.workspace)}:

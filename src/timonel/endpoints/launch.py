@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Unpack
 
+from timonel.endpoints.access_documents import AccessDocuments
 from timonel.endpoints.autoscaling.policy import ScalingPolicy
 from timonel.endpoints.autoscaling.policy_files import read_policy
 from timonel.endpoints.checks import check_port, check_spec, free_port, validated, versions_at
@@ -13,7 +14,8 @@ from timonel.endpoints.control.plan import service_spec
 from timonel.endpoints.control.service import control_service
 from timonel.endpoints.deploy_options import DeployOptions
 from timonel.endpoints.engine import check_engine, documents_of
-from timonel.endpoints.folder import EndpointStatus, Revision, open_endpoint
+from timonel.endpoints.folder import EndpointFolder, EndpointStatus, Revision, open_endpoint
+from timonel.endpoints.gateway.parts import Secrets
 from timonel.endpoints.gateway.process import envoy_binary
 from timonel.endpoints.handle import Endpoint, record
 from timonel.endpoints.spec import EndpointSpec, endpoint_name, format_shares
@@ -65,7 +67,11 @@ def deploy(
         envoy_binary()
     spec, version, before = _specified(model, place, engine, server_args, options)
     cause = _cause(spec, version, None if before is None else before.spec, options)
-    record(place, spec, cause, None if before is None else before.number)
+    number = 0 if before is None else before.number
+    if engine.is_one_machine:
+        record(place, spec, cause, number)
+    else:
+        _record_with_files(place, engine, spec, cause, number, _given_files(options))
     endpoint = Endpoint(place, spec.name)
     if wait:
         _wait(endpoint, on_change)
@@ -89,6 +95,8 @@ def preview(
     place = workspace_for(workspace, [model])
     engine = check_engine(place, options.get("on"))
     spec, _, _ = _specified(model, place, engine, server_args, options)
+    if not engine.is_one_machine:
+        _changed_contents(engine, spec, _given_files(options))  # checks them
     versions = (service_spec(spec, each, place.uri, {}) for each in spec.traffic.versions)
     services = [control_service(place, engine), *versions]
     return [each for service in services for each in engine.preview(service)]
@@ -126,7 +134,39 @@ def _specified(
     if before is None or spec.port != before.spec.port:
         check_port(spec.host, spec.port, place)
     check_spec(spec, place)
-    return spec, version, before
+    return (spec if spec.access.files else _with_contents(spec, None)), version, before
+
+
+def _record_with_files(
+    place: Workspace,
+    engine: ServiceEngine,
+    spec: EndpointSpec,
+    cause: str,
+    after: int,
+    given: Collection[str],
+) -> None:
+    """Record a specification, with the contents of the given files for other machines."""
+    contents = _changed_contents(engine, spec, given)
+    if contents is None:
+        record(place, spec, cause, after)
+        return
+    endpoint = EndpointFolder(documents_of(place), spec.name)
+    with AccessDocuments.of(engine, spec.name).adding(contents, endpoint, after) as added:
+        record(place, _with_contents(spec, added), cause, after)
+
+
+def _changed_contents(
+    engine: ServiceEngine, spec: EndpointSpec, given: Collection[str]
+) -> Secrets | None:
+    """Return the contents of an endpoint's files; None if it has none, or they are stored."""
+    if not spec.access.files:
+        return None
+    return AccessDocuments.of(engine, spec.name).changed(spec.access, given)
+
+
+def _with_contents(spec: EndpointSpec, contents: str | None) -> EndpointSpec:
+    access = spec.access.model_copy(update={"contents": contents})
+    return spec.model_copy(update={"access": access})
 
 
 def _wait(endpoint: Endpoint, on_change: Callable[[EndpointStatus], None] | None) -> None:
@@ -188,6 +228,12 @@ def _access(given: dict[str, Any]) -> dict[str, Any]:
     if "allow_host" in given:
         access["hosts"] = tuple(given["allow_host"])
     return access
+
+
+def _given_files(options: DeployOptions) -> list[str]:
+    """Return the fields of access control with files that options name."""
+    fields = {"tls": "tls_cert", "api_keys": "api_keys", "jwt": "jwt_jwks"}
+    return [field for field, option in fields.items() if options.get(option) is not None]
 
 
 def _removed(given: dict[str, Any]) -> dict[str, None]:

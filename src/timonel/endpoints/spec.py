@@ -22,6 +22,7 @@ HostName = Annotated[
         pattern=r"^(\*\.)?[a-zA-Z0-9]([a-zA-Z0-9.-]{0,250}[a-zA-Z0-9])?$", to_lower=True
     ),
 ]
+ContentsId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 Label = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$")]
 
 _LONGEST_S = 7 * 86_400.0
@@ -133,6 +134,17 @@ class Access(Requested):
         default=(),
         description="Accepted Host headers besides loopback names, on a loopback address.",
     )
+    contents: ContentsId | None = Field(
+        default=None,
+        description="Confidential document with the contents of these files, as they were at the "
+        "deployment on other machines; None: the files themselves are read.",
+    )
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Names of the fields with files."""
+        found = {"tls": self.tls, "api_keys": self.api_keys, "jwt": self.jwt}
+        return frozenset(name for name, value in found.items() if value is not None)
 
 
 class Limits(Requested):
@@ -184,7 +196,12 @@ class EndpointSpec(Requested):
     def url(self) -> str:
         """Address of REST."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.access.tls else 'http'}://{host}:{self.port}"
+        return f"{self.scheme}://{host}:{self.port}"
+
+    @property
+    def scheme(self) -> str:
+        """Scheme of its addresses."""
+        return "https" if self.access.tls else "http"
 
     @property
     def model_name(self) -> str:

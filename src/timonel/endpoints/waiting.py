@@ -55,7 +55,7 @@ def wait_until_ready(
         ServingError: It is not ready in time, or the gateway cannot listen.
     """
     deadline, begun = time.monotonic() + timeout_s, time.time()
-    number, shown, look_at = endpoint.revision.number, None, time.monotonic() + _LOOK_S
+    revision, shown, look_at = endpoint.revision, None, time.monotonic() + _LOOK_S
     while True:
         status = endpoint.status
         if status.message is None and (reason := endpoint.control_failure()):
@@ -68,7 +68,7 @@ def wait_until_ready(
                 f"the gateway cannot listen for {endpoint.name}: {status.rejected}",
                 hint="deploy it with another --host or --port, or delete it",
             )
-        done = status.routed >= number and any(v.ready for v in status.versions.values())
+        done = _applies(revision, status) and any(v.ready for v in status.versions.values())
         if done and not status.rejected and endpoint.is_listening():
             return
         _check_arguments(endpoint, status)
@@ -79,6 +79,13 @@ def wait_until_ready(
         if time.monotonic() > deadline:
             raise _late(endpoint.name, status, timeout_s)
         time.sleep(_POLL_S if endpoint.is_local else _REMOTE_POLL_S)
+
+
+def _applies(revision: Revision, status: EndpointStatus) -> bool:
+    """Return whether the gateway has a revision, or a later one."""
+    if status.routed != revision.number:
+        return status.routed > revision.number
+    return status.contents == revision.spec.access.contents
 
 
 def _late(name: str, status: EndpointStatus, timeout_s: float) -> ServingError:

@@ -48,6 +48,7 @@ FORMATS: Mapping[str, int] = {
     "study-controller": 1,
     "endpoint-revision": 1,
     "endpoint-status": 1,
+    "endpoint-access": 1,
     "endpoints-page": 1,
     "rollout": 1,
     "rollout-state": 1,

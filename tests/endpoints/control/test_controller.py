@@ -11,14 +11,15 @@ from typing import Any, Self
 import pytest
 
 from tests.endpoints.harness import write_version
+from timonel.endpoints.access_documents import AccessDocuments
 from timonel.endpoints.control.controller import Controller
 from timonel.endpoints.control.envoy import EnvoyService
 from timonel.endpoints.control.gateway import Gateway
 from timonel.endpoints.control.service import SERVICE
 from timonel.endpoints.folder import EndpointFolder
-from timonel.endpoints.gateway.parts import SERVICE_HEADER
+from timonel.endpoints.gateway.parts import SERVICE_HEADER, Secrets
 from timonel.endpoints.gateway.process import SERVICE as GATEWAY
-from timonel.endpoints.spec import EndpointSpec, Traffic
+from timonel.endpoints.spec import Access, EndpointSpec, Traffic
 from timonel.engines import (
     ReplicaStatus,
     ServiceEngine,
@@ -26,7 +27,7 @@ from timonel.engines import (
     ServiceState,
     ServiceStatus,
 )
-from timonel.errors import EngineError, NotFoundError
+from timonel.errors import EngineError, NotFoundError, TimonelError
 from timonel.storage import Workspace, find_workspace
 from timonel.storage.document_store import DocumentStore, FolderDocuments
 
@@ -229,9 +230,15 @@ class ClusterEngine(MemoryEngine):
         super().__init__(root)
         self.is_leader = False
         self.exposed: dict[str, int] = {}
+        self.fault: TimonelError | None = None
 
     def leads(self, service: str) -> bool:
         return self.is_leader
+
+    def confidential(self, folder: str) -> DocumentStore:
+        if self.fault is not None:
+            raise self.fault
+        return FolderDocuments(self.root / "confidential")
 
     def expose(self, name: str, service: str, port: int) -> None:
         self.exposed[name] = port
@@ -253,6 +260,90 @@ def cluster_controller(workspace: Workspace, engine: ClusterEngine) -> Controlle
     envoy = LiveEnvoy(engine, folder)
     gateway = Gateway(envoy, folder / "config", folder)
     return Controller(workspace, engine, envoy, gateway, folder, host="127.0.0.9")
+
+
+def require_key(engine: ClusterEngine, folder: EndpointFolder, key: str, after: int) -> Access:
+    """Deploy an endpoint with an API key; return its access."""
+    before = folder.revision().spec
+    documents = AccessDocuments.of(engine, folder.name)
+    with documents.adding(Secrets(api_keys={"shop": key}), folder, after) as added:
+        made = Access(api_keys="/of/another/machine", contents=added)
+        folder.add(before.model_copy(update={"access": made}), "deploy", after=after)
+    return made
+
+
+def listeners(workspace: Workspace) -> str:
+    return (workspace.root / "shared/config/listeners/current.json").read_text()
+
+
+@pytest.mark.parametrize("is_leader", [True, False])
+def test_each_gateway_gets_the_keys_of_the_latest_revision(
+    workspace: Workspace, is_leader: bool
+) -> None:
+    engine = ClusterEngine(workspace.root)
+    folder = endpoint(workspace, "digits")
+    engine.is_leader = True
+    controller = cluster_controller(workspace, engine)
+    turns(controller)
+    engine.is_leader = is_leader
+    again(controller)
+    access = require_key(engine, folder, "first-0123456789", 1)
+    turns(controller, 1)
+    assert "first-0123456789" in listeners(workspace)
+    require_key(engine, folder, "second-0123456789", 2)
+    turns(controller, 1)
+    assert "first-0123456789" not in listeners(workspace)
+    assert "second-0123456789" in listeners(workspace)
+    # As a rollback does.
+    folder.add(folder.revision(2).spec, "rollback to 2", after=3)
+    turns(controller, 1)
+    assert "first-0123456789" in listeners(workspace)
+    assert folder.status().contents == (access.contents if is_leader else None)
+
+
+def test_former_keys_stay_while_new_ones_cannot_be_read(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timonel.endpoints.control.endpoint._RETRY_S", 0.0)
+    engine = ClusterEngine(workspace.root)
+    engine.is_leader = True
+    folder = endpoint(workspace, "digits")
+    first = require_key(engine, folder, "first-0123456789", 1)
+    turns(cluster_controller(workspace, engine))
+    second = require_key(engine, folder, "second-0123456789", 2)
+    engine.fault = EngineError("not allowed to get secrets")
+    # Also for a control plane that has just started.
+    for controller in (
+        cluster_controller(workspace, engine),
+        cluster_controller(workspace, engine),
+    ):
+        turns(controller)
+        assert "first-0123456789" in listeners(workspace)
+        status = folder.status()
+        assert status.message == "not allowed to get secrets; the former ones stay"
+        assert status.contents != second.contents
+    engine.fault = None
+    turns(controller)
+    assert "second-0123456789" in listeners(workspace)
+    status = folder.status()
+    assert (status.message, status.contents) == (None, second.contents)
+    assert first.contents != second.contents
+
+
+def test_an_endpoint_whose_keys_are_missing_accepts_no_request(workspace: Workspace) -> None:
+    engine = ClusterEngine(workspace.root)
+    engine.is_leader = True
+    folder, other = endpoint(workspace, "digits"), endpoint(workspace, "other")
+    access = require_key(engine, folder, "first-0123456789", 1)
+    AccessDocuments.of(engine, "digits").remove()
+    turns(cluster_controller(workspace, engine))
+    assert "digits@" not in listeners(workspace)
+    assert "other@" in listeners(workspace)
+    message = folder.status().message or ""
+    assert message.startswith("the keys or the certificate of digits are missing")
+    assert "no request is accepted" in message
+    assert folder.status().contents != access.contents
+    assert other.status().message is None
 
 
 def again(controller: Controller) -> None:

@@ -17,8 +17,10 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from timonel.endpoints.access_documents import AccessDocuments
 from timonel.endpoints.control.activator import Activator
 from timonel.endpoints.control.answers import AnswerReader
 from timonel.endpoints.control.endpoint import Endpoint
@@ -36,6 +38,7 @@ from timonel.endpoints.control.warm import SERVICE as WARM
 from timonel.endpoints.control.warm import warm_environment, warm_service
 from timonel.endpoints.engine import FOLDER, LOCATION
 from timonel.endpoints.folder import LOCK_FILE, list_endpoints
+from timonel.endpoints.gateway.parts import Secrets
 from timonel.endpoints.gateway.process import SERVICE as GATEWAY
 from timonel.endpoints.spec import service_name
 from timonel.engines import ServiceEngine, ServiceSpec, ServiceState, ServiceStatus
@@ -230,7 +233,12 @@ class Controller:
             is_near = self._engine.is_one_machine
             env = warm_environment(self._workspace.endpoints) if is_near else {}
             before = self._gateway.route(name)
-            self._endpoints[name] = Endpoint(found[name], self._workspace, env, before)
+            self._endpoints[name] = Endpoint(
+                found[name], self._workspace, env, before, partial(self._read_contents, name)
+            )
+
+    def _read_contents(self, name: str, contents: str) -> Secrets:
+        return AccessDocuments.of(self._engine, name).read(contents)
 
     async def _apply(
         self, endpoint: Endpoint, services: Mapping[int, ServiceStatus], now: float
@@ -241,7 +249,9 @@ class Controller:
             if self._leads:
                 await self._delete_endpoint(endpoint, services)
             return
-        if endpoint.refresh(services, now):
+        applies = endpoint.refresh(services, now)
+        await endpoint.refresh_contents()
+        if applies:
             logger.info("%s: revision %d gets the traffic", endpoint.name, endpoint.status.routed)
             if self._leads:
                 await self._publish(endpoint, now)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from timonel.endpoints.control.faults import Faults
@@ -13,11 +14,12 @@ from timonel.endpoints.control.warm import uses_tensorflow
 from timonel.endpoints.control.watched_files import AccessFiles
 from timonel.endpoints.folder import EndpointFolder, Revision, VersionStatus
 from timonel.endpoints.gateway.parts import Route, Secrets
-from timonel.endpoints.spec import service_name
+from timonel.endpoints.spec import Access, service_name
 from timonel.engines import ServiceSpec, ServiceStatus
-from timonel.errors import CorruptError
+from timonel.errors import CorruptError, SpecError, TimonelError
 from timonel.storage import Workspace
 
+_RETRY_S = 1.0
 _SETTLE_S = 2.0
 """Time from a change of the traffic to the end of replicas that get none."""
 
@@ -30,6 +32,7 @@ class Endpoint:
         workspace: The workspace.
         env: Environment variables of replicas.
         before: What the gateway has of it; None if it has nothing.
+        read_contents: Returns confidential contents of its access by their id.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class Endpoint:
         workspace: Workspace,
         env: Mapping[str, str],
         before: Route | None,
+        read_contents: Callable[[str], Secrets],
     ) -> None:
         self.folder = folder
         self.name = folder.name
@@ -50,7 +54,13 @@ class Endpoint:
         self._workspace = workspace
         self._env = env
         self._before = before
-        self._files = AccessFiles(before.secrets if before else Secrets())
+        self._read_contents = read_contents
+        self._secrets = before.secrets if before else Secrets()
+        self._contents: str | None = None
+        """Id of the confidential contents in `_secrets`; those of the gateway may be older ones."""
+        self._failed: tuple[str | None, float] = (None, 0.0)
+        """Contents that could not be read, and when they are read again."""
+        self._files = AccessFiles(self._secrets)
         self._latest: Revision | None = None
         self._numbers: list[int] = []
         self._revisions: dict[int, Revision] = {}
@@ -112,6 +122,30 @@ class Endpoint:
         self._find_scalers(now)
         return before != (planned.routed, planned.proved)
 
+    async def refresh_contents(self) -> None:
+        """Read the confidential contents that the latest revision names, unless they are known.
+
+        Without them, those before stay.
+        """
+        access, now = self.latest.spec.access, time.monotonic()
+        needed, (failed, retry_at) = access.contents, self._failed
+        is_due = needed != failed or now >= retry_at
+        if needed is not None and (needed == self._contents or not is_due):
+            return
+        self._failed = (needed, now + _RETRY_S)
+        with self.faults.of("contents"):
+            try:
+                self._secrets = (
+                    Secrets()
+                    if needed is None
+                    else await asyncio.to_thread(self._read_contents, needed)
+                )
+            except TimonelError as error:
+                stays = self._secrets.has(access)
+                effect = "the former ones stay" if stays else "no request is accepted"
+                raise SpecError(f"{error}; {effect}", hint=error.hint) from error
+            self._contents = needed
+
     def take_over(self) -> None:
         """Go on from what the leader before has saved."""
         self.status = self.folder.status()
@@ -169,14 +203,19 @@ class Endpoint:
                 return None
             return replace(self._before, ready=ready_addresses(self._before, self.services))
         spec = self.latest.spec
-        needed = list(self._files.needed(spec.access))
-        for files, paths in needed:
+        secrets = self._secrets
+        if spec.access.contents is None:
+            secrets = self._read_files(spec.access, now)
+        if not secrets.has(spec.access):
+            return None
+        found = Route(spec, self.routed.spec.traffic, secrets=secrets)
+        return replace(found, ready=ready_addresses(found, self.services))
+
+    def _read_files(self, access: Access, now: float) -> Secrets:
+        for files, paths in self._files.needed(access):
             with self.faults.of(files.what):
                 files.refresh(paths, now)
-        if any(files.current is None for files, _ in needed):
-            return None
-        found = Route(spec, self.routed.spec.traffic, secrets=self._files.secrets)
-        return replace(found, ready=ready_addresses(found, self.services))
+        return self._files.secrets
 
     def publish(
         self, now: float, held: Mapping[str, int], rejected: str | None, fault: str | None
@@ -199,7 +238,13 @@ class Endpoint:
             for version, scaler in self.scalers.items()
         }
         message = self.faults.message or fault or (self.plan.message if self.plan else None)
-        update = {"versions": versions, "message": message, "rejected": rejected, "at": time.time()}
+        update = {
+            "versions": versions,
+            "message": message,
+            "rejected": rejected,
+            "contents": self._contents,
+            "at": time.time(),
+        }
         self.folder.write_status(self.status.model_copy(update=update))
 
     def _version_status(

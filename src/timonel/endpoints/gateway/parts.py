@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from timonel.endpoints.spec import EndpointSpec, Traffic
+from timonel.endpoints.spec import Access, EndpointSpec, Traffic
 
 Json = dict[str, Any]
 Protocol = Literal["http", "grpc"]
@@ -43,9 +43,14 @@ class Secrets:
         jwks: Public keys of tokens, a JSON Web Key Set.
     """
 
-    api_keys: Mapping[str, str] | None = None
+    api_keys: Mapping[str, str] | None = field(default=None, repr=False)
     certificate: tuple[str, str] | None = field(default=None, repr=False)
     jwks: str | None = None
+
+    def has(self, access: Access) -> bool:
+        """Return whether it has all that an access needs."""
+        found = {"api_keys": self.api_keys, "tls": self.certificate, "jwt": self.jwks}
+        return all(found[name] is not None for name in access.files)
 
 
 @dataclass(frozen=True)
