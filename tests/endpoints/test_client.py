@@ -36,8 +36,8 @@ class Cluster(ClusterEngine):
     def address(self, name: str, host: str, port: int) -> str:
         return self.public
 
-    def access_hint(self, name: str, port: int) -> str:
-        return f"forward {name} and use http://127.0.0.1:{port}"
+    def forward_command(self, name: str, port: int) -> str:
+        return f"forward {name}"
 
 
 @pytest.fixture
@@ -68,7 +68,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 @pytest.fixture
 def bucket(tmp_path: Path, cluster: Cluster) -> Workspace:
     spec = EndpointSpec(
-        name="digits", model="s3://bucket/digits", port=8501, traffic={"percent": {1: 100}}
+        name="digits",
+        model="s3://bucket/digits",
+        port=8501,
+        traffic={"percent": {1: 100}},
+        access={"tls": {"cert": "cert.pem", "key": "key.pem"}, "contents": "0" * 32},
     )
     EndpointFolder(cluster.documents(FOLDER), "digits").add(spec, "deploy", after=0)
     return Workspace(tmp_path / "copy", "s3://bucket/team")
@@ -80,7 +84,7 @@ def test_an_endpoint_of_a_cluster_answers_at_its_address(
     with socket.create_server(("127.0.0.1", 0)) as server:
         cluster.public = f"127.0.0.1:{server.getsockname()[1]}"
         client.predict("digits", [[1.0]], workspace=bucket)
-    assert asked == [f"http://{cluster.public}/v1/models/digits"]
+    assert asked == [f"https://{cluster.public}/v1/models/digits"]
 
 
 def test_an_endpoint_that_cannot_be_reached_from_here_says_how(
@@ -93,7 +97,8 @@ def test_an_endpoint_that_cannot_be_reached_from_here_says_how(
     assert refused.value.message == (
         f"the endpoint digits cannot be reached from this machine at {cluster.public}"
     )
-    assert refused.value.hint == "forward digits and use http://127.0.0.1:8501/v1/models/digits"
+    address = "https://127.0.0.1:8501/v1/models/digits"
+    assert refused.value.hint == f"run 'forward digits' and use {address}"
     assert asked == []
 
 

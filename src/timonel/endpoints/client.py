@@ -113,9 +113,10 @@ def _reachable(endpoint: Endpoint, path: str) -> str:
         socket.create_connection((url.hostname or "", url.port or 80), _CONNECT_S).close()
     except OSError as error:
         spec = endpoint.spec
-        hint = engine_of(endpoint.workspace).access_hint(endpoint.name, spec.port)
+        command = engine_of(endpoint.workspace).forward_command(endpoint.name, spec.port)
+        there = f"{spec.scheme}://127.0.0.1:{spec.port}{path}"
         raise ServingError(
             f"the endpoint {endpoint.name} cannot be reached from this machine at {url.netloc}",
-            hint=hint and f"{hint}{path}",
+            hint=command and f"run '{command}' and use {there}",
         ) from error
     return endpoint.url

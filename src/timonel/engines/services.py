@@ -168,10 +168,12 @@ class ServiceEngine(abc.ABC):
         del name
         return f"{host}:{port}"
 
-    def access_hint(self, name: str, port: int) -> str | None:
-        """Return how to reach what is exposed under a name from elsewhere; None: no way.
+    def forward_command(self, name: str, port: int) -> str | None:
+        """Return a command that forwards the port of this machine to what is exposed; None: none.
 
-        A sentence part that ends with the address on this machine.
+        Args:
+            name: Name under which it is exposed.
+            port: The port, there and on this machine.
         """
         del name, port
         return None

@@ -213,13 +213,9 @@ class KubernetesServiceEngine(ServiceEngine):
         del host
         return self._exposure.address(name, port)
 
-    def access_hint(self, name: str, port: int) -> str:
+    def forward_command(self, name: str, port: int) -> str:
         """Return the command that makes a Service object reachable from this machine."""
-        namespace = self._api.namespace
-        return (
-            f"run 'kubectl port-forward -n {namespace} service/{name} {port}:{port}' and use "
-            f"http://127.0.0.1:{port}"
-        )
+        return f"kubectl port-forward -n {self._api.namespace} service/{name} {port}:{port}"
 
     def _statuses(self, deployments: list[Object]) -> list[ServiceStatus]:
         found: dict[str, list[Object]] = {each["metadata"]["name"]: [] for each in deployments}
