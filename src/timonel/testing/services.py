@@ -11,6 +11,7 @@ Subclass it and provide the fixture ``harness``:
 from __future__ import annotations
 
 import abc
+import contextlib
 import http.client
 import json
 import threading
@@ -57,7 +58,8 @@ class ServiceHarness(abc.ABC):
     def close(self) -> None:
         """Delete all services, and check that no process is left."""
         for status in self.engine.services():
-            self.engine.delete(status.name)
+            with contextlib.suppress(NotFoundError):  # the test has deleted it
+                self.engine.delete(status.name)
         eventually(lambda: not self.engine.services())
         eventually(lambda: not self.leftovers(), explain=lambda: str(self.leftovers()))
 
