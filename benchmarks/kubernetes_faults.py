@@ -94,7 +94,7 @@ def kill_theirs(cluster: Cluster, image: str, shared: Path, number: int) -> Reco
     shutil.rmtree(shared, ignore_errors=True)
     shared.mkdir(parents=True)
     shared.chmod(0o777)
-    arguments = f"{EPOCHS} {STEPS} {SAVE_STEPS}"
+    arguments = ", ".join(f'"{each}"' for each in (EPOCHS, STEPS, SAVE_STEPS))
     values = {"NAME": name, "IMAGE": image, "FOLDER": str(shared), "ARGUMENTS": arguments}
     text = Template(TFJOB.read_text()).substitute(values)
     cluster.kubectl("apply", "-f", "-", input=text)
