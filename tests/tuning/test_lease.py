@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -88,3 +89,41 @@ def test_a_controller_notices_by_itself(machine: Machine, monkeypatch: pytest.Mo
     kill(machine("b"))
     early._renew_until(threading.Event())
     assert early.is_lost
+
+
+def test_a_controller_renews_again_after_any_error(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lease, "RENEW_S", 0.0)
+    ended = threading.Event()
+    ticks: list[int] = []
+
+    def tick() -> None:
+        ticks.append(len(ticks))
+        if len(ticks) == 1:
+            raise OSError(28, "No space left on device")
+        ended.set()
+
+    held = machine("a")
+    kill(held)
+    held._tick = tick
+    held._renew_until(ended)
+    assert ticks == [0, 1]
+    assert not held.is_lost
+    assert "cannot renew the lease of the study digits" in caplog.text
+
+
+def test_a_controller_that_cannot_renew_for_a_minute_may_have_lost_the_study(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = machine("a")
+    kill(held)
+    now = time.monotonic()
+    monkeypatch.setattr(lease.time, "monotonic", lambda: now + lease.SILENT_S + 1)
+    assert held.is_lost
+    held.check()  # nobody has taken it
+    monkeypatch.setattr(lease, "RENEW_S", 0.0)
+    ended = threading.Event()
+    held._tick = ended.set
+    held._renew_until(ended)
+    assert not held.is_lost

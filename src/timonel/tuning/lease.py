@@ -51,7 +51,8 @@ class ControllerLease:
     """
 
     def __init__(self, store: ObjectStore, folder: Path, tick: Callable[[], None]) -> None:
-        self.is_lost = False
+        self._is_superseded = False
+        self._renewed_at = time.monotonic()
         self._store = store
         self._study = folder.name
         self._objects = f"studies/{folder.name}/controllers"
@@ -59,6 +60,11 @@ class ControllerLease:
         self._tick = tick
         self._token = uuid.uuid4().hex
         self._number = 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another controller has the study, or may have: nothing was renewed for long."""
+        return self._is_superseded or time.monotonic() - self._renewed_at > SILENT_S
 
     @property
     def is_alive(self) -> bool:
@@ -84,7 +90,7 @@ class ControllerLease:
         finally:
             ended.set()
             thread.join()
-            if not self.is_lost:
+            if not self._is_superseded:
                 try:
                     self._write(is_over=True)
                 except TimonelError as error:
@@ -101,7 +107,7 @@ class ControllerLease:
             found = self._read(self._number + 1)
         except NotFoundError:
             return
-        self.is_lost = True
+        self._is_superseded = True
         raise LostLeaseError(
             f"the study {self._study} continues on the machine {found['host']}",
             hint=f"follow it with 'timonel studies show {self._study}'",
@@ -118,6 +124,7 @@ class ControllerLease:
             self._store.create(self._name(self._number), self._content(is_over=False))
         except AlreadyExistsError:
             raise self._refusal(self._read(self._number)) from None
+        self._renewed_at = time.monotonic()
 
     def _check_dead(
         self, number: int, found: dict[str, Any], wait: Callable[[float], object]
@@ -150,13 +157,15 @@ class ControllerLease:
     def _renew_until(self, ended: threading.Event) -> None:
         while not ended.wait(RENEW_S):
             try:
+                begun = time.monotonic()
                 self.check()
                 self._write(is_over=False)
+                self._renewed_at = begun
                 self._tick()
             except LostLeaseError:
                 return
-            except TimonelError as error:
-                _logger.warning("%s", error)
+            except Exception as error:  # noqa: BLE001 - the next round renews again
+                _logger.warning("cannot renew the lease of the study %s: %s", self._study, error)
 
     def _latest(self) -> tuple[int, dict[str, Any]] | None:
         names = self._store.children(self._objects)[1]
