@@ -7,12 +7,18 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from timonel.errors import InputError
+
 _LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})
 """Folders that are no source; so are those whose names begin with a dot."""
 
 
 def source_files(folder: Path) -> list[str]:
-    """Return the names of a program's files, relative to its folder, sorted."""
+    """Return the names of a program's files, relative to its folder, sorted.
+
+    Raises:
+        InputError: The folder is git's, and git does not tell which files it ignores.
+    """
     return sorted(set(_names(folder)))
 
 
@@ -44,6 +50,26 @@ def _listed_by_git(folder: Path) -> list[str] | None:
     command = ["git", "-C", str(folder), "ls-files", "-z", "-co", "--exclude-standard"]
     try:
         listed = subprocess.run(command, capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
+    except (OSError, subprocess.CalledProcessError) as error:
+        if not _is_in_repository(folder):
+            return None
+        # Files that git ignores, such as keys, must not be taken for source.
+        raise InputError(
+            f"git cannot list the files of {folder}: {_reason(error)}",
+            hint="repair that, or use a copy of the folder that has no .git",
+        ) from error
     return [os.fsdecode(name) for name in listed.stdout.split(b"\0") if name]
+
+
+def _is_in_repository(folder: Path) -> bool:
+    path = folder.resolve()
+    return any(os.path.lexists(each / ".git") for each in (path, *path.parents))
+
+
+def _reason(error: OSError | subprocess.CalledProcessError) -> str:
+    """Return in one line why git did not run, or what it printed."""
+    if isinstance(error, FileNotFoundError):
+        return "git is not installed"
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return " ".join(error.stderr.decode(errors="replace").split()) or str(error)
