@@ -55,6 +55,16 @@ def test_mpirun_beside_this_python_comes_first(
     assert ranks.find_mpirun() == str(tmp_path / "mpirun")
 
 
+def test_mpirun_among_the_packages_of_an_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(ranks, "__file__", str(tmp_path / "timonel/training/mpi.py"))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/mpirun").touch(mode=0o755)
+    assert ranks.find_mpirun() == str(tmp_path / "bin/mpirun")
+
+
 @pytest.mark.parametrize("user", [0, 1000])
 def test_what_mpirun_is_told(monkeypatch: pytest.MonkeyPatch, user: int) -> None:
     monkeypatch.setattr(ranks, "find_mpirun", lambda: "mpirun")

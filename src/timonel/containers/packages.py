@@ -90,10 +90,17 @@ def stage_requirements(
             f"cannot install {requirements}: {' '.join(line.strip() for line in lines[-3:])}",
             hint=f"try it with 'uv pip install -r {requirements}'",
         )
-    shutil.rmtree(folder / "bin", ignore_errors=True)
+    for path in folder.glob("bin/*"):
+        if _is_script(path):  # its first line names the Python of this machine
+            path.unlink()
     for path in [*folder.glob("*.dist-info/*"), *folder.glob(".lock")]:
         if path.name in {*_LOCAL, ".lock", "uv_cache.json"}:
             path.unlink()
+
+
+def _is_script(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"#!"
 
 
 def stage_timonel(folder: Path) -> None:

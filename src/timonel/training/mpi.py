@@ -69,13 +69,17 @@ def check_installed() -> None:
 
 
 def find_mpirun() -> str:
-    """Return mpirun's path, beside this Python or else the system's.
+    """Return mpirun's path: beside this Python, among the packages of an image, or the system's.
 
     Raises:
         MissingExtraError: mpirun is not installed.
     """
-    own = Path(sys.executable).with_name("mpirun")
-    found = str(own) if os.access(own, os.X_OK) else shutil.which("mpirun")
+    # `timonel image build` installs packages with their programs into one folder.
+    of_packages = Path(__file__).parents[2] / "bin/mpirun"
+    for own in (Path(sys.executable).with_name("mpirun"), of_packages):
+        if os.access(own, os.X_OK):
+            return str(own)
+    found = shutil.which("mpirun")
     if found is None:
         raise MissingExtraError(_FEATURE, _EXTRA)
     return found
