@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from tests.training.test_launch import SUCCEEDED, FakeEngine
 from timonel.data import Dataset
+from timonel.errors import CorruptError
 from timonel.storage import Workspace, find_workspace
 from timonel.storage.object_store import ObjectStore
 from timonel.training import train
@@ -27,7 +29,12 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 def uploads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that were uploaded to staged datasets."""
     names: list[str] = []
-    upload = ObjectStore.upload
+    upload, write = ObjectStore.upload, ObjectStore.write
+
+    def counted_write(store: ObjectStore, name: str, content: bytes) -> None:
+        if "/staged/" in store.uri:
+            names.append(name)
+        write(store, name, content)
 
     def counted(store: ObjectStore, files: Mapping[str, Path]) -> None:
         if "/staged/" in store.uri:
@@ -35,6 +42,7 @@ def uploads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         upload(store, files)
 
     monkeypatch.setattr(ObjectStore, "upload", counted)
+    monkeypatch.setattr(ObjectStore, "write", counted_write)
     return names
 
 
@@ -82,3 +90,41 @@ def test_an_interrupted_copy_continues(
     uploads.clear()
     submitted(bucket, dataset, tmp_path, monkeypatch)
     assert set(uploads) == lost
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile", "after an interrupted copy"])
+def test_a_file_that_was_changed_is_not_published(
+    bucket: Workspace,
+    dataset: Dataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    when: str,
+) -> None:
+    shutil.copytree(dataset.path, tmp_path / "copy")
+    dataset = Dataset.open(str(tmp_path / "copy"))
+    name = dataset.manifest.shards[0].name
+    original = (dataset.path / name).read_bytes()
+    new = bytes(reversed(original))
+    upload = ObjectStore.upload
+
+    def changed(store: ObjectStore, files: Mapping[str, Path]) -> None:
+        if name in files:
+            (dataset.path / name).write_bytes(new)
+        upload(store, files)
+
+    if when == "meanwhile":
+        monkeypatch.setattr(ObjectStore, "upload", changed)
+    else:
+        (dataset.path / name).write_bytes(new)
+    if when == "after an interrupted copy":
+        digest = dataset.digest.removeprefix("sha256:")[:32]
+        ObjectStore(f"{bucket.uri}/staged/{digest}").write(name, new)
+    with pytest.raises(CorruptError, match=rf"{name} was changed.*convert the source again"):
+        submitted(bucket, dataset, tmp_path, monkeypatch)
+    assert ObjectStore(bucket.uri).glob("staged/*/manifest.json") == []
+
+    # The original file replaces what was copied of the changed one.
+    monkeypatch.setattr(ObjectStore, "upload", upload)
+    (dataset.path / name).write_bytes(original)
+    (place,) = submitted(bucket, dataset, tmp_path, monkeypatch).data.values()
+    assert ObjectStore(place).read(name) == original

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from timonel.data import Dataset
-from timonel.data.manifest import MANIFEST_NAME
+from timonel.data.manifest import MANIFEST_NAME, parse_manifest
+from timonel.errors import CorruptError
 from timonel.storage import Workspace, is_local, join
+from timonel.storage.digests import digest_file
 from timonel.storage.object_store import ObjectStore, local_files
 from timonel.training.request import Request
 from timonel.units import format_bytes
@@ -42,6 +45,7 @@ def stage(request: Request, workspace: Workspace) -> None:
 
     Raises:
         InputError: A file cannot be read, or the bucket cannot be written.
+        CorruptError: A file is not the one that the dataset's manifest lists.
     """
     for dataset in request.datasets.values():
         if is_local(workspace.uri_of(dataset.uri)):
@@ -59,23 +63,45 @@ def _copy(dataset: Dataset, store: ObjectStore) -> None:
     if MANIFEST_NAME in there:
         return
     files = {name: dataset.path / name for name in local_files(dataset.path)}
-    manifest = files.pop(MANIFEST_NAME)
+    manifest = files.pop(MANIFEST_NAME).read_bytes()
+    known = parse_manifest(manifest.decode(errors="replace"), f"{dataset.path}/{MANIFEST_NAME}")
+    if known.digest != dataset.digest:
+        raise _changed(dataset, MANIFEST_NAME)
+    digests = {file.name: file.digest for file in known.files}
     missing = [
         name
         for name, path in files.items()
         if name not in there or not store.is_same(name, path, there[name])
     ]
+    _check(dataset, (name for name in digests if name not in missing), digests)
     total = sum(_size(files[name]) for name in missing)
     _logger.warning("copying %s of %s to %s, once", format_bytes(total), dataset.uri, store.uri)
     done, told_at = 0, time.monotonic()
     for start in range(0, len(missing), _FILES_AT_ONCE):
         names = missing[start : start + _FILES_AT_ONCE]
         store.upload({name: files[name] for name in names})
+        # Afterwards: a file that changed while it was copied must not count as the dataset's.
+        _check(dataset, (name for name in names if name in digests), digests)
         done += sum(_size(files[name]) for name in names)
         if time.monotonic() - told_at > _TELL_S:
             told_at = time.monotonic()
             _logger.warning("copied %s of %s", format_bytes(done), format_bytes(total))
-    store.upload({MANIFEST_NAME: manifest})
+    store.write(MANIFEST_NAME, manifest)
+
+
+def _check(dataset: Dataset, names: Iterable[str], digests: Mapping[str, str]) -> None:
+    """Check that files still have the content that the manifest lists."""
+    for name in names:
+        path = dataset.path / name
+        if not path.is_file() or digest_file(path) != digests[name]:
+            raise _changed(dataset, name)
+
+
+def _changed(dataset: Dataset, name: str) -> CorruptError:
+    return CorruptError(
+        f"{dataset.path / name} was changed, and is no longer the file of the dataset's manifest",
+        hint="convert the source again, and let nothing write there meanwhile",
+    )
 
 
 def _size(path: Path) -> int:
