@@ -29,6 +29,7 @@ class RegistryServer(ThreadingHTTPServer):
         requests: Methods and paths of all requests.
         user: ``user:password`` that it asks for; None: nobody needs one.
         faults: Status codes to answer with, before anything else.
+        missing_bytes: Bytes that are missing at the end of each blob's download.
     """
 
     daemon_threads = True
@@ -40,6 +41,7 @@ class RegistryServer(ThreadingHTTPServer):
         self.requests: list[str] = []
         self.user: str | None = None
         self.faults: list[int] = []
+        self.missing_bytes = 0
 
     @property
     def host(self) -> str:
@@ -95,8 +97,16 @@ class _Handler(BaseHTTPRequestHandler):
             return self._manifest(name, rest, body)
         if kind == "blobs":
             content = self.server.blobs.get((name, rest))
-            return self._send(404) if content is None else self._send(200, content)
+            return self._send(404) if content is None else self._blob(content)
         return self._upload(name, query, body)
+
+    def _blob(self, content: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content[: len(content) - self.server.missing_bytes])
+        self.close_connection = self.server.missing_bytes > 0
 
     def _upload(self, name: str, query: dict[str, str], body: bytes) -> None:
         if self.command == "POST":

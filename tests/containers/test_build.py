@@ -17,7 +17,7 @@ from timonel.containers import ImageSpec, build_image, packages, python_base
 from timonel.containers.image import MANIFEST_TYPE, encode, image_index, image_manifest
 from timonel.containers.layers import Layer, LayerFile, write_layer
 from timonel.containers.layout import Layout
-from timonel.errors import InputError, NotFoundError, SpecError
+from timonel.errors import CorruptError, InputError, NotFoundError, SpecError
 from timonel.storage.digests import digest_bytes
 
 _SITE = f"usr/local/lib/python{python_base.VERSION}/site-packages"
@@ -295,3 +295,15 @@ def test_this_environment_without_editable_packages(tmp_path: Path) -> None:
         assert packages.stage_environment(tmp_path / "stage") == ["mine"]
     staged = [path for path in (tmp_path / "stage").rglob("*") if path.is_file()]
     assert staged == [tmp_path / "stage/mod/__init__.py"]
+
+
+def test_a_base_with_the_configuration_of_another_image_is_refused(
+    server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
+) -> None:
+    base = Layout(tmp_path / "mixed")
+    _, layer = write_base(base)
+    for config in (b"[]", encode({"os": "linux", "architecture": "amd64"})):
+        base.push_bytes(config)
+        base.push_tag(encode(image_manifest(config, [layer])), MANIFEST_TYPE)
+        with pytest.raises(CorruptError, match="does not list the layers of its manifest"):
+            build_image(spec(base=f"oci:{base.root}"), f"{server.host}/app", cache=tmp_path / "c")

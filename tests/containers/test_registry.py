@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,10 +45,11 @@ def test_a_layer_of_another_repository_is_mounted(server: RegistryServer, layer:
 
 def test_manifests_by_tag_and_digest(server: RegistryServer) -> None:
     registry = opened(server)
-    content = json.dumps({"schemaVersion": 2}).encode()
+    manifest = {"schemaVersion": 2, "manifests": []}
+    content = json.dumps(manifest).encode()
     registry.push_manifest(content, MANIFEST_TYPE, "v1")
     assert registry.manifest() == (
-        {"schemaVersion": 2, "mediaType": MANIFEST_TYPE},
+        {**manifest, "mediaType": MANIFEST_TYPE},
         digest_bytes(content),
     )
     assert registry.manifest(digest_bytes(content))[1] == digest_bytes(content)
@@ -106,3 +108,52 @@ def test_a_reason_of_the_registry_is_shown(server: RegistryServer) -> None:
     manifest = json.dumps({"layers": [{"digest": "sha256:1"}]}).encode()
     with pytest.raises(InputError, match="blob unknown"):
         opened(server).push_manifest(manifest, MANIFEST_TYPE, "v1")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"<html>login</html>",
+        b"[]",
+        b'{"schemaVersion": 1, "fsLayers": []}',
+        b'{"manifests": [{}]}',
+        b'{"config": {"digest": "sha256:1"}, "layers": [1]}',
+    ],
+)
+def test_what_is_no_manifest_is_refused(server: RegistryServer, content: bytes) -> None:
+    server.manifests["team/app", "v1"] = ("text/html", content)
+    with pytest.raises(CorruptError, match=r"team/app:v1 is no image .*check its name"):
+        opened(server).manifest()
+
+
+def test_a_download_that_breaks_off(server: RegistryServer, layer: Layer, tmp_path: Path) -> None:
+    assert layer.path is not None
+    server.blobs["team/app", layer.digest] = layer.path.read_bytes()
+    server.missing_bytes = 10
+    with pytest.raises(InputError, match=r"the download of .* broke off: .*: try again"):
+        opened(server).fetch(layer.digest, tmp_path / "fetched")
+    assert not (tmp_path / "fetched").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "is_own"),
+    [
+        ("http://127.0.0.1:5000/upload", True),
+        ("http://127.0.0.1:50001/upload", False),
+        ("http://127.0.0.1.example:5000/upload", False),
+        ("https://127.0.0.1:5000/upload", False),
+    ],
+)
+def test_only_the_registry_gets_the_credentials(url: str, is_own: bool) -> None:
+    registry = Registry(Reference.parse("127.0.0.1:5000/app"))
+    registry._authorization = "Basic secret"
+    sent: list[Any] = []
+
+    class Pool:
+        def request(self, *_: object, headers: dict[str, str], **__: object) -> Any:
+            sent.append(headers.get("Authorization"))
+            return type("Answer", (), {"status": 200})
+
+    registry._pool = Pool()  # type: ignore[assignment]
+    registry._call("PUT", url)
+    assert sent == ["Basic secret" if is_own else None]

@@ -25,6 +25,7 @@ from timonel.containers.image import (
     encode,
     image_config,
     manifest_descriptor,
+    parse_config,
 )
 from timonel.containers.layers import Layer, LayerFile, file_at, files_below, write_layer
 from timonel.containers.layout import Layout
@@ -161,7 +162,7 @@ class _Builder:
         manifest, _ = source.manifest()
         if "manifests" in manifest:
             manifest, _ = source.manifest(digest_for(manifest, platform, self._spec.base))
-        config = json.loads(source.blob(manifest["config"]["digest"]))
+        config = parse_config(source.blob(manifest["config"]["digest"]), manifest, self._spec.base)
         found = f"{config.get('os')}/{config.get('architecture')}"
         if found not in {platform, "None/None"}:
             raise NotFoundError(f"the base {self._spec.base} is for {found}, not for {platform}")

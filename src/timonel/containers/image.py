@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from timonel.containers.layers import LAYER_TYPE, Layer
-from timonel.errors import NotFoundError
+from timonel.errors import CorruptError, NotFoundError
 from timonel.storage.digests import digest_bytes
 
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
@@ -19,6 +19,70 @@ CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 CODE_FOLDER = "app"
 _USER = "65532:65532"
 _DOCKER_LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+
+
+def parse_manifest(content: bytes, name: str) -> dict[str, Any]:
+    """Return a manifest or an index with the fields that a build reads.
+
+    Args:
+        content: The document.
+        name: Name of the image, for errors.
+
+    Raises:
+        CorruptError: It is another document.
+    """
+    found = _document(content)
+    entries = [found.get("config"), *_entries(found.get("layers"), {"size", "mediaType"})]
+    if "manifests" in found:
+        entries = _entries(found["manifests"], set())
+    if not found or not all(isinstance(_field(each, "digest"), str) for each in entries):
+        begin = " ".join(content[:60].decode(errors="replace").split())
+        raise CorruptError(
+            f"{name} is no image of the OCI or Docker format 2: got {begin!r}",
+            hint="check its name, and whether a login page or an old registry answers",
+        )
+    return found
+
+
+def parse_config(content: bytes, manifest: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the configuration of an image.
+
+    Args:
+        content: The document.
+        manifest: The image's manifest.
+        name: Name of the image, for errors.
+
+    Raises:
+        CorruptError: It does not belong to the layers of the manifest.
+    """
+    found = _document(content)
+    layers = _field(found.get("rootfs"), "diff_ids")
+    if not isinstance(layers, list) or len(layers) != len(manifest.get("layers", ())):
+        raise CorruptError(
+            f"the configuration of {name} does not list the layers of its manifest",
+            hint="use another base, or push this one again",
+        )
+    return found
+
+
+def _document(content: bytes) -> dict[str, Any]:
+    """Return a JSON object; an empty one if the content is something else."""
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _entries(found: Any, fields: set[str]) -> list[Any]:
+    """Return the entries of a list, None for each that lacks fields or is no object."""
+    if not isinstance(found, list):
+        return [None]
+    return [each if isinstance(each, dict) and fields <= each.keys() else None for each in found]
+
+
+def _field(found: Any, name: str) -> Any:
+    return found.get(name) if isinstance(found, dict) else None
 
 
 def image_config(

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from timonel.containers.image import parse_manifest
 from timonel.containers.layers import Layer
 from timonel.errors import AlreadyExistsError, CorruptError, NotFoundError
 from timonel.storage.atomic import create_bytes, unwritable, write_bytes, write_json
@@ -46,8 +47,7 @@ class Layout:
         """
         if version is None:
             version = self._tagged(self.tag)
-        content: dict[str, Any] = json.loads(self.blob(version))
-        return content, version
+        return parse_manifest(self.blob(version), f"{PREFIX}{self.root}"), version
 
     def blob(self, digest: str) -> bytes:
         """Return a blob.

@@ -10,10 +10,10 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import urlencode, urljoin
+from urllib.parse import urlencode, urljoin, urlsplit
 
 from timonel.containers.credentials import Credentials, credentials_for
-from timonel.containers.image import INDEX_TYPE, MANIFEST_TYPE
+from timonel.containers.image import INDEX_TYPE, MANIFEST_TYPE, parse_manifest
 from timonel.containers.layers import Layer
 from timonel.containers.reference import Reference
 from timonel.errors import CorruptError, InputError, MissingExtraError, NotFoundError
@@ -74,7 +74,7 @@ class Registry:
         Raises:
             NotFoundError: There is no such image.
             InputError: The registry does not answer, or refuses.
-            CorruptError: The manifest does not have its digest.
+            CorruptError: The manifest does not have its digest, or is none of these.
         """
         version = version or self.reference.version
         answer = self._call("GET", f"manifests/{version}", {"Accept": _ACCEPTED})
@@ -84,7 +84,7 @@ class Registry:
         digest = digest_bytes(answer.data)
         if version.startswith("sha256:") and digest != version:
             raise CorruptError(f"the registry sent {digest} for the manifest {version}")
-        content: dict[str, Any] = json.loads(answer.data)
+        content = parse_manifest(answer.data, str(self.reference))
         content.setdefault("mediaType", answer.headers.get("Content-Type"))
         return content, digest
 
@@ -113,8 +113,15 @@ class Registry:
         answer = self._call("GET", f"blobs/{digest}", stream=True)
         self._expect(answer, 200, "read")
         with replacing(target) as file:
-            for block in answer.stream(_BLOCK_BYTES):
-                file.write(block)
+            try:
+                for block in answer.stream(_BLOCK_BYTES):
+                    file.write(block)
+            except urllib3.exceptions.HTTPError as error:
+                raise InputError(
+                    f"the download of {digest} from {self.reference.host} broke off: "
+                    f"{_reason(error)}",
+                    hint="try again",
+                ) from error
             file.flush()
             if digest_file(Path(file.name)) != digest:
                 raise CorruptError(f"the registry sent other bytes than those of {digest}")
@@ -190,6 +197,11 @@ class Registry:
     def _put(
         self, opened: urllib3.BaseHTTPResponse, digest: str, size: int, body: bytes | IO[bytes]
     ) -> None:
+        if "Location" not in opened.headers:
+            raise InputError(
+                f"the registry {self.reference.host} names no address for an upload",
+                hint="check that it is a registry, and not another server",
+            )
         location = urljoin(self._root, opened.headers["Location"])
         separator = "&" if "?" in location else "?"
         url = f"{location}{separator}{urlencode({'digest': digest})}"
@@ -206,7 +218,7 @@ class Registry:
         stream: bool = False,
     ) -> urllib3.BaseHTTPResponse:
         url = urljoin(self._root, path)
-        is_own = url.startswith(self._root.partition("/v2/")[0])
+        is_own = _origin(url) == _origin(self._root)
         for is_first in (True, False):
             # Storage that a registry redirects to must not see the credentials.
             known = {"Authorization": self._authorization} if self._authorization and is_own else {}
@@ -284,11 +296,17 @@ class Registry:
         raise InputError(f"the registry cannot {verb} {place}: {_errors(answer)}")
 
 
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    """Return scheme, host and port of a URL."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
 def _errors(answer: urllib3.BaseHTTPResponse) -> str:
     try:
         errors = json.loads(answer.data)["errors"]
         return "; ".join(str(each.get("message") or each["code"]) for each in errors)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return f"status {answer.status}"
 
 
