@@ -16,8 +16,9 @@ from timonel.engines import CommandSpec, JobSpec, JobState, RoleSpec
 from timonel.engines.kubernetes import KubernetesEngine
 from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.api_errors import Call
+from timonel.engines.kubernetes.job_store import read_spec
 from timonel.engines.kubernetes.settings import ClusterSettings
-from timonel.errors import EngineError, JobError, NotFoundError, TimonelError
+from timonel.errors import CorruptError, EngineError, JobError, NotFoundError, TimonelError
 from timonel.storage import Workspace, find_workspace
 from timonel.testing.engines import eventually
 from timonel.tracking import RunRecord, list_runs, read_run, start_run
@@ -309,3 +310,62 @@ def test_a_submission_that_was_killed_before_its_status_is_no_job(
     assert ("jobs", "one") in cluster.objects
     with pytest.raises(NotFoundError, match="the submission of one has not completed"):
         KubernetesEngine.of(bucket).status("one")
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_of_two_resumes_one_starts(
+    bucket: Workspace, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, is_kept: bool
+) -> None:
+    engine, other = KubernetesEngine.of(bucket), KubernetesEngine.of(bucket)
+    if is_kept:  # the cluster still has the Job that ended
+        engine.submit(submission(bucket).model_copy(update={"args": ("exit:1",)}))
+        eventually(lambda: engine.status("one").state.is_final and is_idle(cluster))
+        assert ("jobs", "one") in cluster.objects
+    cluster.is_full = True
+    if not is_kept:
+        engine.submit(submission(bucket))
+        engine.cancel("one")
+    current = other._current
+
+    def late(job_id: str) -> Any:
+        found = current(job_id)
+        engine.resume(job_id)
+        return found
+
+    monkeypatch.setattr(other, "_current", late)
+    with pytest.raises(JobError, match="one was resumed by someone else meanwhile"):
+        other.resume("one")
+    assert engine.status("one").state is JobState.PENDING
+    assert ("configmaps", "one") in cluster.objects
+
+
+@pytest.mark.parametrize("content", ["{", '{"state": "unknown"}'])
+def test_a_job_whose_status_is_damaged_does_not_hide_the_others(
+    bucket: Workspace, cluster: FakeCluster, caplog: pytest.LogCaptureFixture, content: str
+) -> None:
+    cluster.is_full = True
+    engine = KubernetesEngine.of(bucket)
+    for job_id in ("one", "two"):
+        engine.submit(submission(bucket, job_id))
+    cluster.objects["configmaps", "one"]["data"] = {"status": content}
+    assert [each.job_id for each in engine.jobs()] == ["two"]
+    assert "the status of the job one cannot be read" in caplog.text
+    with pytest.raises(CorruptError, match=r"the ConfigMap one is damaged.*kubectl delete job one"):
+        engine.status("one")
+
+
+@pytest.mark.parametrize("error", [EngineError("away"), OSError("away")])
+def test_a_failing_cleanup_does_not_hide_the_first_error(
+    bucket: Workspace, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    cluster.is_full = True
+    engine = interrupted_engine(bucket, 2, interrupt)
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(engine._api, "delete", fail)
+    with pytest.raises(KeyboardInterrupt):
+        engine.submit(submission(bucket))
+    with pytest.raises(NotFoundError):
+        read_spec(bucket, "one")

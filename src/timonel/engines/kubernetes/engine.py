@@ -33,6 +33,7 @@ from timonel.engines.kubernetes.job_store import (
     bucket_of,
     delete_spec,
     fetch_files,
+    parse_status,
     read_outcome,
     read_spec,
     shared_folder,
@@ -52,7 +53,14 @@ from timonel.engines.kubernetes.names import (
 )
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.spec import JobSpec
-from timonel.errors import AlreadyExistsError, EngineError, JobError, NotFoundError, TimonelError
+from timonel.errors import (
+    AlreadyExistsError,
+    CorruptError,
+    EngineError,
+    JobError,
+    NotFoundError,
+    TimonelError,
+)
 from timonel.storage import Workspace, find_workspace
 
 _POLL_S = 0.5
@@ -116,16 +124,17 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         """Resume a failed or stopped job: as another Job, with its files and its generation.
 
         Raises:
-            JobError: The job has not ended, or has succeeded.
+            JobError: The job has not ended, has succeeded, or is being resumed by someone else.
             EngineError: The cluster refuses it; the job remains as it ended.
         """
-        status = self.status(job_id)
+        job, status = self._current(job_id)
         if not status.state.is_final or status.state is JobState.SUCCEEDED:
             raise JobError(
                 f"only a failed or stopped job can be resumed, but {job_id} is {status.state.value}"
             )
         manifests = self._manifests(read_spec(self._workspace, job_id), status.resumed())
-        self._remove(job_id)
+        if job is not None:
+            self._remove(job)
         self._start(manifests)
 
     def status(self, job_id: str) -> JobStatus:
@@ -136,14 +145,19 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         Raises:
             NotFoundError: There is no such job, or its submission has not completed.
             EngineError: The namespace does not have the job any more.
+            CorruptError: The status cannot be read.
         """
+        return self._current(job_id)[1]
+
+    def _current(self, job_id: str) -> tuple[Object | None, JobStatus]:
+        """Return a job's Job in the cluster, if any, with its status; see `status`."""
         job = self._find("Job", job_id)  # first: a coordinator publishes the end before it exits
         config_map = self._find("ConfigMap", job_id)
         published = None if config_map is None else _status_of(config_map)
         status = published if job is None else self._status(job, published)
         status = status or read_outcome(self._workspace, job_id)
         if status is not None:
-            return status
+            return job, status
         if job is not None:
             raise NotFoundError(
                 f"the submission of {job_id} has not completed",
@@ -197,14 +211,26 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         self._api.patch("Job", job_id, {"metadata": metadata})
 
     def jobs(self) -> list[JobStatus]:
-        """Return the status of every job in the namespace, newest first."""
+        """Return the status of every job in the namespace, newest first.
+
+        Jobs whose status cannot be read are left out, with a warning each.
+        """
         jobs = self._api.list("Job", all_coordinators())  # first, as in `status`
-        published = {
-            each["metadata"]["labels"][JOB_LABEL]: _status_of(each)
+        config_maps = {
+            each["metadata"]["labels"][JOB_LABEL]: each
             for each in self._api.list("ConfigMap", all_coordinators())
         }
-        statuses = [self._status(job, published.get(job["metadata"]["name"])) for job in jobs]
-        found = [status for status in statuses if status is not None]
+        found = []
+        for job in jobs:
+            config_map = config_maps.get(job["metadata"]["name"])
+            try:
+                published = None if config_map is None else _status_of(config_map)
+                status = self._status(job, published)
+            except CorruptError as error:
+                logger.warning("%s", error)
+                continue
+            if status is not None:
+                found.append(status)
         return sorted(found, key=lambda status: status.created_at, reverse=True)
 
     def fetch(self, job_id: str, target: Path, wanted: Callable[[str], bool]) -> None:
@@ -301,7 +327,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
             self._complete(manifests, job)
         except BaseException as error:
             if job is None and isinstance(error, AlreadyExistsError):
-                raise _exists(job_id) from None
+                raise (_exists(job_id) if spec is not None else _resumed(job_id)) from None
             self._withdraw(job_id, submission, job, is_new=spec is not None)
             raise
 
@@ -319,22 +345,26 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
     def _withdraw(
         self, job_id: str, submission: str, created: Object | None, *, is_new: bool
     ) -> None:
-        """Delete what an interrupted submission created."""
+        """Delete what an interrupted submission created.
+
+        Logs what cannot be deleted, because the error that interrupted it says more.
+        """
         try:
             # If the answer to its creation was lost, the annotation tells whose Job it is.
             job = created or self._find("Job", job_id)
-            if job is None:
+            if job is None or not _is_of(job, submission):
                 return
-            if (job["metadata"].get("annotations") or {}).get(SUBMISSION_ANNOTATION) == submission:
+            try:
                 self._delete(job)
+            finally:
                 if is_new:
                     delete_spec(self._workspace, job_id)
-        except TimonelError as error:
+        except Exception as error:  # noqa: BLE001 - the first error is raised
             logger.warning(
                 "%s was not submitted, and what the cluster has of it could not be deleted: %s; "
                 "'timonel jobs' deletes it after an hour",
                 job_id,
-                error.message,
+                error.message if isinstance(error, TimonelError) else error,
             )
 
     def _delete(self, job: Object, version: str | None = None) -> None:
@@ -363,20 +393,33 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         except NotFoundError:
             return None
 
-    def _remove(self, job_id: str) -> None:
-        """Delete the objects of a job that has ended, and wait until they are gone."""
-        job = self._find("Job", job_id)
-        if job is None:
-            return
-        self._delete(job)
-        uid, deadline = job["metadata"]["uid"], time.monotonic() + _REMOVAL_S
-        while (found := self._find("Job", job_id)) and found["metadata"]["uid"] == uid:
+    def _remove(self, job: Object) -> None:
+        """Delete the objects of a job that has ended, and wait until they are gone.
+
+        Args:
+            job: The Job, as it was read for the status that is final.
+
+        Raises:
+            JobError: There is another Job of that name.
+        """
+        job_id, uid = job["metadata"]["name"], job["metadata"]["uid"]
+        deadline = time.monotonic() + _REMOVAL_S
+        found: Object | None = job
+        while found is not None:
+            if found["metadata"]["uid"] != uid:
+                raise _resumed(job_id)
             if time.monotonic() > deadline:
                 raise EngineError(
                     f"the pods of {job_id} have not ended within {_REMOVAL_S:g} s",
                     hint="see 'kubectl get pods', then try again",
                 )
-            time.sleep(_POLL_S)
+            if "deletionTimestamp" in found["metadata"]:
+                time.sleep(_POLL_S)
+            else:
+                # The cluster changes an ended Job as well, when its pods end: then once more.
+                with contextlib.suppress(ConflictError):
+                    self._delete(found, version=found["metadata"]["resourceVersion"])
+            found = self._find("Job", job_id)
 
     def _lines(self, job_id: str, task_id: str | None, *, follow: bool) -> Iterator[LogLine]:
         reader = LogReader(bucket_of(self._workspace).store, job_id)
@@ -392,7 +435,21 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
 
 
 def _status_of(config_map: Mapping[str, Any]) -> JobStatus:
-    return JobStatus.model_validate_json(config_map["data"][STATUS_KEY])
+    name = config_map["metadata"]["name"]
+    content = (config_map.get("data") or {}).get(STATUS_KEY, "")
+    return parse_status(content, name, f"the ConfigMap {name}")
+
+
+def _is_of(job: Object, submission: str) -> bool:
+    """Return whether a submission, which has not completed, created a Job."""
+    return (job["metadata"].get("annotations") or {}).get(SUBMISSION_ANNOTATION) == submission
+
+
+def _resumed(job_id: str) -> JobError:
+    return JobError(
+        f"{job_id} was resumed by someone else meanwhile",
+        hint=f"follow it with 'timonel jobs logs {job_id} --follow'",
+    )
 
 
 def _exists(job_id: str) -> AlreadyExistsError:

@@ -14,6 +14,8 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from timonel.engines.base import JobStatus
 from timonel.engines.kubernetes.changes import Objects, Part
 from timonel.engines.kubernetes.file_records import has_content, matching
@@ -21,7 +23,7 @@ from timonel.engines.kubernetes.index_store import IndexStore
 from timonel.engines.kubernetes.shared_folder import SharedFolder
 from timonel.engines.source import ARCHIVE_SUFFIX, is_archive, pack
 from timonel.engines.spec import JobSpec
-from timonel.errors import NotFoundError, SpecError
+from timonel.errors import CorruptError, NotFoundError, SpecError
 from timonel.storage import Workspace, digest_bytes, document, join, write_bytes
 from timonel.storage.blobs import is_file_name
 from timonel.storage.documents import parse_document
@@ -102,7 +104,23 @@ def read_outcome(workspace: Workspace, job_id: str) -> JobStatus | None:
         content = bucket_of(workspace).store.read(_outcome_name(job_id))
     except NotFoundError:
         return None
-    return JobStatus.model_validate_json(content)
+    return parse_status(content, job_id, f"{workspace.uri}/{_outcome_name(job_id)}")
+
+
+def parse_status(content: str | bytes, job_id: str, place: str) -> JobStatus:
+    """Return the status of a job in a document.
+
+    Raises:
+        CorruptError: It is no status.
+    """
+    try:
+        return JobStatus.model_validate_json(content)
+    except ValidationError as error:
+        raise CorruptError(
+            f"the status of the job {job_id} cannot be read: {place} is damaged, "
+            f"or a newer release wrote it ({error.errors()[0]['msg']})",
+            hint=f"use that release, or delete the job with 'kubectl delete job {job_id}'",
+        ) from error
 
 
 def shared_folder(workspace: Workspace, spec: JobSpec, *, is_hub: bool = False) -> SharedFolder:
