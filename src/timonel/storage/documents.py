@@ -45,6 +45,7 @@ FORMATS: Mapping[str, int] = {
     "bucket-listing": 1,
     "api-keys": 1,
     "study": 1,
+    "job-resume": 1,
     "study-controller": 1,
     "endpoint-revision": 1,
     "endpoint-status": 1,

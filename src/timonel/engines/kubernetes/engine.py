@@ -26,12 +26,15 @@ from timonel.engines.commands import run_epilogue
 from timonel.engines.coordination.elastic import check_sizes
 from timonel.engines.kubernetes.api import Api, Object
 from timonel.engines.kubernetes.api_errors import ConflictError
+from timonel.engines.kubernetes.claims import Place, claim_resume
 from timonel.engines.kubernetes.index_store import IndexStore
 from timonel.engines.kubernetes.job_log import LogReader
 from timonel.engines.kubernetes.job_status import job_status, needs_coordinators
 from timonel.engines.kubernetes.job_store import (
     bucket_of,
+    create_spec,
     delete_spec,
+    exists,
     fetch_files,
     parse_status,
     read_outcome,
@@ -39,7 +42,6 @@ from timonel.engines.kubernetes.job_store import (
     shared_folder,
     stage_source,
     write_outcome,
-    write_spec,
 )
 from timonel.engines.kubernetes.manifests import Manifest, job_manifests, owned
 from timonel.engines.kubernetes.names import (
@@ -133,6 +135,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
                 f"only a failed or stopped job can be resumed, but {job_id} is {status.state.value}"
             )
         manifests = self._manifests(read_spec(self._workspace, job_id), status.resumed())
+        claim_resume(bucket_of(self._workspace).store, status, Place.of(self._api))
         if job is not None:
             self._remove(job)
         self._start(manifests)
@@ -289,14 +292,15 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         run_epilogue(spec, status)
         write_outcome(self._workspace, status)
 
-    def _upload(self, spec: JobSpec) -> None:
+    def _upload(self, spec: JobSpec, submission: str) -> None:
         """Put the program, the specification and the files of a job into the bucket."""
         staged = stage_source(self._workspace, spec)
+        # First: the files of a job with that ID in another cluster must stay.
+        create_spec(self._workspace, staged, submission, Place.of(self._api))
         index = IndexStore(bucket_of(self._workspace).store, spec.job_id)
         for change in shared_folder(self._workspace, staged, is_hub=True).scan():
             index.add(change)
         index.save()
-        write_spec(self._workspace, staged)
 
     def _manifests(self, spec: JobSpec, status: JobStatus) -> list[Manifest]:
         token = secrets.token_hex(16)
@@ -308,7 +312,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
             read_spec(self._workspace, job_id)
         except NotFoundError:
             return
-        raise _exists(job_id)
+        raise exists(self._workspace, job_id)
 
     def _start(self, manifests: list[Manifest], spec: JobSpec | None = None) -> None:
         """Create all objects of a job and start its coordinator, or else leave nothing.
@@ -323,11 +327,13 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         try:
             job = self._api.create(manifests[0])
             if spec is not None:
-                self._upload(spec)
+                self._upload(spec, submission)
             self._complete(manifests, job)
         except BaseException as error:
             if job is None and isinstance(error, AlreadyExistsError):
-                raise (_exists(job_id) if spec is not None else _resumed(job_id)) from None
+                if spec is None:
+                    raise _resumed(job_id) from None
+                raise exists(self._workspace, job_id) from None
             self._withdraw(job_id, submission, job, is_new=spec is not None)
             raise
 
@@ -358,7 +364,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
                 self._delete(job)
             finally:
                 if is_new:
-                    delete_spec(self._workspace, job_id)
+                    delete_spec(self._workspace, job_id, submission)
         except Exception as error:  # noqa: BLE001 - the first error is raised
             logger.warning(
                 "%s was not submitted, and what the cluster has of it could not be deleted: %s; "
@@ -448,9 +454,5 @@ def _is_of(job: Object, submission: str) -> bool:
 def _resumed(job_id: str) -> JobError:
     return JobError(
         f"{job_id} was resumed by someone else meanwhile",
-        hint=f"follow it with 'timonel jobs logs {job_id} --follow'",
+        hint=f"follow it with 'timonel logs {job_id} --follow'",
     )
-
-
-def _exists(job_id: str) -> AlreadyExistsError:
-    return AlreadyExistsError(f"the job {job_id} exists already", hint="choose another id")

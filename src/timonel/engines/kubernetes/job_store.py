@@ -1,6 +1,7 @@
 """What a job has in the workspace's bucket: its specification, its program and its files.
 
 jobs/<job>/spec.json         the job document
+jobs/<job>/resumes/<end>     who resumed the job after an end, see `claims`
 jobs/<job>/status.json       the last status of a job that has ended
 jobs/<job>/files.json        index of the job's folder, see `shared_folder`
 jobs/<job>/files/<digest>    content of that folder
@@ -12,18 +13,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from timonel.engines.base import JobStatus
 from timonel.engines.kubernetes.changes import Objects, Part
+from timonel.engines.kubernetes.claims import Place
 from timonel.engines.kubernetes.file_records import has_content, matching
 from timonel.engines.kubernetes.index_store import IndexStore
 from timonel.engines.kubernetes.shared_folder import SharedFolder
 from timonel.engines.source import ARCHIVE_SUFFIX, is_archive, pack
 from timonel.engines.spec import JobSpec
-from timonel.errors import CorruptError, NotFoundError, SpecError
+from timonel.errors import AlreadyExistsError, CorruptError, NotFoundError, SpecError
 from timonel.storage import Workspace, digest_bytes, document, join, write_bytes
 from timonel.storage.blobs import is_file_name
 from timonel.storage.documents import parse_document
@@ -63,15 +67,43 @@ def stage_source(workspace: Workspace, spec: JobSpec) -> JobSpec:
     return spec.model_copy(update={"source": join(workspace.uri, name)})
 
 
-def write_spec(workspace: Workspace, spec: JobSpec) -> None:
-    """Write a job's specification to the bucket."""
-    content = json.dumps(document("job", {"spec": spec.model_dump(mode="json")}))
-    bucket_of(workspace).store.write(_spec_name(spec.job_id), f"{content}\n".encode())
+def create_spec(workspace: Workspace, spec: JobSpec, submission: str, place: Place) -> None:
+    """Write the specification of a new job to the bucket.
+
+    Args:
+        workspace: The workspace.
+        spec: The specification.
+        submission: Token of the submission.
+        place: Where the job runs.
+
+    Raises:
+        AlreadyExistsError: A job of that ID exists; the message says where it runs.
+    """
+    body = {"spec": spec.model_dump(mode="json"), "submission": submission, "place": asdict(place)}
+    content = f"{json.dumps(document('job', body))}\n".encode()
+    try:
+        bucket_of(workspace).store.create(_spec_name(spec.job_id), content)
+    except AlreadyExistsError:
+        raise exists(workspace, spec.job_id) from None
 
 
-def delete_spec(workspace: Workspace, job_id: str) -> None:
-    """Remove the specification of a job that was not accepted."""
-    bucket_of(workspace).store.delete([_spec_name(job_id)])
+def exists(workspace: Workspace, job_id: str) -> AlreadyExistsError:
+    """Return the error that a job of an ID exists, with the place where it was submitted."""
+    try:
+        where = f" {Place(**_read_document(workspace, job_id)['place'])}"
+    except (NotFoundError, KeyError, TypeError):
+        where = ""
+    return AlreadyExistsError(f"the job {job_id} exists already{where}", hint="choose another id")
+
+
+def delete_spec(workspace: Workspace, job_id: str, submission: str) -> None:
+    """Remove the specification of a job that was not accepted, if that submission wrote it."""
+    try:
+        found = _read_document(workspace, job_id)
+    except NotFoundError:
+        return
+    if found.get("submission") == submission:
+        bucket_of(workspace).store.delete([_spec_name(job_id)])
 
 
 def read_spec(workspace: Workspace, job_id: str) -> JobSpec:
@@ -81,6 +113,10 @@ def read_spec(workspace: Workspace, job_id: str) -> JobSpec:
         NotFoundError: The bucket has no such job.
         FormatError: A newer release wrote it.
     """
+    return JobSpec.model_validate(_read_document(workspace, job_id)["spec"])
+
+
+def _read_document(workspace: Workspace, job_id: str) -> dict[str, Any]:
     name = _spec_name(job_id)
     try:
         content = bucket_of(workspace).store.read(name)
@@ -88,8 +124,7 @@ def read_spec(workspace: Workspace, job_id: str) -> JobSpec:
         raise NotFoundError(
             f"{workspace.uri} has no job {job_id}", hint="use the workspace it was submitted with"
         ) from None
-    found = parse_document(content.decode(errors="replace"), "job", f"{workspace.uri}/{name}")
-    return JobSpec.model_validate(found["spec"])
+    return parse_document(content.decode(errors="replace"), "job", f"{workspace.uri}/{name}")
 
 
 def write_outcome(workspace: Workspace, status: JobStatus) -> None:

@@ -1,0 +1,80 @@
+"""Which cluster and namespace starts a job, when several share a bucket.
+
+jobs/<job>/spec.json             the job document; the submission that creates it has the job
+jobs/<job>/resumes/<end>.json    who resumes the job after that end, in microseconds
+
+Each is created by a conditional request, so of several clusters one starts the job. Within a
+namespace, its Job decides: a place that has the claim may resume again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Self
+
+from timonel.engines.base import JobStatus
+from timonel.engines.kubernetes.api import Api
+from timonel.errors import AlreadyExistsError, CorruptError, FormatError, JobError, NotFoundError
+from timonel.storage.documents import document, parse_document
+from timonel.storage.object_store import ObjectStore
+
+_KIND = "job-resume"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job runs.
+
+    Args:
+        cluster: Address of the API server.
+        namespace: The namespace.
+    """
+
+    cluster: str
+    namespace: str
+
+    @classmethod
+    def of(cls, api: Api) -> Self:
+        """Return the place of a client."""
+        return cls(api.server, api.namespace)
+
+    def __str__(self) -> str:
+        return f"in the namespace '{self.namespace}' of {self.cluster}"
+
+
+def claim_resume(store: ObjectStore, status: JobStatus, place: Place) -> None:
+    """Claim the next start of a job that has ended.
+
+    Args:
+        store: The bucket's objects below the workspace's URI.
+        status: The status that is final.
+        place: Where it is to start.
+
+    Raises:
+        JobError: Another cluster or namespace resumes it, or has done so.
+    """
+    name = _name(status)
+    # Equal content counts as created: an interrupted resume can be repeated.
+    content = json.dumps(document(_KIND, asdict(place)), sort_keys=True).encode()
+    try:
+        store.create(name, content)
+    except AlreadyExistsError:
+        raise JobError(
+            f"{status.job_id} was resumed {_holder(store, name)}",
+            hint="follow it there; if it did not start, resume it there again",
+        ) from None
+
+
+def _holder(store: ObjectStore, name: str) -> str:
+    try:
+        text = store.read(name).decode(errors="replace")
+        found = parse_document(text, _KIND, f"{store.uri}/{name}")
+        return str(Place(found["cluster"], found["namespace"]))
+    except (NotFoundError, CorruptError, FormatError, KeyError):
+        return "in another cluster"
+
+
+def _name(status: JobStatus) -> str:
+    end = status.created_at if status.ended_at is None else status.ended_at
+    return f"jobs/{status.job_id}/resumes/{round(end * 1e6)}.json"

@@ -1,0 +1,98 @@
+"""Two clusters with one bucket: each job starts in one of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engines.kubernetes.fake_cluster import FakeCluster
+from tests.engines.kubernetes.test_engine import submission
+from timonel.engines import JobState
+from timonel.engines.kubernetes import KubernetesEngine
+from timonel.engines.kubernetes.job_store import read_spec
+from timonel.errors import AlreadyExistsError, JobError
+from timonel.storage import Workspace
+
+pytestmark = pytest.mark.enable_socket
+
+
+@pytest.fixture
+def engine(bucket: Workspace, cluster: FakeCluster) -> KubernetesEngine:
+    cluster.is_full = True
+    return KubernetesEngine.of(bucket)
+
+
+@pytest.fixture
+def other(
+    bucket: Workspace, engine: KubernetesEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[KubernetesEngine]:
+    """The engine of another cluster, with the same bucket."""
+    (tmp_path / "other/tmp").mkdir(parents=True)
+    kept = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    cluster = FakeCluster(tmp_path / "other", kept)
+    cluster.is_full = True
+    with monkeypatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+        found = KubernetesEngine.of(bucket)
+    yield found
+    cluster.close()
+
+
+def test_of_two_submissions_one_starts(
+    bucket: Workspace,
+    engine: KubernetesEngine,
+    other: KubernetesEngine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = submission(bucket)
+    check = other._check_new
+
+    def late(job_id: str) -> None:
+        check(job_id)
+        engine.submit(spec)
+
+    monkeypatch.setattr(other, "_check_new", late)
+    with pytest.raises(AlreadyExistsError) as caught:
+        other.submit(spec)
+    assert f"exists already in the namespace 'team' of {engine._api.server}" in str(caught.value)
+    assert other.jobs() == []
+    assert read_spec(bucket, "one").job_id == "one"
+    assert engine.status("one").state is JobState.PENDING
+
+
+def test_a_resumed_job_is_not_resumed_in_another_cluster(
+    bucket: Workspace, engine: KubernetesEngine, other: KubernetesEngine
+) -> None:
+    engine.submit(submission(bucket))
+    engine.cancel("one")
+    engine.resume("one")
+    with pytest.raises(JobError) as caught:
+        other.resume("one")
+    assert f"one was resumed in the namespace 'team' of {engine._api.server}" in str(caught.value)
+    assert other.jobs() == []
+
+    engine.cancel("one")  # an end that nobody has resumed
+    other.resume("one")
+    assert other.status("one").state is JobState.PENDING
+    with pytest.raises(JobError, match="was resumed in the namespace"):
+        engine.resume("one")
+
+
+def test_an_interrupted_resume_is_repeated_in_its_cluster(
+    bucket: Workspace, engine: KubernetesEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.submit(submission(bucket))
+    engine.cancel("one")
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_start", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            engine.resume("one")
+    engine.resume("one")
+    assert engine.status("one").state is JobState.PENDING
