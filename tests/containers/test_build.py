@@ -293,6 +293,8 @@ def test_this_environment_without_editable_packages(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packages, "_distributions", lambda: iter(found))
         assert packages.stage_environment(tmp_path / "stage") == ["mine"]
+        patch.setattr(packages, "_distributions", lambda: iter(found))
+        assert packages.editable_packages() == ["mine"]
     staged = [path for path in (tmp_path / "stage").rglob("*") if path.is_file()]
     assert staged == [tmp_path / "stage/mod/__init__.py"]
 
@@ -307,3 +309,23 @@ def test_a_base_with_the_configuration_of_another_image_is_refused(
         base.push_tag(encode(image_manifest(config, [layer])), MANIFEST_TYPE)
         with pytest.raises(CorruptError, match="does not list the layers of its manifest"):
             build_image(spec(base=f"oci:{base.root}"), f"{server.host}/app", cache=tmp_path / "c")
+
+
+def test_included_requirements_count(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    top = tmp_path / "top.txt"
+    top.write_text("-r sub/a.txt\n--constraint=c.txt\n")
+    (tmp_path / "sub/a.txt").write_text("-c b.txt\n-r ../top.txt\n")
+    found = set()
+    for content in ("1", "2"):
+        for name in ("sub/b.txt", "c.txt"):
+            (tmp_path / name).write_text(f"idna=={content}\n")
+            if (tmp_path / "c.txt").exists():
+                found.add(packages.requirements_digest(top))
+    assert len(found) == 3
+    top.write_text("-r https://host/a.txt\n")
+    with pytest.raises(SpecError, match="download it"):
+        packages.requirements_digest(top)
+    top.write_text("-r none.txt\n")
+    with pytest.raises(NotFoundError, match="no file at"):
+        packages.requirements_digest(top)

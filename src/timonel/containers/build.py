@@ -185,9 +185,12 @@ class _Builder:
         # Bytecode belongs to a version of Python, and contains its place.
         common = [python_base.VERSION, place, __version__]
         if spec.requirements is None:
+            self.left_out = packages.editable_packages()
             key = digest_lines(["environment", *common, packages.environment_digest()])
         else:
-            key = digest_lines(["lock", platform, *common, digest_file(spec.requirements)])
+            key = digest_lines(
+                ["lock", platform, *common, packages.requirements_digest(spec.requirements)]
+            )
         own = digest_lines(["timonel", *common, *map(digest_file, own_files().values())])
         return [
             self._cached(key, "packages", lambda folder: self._packages(folder, platform)),
@@ -200,7 +203,7 @@ class _Builder:
     def _packages(self, folder: Path, platform: str) -> Iterator[LayerFile]:
         def stage(target: Path) -> None:
             if self._spec.requirements is None:
-                self.left_out = packages.stage_environment(target)
+                packages.stage_environment(target)
             else:
                 packages.stage_requirements(
                     self._spec.requirements,

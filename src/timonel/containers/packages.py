@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,13 +18,17 @@ from importlib.metadata import Distribution
 from pathlib import Path
 
 from timonel._version import __version__
-from timonel.errors import InputError, SpecError
+from timonel.errors import InputError, NotFoundError, SpecError
 from timonel.processes.cores import usable_cores
-from timonel.storage.digests import digest_lines
+from timonel.storage.digests import digest_file, digest_lines
 from timonel.storage.source_files import own_files
 
 _OWN = "timonel"
 _CHUNK_FILES = 400
+_INCLUDED = re.compile(
+    r"^[ \t]*(?:-[rc][ \t]*|--(?:requirement|constraint)(?:[ \t]+|[ \t]*=[ \t]*))(\S+)",
+    re.MULTILINE,
+)
 _LOCAL = frozenset({"__pycache__", "RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 """Files of a package that depend on how and where it was installed."""
 # glibc 2.31: Debian 11, Ubuntu 20.04, and newer. Envoy's wheels need it.
@@ -39,6 +44,30 @@ def environment_digest() -> str:
         f"{each.metadata['Name']} {each.version} {each.read_text('RECORD') or ''}"
         for each in _distributions()
     )
+
+
+def requirements_digest(requirements: Path) -> str:
+    """Return a digest of a requirements file and of all files that it includes.
+
+    Raises:
+        NotFoundError: An included file does not exist.
+        SpecError: It includes a URL, whose content may change.
+    """
+    found: dict[Path, str] = {}
+    _digest_included(requirements.resolve(), found)
+    return digest_lines(found.values())
+
+
+def _digest_included(path: Path, found: dict[Path, str]) -> None:
+    if path in found:
+        return
+    if not path.is_file():
+        raise NotFoundError(f"no file at {path}", hint="a requirements file includes it")
+    found[path] = digest_file(path)
+    for included in _INCLUDED.findall(path.read_text(errors="replace").replace("\\\n", " ")):
+        if "://" in included:
+            raise SpecError(f"{path} includes {included}", hint="download it, and include the file")
+        _digest_included((path.parent / included).resolve(), found)
 
 
 def stage_environment(folder: Path) -> list[str]:
@@ -59,6 +88,15 @@ def stage_environment(folder: Path) -> list[str]:
             if file.parts[0] != ".." and not _LOCAL & set(file.parts):
                 _copy(Path(str(each.locate_file(file))), folder / file)
     return left_out
+
+
+def editable_packages() -> list[str]:
+    """Return the names of this environment's packages in editable mode, without timonel."""
+    return [
+        each.metadata["Name"]
+        for each in _distributions()
+        if "editable" in (each.read_text("direct_url.json") or "")
+    ]
 
 
 def stage_requirements(
