@@ -121,7 +121,7 @@ class ManifestPlan:
         if any(pod.resources != Resources() for pod in pods):
             yield "resources"
         if any(pod.placement != Placement() for pod in pods):
-            yield "nodeSelector and tolerations"
+            yield "nodeSelector, tolerations and priorityClassName"
         if any(pod.volumes for pod in pods):
             yield "volumes"
 

@@ -24,7 +24,6 @@ NOTED: Mapping[str, Mapping[str, str]] = {
         "affinity": "pods are kept close together; use nodeSelector",
         "topologySpreadConstraints": "pods are kept close together; use nodeSelector",
         "schedulerName": "the cluster's scheduler is used",
-        "priorityClassName": "jobs have the namespace's priority",
         "serviceAccountName": _SETTING.format("SERVICE_ACCOUNT"),
         "serviceAccount": _SETTING.format("SERVICE_ACCOUNT"),
         "automountServiceAccountToken": "tasks get no token",
@@ -140,6 +139,7 @@ def parse_template(template: Fields, container_name: str) -> PodSpec:
     placement = Placement(
         node_selector=spec.mapping("nodeSelector"),
         tolerations=tuple(_toleration(each) for each in spec.children("tolerations")),
+        priority_class=spec.take("priorityClassName", str),
     )
     sources = {each.take("name", str): _source(each) for each in spec.children("volumes")}
     grace_s = spec.amount("terminationGracePeriodSeconds")

@@ -62,6 +62,7 @@ _SHAPES: dict[str, tuple[ServiceSpec, ClusterSettings]] = {
             placement=Placement(
                 node_selector={"cloud.example/gpu": "l4"},
                 tolerations=(Toleration(key="nvidia.com/gpu", effect="NoSchedule"),),
+                priority_class="serving",
             ),
         ),
         ClusterSettings(

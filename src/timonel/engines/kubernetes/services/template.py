@@ -58,6 +58,8 @@ def replica_template(spec: ServiceSpec, settings: ClusterSettings) -> dict[str, 
     account = settings.service_account or (spec.name if spec.uses_engine else None)
     if account:
         own["serviceAccountName"] = account
+    if spec.placement.priority_class:
+        own["priorityClassName"] = spec.placement.priority_class
     if spec.placement.node_selector:
         own["nodeSelector"] = dict(sorted(spec.placement.node_selector.items()))
     if settings.image_pull_secret:
