@@ -49,6 +49,10 @@ Progress = Callable[[str], None]
 """Takes a line about a finished step."""
 
 
+_FORMAT = "2"
+"""Part of the keys of cached layers; increased when the same packages make other layers."""
+
+
 @dataclass(frozen=True)
 class ImageSpec:
     """What goes into an image.
@@ -183,7 +187,7 @@ class _Builder:
         """Return the layers of packages, timonel and code."""
         spec, place = self._spec, self._place
         # Bytecode belongs to a version of Python, and contains its place.
-        common = [python_base.VERSION, place, __version__]
+        common = [python_base.VERSION, place, __version__, _FORMAT]
         if spec.requirements is None:
             self.left_out = packages.editable_packages()
             key = digest_lines(["environment", *common, packages.environment_digest()])
