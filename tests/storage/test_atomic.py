@@ -54,6 +54,12 @@ def test_a_file_is_replaced(tmp_path: Path) -> None:
     assert names(tmp_path / "new") == ["file"]
 
 
+def test_a_file_with_a_long_name_is_replaced(tmp_path: Path) -> None:
+    for name in ("é" * 127, "a" + "€" * 84, "😀" * 60, "x" * 255):
+        write_bytes(tmp_path / name, b"1")
+        assert (tmp_path / name).read_bytes() == b"1"
+
+
 def test_json_can_be_read_by_people_and_programs(tmp_path: Path) -> None:
     write_json(tmp_path / "j", {"a": "ñ", "b": [1]})
     text = (tmp_path / "j").read_text()

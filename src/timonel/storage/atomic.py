@@ -297,8 +297,9 @@ def unwritable(path: Path, error: OSError) -> InputError:
 
 def aside_name(name: str) -> str:
     """Return a new temporary name for a file to be called ``name``."""
-    # Truncated to stay within the limit on file name length.
-    return f"{ASIDE_PREFIX}{os.getpid()}-{_host_tag()}-{uuid.uuid4().hex[:8]}-{name[:64]}"
+    # Truncated to stay within the limit on the length of a file's name, which is in bytes.
+    end = os.fsencode(name)[:64].decode(errors="ignore")
+    return f"{ASIDE_PREFIX}{os.getpid()}-{_host_tag()}-{uuid.uuid4().hex[:8]}-{end}"
 
 
 def _meant(path: Path) -> Path:
