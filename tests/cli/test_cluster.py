@@ -12,7 +12,6 @@ import yaml
 from tests.cli.conftest import Timonel
 from tests.containers.registry_server import registry_server
 from tests.engines.kubernetes.memory_api import MemoryApi
-from timonel.containers.image import MANIFEST_TYPE
 from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.rights import Right, user_rights
 from timonel.errors import NotFoundError
@@ -43,7 +42,7 @@ def test_a_cluster_that_has_everything(
     monkeypatch.setenv("TIMONEL_KUBERNETES_SECRET", "keys")
     api.objects["Secret", "keys"] = {}
     with registry_server() as registry:
-        registry.manifests["team/timonel", "1"] = (MANIFEST_TYPE, b"{}")
+        registry.add_image("team/timonel", "1")
         monkeypatch.setenv("TIMONEL_KUBERNETES_IMAGE", f"{registry.host}/team/timonel:1")
         code, found = checked(timonel)
         monkeypatch.setenv("TIMONEL_KUBERNETES_IMAGE", f"{registry.host}/team/timonel:2")

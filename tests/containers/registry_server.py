@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from timonel.containers.image import MANIFEST_TYPE
 from timonel.storage.digests import digest_bytes
 
 _PATH = re.compile(r"/v2/(?P<name>.+?)/(?P<kind>blobs/uploads|blobs|manifests)/(?P<rest>.*)")
@@ -49,6 +50,12 @@ class RegistryServer(ThreadingHTTPServer):
 
     def count(self, start: str) -> int:
         return sum(each.startswith(start) for each in self.requests)
+
+    def add_image(self, repository: str, tag: str) -> None:
+        """Add the manifest of an image without layers."""
+        config = {"digest": digest_bytes(b"{}"), "size": 2}
+        content = json.dumps({"mediaType": MANIFEST_TYPE, "config": config, "layers": []})
+        self.manifests[repository, tag] = (MANIFEST_TYPE, content.encode())
 
 
 @contextmanager

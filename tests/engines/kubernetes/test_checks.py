@@ -10,7 +10,6 @@ from tests.containers.registry_server import registry_server
 from tests.engines.kubernetes.fake_cluster import FakeCluster
 from timonel.cli.doctor import cluster as checks
 from timonel.cli.doctor.check import Verdict
-from timonel.containers.image import MANIFEST_TYPE
 from timonel.storage import Workspace
 
 pytestmark = pytest.mark.enable_socket
@@ -20,7 +19,7 @@ def test_a_cluster_and_a_bucket_that_work(
     bucket: Workspace, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with registry_server() as registry:
-        registry.manifests["timonel", "1"] = (MANIFEST_TYPE, b"{}")
+        registry.add_image("timonel", "1")
         monkeypatch.setenv("TIMONEL_KUBERNETES_IMAGE", f"{registry.host}/timonel:1")
         found = list(checks.examine(bucket.uri, os.environ))
     assert [check.name for check in found if check.verdict is not Verdict.OK] == []

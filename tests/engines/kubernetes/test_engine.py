@@ -216,7 +216,7 @@ def test_an_interrupted_submission_leaves_nothing(
         engine = interrupted_engine(bucket, write, fail, is_late=is_late)
         with pytest.raises(error):
             engine.submit(spec)
-        assert leftovers(cluster) == [], write
+        eventually(lambda: leftovers(cluster) == [])
         with pytest.raises(NotFoundError):
             engine.status("one")
     interrupted_engine(bucket, _WRITES, fail).submit(spec)
