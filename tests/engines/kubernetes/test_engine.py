@@ -18,6 +18,7 @@ from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.api_errors import Call
 from timonel.engines.kubernetes.job_store import read_spec
 from timonel.engines.kubernetes.settings import ClusterSettings
+from timonel.engines.kubernetes.submission import Submission
 from timonel.errors import CorruptError, EngineError, JobError, NotFoundError, TimonelError
 from timonel.storage import Workspace, find_workspace
 from timonel.testing.engines import eventually
@@ -304,7 +305,7 @@ def test_a_submission_that_was_killed_before_its_status_is_no_job(
     bucket: Workspace, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = interrupted_engine(bucket, 1, interrupt)
-    monkeypatch.setattr(engine, "_withdraw", lambda *_, **__: None)
+    monkeypatch.setattr(Submission, "_withdraw", lambda *_: None)
     with pytest.raises(KeyboardInterrupt):
         engine.submit(submission(bucket))
     assert ("jobs", "one") in cluster.objects

@@ -15,6 +15,7 @@ from timonel.engines.kubernetes.api_errors import READS, Call, may_retry, refuse
 from timonel.engines.kubernetes.kubeconfig import open_client
 from timonel.engines.kubernetes.rights import Right
 from timonel.engines.kubernetes.settings import ClusterSettings
+from timonel.errors import NotFoundError
 from timonel.processes.backoff import backoff_s
 
 _RESOURCES = {
@@ -120,6 +121,13 @@ class Api:
     def get(self, kind: str, name: str) -> Object:
         """Return an object."""
         return self._json(self._call("get", kind, name))
+
+    def find(self, kind: str, name: str) -> Object | None:
+        """Return an object; None if there is none."""
+        try:
+            return self.get(kind, name)
+        except NotFoundError:
+            return None
 
     def list(self, kind: str, labels: Mapping[str, str]) -> Objects:
         """Return all objects with these labels."""

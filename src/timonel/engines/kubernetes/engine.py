@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -27,36 +26,30 @@ from timonel.engines.coordination.elastic import check_sizes
 from timonel.engines.kubernetes.api import Api, Object
 from timonel.engines.kubernetes.api_errors import ConflictError
 from timonel.engines.kubernetes.claims import Place, claim_resume
-from timonel.engines.kubernetes.index_store import IndexStore
 from timonel.engines.kubernetes.job_log import LogReader
 from timonel.engines.kubernetes.job_status import job_status, needs_coordinators
 from timonel.engines.kubernetes.job_store import (
     bucket_of,
-    create_spec,
-    delete_spec,
     exists,
     fetch_files,
     parse_status,
     read_outcome,
     read_spec,
-    shared_folder,
-    stage_source,
     write_outcome,
 )
-from timonel.engines.kubernetes.manifests import Manifest, job_manifests, owned
+from timonel.engines.kubernetes.manifests import Manifest, job_manifests
 from timonel.engines.kubernetes.names import (
     JOB_LABEL,
     SIZES_ANNOTATION,
     STATUS_KEY,
     STOP_ANNOTATION,
-    SUBMISSION_ANNOTATION,
     all_coordinators,
     coordinator_pods,
 )
 from timonel.engines.kubernetes.settings import ClusterSettings
+from timonel.engines.kubernetes.submission import Submission, delete_job, remove_job
 from timonel.engines.spec import JobSpec
 from timonel.errors import (
-    AlreadyExistsError,
     CorruptError,
     EngineError,
     JobError,
@@ -113,7 +106,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         """
         manifests = self._manifests(spec, JobStatus.of(spec, time.time()))
         self._check_new(spec.job_id)
-        self._start(manifests, spec)
+        Submission(self._workspace, self._api, manifests, spec).start()
 
     def preview(self, spec: JobSpec) -> list[Manifest]:
         """Return a job's manifests; asks the cluster for nothing.
@@ -137,8 +130,8 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         manifests = self._manifests(read_spec(self._workspace, job_id), status.resumed())
         claim_resume(bucket_of(self._workspace).store, status, Place.of(self._api))
         if job is not None:
-            self._remove(job)
-        self._start(manifests)
+            remove_job(self._api, job)
+        Submission(self._workspace, self._api, manifests).start()
 
     def status(self, job_id: str) -> JobStatus:
         """Return the current status of a job.
@@ -154,8 +147,10 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
 
     def _current(self, job_id: str) -> tuple[Object | None, JobStatus]:
         """Return a job's Job in the cluster, if any, with its status; see `status`."""
-        job = self._find("Job", job_id)  # first: a coordinator publishes the end before it exits
-        config_map = self._find("ConfigMap", job_id)
+        job = self._api.find(
+            "Job", job_id
+        )  # first: a coordinator publishes the end before it exits
+        config_map = self._api.find("ConfigMap", job_id)
         published = None if config_map is None else _status_of(config_map)
         status = published if job is None else self._status(job, published)
         status = status or read_outcome(self._workspace, job_id)
@@ -276,7 +271,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
             status = outcome  # of a coordinator that could not publish it
         else:
             self._record(status)
-        self._delete(job, version=job["metadata"]["resourceVersion"])
+        delete_job(self._api, job, version=job["metadata"]["resourceVersion"])
         return status
 
     def _record(self, status: JobStatus) -> None:
@@ -292,16 +287,6 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         run_epilogue(spec, status)
         write_outcome(self._workspace, status)
 
-    def _upload(self, spec: JobSpec, submission: str) -> None:
-        """Put the program, the specification and the files of a job into the bucket."""
-        staged = stage_source(self._workspace, spec)
-        # First: the files of a job with that ID in another cluster must stay.
-        create_spec(self._workspace, staged, submission, Place.of(self._api))
-        index = IndexStore(bucket_of(self._workspace).store, spec.job_id)
-        for change in shared_folder(self._workspace, staged, is_hub=True).scan():
-            index.add(change)
-        index.save()
-
     def _manifests(self, spec: JobSpec, status: JobStatus) -> list[Manifest]:
         token = secrets.token_hex(16)
         return job_manifests(spec, self._settings, self._workspace.uri, token, status)
@@ -313,119 +298,6 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         except NotFoundError:
             return
         raise exists(self._workspace, job_id)
-
-    def _start(self, manifests: list[Manifest], spec: JobSpec | None = None) -> None:
-        """Create all objects of a job and start its coordinator, or else leave nothing.
-
-        Args:
-            manifests: The objects.
-            spec: Specification of a new job, which is uploaded.
-        """
-        job_id, submission = manifests[0]["metadata"]["name"], secrets.token_hex(8)
-        manifests[0]["metadata"]["annotations"] = {SUBMISSION_ANNOTATION: submission}
-        job: Object | None = None
-        try:
-            job = self._api.create(manifests[0])
-            if spec is not None:
-                self._upload(spec, submission)
-            self._complete(manifests, job)
-        except BaseException as error:
-            if job is None and isinstance(error, AlreadyExistsError):
-                if spec is None:
-                    raise _resumed(job_id) from None
-                raise exists(self._workspace, job_id) from None
-            self._withdraw(job_id, submission, job, is_new=spec is not None)
-            raise
-
-    def _complete(self, manifests: list[Manifest], job: Object) -> None:
-        """Create all that belongs to a coordinator's Job, and start it."""
-        for manifest in owned(manifests, job["metadata"]["uid"]):
-            self._api.create(manifest)
-        body = {"spec": {"suspend": False}}
-        done = {"metadata": {"annotations": {SUBMISSION_ANNOTATION: None}}}
-        self._api.patch("Job", job["metadata"]["name"], {**done, **body})
-        for manifest in manifests[1:]:
-            if manifest["kind"] == "Job":  # the coordinator would do it when it has started
-                self._api.patch("Job", manifest["metadata"]["name"], body)
-
-    def _withdraw(
-        self, job_id: str, submission: str, created: Object | None, *, is_new: bool
-    ) -> None:
-        """Delete what an interrupted submission created.
-
-        Logs what cannot be deleted, because the error that interrupted it says more.
-        """
-        try:
-            # If the answer to its creation was lost, the annotation tells whose Job it is.
-            job = created or self._find("Job", job_id)
-            if job is None or not _is_of(job, submission):
-                return
-            try:
-                self._delete(job)
-            finally:
-                if is_new:
-                    delete_spec(self._workspace, job_id, submission)
-        except Exception as error:  # noqa: BLE001 - the first error is raised
-            logger.warning(
-                "%s was not submitted, and what the cluster has of it could not be deleted: %s; "
-                "'timonel jobs' deletes it after an hour",
-                job_id,
-                error.message if isinstance(error, TimonelError) else error,
-            )
-
-    def _delete(self, job: Object, version: str | None = None) -> None:
-        """Delete a coordinator's Job and all that it owns.
-
-        Args:
-            job: The Job.
-            version: Only if it has this version.
-
-        Raises:
-            ConflictError: It has another one.
-        """
-        metadata = job["metadata"]
-        with contextlib.suppress(NotFoundError):
-            self._api.delete(
-                "Job",
-                metadata["name"],
-                propagation="Foreground",
-                uid=metadata["uid"],
-                version=version,
-            )
-
-    def _find(self, kind: str, name: str) -> Object | None:
-        try:
-            return self._api.get(kind, name)
-        except NotFoundError:
-            return None
-
-    def _remove(self, job: Object) -> None:
-        """Delete the objects of a job that has ended, and wait until they are gone.
-
-        Args:
-            job: The Job, as it was read for the status that is final.
-
-        Raises:
-            JobError: There is another Job of that name.
-        """
-        job_id, uid = job["metadata"]["name"], job["metadata"]["uid"]
-        deadline = time.monotonic() + _REMOVAL_S
-        found: Object | None = job
-        while found is not None:
-            if found["metadata"]["uid"] != uid:
-                raise _resumed(job_id)
-            if time.monotonic() > deadline:
-                raise EngineError(
-                    f"the pods of {job_id} have not ended within {_REMOVAL_S:g} s",
-                    hint="see 'kubectl get pods', then try again",
-                )
-            if "deletionTimestamp" in found["metadata"]:
-                time.sleep(_POLL_S)
-            else:
-                # The cluster changes an ended Job as well, when its pods end: then once more.
-                with contextlib.suppress(ConflictError):
-                    self._delete(found, version=found["metadata"]["resourceVersion"])
-            found = self._find("Job", job_id)
 
     def _lines(self, job_id: str, task_id: str | None, *, follow: bool) -> Iterator[LogLine]:
         reader = LogReader(bucket_of(self._workspace).store, job_id)
@@ -444,15 +316,3 @@ def _status_of(config_map: Mapping[str, Any]) -> JobStatus:
     name = config_map["metadata"]["name"]
     content = (config_map.get("data") or {}).get(STATUS_KEY, "")
     return parse_status(content, name, f"the ConfigMap {name}")
-
-
-def _is_of(job: Object, submission: str) -> bool:
-    """Return whether a submission, which has not completed, created a Job."""
-    return (job["metadata"].get("annotations") or {}).get(SUBMISSION_ANNOTATION) == submission
-
-
-def _resumed(job_id: str) -> JobError:
-    return JobError(
-        f"{job_id} was resumed by someone else meanwhile",
-        hint=f"follow it with 'timonel logs {job_id} --follow'",
-    )

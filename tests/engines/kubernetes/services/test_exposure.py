@@ -76,7 +76,7 @@ def test_a_service_that_another_replica_has_created_meanwhile(
 ) -> None:
     Exposure(api).expose("digits", PODS, 8501)
     exposure = Exposure(api)
-    monkeypatch.setattr(exposure, "_find", lambda _: None)
+    monkeypatch.setattr(api, "find", lambda *_: None)
     exposure.expose("digits", PODS, 8502)
     assert service(api)["spec"]["ports"][0]["port"] == 8502
 

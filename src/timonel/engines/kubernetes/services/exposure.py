@@ -44,7 +44,7 @@ class Exposure:
             "selector": dict(selector),
             "ports": [{"name": "endpoint", "port": port, "targetPort": port}],
         }
-        found = self._find(name) or self._create(name, spec)
+        found = self._api.find(_KIND, name) or self._create(name, spec)
         if not _is_own(found):
             raise self._taken(name)
         if _differs(found["spec"], spec):
@@ -53,14 +53,14 @@ class Exposure:
 
     def conceal(self, name: str) -> None:
         """Delete the Service object that `expose` has created. Idempotent."""
-        found = self._find(name)
+        found = self._api.find(_KIND, name)
         if found is not None and _is_own(found):
             with contextlib.suppress(NotFoundError):
                 self._api.delete(_KIND, name, uid=found["metadata"]["uid"])
 
     def address(self, name: str, port: int) -> str:
         """Return ``host:port`` for clients: of the load balancer, or else within the cluster."""
-        found = self._find(name) or {}
+        found = self._api.find(_KIND, name) or {}
         balancer = (found.get("status") or {}).get("loadBalancer") or {}
         for each in balancer.get("ingress") or ():
             if host := each.get("hostname") or each.get("ip"):
@@ -74,12 +74,6 @@ class Exposure:
             return self._api.create(manifest)
         except AlreadyExistsError:  # created meanwhile
             return self._api.get(_KIND, name)
-
-    def _find(self, name: str) -> Object | None:
-        try:
-            return self._api.get(_KIND, name)
-        except NotFoundError:
-            return None
 
     def _taken(self, name: str) -> EngineError:
         namespace = self._api.namespace
