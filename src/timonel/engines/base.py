@@ -301,13 +301,13 @@ class FileFetchingEngine(abc.ABC):
     """Optional interface of engines whose jobs have their folders on other machines."""
 
     @abc.abstractmethod
-    def fetch(self, job_id: str, target: Path, wanted: Callable[[str], bool]) -> None:
+    def fetch(self, job_id: str, target: Path, selects: Callable[[str], bool]) -> None:
         """Copy files of a job's folder as they are now; only what has changed since the last call.
 
         Args:
             job_id: Job ID.
             target: Folder for the copies.
-            wanted: Tells by a file's name, relative to the job's folder, whether to copy it.
+            selects: Tells by a file's name, relative to the job's folder, whether to copy it.
 
         Raises:
             InputError: They cannot be read, or the copies cannot be written.

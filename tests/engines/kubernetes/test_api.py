@@ -177,12 +177,6 @@ def test_the_version_and_rights(api: Api, server: _Server) -> None:
     }
 
 
-def test_the_log_of_a_pod(api: Api, server: _Server) -> None:
-    server.answers = [(200, "Traceback\nValueError\n")]
-    assert api.pod_log("train-0") == "Traceback\nValueError\n"
-    assert server.requests[0][1] == "/api/v1/namespaces/team/pods/train-0/log"
-
-
 _DENIED = (
     'jobs.batch is forbidden: User "ann" cannot create resource "jobs" in API group "batch" in '
     'the namespace "team"'
@@ -306,7 +300,7 @@ def test_the_log_of_pods_needs_a_right_of_its_own(api: Api, server: _Server) -> 
     text = 'User "ann" cannot get resource "pods/log" in API group "" in the namespace "team"'
     server.answers = [(403, _status("Forbidden", text))]
     with pytest.raises(EngineError, match="can-i get pods --subresource=log -n team"):
-        api.pod_log("train-0")
+        list(api.log_lines("train-0", "main"))
 
 
 def test_changes_are_watched(api: Api, server: _Server) -> None:

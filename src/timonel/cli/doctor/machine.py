@@ -109,10 +109,10 @@ def open_files() -> Check:
 
 
 def ports(
-    wanted: tuple[tuple[str, int], ...] = (("REST", 8501), ("gRPC", 8500)),
+    defaults: tuple[tuple[str, int], ...] = (("REST", 8501), ("gRPC", 8500)),
 ) -> Iterator[Check]:
     """Check whether the default ports of ``timonel serve`` are free."""
-    for name, port in wanted:
+    for name, port in defaults:
         if is_free(port):
             yield Check(AREA, f"port {port}", Verdict.OK, f"free for {name}")
         else:

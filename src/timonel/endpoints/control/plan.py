@@ -62,15 +62,15 @@ def plan(
         for version, spec in specs.items()
         if proved.get(version) == spec.digest or _has_ready(services.get(version), spec)
     }
-    wanted = latest.spec.traffic.versions
-    missing = [version for version in wanted if version not in found]
+    targets = latest.spec.traffic.versions
+    missing = [version for version in targets if version not in found]
     if routed is None or not missing:
         # Without earlier traffic there is nothing to protect; requests wait for a replica.
         routed, message = latest, None
     else:
         message = "; ".join(_progress(version, services.get(version)) for version in missing)
     if not missing and routed.number == latest.number:
-        specs = {version: specs[version] for version in wanted}
+        specs = {version: specs[version] for version in targets}
     kept = {version: digest for version, digest in found.items() if version in specs}
     return Plan(specs, routed.number, kept, message)
 
@@ -110,8 +110,8 @@ def initial_replicas(
     """
     now = sum(len(each.ready) for each in services.values())
     share = spec.traffic.percent.get(version, 0) / 100
-    wanted = max(spec.scaling.initial_replicas, math.ceil(now * share))
-    return max(1, spec.scaling.clamp(wanted))
+    replicas = max(spec.scaling.initial_replicas, math.ceil(now * share))
+    return max(1, spec.scaling.clamp(replicas))
 
 
 def service_spec(

@@ -80,9 +80,9 @@ class Sizing:
             assert endpoint.plan is not None
             if version not in endpoint.plan.proved:
                 continue  # it keeps its first size until it has started
-            wanted = self._wanted(endpoint, version, service, scaler, now)
-            if wanted != service.requested:
-                await asyncio.to_thread(self._engine.scale, service.name, wanted)
+            replicas = self._replicas(endpoint, version, service, scaler, now)
+            if replicas != service.requested:
+                await asyncio.to_thread(self._engine.scale, service.name, replicas)
                 is_changed = True
         return is_changed
 
@@ -92,7 +92,7 @@ class Sizing:
             if self._activator.held.get(service.name) and not service.requested:
                 await asyncio.to_thread(self._engine.scale, service.name, 1)
 
-    def _wanted(
+    def _replicas(
         self, endpoint: Endpoint, version: int, service: ServiceStatus, scaler: Scaler, now: float
     ) -> int:
         """Return the number of replicas that a version should have."""
@@ -111,9 +111,9 @@ class Sizing:
         )
         shadow = spec.traffic.shadow
         is_shadow = shadow is not None and shadow.version == version
-        wanted = max(decision.replicas, 1 if held or is_shadow else 0)
-        if wanted != service.requested:
+        replicas = max(decision.replicas, 1 if held or is_shadow else 0)
+        if replicas != service.requested:
             logger.info(
-                "%s: %d -> %d: %s", service.name, service.requested, wanted, decision.reason
+                "%s: %d -> %d: %s", service.name, service.requested, replicas, decision.reason
             )
-        return wanted
+        return replicas

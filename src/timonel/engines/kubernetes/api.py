@@ -49,7 +49,6 @@ _WATCH_S = 30
 _SILENCE_S = 10.0
 _ATTEMPTS = 4
 _BACKOFF_S = 0.5
-_LOG_LINES = 200
 _SHOWN_BYTES = 200
 
 Object = dict[str, Any]
@@ -266,11 +265,6 @@ class Api:
         }
         answer = self._json(self._call("create", "SelfSubjectAccessReview", None), body=review)
         return bool(answer["status"]["allowed"])
-
-    def pod_log(self, name: str) -> str:
-        """Return the last lines of a pod's output."""
-        call = self._call("get", "Pod", name, subresource="log")
-        return self._send(call, {"tailLines": str(_LOG_LINES)}).decode(errors="replace")
 
     def log_lines(
         self, name: str, container: str, *, since: str | None = None, follow: bool = False

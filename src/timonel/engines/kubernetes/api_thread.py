@@ -145,14 +145,14 @@ class ApiThread:
             self._asked.clear()
             closing = self._closed.is_set()
             with self._lock:
-                status, wanted, missing = self._status, dict(self._sizes), self._missing
+                status, requested, missing = self._status, dict(self._sizes), self._missing
             try:
                 if status is not None and status != published:
                     self._api.patch(
                         "ConfigMap", self._job_id, {"data": {STATUS_KEY: status.model_dump_json()}}
                     )
                     published = status
-                for role, size in wanted.items():
+                for role, size in requested.items():
                     if sizes.get(role) != size:
                         self._api.patch("Job", role_job(self._job_id, role), _size(size))
                         sizes[role] = size

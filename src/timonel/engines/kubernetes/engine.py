@@ -202,8 +202,8 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
             raise JobError(f"{job_id} cannot change its size: it has ended ({state.value})")
         job = self._api.get("Job", job_id)
         notes = job["metadata"].get("annotations") or {}
-        wanted = {**json.loads(notes.get(SIZES_ANNOTATION, "{}")), **sizes}
-        note = {SIZES_ANNOTATION: json.dumps(wanted, sort_keys=True)}
+        requested = {**json.loads(notes.get(SIZES_ANNOTATION, "{}")), **sizes}
+        note = {SIZES_ANNOTATION: json.dumps(requested, sort_keys=True)}
         version = job["metadata"]["resourceVersion"]
         metadata = {"annotations": note, "resourceVersion": version}
         self._api.patch("Job", job_id, {"metadata": metadata})
@@ -231,9 +231,9 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
                 found.append(status)
         return sorted(found, key=lambda status: status.created_at, reverse=True)
 
-    def fetch(self, job_id: str, target: Path, wanted: Callable[[str], bool]) -> None:
+    def fetch(self, job_id: str, target: Path, selects: Callable[[str], bool]) -> None:
         """Copy files of a job's folder, as the coordinator has saved them last."""
-        fetch_files(self._workspace, job_id, target, wanted)
+        fetch_files(self._workspace, job_id, target, selects)
 
     def _status(self, job: Object, published: JobStatus | None) -> JobStatus | None:
         """Return the status of a job in the cluster; None while it is being submitted."""

@@ -172,7 +172,7 @@ def shared_folder(workspace: Workspace, spec: JobSpec, *, is_hub: bool = False) 
 
 
 def fetch_files(
-    workspace: Workspace, job_id: str, target: Path, wanted: Callable[[str], bool]
+    workspace: Workspace, job_id: str, target: Path, selects: Callable[[str], bool]
 ) -> None:
     """Copy files of a job's folder from the bucket; see `FileFetchingEngine.fetch`."""
     store, folder = bucket_of(workspace).store, f"jobs/{job_id}/"
@@ -181,7 +181,7 @@ def fetch_files(
         name = change.name.removeprefix(folder)
         parts = change.parts or ()
         # Pods write the index: a name must not lead out of the target.
-        if name == change.name or not all(map(is_file_name, name.split("/"))) or not wanted(name):
+        if name == change.name or not all(map(is_file_name, name.split("/"))) or not selects(name):
             continue
         path = target / name
         if not has_content(path, parts):

@@ -83,18 +83,18 @@ def _check_placement(owner: str, placement: Placement) -> None:
 
 
 def _check_amounts(owner: str, needs: Iterable[tuple[int, Resources]]) -> None:
-    wanted: dict[str, float] = defaultdict(float)
+    needed: dict[str, float] = defaultdict(float)
     for replicas, resources in needs:
-        wanted["CPUs"] += replicas * (resources.cpus or 0)
-        wanted["bytes of memory"] += replicas * (resources.memory_bytes or 0.0)
+        needed["CPUs"] += replicas * (resources.cpus or 0)
+        needed["bytes of memory"] += replicas * (resources.memory_bytes or 0.0)
         for kind, count in resources.accelerators.items():
-            wanted[kind] += replicas * count
+            needed[kind] += replicas * count
     present: dict[str, float] = {
         "CPUs": usable_cores(),
         "bytes of memory": psutil.virtual_memory().total,
         _NVIDIA: len(list(Path("/dev").glob("nvidia[0-9]*"))),
     }
-    for name, amount in wanted.items():
+    for name, amount in needed.items():
         if amount > present.get(name, 0):
             raise SpecError(
                 f"{owner} needs {amount:,g} {name}, but this machine has {present.get(name, 0):,g}",

@@ -59,10 +59,10 @@ def applied(deployment: Mapping[str, Any], first: Manifest, spec: ServiceSpec) -
     is_same = metadata["labels"].get(names.REVISION_LABEL) == str(spec.revision)
     if is_same and replicas == before["replicas"] and not before.get("paused"):
         return None
-    wanted = first["spec"]
+    replacement = first["spec"]
     if is_same:
         # Settings of the cluster, such as its image, take effect with the next revision.
-        wanted = {**before, "paused": False}
+        replacement = {**before, "paused": False}
     others = [(key, value) for key, value in revisions.items() if key != str(spec.revision)]
     history = dict([*others[1 - _KEPT_REVISIONS :], (str(spec.revision), spec.digest)])
     annotations = {
@@ -75,7 +75,7 @@ def applied(deployment: Mapping[str, Any], first: Manifest, spec: ServiceSpec) -
         "apiVersion": first["apiVersion"],
         "kind": first["kind"],
         "metadata": {**metadata, "labels": labels, "annotations": annotations},
-        "spec": {**wanted, "replicas": replicas, "paused": False},
+        "spec": {**replacement, "replicas": replicas, "paused": False},
     }
 
 
