@@ -223,8 +223,12 @@ def test_keys_and_certificates_change_without_a_failed_request(lab: Lab, tmp_pat
     lab.deploy("digits", api_keys=keys)
     until(lambda: is_everywhere(lambda: status(address, new) == 200))
     assert is_everywhere(lambda: status(address, old) == 200)
-    endpoint.rollback()
+    keys.write_text(f"shop={old}\n")
+    lab.deploy("digits", api_keys=keys)
     until(lambda: is_everywhere(lambda: status(address, new) == 401))
+    endpoint.rollback()
+    endpoint.wait()
+    assert status(address, new) == 401
     # A gateway that starts later has them, too.
     before = lab.pods(SERVICE)[0]
     lab.cluster.run("delete", before)

@@ -14,7 +14,7 @@ from timonel.endpoints.access_documents import AccessDocuments
 from timonel.endpoints.engine import engine_of
 from timonel.endpoints.folder import EndpointStatus, VersionStatus
 from timonel.endpoints.gateway.parts import Secrets
-from timonel.errors import EngineError, NotFoundError, ServingError, SpecError
+from timonel.errors import EngineError, ServingError, SpecError
 from timonel.storage import Workspace
 from timonel.storage.document_store import FolderDocuments
 
@@ -82,8 +82,16 @@ def test_changed_files_are_another_revision(bucket: Workspace, model: str, keys:
     keys.write_text(f"shop={NEW}\n")
     deployed(bucket, model, api_keys=keys)
     assert (made.revision.number, contents(made).api_keys) == (2, {"shop": NEW})
-    made.rollback()
-    assert contents(made).api_keys == {"shop": OLD}
+
+
+def test_a_rollback_keeps_the_present_keys(bucket: Workspace, model: str, keys: Path) -> None:
+    made = deployed(bucket, model)
+    deployed(bucket, model, api_keys=keys)
+    keys.write_text(f"shop={NEW}\n")
+    deployed(bucket, model, api_keys=keys)
+    for number in (1, 2):
+        made.rollback(number)
+        assert contents(made).api_keys == {"shop": NEW}
 
 
 def test_removed_access_control_leaves_the_contents_of_the_others(
@@ -126,17 +134,6 @@ def test_a_lost_race_leaves_no_contents(
     with pytest.raises(EngineError, match="changed by another command"):
         deployed(bucket, model, api_keys=keys)
     assert confidential.find() == before
-
-
-def test_a_revision_without_its_contents_is_not_restored(
-    bucket: Workspace, model: str, keys: Path, confidential: FolderDocuments
-) -> None:
-    made = deployed(bucket, model, api_keys=keys)
-    deployed(bucket, model, no_api_keys=True)
-    confidential.remove("digits")
-    with pytest.raises(NotFoundError, match="keys or the certificate of digits are missing"):
-        made.rollback()
-    assert made.revision.number == 2
 
 
 def test_contents_are_removed_with_the_endpoint(

@@ -181,17 +181,17 @@ class Endpoint:
     def rollback(self, number: int | None = None) -> Revision:
         """Return to an earlier revision, by default the previous one.
 
-        This adds a revision with the same contents. Running replicas of its versions are kept.
+        This adds a revision with the same contents but the present access control: a rollback must
+        not accept revoked keys again, or everybody. Running replicas of its versions are kept.
         """
         numbers = self.folder.numbers()
         if number is None:
             if len(numbers) < 2:
                 raise SpecError(f"{self.name} has no earlier revision")
             number = numbers[-2]
-        spec = self.folder.revision(number).spec
+        access = self.folder.revision(numbers[-1]).spec.access
+        spec = self.folder.revision(number).spec.model_copy(update={"access": access})
         check_spec(spec, self.workspace)
-        if spec.access.contents is not None:
-            AccessDocuments.of(engine_of(self.workspace), self.name).read(spec.access.contents)
         return record(self.workspace, spec, f"rollback to {number}", after=numbers[-1])
 
     @property
