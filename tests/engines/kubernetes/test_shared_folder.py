@@ -202,6 +202,64 @@ def test_a_line_travels_once_it_is_complete(group: Group) -> None:
     assert sorted(group.hub_tree()[EVENTS].split()) == [b"incompl", b"one", b"three", b"two"]
 
 
+def test_an_incomplete_last_line_travels_when_its_writer_has_ended(group: Group) -> None:
+    pod, other = group.pods
+    pod.path(EVENTS).write_bytes(b"one\ntwo")
+    group.settle()
+    pod.sent += pod.folder.scan(to_end=True)
+    group.settle()
+    assert (other.root / EVENTS).read_bytes() == b"one\ntwo"
+    with pod.path(EVENTS).open("ab") as file:
+        file.write(b"\nthree")
+    pod.sent += pod.folder.scan(to_end=True)
+    group.settle()
+    group.check_equal()
+    assert group.hub_tree()[EVENTS] == b"one\ntwo\nthree"
+
+
+def test_an_incomplete_last_line_survives_a_lost_coordinator(group: Group) -> None:
+    pod, other = group.pods
+    pod.path(EVENTS).write_bytes(b"one\ntwo")
+    group.settle()
+    group.index.save()
+    group.restart_hub()
+    group.settle()
+    assert pod.path(EVENTS).read_bytes() == b"one\ntwo"
+    group.check_equal()
+    other.path(EVENTS).write_bytes(b"one\ntwo\nthree\n")
+    group.restart_hub()
+    group.settle()
+    group.check_equal()
+    assert group.hub_tree()[EVENTS] == b"one\ntwo\nthree\n"
+
+
+def test_equal_lines_survive_a_lost_coordinator(group: Group) -> None:
+    pod, other = group.pods
+    other.path(EVENTS).write_bytes(b"first\n")
+    other.scan()
+    group.send(other)
+    pod.path(EVENTS).write_bytes(b"same\n")
+    group.settle()
+    group.index.save()
+    assert pod.path(EVENTS).read_bytes() == b"same\nfirst\n"
+    with pod.path(EVENTS).open("ab") as file:
+        file.write(b"same\n" * 2)
+    group.settle()
+    group.restart_hub()
+    group.settle()
+    group.check_equal()
+    assert group.hub_tree()[EVENTS] == b"first\n" + b"same\n" * 3
+
+
+def test_own_lines_are_found_among_equal_lines() -> None:
+    find = file_records.missing_lines
+    # Of two equal lines of this process, one has arrived.
+    assert find([b"a\na\n"], b"a\na\n", b"b\na\n") == (b"a\n", [(2, 4)])
+    # The equal line that has arrived is that of another process.
+    assert find([b"a\n"], b"a\nb\na\n", b"a\nb\n") == (b"a\n", [])
+    assert find([b"a", b"b"], b"abc\n", b"a\nc\nb") == (b"", [(0, 2), (4, 5)])
+
+
 @pytest.mark.parametrize("is_hub", [False, True])
 def test_a_line_written_just_before_another_is_appended_is_not_lost(
     group: Group, monkeypatch: pytest.MonkeyPatch, is_hub: bool

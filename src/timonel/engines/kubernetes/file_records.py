@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import stat
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from io import BufferedReader, FileIO
@@ -18,6 +20,7 @@ from timonel.storage.atomic import unwritable
 
 _CHUNK_BYTES = 16 << 20
 _TAIL_BYTES = 4096
+_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 # A file may be written again within the granularity of its time stamp.
 _RACY_NS = 50_000_000
 
@@ -180,7 +183,8 @@ def append_to(path: Path, data: bytes, *, lines: bool) -> Appended:
     try:
         with path.open("ab+", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            if lines and tail_of(file, size)[-1:] not in {b"", b"\n"}:
+            is_complete = tail_of(file, size)[-1:] in {b"", b"\n"} or data.startswith(b"\n")
+            if lines and not is_complete:
                 file.write(b"\n")
             written = file.write(data)
             end = file.tell()
@@ -218,8 +222,41 @@ def matching(file: BufferedReader, parts: Iterable[Part]) -> int:
     return count
 
 
+def missing_lines(
+    own: Iterable[bytes], known: bytes, theirs: bytes
+) -> tuple[bytes, list[tuple[int, int]]]:
+    """Find own lines in what another process knows of a file of lines.
+
+    Equal lines are counted. Those of other processes that are known here are not taken for own, so
+    none is lost. If the other process has lost them, an own line may be there once more often.
+
+    Args:
+        own: Pieces that this process appended.
+        known: All lines that this process knows, including its own.
+        theirs: Lines that the other process knows.
+
+    Returns:
+        Own lines that are not among theirs, and the byte ranges of theirs that are own.
+    """
+    lines = [line for piece in own for line in _complete_lines(piece)]
+    others = Counter(_complete_lines(known)) - Counter(lines)
+    arrived = Counter(lines) & (Counter(_complete_lines(theirs)) - others)
+    ranges, offset, left = [], 0, arrived.copy()
+    for size, line in zip(map(len, _LINE.findall(theirs)), _complete_lines(theirs), strict=True):
+        if _take(left, line):
+            ranges.append((offset, offset + size))
+        offset += size
+    return b"".join(line for line in lines if not _take(arrived, line)), ranges
+
+
 def read_draft(
-    path: Path, name: str, record: Record, objects: Objects, *, whole: bool = False
+    path: Path,
+    name: str,
+    record: Record,
+    objects: Objects,
+    *,
+    whole: bool = False,
+    to_end: bool = False,
 ) -> Draft | None:
     """Return what has changed in a file; None if nothing has, or it changes now.
 
@@ -229,6 +266,7 @@ def read_draft(
         record: What is known of it.
         objects: To which new content of a file that grows is uploaded.
         whole: Return the whole content, of a file that grows as well.
+        to_end: Return an incomplete last line as well.
 
     Raises:
         InputError: It cannot be read, or the bucket cannot be written.
@@ -240,7 +278,8 @@ def read_draft(
             seen = Seen.of(os.fstat(file.fileno()))
             start = None if whole or not grows(name) else _known_size(file, record, seen)
             if start is not None:
-                parts = tuple(_new_parts(file, start, seen.size, objects, lines=has_lines(name)))
+                lines = has_lines(name) and not to_end
+                parts = tuple(_new_parts(file, start, seen.size, objects, lines=lines))
                 end = start + sum(part.size for part in parts)
                 return Draft(name, parts, replace(seen, size=end), start, tail_of(file, end))
             return _whole(name, file, seen)
@@ -288,6 +327,16 @@ def _whole(name: str, file: BufferedReader, seen: Seen) -> Draft | None:
     tail = tail_of(file, seen.size) if grows(name) else b""
     is_upload = seen.size > INLINE_BYTES
     return Draft(name, parts, seen, None, tail, is_upload=is_upload, is_racy=is_racy)
+
+
+def _complete_lines(data: bytes) -> list[bytes]:
+    """Return lines, each with a line feed at the end."""
+    return [line.removesuffix(b"\n") + b"\n" for line in _LINE.findall(data)]
+
+
+def _take(counts: Counter[bytes], line: bytes) -> bool:
+    counts[line] -= 1
+    return counts[line] >= 0
 
 
 def _has_part(file: BufferedReader, part: Part) -> bool:

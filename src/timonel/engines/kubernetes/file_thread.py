@@ -95,8 +95,8 @@ class FileThread:
         self._asked.put(work)
 
     def scan(self) -> None:
-        """Scan now."""
-        self._asked.put(self._scan)
+        """Scan once the programs here have ended, which leave no line incomplete."""
+        self._asked.put(lambda: self._scan(to_end=True))
 
     def then(self, done: Callable[[], None]) -> None:
         """Call ``done`` in the main thread once all that was asked for before is done."""
@@ -135,9 +135,9 @@ class FileThread:
         self._scan()
         self._tick()
 
-    def _scan(self) -> None:
+    def _scan(self, *, to_end: bool = False) -> None:
         if self._has_index:
-            self._pass_on(self.persist(self._folder.scan))
+            self._pass_on(self.persist(lambda: self._folder.scan(to_end=to_end)))
 
     def _pass_on(self, changes: list[Change]) -> None:
         if changes:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import time
 import uuid
@@ -36,8 +35,10 @@ from timonel.engines.kubernetes.file_records import (
     has_content,
     has_lines,
     matching,
+    missing_lines,
     read_draft,
     status_of,
+    tail_of,
 )
 from timonel.errors import CorruptError
 from timonel.storage.atomic import aside_name, unwritable
@@ -45,7 +46,6 @@ from timonel.storage.object_store import ObjectStore
 
 _LOCAL_OF_JOB = frozenset({"tasks", "logs", "source", "sidecars", "files", "log", "supervisor.log"})
 _LOCAL_OF_RUN = frozenset({"mirrors"})
-_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 # Much shorter than the time for which the coordinator keeps objects that no file needs.
 _UPLOADED_S = 600.0
 _PARALLEL = 4
@@ -82,11 +82,14 @@ class SharedFolder:
         self._serial = 0
         self._uploaded: dict[str, float] = {}
 
-    def scan(self) -> list[Change]:
+    def scan(self, *, to_end: bool = False) -> list[Change]:
         """Return what this process has changed since the last call, in the order of writing.
 
         Large content is in the bucket then. Files that change while they are read are left for the
         next call. After an error, the next call returns what this one did not.
+
+        Args:
+            to_end: Whether programs have written all: incomplete last lines are complete.
 
         Raises:
             InputError: A file cannot be read, or the bucket cannot be written.
@@ -95,7 +98,7 @@ class SharedFolder:
         changed = [name for name, status in files.items() if not self._is_known(name, status)]
         changed.sort(key=lambda name: (files[name].st_mtime_ns, files[name].st_ino))
         gone = [name for name, record in self._records.items() if record.seen and name not in files]
-        self._notice([*changed, *gone])
+        self._notice([*changed, *gone], to_end=to_end)
         return self._take_found()
 
     def apply(self, change: Change) -> list[Change]:
@@ -140,7 +143,7 @@ class SharedFolder:
             for name, _ in self._files():
                 self._record(name)
         else:
-            self.scan()
+            self.scan(to_end=True)  # no task runs
         kept = {name for name in self._records if self._is_newer(name, index)}
         with ThreadPoolExecutor(_PARALLEL) as pool:
             list(pool.map(self._take, [index.files[name] for name in paths.keys() - kept]))
@@ -207,9 +210,10 @@ class SharedFolder:
         found, self._found = self._found, []
         return found
 
-    def _notice(self, names: Iterable[str]) -> None:
+    def _notice(self, names: Iterable[str], *, to_end: bool = False) -> None:
         """Find own changes of these files."""
-        drafts = [draft for name in names if (draft := self._read(name)) is not None]
+        found = (self._read(name, to_end=to_end) for name in names)
+        drafts = [draft for draft in found if draft is not None]
         for draft in self._upload(drafts):
             self._learn(draft)
 
@@ -221,8 +225,9 @@ class SharedFolder:
             if not self._is_hub:
                 record.pending.append(change)
 
-    def _read(self, name: str, *, whole: bool = False) -> Draft | None:
-        return read_draft(self._root / name, name, self._record(name), self._objects, whole=whole)
+    def _read(self, name: str, *, whole: bool = False, to_end: bool = False) -> Draft | None:
+        path, record = self._root / name, self._record(name)
+        return read_draft(path, name, record, self._objects, whole=whole, to_end=to_end)
 
     def _upload(self, drafts: list[Draft]) -> list[Draft]:
         """Upload large files; return the drafts that are still right."""
@@ -379,20 +384,22 @@ class SharedFolder:
         with path.open("rb") as file:
             count = matching(file, parts)
             offset = sum(part.size for part in parts[:count])
-            prefix = [(start, min(end, offset)) for start, end in record.own if start < offset]
-            ranges = [(max(start, offset), end) for start, end in record.own if end > offset]
-            data = [os.pread(file.fileno(), end - start, start) for start, end in ranges]
-            is_equal = count == len(parts) and not file.read(1)
-        own = [line for each in data for line in _LINE.findall(each)]
-        rest = _LINE.findall(b"".join(map(self._objects.read, parts[count:])))
-        missing = b"".join(line for line in own if line not in set(rest))
+            known = os.pread(file.fileno(), record.size - offset, offset)
+            last = tail_of(file, offset)[-1:]
+        prefix = [(start, min(end, offset)) for start, end in record.own if start < offset]
+        ranges = [(max(start, offset), end) for start, end in record.own if end > offset]
+        rest = b"".join(map(self._objects.read, parts[count:]))
+        if not rest and sum(end - start for start, end in ranges) == len(known):
+            missing = known  # the file is right as it is, also with an incomplete last line
+        else:
+            own = [known[start - offset : end - offset] for start, end in ranges]
+            missing, arrived = missing_lines(own, known, rest)
+            if missing and (rest or last)[-1:] not in {b"", b"\n"}:
+                missing = b"\n" + missing
+            prefix += [(offset + start, offset + end) for start, end in arrived]
         added = (self._objects.add(missing),) if missing else ()
-        if not is_equal:
+        if missing != known or rest:
             record = self._replace(path, theirs, added)
-            for line in rest:
-                if line in own:
-                    prefix.append((offset, offset + len(line)))
-                offset += len(line)
             record.own = [*prefix, *record.own]
         record.version = theirs.version
         if not missing:

@@ -84,7 +84,7 @@ class Submission:
         # First: the files of a job with that ID in another cluster must stay.
         create_spec(self._workspace, staged, self._id, Place.of(self._api))
         index = IndexStore(bucket_of(self._workspace).store, spec.job_id)
-        for change in shared_folder(self._workspace, staged, is_hub=True).scan():
+        for change in shared_folder(self._workspace, staged, is_hub=True).scan(to_end=True):
             index.add(change)
         index.save()
 
