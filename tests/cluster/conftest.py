@@ -135,20 +135,19 @@ def bucket_server(cluster: Cluster) -> Iterator[BucketServer]:
     with socket.create_server((host, 0)) as free:
         port = free.getsockname()[1]
     # A process of its own, which tests can pause.
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", _MOTO, host, str(port)], stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    process.stdout.readline()
-    env = {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    yield BucketServer(env, None, process)
-    process.kill()
-    process.wait()
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        env = {
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+        yield BucketServer(env, None, process)
+        process.kill()
 
 
 @pytest.fixture(scope="session")
