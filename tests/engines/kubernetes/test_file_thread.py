@@ -55,3 +55,11 @@ def test_the_last_line_of_an_ended_task_is_sent_before_its_end(files: Files) -> 
     files.wait()
     parts = [part.data or b"" for change in files.sent for part in change.parts or ()]
     assert b"".join(parts) == b"one\ntwo"
+
+
+def test_a_refused_change_does_not_stop_the_others(files: Files) -> None:
+    files.thread.reset(Index())
+    names = [f"jobs/one/{'x' * 300}", "/etc/hosts", "jobs/one/a"]
+    files.thread.apply([Change(name, ()) for name in names])
+    files.wait()
+    assert [path.name for path in (files.root / "jobs" / "one").iterdir()] == ["a"]

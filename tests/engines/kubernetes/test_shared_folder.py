@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engines.kubernetes.shared import Group, index_of
+from tests.rights import limited_rights
 from tests.storage.conftest import open_bucket
 from timonel.engines.kubernetes import changes, file_records, index_store, shared_folder
 from timonel.engines.kubernetes.changes import Change, Part, decode_change, encode_change
@@ -417,14 +418,106 @@ def test_permissions_travel(group: Group) -> None:
         "",
     ],
 )
-def test_names_outside_the_folders_are_refused(group: Group, name: str) -> None:
-    folder = group.pods[0].folder
+def test_names_outside_the_folders_are_refused(
+    group: Group, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    pod = group.pods[0]
+    before = sorted(group.root.rglob("*"))
     for change in (Change(name, ()), Change(name, None), Change(name, (), is_append=True)):
-        with pytest.raises(CorruptError, match="not in a shared folder"):
-            folder.apply(change)
-    with pytest.raises(CorruptError, match="not in a shared folder"):
-        folder.reset(index_of(Change(name, ())))
-    assert not list(group.root.glob("pod-0/**/*"))
+        assert pod.folder.apply(change) == []
+    assert [record.args for record in caplog.records] == [
+        (name, "it is not in a shared folder of the job")
+    ]
+    pod.path(f"{JOB}/x").write_text("x")
+    assert [change.name for change in pod.folder.reset(index_of(Change(name, ())))] == [f"{JOB}/x"]
+    (pod.root / JOB / "x").unlink()
+    pod.folder.reset(index_of())
+    for folder in (pod.root / JOB, pod.root / "jobs", pod.root):
+        folder.rmdir()
+    assert sorted(group.root.rglob("*")) == before
+    assert Path("/etc/passwd").exists()
+
+
+def test_an_unreadable_file_does_not_stop_the_others(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    pod, other = group.pods
+    for name in ("a", "b", "folder/c"):
+        pod.path(f"{JOB}/{name}").write_text("old")
+    group.settle()
+    with limited_rights():
+        for name in ("a", "b"):
+            pod.path(f"{JOB}/{name}").write_text("new")
+        pod.path(f"{JOB}/a").chmod(0)
+        pod.path(f"{JOB}/folder").chmod(0)
+        group.settle()
+        group.settle()
+        assert other.path(f"{JOB}/b").read_text() == "new"
+        assert other.path(f"{JOB}/a").read_text() == "old"
+        assert other.path(f"{JOB}/folder/c").read_text() == "old"
+        assert sorted(record.args or () for record in caplog.records) == [
+            (f"{JOB}/a", "Permission denied"),
+            (f"{JOB}/folder", "Permission denied"),
+        ]
+        pod.path(f"{JOB}/a").chmod(0o600)
+        pod.path(f"{JOB}/folder").chmod(0o700)
+        group.settle()
+    group.check_equal()
+
+
+def test_an_unwritable_file_does_not_stop_the_others(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    pod, other = group.pods
+    other.path(f"{JOB}/locked/a").write_text("old")
+    group.settle()
+    with limited_rights():
+        other.path(f"{JOB}/locked").chmod(0o500)
+        pod.path(f"{JOB}/locked/a").write_text("new")
+        pod.path(f"{JOB}/locked/b").write_text("new")
+        pod.path(f"{JOB}/c").write_text("new")
+        group.settle()
+        assert (other.root / JOB / "c").read_text() == "new"
+        assert {
+            name: content for name, content in group.hub_tree().items() if content == b"old"
+        } == {}
+        pod.path(f"{JOB}/locked/a").unlink()
+        group.join(other)
+        group.settle()
+        assert set(group.hub_tree()) == {f"{JOB}/locked/b", f"{JOB}/c"}
+        other.path(f"{JOB}/locked").chmod(0o700)
+        group.join(other)
+    group.settle()
+    group.check_equal()
+    assert {(record.args or ())[0] for record in caplog.records} == {
+        f"{JOB}/locked/a",
+        f"{JOB}/locked/b",
+    }
+
+
+def test_a_coordinator_sends_on_what_it_cannot_write(group: Group) -> None:
+    pod, other = group.pods
+    pod.path(f"{JOB}/locked/a").write_text("old")
+    group.settle()
+    with limited_rights():
+        (group.hub_root / JOB / "locked").chmod(0o500)
+        pod.path(f"{JOB}/locked/a").write_text("new")
+        pod.path(f"{JOB}/b").write_text("new")
+        group.settle()
+    assert other.tree() == {f"{JOB}/locked/a": b"new", f"{JOB}/b": b"new"}
+    group.restart_hub()
+    group.settle()
+    group.check_equal()
+
+
+def test_names_that_the_file_system_refuses_are_left_out(group: Group) -> None:
+    pod = group.pods[0]
+    for name in (f"{JOB}/{'x' * 300}", f"{JOB}/{'x' * 300}/y"):
+        changes = [Change(name, ()), Change(name, None), Change(name, (), is_append=True)]
+        for change in changes:
+            assert pod.folder.apply(change) == []
+        assert pod.folder.reset(index_of(Change(name, ()), Change(f"{JOB}/z", ()))) == []
+    assert pod.tree() == {f"{JOB}/z": b""}
 
 
 def test_damaged_messages_are_refused(group: Group) -> None:
@@ -445,16 +538,22 @@ def test_damaged_messages_are_refused(group: Group) -> None:
             decode_change(damaged)
 
 
-def test_damaged_objects_are_refused(group: Group) -> None:
+def test_damaged_objects_are_left_out(group: Group, caplog: pytest.LogCaptureFixture) -> None:
     pod, other = group.pods
     pod.path(f"{JOB}/x").write_bytes(b"large" * 10)
     (change,) = pod.folder.scan()
     (part,) = change.parts or ()
     assert part.data is None
     group.store.write(f"jobs/one/files/{part.digest}", b"wrong" * 10)
-    with pytest.raises(CorruptError, match="is damaged"):
-        other.folder.apply(change)
-    assert other.tree() == {}
+    missing = replace(change, name=f"{JOB}/y", parts=(Part(50, "0" * 64),) * 2)
+    for each in (change, missing):
+        assert other.folder.apply(each) == []
+        assert group.hub.apply(each) == []
+    good = Change(f"{JOB}/z", ())
+    assert other.folder.reset(index_of(change, missing, good)) == []
+    assert other.tree() == {f"{JOB}/z": b""}
+    assert "is damaged" in caplog.text
+    assert "not found" in caplog.text
 
 
 def test_large_content_is_uploaded_once(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -592,9 +691,3 @@ def test_folders_over_a_real_endpoint(
         group.index.collect(0.0)
         group.index.collect(index_store.UNUSED_S)
         group.check_equal()
-
-
-def test_parts_of_an_unknown_object_are_an_error(group: Group) -> None:
-    part = Part(50, "0" * 64)
-    with pytest.raises(InputError, match="not found"):
-        group.pods[0].folder.apply(replace(Change(f"{JOB}/x", (part,)), author="other"))

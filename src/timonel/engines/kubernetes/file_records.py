@@ -15,8 +15,6 @@ from io import BufferedReader, FileIO
 from pathlib import Path
 
 from timonel.engines.kubernetes.changes import INLINE_BYTES, Change, Objects, Part
-from timonel.errors import InputError
-from timonel.storage.atomic import unwritable
 
 _CHUNK_BYTES = 16 << 20
 _TAIL_BYTES = 4096
@@ -178,22 +176,19 @@ def append_to(path: Path, data: bytes, *, lines: bool) -> Appended:
         lines: Whether to end an incomplete line before it.
 
     Raises:
-        InputError: The file cannot be written.
+        OSError: The file cannot be written.
     """
-    try:
-        with path.open("ab+", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            is_complete = tail_of(file, size)[-1:] in {b"", b"\n"} or data.startswith(b"\n")
-            if lines and not is_complete:
-                file.write(b"\n")
-            written = file.write(data)
-            end = file.tell()
-            seen = replace(Seen.of(os.fstat(file.fileno())), size=end)
-            tail = tail_of(file, end)
-    except OSError as error:
-        raise unwritable(path, error) from error
+    with path.open("ab+", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        is_complete = tail_of(file, size)[-1:] in {b"", b"\n"} or data.startswith(b"\n")
+        if lines and not is_complete:
+            file.write(b"\n")
+        written = file.write(data)
+        end = file.tell()
+        seen = replace(Seen.of(os.fstat(file.fileno())), size=end)
+        tail = tail_of(file, end)
     if written != len(data):
-        raise unwritable(path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return Appended(end - len(data), seen, tail)
 
 
@@ -269,7 +264,8 @@ def read_draft(
         to_end: Return an incomplete last line as well.
 
     Raises:
-        InputError: It cannot be read, or the bucket cannot be written.
+        OSError: It cannot be read.
+        InputError: The bucket cannot be written.
     """
     if status_of(path) is None:
         return Draft(name) if record.seen else None
@@ -285,8 +281,6 @@ def read_draft(
             return _whole(name, file, seen)
     except FileNotFoundError:
         return None  # removed meanwhile
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _known_size(file: BufferedReader, record: Record, seen: Seen) -> int | None:

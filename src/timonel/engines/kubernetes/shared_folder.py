@@ -17,10 +17,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -40,12 +39,11 @@ from timonel.engines.kubernetes.file_records import (
     status_of,
     tail_of,
 )
-from timonel.errors import CorruptError
-from timonel.storage.atomic import aside_name, unwritable
+from timonel.engines.kubernetes.shared_tree import SharedTree
+from timonel.errors import CorruptError, NotFoundError
+from timonel.storage.atomic import aside_name
 from timonel.storage.object_store import ObjectStore
 
-_LOCAL_OF_JOB = frozenset({"tasks", "logs", "source", "sidecars", "files", "log", "supervisor.log"})
-_LOCAL_OF_RUN = frozenset({"mirrors"})
 # Much shorter than the time for which the coordinator keeps objects that no file needs.
 _UPLOADED_S = 600.0
 _PARALLEL = 4
@@ -73,7 +71,7 @@ class SharedFolder:
     ) -> None:
         self.author = uuid.uuid4().hex
         self._root = root
-        self._folders = tuple(folders)
+        self._tree = SharedTree(root, folders)
         self._store = store
         self._objects = Objects(store, job_id)
         self._is_hub = is_hub
@@ -92,12 +90,16 @@ class SharedFolder:
             to_end: Whether programs have written all: incomplete last lines are complete.
 
         Raises:
-            InputError: A file cannot be read, or the bucket cannot be written.
+            InputError: The bucket cannot be written.
         """
-        files = dict(self._files())
+        files = dict(self._tree.files())
         changed = [name for name, status in files.items() if not self._is_known(name, status)]
         changed.sort(key=lambda name: (files[name].st_mtime_ns, files[name].st_ino))
-        gone = [name for name, record in self._records.items() if record.seen and name not in files]
+        gone = [
+            name
+            for name, record in self._records.items()
+            if record.seen and name not in files and self._tree.is_readable(name)
+        ]
         self._notice([*changed, *gone], to_end=to_end)
         return self._take_found()
 
@@ -107,15 +109,65 @@ class SharedFolder:
         Those are own changes that were found meanwhile, and in the coordinator this change after
         them; `IndexStore.add` numbers them.
 
+        A file that cannot be written here is left out; the coordinator still sends the change on.
+        A change of another folder and a damaged one are dropped.
+
         Raises:
-            CorruptError: The name is not that of a shared file, or the content is damaged.
-            InputError: The bucket cannot be read, or the file cannot be written.
+            InputError: The bucket cannot be read, or the disk is full.
         """
-        path, record = self._path(change.name), self._record(change.name)
+        if not self._tree.accepts(change.name):
+            return []
+        try:
+            self._make(change)
+        except OSError as error:
+            self._tree.skip(change.name, error)
+        except (CorruptError, NotFoundError) as error:
+            self._tree.skip(change.name, error)
+            return self._take_found()
+        self._record(change.name).version = change.version
+        return [*self._take_found(), *([change] if self._is_hub else [])]
+
+    def reset(self, index: Index) -> list[Change]:
+        """Make the files equal to an index; return the own changes that it lacks.
+
+        They are kept, except by the coordinator: changes that have not come back, and those that
+        an earlier coordinator has lost. After an error, call it again.
+
+        Files that cannot be written here, and those whose content is damaged, are left out.
+
+        Raises:
+            InputError: The bucket cannot be used, or the disk is full.
+        """
+        if self._is_hub:
+            for name, status in self._tree.files():
+                self._record(name).seen = Seen.of(status)
+        else:
+            self.scan(to_end=True)  # no task runs
+        kept = {name for name in self._records if self._is_newer(name, index)}
+        with ThreadPoolExecutor(_PARALLEL) as pool:
+            taken = filter(self._tree.accepts, index.files.keys() - kept)
+            list(pool.map(self._take, [index.files[name] for name in taken]))
+        for name in self._records.keys() - kept - index.files.keys():
+            with self._tree.skipping(name):
+                self._tree.remove(self._root / name)
+                del self._records[name]
+        changes = []
+        for name in sorted(kept, key=lambda name: self._records[name].order):
+            with self._tree.skipping(name):
+                if (change := self._resent(name, index.files.get(name))) is not None:
+                    changes.append(change)
+        for record in self._records.values():
+            record.pending = []
+        for change in changes:
+            self._records[change.name].pending = [change]
+        self._found.clear()
+        return changes
+
+    def _make(self, change: Change) -> None:
+        path, record = self._root / change.name, self._record(change.name)
         if change.author == self.author:
             record.pending = [own for own in record.pending if own.serial > change.serial]
-            record.version = change.version
-            return []
+            return
         if not self._is_known(change.name, status_of(path)):
             self._notice([change.name])
         # Of own changes that follow this one, only appends leave something of it.
@@ -125,79 +177,6 @@ class SharedFolder:
             elif grows(change.name) or record.is_seen(status_of(path)):
                 record = self._replace(path, change, _content(record.pending))
             record.is_own = False
-        record.version = change.version
-        return [*self._take_found(), *([change] if self._is_hub else [])]
-
-    def reset(self, index: Index) -> list[Change]:
-        """Make the files equal to an index; return the own changes that it lacks.
-
-        They are kept, except by the coordinator: changes that have not come back, and those that
-        an earlier coordinator has lost. After an error, call it again.
-
-        Raises:
-            CorruptError: A name is not that of a shared file, or content is damaged.
-            InputError: The bucket cannot be used, or a file cannot be read or written.
-        """
-        paths = {name: self._path(name) for name in index.files}
-        if self._is_hub:
-            for name, _ in self._files():
-                self._record(name)
-        else:
-            self.scan(to_end=True)  # no task runs
-        kept = {name for name in self._records if self._is_newer(name, index)}
-        with ThreadPoolExecutor(_PARALLEL) as pool:
-            list(pool.map(self._take, [index.files[name] for name in paths.keys() - kept]))
-        for name in self._records.keys() - kept - paths.keys():
-            self._remove(self._root / name)
-            del self._records[name]
-        changes = [
-            change
-            for name in sorted(kept, key=lambda name: self._records[name].order)
-            if (change := self._resent(name, index.files.get(name))) is not None
-        ]
-        for record in self._records.values():
-            record.pending = []
-        for change in changes:
-            self._records[change.name].pending = [change]
-        self._found.clear()
-        return changes
-
-    def _files(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the names of shared files, and their statuses."""
-        left = list(self._folders)
-        while left:
-            folder = left.pop()
-            try:
-                with os.scandir(self._root / folder) as entries:
-                    for entry in entries:
-                        name = f"{folder}/{entry.name}"
-                        if not self._is_shared(name):
-                            continue
-                        if entry.is_dir(follow_symlinks=False):
-                            left.append(name)
-                        elif (status := status_of(Path(entry.path))) is not None:
-                            yield name, status
-            except (FileNotFoundError, NotADirectoryError):
-                continue  # removed meanwhile
-
-    def _is_shared(self, name: str) -> bool:
-        """Whether a file of this name is in a shared folder, and not one of this process only."""
-        for folder in self._folders:
-            if name.startswith(f"{folder}/"):
-                parts = name.removeprefix(f"{folder}/").split("/")
-                local = _LOCAL_OF_JOB if folder.startswith("jobs/") else _LOCAL_OF_RUN
-                # Hidden: temporary files, locks.
-                is_local = any(not part or part.startswith(".") for part in parts)
-                return not is_local and "\0" not in name and parts[0] not in local
-        return False
-
-    def _path(self, name: str) -> Path:
-        if not self._is_shared(name):
-            raise CorruptError(
-                f"refused to change the file '{name}': it is not in a shared folder of the job",
-                hint="all pods of a job need the same release of timonel",
-            )
-        return self._root / name
 
     def _record(self, name: str) -> Record:
         return self._records.setdefault(name, Record())
@@ -212,8 +191,11 @@ class SharedFolder:
 
     def _notice(self, names: Iterable[str], *, to_end: bool = False) -> None:
         """Find own changes of these files."""
-        found = (self._read(name, to_end=to_end) for name in names)
-        drafts = [draft for draft in found if draft is not None]
+        drafts = []
+        for name in names:
+            with self._tree.skipping(name):
+                if (draft := self._read(name, to_end=to_end)) is not None:
+                    drafts.append(draft)
         for draft in self._upload(drafts):
             self._learn(draft)
 
@@ -278,18 +260,17 @@ class SharedFolder:
         before = self._record(change.name)
         record = Record(version=before.version, pending=before.pending)
         if change.parts is None and not own:
-            self._remove(path)
+            self._tree.remove(path)
         else:
             parts = (*(change.parts or ()), *own)
             aside = path.with_name(aside_name(path.name))
             try:
-                self._make_way(path)
+                self._tree.make_way(path)
+                aside.touch()  # errors of the download would be those of the bucket
                 self._write(aside, parts)
                 aside.chmod(change.mode or 0o644)
                 record.adopt(aside, parts)
                 aside.replace(path)
-            except OSError as error:
-                raise unwritable(path, error) from error
             finally:
                 with contextlib.suppress(OSError):
                     aside.unlink(missing_ok=True)
@@ -312,33 +293,6 @@ class SharedFolder:
             for part in parts:
                 file.write(self._objects.read(part))
 
-    def _make_way(self, path: Path) -> None:
-        """Make the parent folder, where a file may be; remove a folder that is at the path."""
-        for parent in reversed(path.relative_to(self._root).parents[:-1]):
-            if status_of(self._root / parent) is not None:
-                (self._root / parent).unlink(missing_ok=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-
-    def _remove(self, path: Path) -> None:
-        """Remove a file, and the folders that are empty then."""
-        try:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
-                path.unlink()
-        except OSError as error:
-            raise unwritable(path, error) from error
-        kept = {self._root / folder for folder in self._folders}
-        for parent in path.parents:
-            if parent in kept:
-                return
-            try:
-                parent.rmdir()
-            except FileNotFoundError:
-                continue
-            except OSError:
-                return  # not empty
-
     def _is_newer(self, name: str, index: Index) -> bool:
         """Whether this process has an own change of a file that the index lacks."""
         record, theirs = self._records[name], index.files.get(name)
@@ -352,12 +306,18 @@ class SharedFolder:
 
     def _take(self, change: Change) -> None:
         """Make a file equal to that of an index."""
-        path, record = self._root / change.name, self._record(change.name)
-        parts, status = change.parts or (), status_of(self._root / change.name)
-        if status is None or Seen.of(status).mode != change.mode or not has_content(path, parts):
-            record = self._replace(path, change)
-        else:
-            record.adopt(path, parts)
+        with self._tree.skipping(change.name):
+            path, parts = self._root / change.name, change.parts or ()
+            status = status_of(path)
+            if (
+                status is None
+                or Seen.of(status).mode != change.mode
+                or not has_content(path, parts)
+            ):
+                self._replace(path, change)
+            else:
+                self._record(change.name).adopt(path, parts)
+        record = self._record(change.name)
         record.version, record.pending = change.version, []
         record.is_own = change.author == self.author
 

@@ -1,0 +1,133 @@
+"""The shared files of one process: their names, and problems with single files."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from timonel.engines.kubernetes.file_records import status_of
+from timonel.errors import CorruptError, NotFoundError, TimonelError
+from timonel.storage.atomic import unwritable
+
+_LOCAL_OF_JOB = frozenset({"tasks", "logs", "source", "sidecars", "files", "log", "supervisor.log"})
+_LOCAL_OF_RUN = frozenset({"mirrors"})
+# Lack of a resource stops all files, and may end.
+_EXHAUSTED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+logger = logging.getLogger(__name__)
+
+
+class SharedTree:
+    """Shared folders in a process's copy of the workspace.
+
+    Args:
+        root: The copy of the workspace.
+        folders: The shared folders, relative to it.
+    """
+
+    def __init__(self, root: Path, folders: Sequence[str]) -> None:
+        self.root = root
+        self._folders = tuple(folders)
+        self._unreadable: set[str] = set()
+        self._warnings: dict[str, str] = {}
+
+    def files(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the names of shared files, and their statuses."""
+        self._unreadable.clear()
+        left = list(self._folders)
+        while left:
+            folder = left.pop()
+            try:
+                with os.scandir(self.root / folder) as entries:
+                    for entry in entries:
+                        name = f"{folder}/{entry.name}"
+                        if not self._is_shared(name):
+                            continue
+                        if entry.is_dir(follow_symlinks=False):
+                            left.append(name)
+                        elif (status := status_of(Path(entry.path))) is not None:
+                            yield name, status
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # removed meanwhile
+            except OSError as error:
+                self._unreadable.add(folder)
+                self.skip(folder, error)
+
+    def is_readable(self, name: str) -> bool:
+        """Whether the last call of `files` could list the folders of a name."""
+        return not any(name.startswith(f"{folder}/") for folder in self._unreadable)
+
+    def accepts(self, name: str) -> bool:
+        """Whether other processes may change a file; log it if not."""
+        if not self._is_shared(name):
+            self.warn(name, "it is not in a shared folder of the job")
+        return self._is_shared(name)
+
+    def make_way(self, path: Path) -> None:
+        """Make the parent folder, where a file may be; remove a folder that is at the path."""
+        for parent in reversed(path.relative_to(self.root).parents[:-1]):
+            if status_of(self.root / parent) is not None:
+                (self.root / parent).unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, and the folders that are empty then."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            path.unlink()
+        kept = {self.root / folder for folder in self._folders}
+        for parent in path.parents:
+            if parent in kept:
+                return
+            try:
+                parent.rmdir()
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return  # not empty
+
+    @contextlib.contextmanager
+    def skipping(self, name: str) -> Iterator[None]:
+        """Log errors of this file only, and go on with the others.
+
+        Raises:
+            InputError: The bucket cannot be used, or the disk is full.
+        """
+        try:
+            yield
+        except (OSError, CorruptError, NotFoundError) as error:
+            self.skip(name, error)
+
+    def skip(self, name: str, error: OSError | TimonelError) -> None:
+        """Log that a file is not shared because of an error, once.
+
+        Raises:
+            InputError: The error concerns all files.
+        """
+        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+            raise unwritable(self.root / name, error) from error
+        reason = error.strerror or error if isinstance(error, OSError) else error
+        self.warn(name, f"{reason}")
+
+    def warn(self, name: str, reason: str) -> None:
+        """Log why a file is not shared, once."""
+        if self._warnings.get(name) != reason:
+            self._warnings[name] = reason
+            logger.warning("not sharing '%s': %s", name, reason)
+
+    def _is_shared(self, name: str) -> bool:
+        """Whether a file of this name is in a shared folder, and not one of this process only."""
+        for folder in self._folders:
+            if name.startswith(f"{folder}/"):
+                parts = name.removeprefix(f"{folder}/").split("/")
+                local = _LOCAL_OF_JOB if folder.startswith("jobs/") else _LOCAL_OF_RUN
+                # Hidden: temporary files, locks.
+                is_local = any(not part or part.startswith(".") for part in parts)
+                return not is_local and "\0" not in name and parts[0] not in local
+        return False
