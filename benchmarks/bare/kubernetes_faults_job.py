@@ -25,7 +25,7 @@ class Steps(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):  # noqa: ARG002
         time.sleep(step_s)
         if is_first:
-            number = int(self.model.optimizer.iterations)
+            number = int(self.model.optimizer.iterations.numpy())
             with (backup / "steps.txt").open("a") as file:
                 file.write(f"STEP {number} {time.time()}\n")
 
