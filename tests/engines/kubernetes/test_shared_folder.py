@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engines.kubernetes.shared import Group, index_of
+from tests.engines.kubernetes.shared import Group, Pod, index_of
 from tests.rights import limited_rights
 from tests.storage.conftest import open_bucket
 from timonel.engines.kubernetes import changes, file_records, index_store, shared_folder
@@ -333,6 +333,109 @@ def test_files_travel_in_the_order_of_writing(group: Group) -> None:
         (f"{JOB}/new", False),
         (f"{JOB}/old", True),
     ]
+
+
+class Writer:
+    """A program that writes, each time after the last time stamp."""
+
+    def __init__(self, pod: Pod) -> None:
+        self.pod = pod
+        self.path(f"{JOB}/first")
+        self.path(f"{JOB}/sub/second")
+
+    def path(self, name: str) -> Path:
+        return self.pod.path(name)
+
+    def write(self, name: str, content: str = "x", *, mode: str = "w") -> None:
+        probe = self.pod.path(".probe")
+        probe.touch()
+        before = probe.stat().st_ctime_ns
+        while probe.stat().st_ctime_ns == before:
+            probe.touch()
+        with self.path(name).open(mode) as file:
+            file.write(content)
+
+    def scan(self, action: Callable[[], None], *, listing: int = 1) -> list[str]:
+        """Scan, and do something just before a folder is listed for the n-th time."""
+        scandir, left = os.scandir, [action] + [lambda: None] * (listing - 1)
+
+        def acting(folder: Path) -> Any:
+            if folder == self.pod.root / JOB / "sub" and left:
+                left.pop()()
+            return scandir(folder)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "scandir", acting)
+            names = [change.name for change in self.pod.folder.scan()]
+        assert not left
+        return names
+
+
+def test_a_file_does_not_travel_before_one_that_was_written_earlier(group: Group) -> None:
+    writer = Writer(group.pods[0])
+    data, state = f"{JOB}/data", f"{JOB}/sub/state"
+
+    def write() -> None:
+        writer.write(data)
+        writer.write(state)
+
+    writer.write(f"{JOB}/before")
+    assert writer.scan(write) == [f"{JOB}/before"]
+    assert [change.name for change in group.pods[0].folder.scan()] == [data, state]
+
+    # A removal waits as well.
+    def replace_data() -> None:
+        writer.write(f"{JOB}/newer")
+        writer.path(state).unlink()
+
+    assert writer.scan(replace_data) == []
+    changes = group.pods[0].folder.scan()
+    assert [change.name for change in changes] == [f"{JOB}/newer", state]
+
+
+@pytest.mark.parametrize("state", [f"{JOB}/sub/state", f"{JOB}/sub/state.jsonl"])
+def test_what_is_written_after_the_scan_began_does_not_travel(
+    group: Group, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    pod = group.pods[0]
+    writer, read = Writer(pod), file_records.read_draft
+    writer.write(state, "1\n")
+
+    def late(*args: Any, **options: Any) -> file_records.Draft | None:
+        if not writer.path(f"{JOB}/data").exists():
+            writer.write(f"{JOB}/data")
+            writer.write(state, "2\n", mode="a")
+        return read(*args, **options)
+
+    monkeypatch.setattr(shared_folder, "read_draft", late)
+    first = pod.folder.scan()
+    assert all(part.data == b"1\n" for change in first for part in change.parts or ())
+    assert [change.name for change in pod.folder.scan()] == [f"{JOB}/data", state]
+
+
+def test_files_that_are_always_written_do_not_stop_the_others(group: Group) -> None:
+    writer = Writer(group.pods[0])
+    log, beat = f"{JOB}/sub/log.jsonl", f"{JOB}/sub/beat"
+
+    def write() -> None:
+        writer.write(log, "line\n", mode="a")
+        writer.write(beat)
+
+    write()
+    for number in range(3):
+        writer.write(f"{JOB}/{number}")
+        write()
+        assert writer.scan(write, listing=2) == [f"{JOB}/{number}", log]
+
+
+def test_a_file_travels_when_it_appears(group: Group) -> None:
+    writer = Writer(group.pods[0])
+    writer.write(f"{JOB}/.tmp-state")
+    writer.write(f"{JOB}/data")
+    writer.write(f"{JOB}/.tmp-other")
+    writer.path(f"{JOB}/.tmp-state").rename(writer.path(f"{JOB}/state"))
+    names = [change.name for change in group.pods[0].folder.scan()]
+    assert names == [f"{JOB}/data", f"{JOB}/state"]
 
 
 def test_a_removed_folder_is_removed_everywhere(group: Group) -> None:

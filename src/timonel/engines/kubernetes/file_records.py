@@ -152,6 +152,13 @@ def status_of(path: Path) -> os.stat_result | None:
     return status if stat.S_ISREG(status.st_mode) else None
 
 
+def is_rewritten(name: str, before: os.stat_result, now: os.stat_result) -> bool:
+    """Whether a file has changed, and not only by what may be appended to it."""
+    if grows(name):
+        return before.st_ino != now.st_ino or before.st_size > now.st_size
+    return Seen.of(before) != Seen.of(now)
+
+
 @dataclass(frozen=True)
 class Appended:
     """The place of appended content in a file.
@@ -249,17 +256,19 @@ def read_draft(
     name: str,
     record: Record,
     objects: Objects,
+    status: os.stat_result | None,
     *,
     whole: bool = False,
     to_end: bool = False,
 ) -> Draft | None:
-    """Return what has changed in a file; None if nothing has, or it changes now.
+    """Return what has changed in a file; None if nothing has, or it has changed since it was found.
 
     Args:
         path: The file.
         name: Its name in the workspace.
         record: What is known of it.
         objects: To which new content of a file that grows is uploaded.
+        status: The file as it was found; None: it is missing. What is written later is not read.
         whole: Return the whole content, of a file that grows as well.
         to_end: Return an incomplete last line as well.
 
@@ -267,15 +276,17 @@ def read_draft(
         OSError: It cannot be read.
         InputError: The bucket cannot be written.
     """
-    if status_of(path) is None:
+    if status is None:
         return Draft(name) if record.seen else None
     try:
         with path.open("rb") as file:
             seen = Seen.of(os.fstat(file.fileno()))
+            if is_rewritten(name, status, os.fstat(file.fileno())):
+                return None
             start = None if whole or not grows(name) else _known_size(file, record, seen)
             if start is not None:
                 lines = has_lines(name) and not to_end
-                parts = tuple(_new_parts(file, start, seen.size, objects, lines=lines))
+                parts = tuple(_new_parts(file, start, status.st_size, objects, lines=lines))
                 end = start + sum(part.size for part in parts)
                 return Draft(name, parts, replace(seen, size=end), start, tail_of(file, end))
             return _whole(name, file, seen)

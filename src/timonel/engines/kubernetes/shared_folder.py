@@ -16,10 +16,11 @@ numbers them and sends them to all processes, the author included. So all make t
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from timonel.engines.kubernetes.file_records import (
     grows,
     has_content,
     has_lines,
+    is_rewritten,
     matching,
     missing_lines,
     read_draft,
@@ -83,8 +85,12 @@ class SharedFolder:
     def scan(self, *, to_end: bool = False) -> list[Change]:
         """Return what this process has changed since the last call, in the order of writing.
 
+        No change comes before one that a program made earlier, but those of unreadable files, and
+        lines of files to which others append. Time stamps decide: the order of what was written
+        within their granularity, some milliseconds, is unknown. Removals come last.
+
         Large content is in the bucket then. Files that change while they are read are left for the
-        next call. After an error, the next call returns what this one did not.
+        next call, with later ones. After an error, the next call returns what this one did not.
 
         Args:
             to_end: Whether programs have written all: incomplete last lines are complete.
@@ -92,15 +98,7 @@ class SharedFolder:
         Raises:
             InputError: The bucket cannot be written.
         """
-        files = dict(self._tree.files())
-        changed = [name for name, status in files.items() if not self._is_known(name, status)]
-        changed.sort(key=lambda name: (files[name].st_mtime_ns, files[name].st_ino))
-        gone = [
-            name
-            for name, record in self._records.items()
-            if record.seen and name not in files and self._tree.is_readable(name)
-        ]
-        self._notice([*changed, *gone], to_end=to_end)
+        self._notice(self._find(), to_end=to_end)
         return self._take_found()
 
     def apply(self, change: Change) -> list[Change]:
@@ -168,8 +166,8 @@ class SharedFolder:
         if change.author == self.author:
             record.pending = [own for own in record.pending if own.serial > change.serial]
             return
-        if not self._is_known(change.name, status_of(path)):
-            self._notice([change.name])
+        if not self._is_known(change.name, status := status_of(path)):
+            self._notice({change.name: status} if grows(change.name) else self._find())
         # Of own changes that follow this one, only appends leave something of it.
         if all(own.is_append for own in record.pending):
             if change.is_append and record.seen is not None:
@@ -189,13 +187,43 @@ class SharedFolder:
         found, self._found = self._found, []
         return found
 
-    def _notice(self, names: Iterable[str], *, to_end: bool = False) -> None:
-        """Find own changes of these files."""
+    def _find(self) -> dict[str, os.stat_result | None]:
+        """Return changed files, in the order of writing, and removed ones."""
+        files = dict(self._tree.files())
+        changed = [name for name, status in files.items() if not self._is_known(name, status)]
+        gone = [
+            name
+            for name, record in self._records.items()
+            if record.seen and name not in files and self._tree.is_readable(name)
+        ]
+        if not changed and not gone:
+            return {}
+        # Written while files were listed, in a folder that was listed before: what has been found
+        # may be later than that.
+        late = {
+            name: status
+            for name, status in self._tree.files()
+            if not self._is_known(name, status)
+            and (name not in files or is_rewritten(name, files[name], status))
+        }
+        if late:
+            end = min(status.st_ctime_ns for status in late.values())
+            changed = [n for n in changed if n not in late and files[n].st_ctime_ns < end]
+            gone = []
+        # Not by the time of writing only: a file may be written aside, and appear later.
+        changed.sort(key=lambda n: (files[n].st_ctime_ns, files[n].st_mtime_ns, files[n].st_ino))
+        return {**{name: files[name] for name in changed}, **dict.fromkeys(gone)}
+
+    def _notice(self, found: Mapping[str, os.stat_result | None], *, to_end: bool = False) -> None:
+        """Find own changes of these files, up to the first that changes now."""
         drafts = []
-        for name in names:
+        for name, status in found.items():
             with self._tree.skipping(name):
-                if (draft := self._read(name, to_end=to_end)) is not None:
-                    drafts.append(draft)
+                path, record = self._root / name, self._record(name)
+                draft = read_draft(path, name, record, self._objects, status, to_end=to_end)
+                if draft is None:
+                    break
+                drafts.append(draft)
         for draft in self._upload(drafts):
             self._learn(draft)
 
@@ -207,12 +235,8 @@ class SharedFolder:
             if not self._is_hub:
                 record.pending.append(change)
 
-    def _read(self, name: str, *, whole: bool = False, to_end: bool = False) -> Draft | None:
-        path, record = self._root / name, self._record(name)
-        return read_draft(path, name, record, self._objects, whole=whole, to_end=to_end)
-
     def _upload(self, drafts: list[Draft]) -> list[Draft]:
-        """Upload large files; return the drafts that are still right."""
+        """Upload large files; return the drafts up to the first that is no longer right."""
         now = time.monotonic()
         files = {
             part.digest: draft
@@ -233,9 +257,10 @@ class SharedFolder:
         }
         self._store.delete(map(self._objects.name, bad))
         self._uploaded.update(dict.fromkeys(files.keys() - bad, now))
-        return [
-            draft for draft in drafts if not any(part.digest in bad for part in draft.parts or ())
-        ]
+        good = itertools.takewhile(
+            lambda draft: not any(part.digest in bad for part in draft.parts or ()), drafts
+        )
+        return list(good)
 
     def _made(self, draft: Draft) -> Change:
         self._serial += 1
@@ -330,7 +355,7 @@ class SharedFolder:
             return self._merge_lines(path, record, theirs or Change(name, ()))
         if theirs and theirs.mode == record.seen.mode and has_content(path, theirs.parts or ()):
             return None
-        draft = self._read(name, whole=True)
+        draft = read_draft(path, name, record, self._objects, status_of(path), whole=True)
         drafts = self._upload([draft] if draft is not None else [])
         if not drafts:
             record.content, record.is_racy = None, True  # it changes now: for the next scan
