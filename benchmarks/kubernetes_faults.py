@@ -124,7 +124,7 @@ def kill_ours(cluster: Cluster, folder: Path, workspace: str) -> Recovery:
     job = max(engine.jobs(), key=lambda status: status.created_at).job_id
 
     def steps() -> list[tuple[int, float]]:
-        return read_steps(line.text for line in engine.logs(job, "chief-0"))
+        return read_steps(line.text for line in engine.logs(job, task_id="chief-0"))
 
     def kill() -> None:
         pid = next(task.pid for task in engine.status(job).tasks if task.task_id == "worker-1")
