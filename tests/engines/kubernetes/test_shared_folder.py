@@ -32,6 +32,8 @@ def small_limits() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (changes, file_records, index_store):
             patch.setattr(module, "INLINE_BYTES", SMALL)
+        # The file system in memory mixes parallel reads of one object.
+        patch.setattr(shared_folder, "_PARALLEL", 1)
         yield
 
 
@@ -611,6 +613,22 @@ def test_a_coordinator_sends_on_what_it_cannot_write(group: Group) -> None:
     group.restart_hub()
     group.settle()
     group.check_equal()
+
+
+def test_a_failed_download_is_an_error_and_may_be_repeated(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod, other = group.pods
+    pod.path(f"{JOB}/x").write_bytes(b"large" * 10)
+    (change,) = pod.folder.scan()
+    blob = group.store.stat(f"jobs/one/files/{(change.parts or ())[0].digest}")
+    assert blob is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(group.store, "stat", lambda _: replace(blob, size=1))
+        with pytest.raises(CorruptError, match="try again"):
+            other.folder.apply(change)
+    other.folder.apply(change)
+    assert (other.root / JOB / "x").read_bytes() == b"large" * 10
 
 
 def test_names_that_the_file_system_refuses_are_left_out(group: Group) -> None:

@@ -80,6 +80,10 @@ class Index:
         return any(start < version <= end for start, end in self.lost)
 
 
+class DamagedObjectError(CorruptError):
+    """The bucket's object has other content than its digest says: no retry helps."""
+
+
 class Objects:
     """Content of shared files in a job's folder of the bucket: ``jobs/<job>/files/<digest>``."""
 
@@ -107,7 +111,7 @@ class Objects:
         """Return the content of a part.
 
         Raises:
-            CorruptError: The object has other content.
+            DamagedObjectError: The object has other content.
             InputError: The bucket cannot be read.
         """
         if part.data is not None:
@@ -118,9 +122,9 @@ class Objects:
         return content
 
 
-def damaged(part: Part) -> CorruptError:
+def damaged(part: Part) -> DamagedObjectError:
     """Return the error for an object with other content than its digest says."""
-    return CorruptError(
+    return DamagedObjectError(
         f"the object {part.digest} of the job's files is damaged",
         hint="submit the job again under another name",
     )

@@ -42,7 +42,7 @@ from timonel.engines.kubernetes.file_records import (
     tail_of,
 )
 from timonel.engines.kubernetes.shared_tree import SharedTree
-from timonel.errors import CorruptError, NotFoundError
+from timonel.errors import TimonelError
 from timonel.storage.atomic import aside_name
 from timonel.storage.object_store import ObjectStore
 
@@ -117,11 +117,10 @@ class SharedFolder:
             return []
         try:
             self._make(change)
-        except OSError as error:
+        except (OSError, TimonelError) as error:
             self._tree.skip(change.name, error)
-        except (CorruptError, NotFoundError) as error:
-            self._tree.skip(change.name, error)
-            return self._take_found()
+            if isinstance(error, TimonelError):
+                return self._take_found()
         self._record(change.name).version = change.version
         return [*self._take_found(), *([change] if self._is_hub else [])]
 

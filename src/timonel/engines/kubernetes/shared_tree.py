@@ -10,8 +10,9 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from timonel.engines.kubernetes.changes import DamagedObjectError
 from timonel.engines.kubernetes.file_records import status_of
-from timonel.errors import CorruptError, NotFoundError, TimonelError
+from timonel.errors import NotFoundError, TimonelError
 from timonel.storage.atomic import unwritable
 
 _LOCAL_OF_JOB = frozenset({"tasks", "logs", "source", "sidecars", "files", "log", "supervisor.log"})
@@ -98,22 +99,23 @@ class SharedTree:
 
         Raises:
             InputError: The bucket cannot be used, or the disk is full.
+            CorruptError: A download failed; it may succeed later.
         """
         try:
             yield
-        except (OSError, CorruptError, NotFoundError) as error:
+        except (OSError, TimonelError) as error:
             self.skip(name, error)
 
     def skip(self, name: str, error: OSError | TimonelError) -> None:
-        """Log that a file is not shared because of an error, once.
-
-        Raises:
-            InputError: The error concerns all files.
-        """
-        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+        """Log once that a file is not shared, or raise an error that concerns other files too."""
+        if not isinstance(error, OSError):
+            if not isinstance(error, DamagedObjectError | NotFoundError):
+                raise error
+            self.warn(name, f"{error}")
+        elif error.errno in _EXHAUSTED:
             raise unwritable(self.root / name, error) from error
-        reason = error.strerror or error if isinstance(error, OSError) else error
-        self.warn(name, f"{reason}")
+        else:
+            self.warn(name, error.strerror or f"{error}")
 
     def warn(self, name: str, reason: str) -> None:
         """Log why a file is not shared, once."""
