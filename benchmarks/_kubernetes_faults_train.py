@@ -10,9 +10,12 @@ epochs, steps, step_s = int(sys.argv[1]), int(sys.argv[2]), 0.05
 
 
 class Steps(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):  # noqa: ARG002
+        self.before = epoch * steps
+
     def on_train_batch_end(self, batch, logs=None):  # noqa: ARG002
         time.sleep(step_s)
-        print("STEP", int(self.model.optimizer.iterations), time.time(), flush=True)
+        print("STEP", self.before + batch + 1, time.time(), flush=True)
 
 
 x = np.random.default_rng(0).random((16 * steps, 4), np.float32)
