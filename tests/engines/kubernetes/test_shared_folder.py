@@ -191,6 +191,32 @@ def test_only_new_bytes_of_growing_files_travel(group: Group) -> None:
     group.check_equal()
 
 
+@pytest.mark.parametrize("more", [b"", b"more\n"])
+@pytest.mark.parametrize("name", [EVENTS, f"{JOB}/events.out.tfevents.1.host"])
+def test_a_growing_file_that_is_rewritten_travels_as_a_whole(
+    group: Group, name: str, more: bytes
+) -> None:
+    pod, other = group.pods
+    rest = b"line\n" * 2000
+    pod.path(name).write_bytes(b"1\n" + rest)
+    group.settle()
+    with other.path(name).open("ab") as file:
+        file.write(b"2\n")
+    group.settle()
+    with pod.path(name).open("r+b") as file:
+        file.write(b"3\n")
+        file.seek(0, os.SEEK_END)
+        file.write(more)
+    os.utime(pod.path(name), (1, 1))
+    group.settle()
+    group.check_equal()
+    assert group.hub_tree()[name] == b"3\n" + rest + b"2\n" + more
+    with pod.path(name).open("ab") as file:
+        file.write(b"4\n")
+    (change,) = pod.folder.scan()
+    assert [part.data for part in change.parts or ()] == [b"4\n"]
+
+
 def test_a_line_travels_once_it_is_complete(group: Group) -> None:
     pod, other = group.pods
     pod.path(EVENTS).write_bytes(b"one\nincompl")

@@ -59,6 +59,7 @@ class Draft:
         seen: The file as it was read; None: it was removed.
         grown_from: Offset of the new content; None: it replaces all.
         tail: Last bytes of the content, of a file that grows.
+        sha: Hash of all content of that file.
         is_upload: Whether the content is the whole file, which is still to be uploaded.
         is_racy: Whether the file may have been changed without a trace since.
     """
@@ -68,6 +69,7 @@ class Draft:
     seen: Seen | None = None
     grown_from: int | None = None
     tail: bytes = b""
+    sha: hashlib._Hash = field(default_factory=hashlib.sha256)
     is_upload: bool = False
     is_racy: bool = False
 
@@ -80,6 +82,7 @@ class Record:
         seen: The file as last seen, with the size of the known content; None: it is missing.
         content: Digests of its parts; None: unknown, as of a file that grew.
         tail: Last bytes of the known content, of a file that grows.
+        sha: Hash of all known content of that file.
         own: Byte ranges that this process appended.
         is_racy: Whether the file may have been changed without a trace since.
         is_own: Whether this process made the latest change.
@@ -90,6 +93,7 @@ class Record:
     seen: Seen | None = None
     content: tuple[str, ...] | None = None
     tail: bytes = b""
+    sha: hashlib._Hash = field(default_factory=hashlib.sha256)
     own: list[tuple[int, int]] = field(default_factory=list)
     is_racy: bool = False
     is_own: bool = False
@@ -124,16 +128,17 @@ class Record:
             is_touched = before is not None and before.mode == draft.seen.mode
             is_change = not (is_touched and content == self.content)
             self.own = [(0, draft.seen.size)] if is_change else self.own
-        self.seen, self.content, self.tail = draft.seen, content, draft.tail
+        self.seen, self.content, self.tail, self.sha = draft.seen, content, draft.tail, draft.sha
         self.is_racy, self.is_own = draft.is_racy, self.is_own or is_change
         return is_change
 
-    def adopt(self, path: Path, parts: Iterable[Part]) -> None:
-        """Take over a file that was written with this content."""
+    def adopt(self, path: Path, name: str, parts: Iterable[Part]) -> None:
+        """Take over a file that was written with this content, also at another path."""
         self.content = tuple(part.digest for part in parts)
         with path.open("rb") as file:
             self.seen = Seen.of(os.fstat(file.fileno()))
             self.tail = tail_of(file, self.seen.size)
+            self.sha = _hash_of(file, self.seen.size if grows(name) else 0)
         self.own, self.is_racy, self.is_own = [], False, False
 
     def _claim(self, start: int, end: int) -> None:
@@ -286,9 +291,10 @@ def read_draft(
             start = None if whole or not grows(name) else _known_size(file, record, seen)
             if start is not None:
                 lines = has_lines(name) and not to_end
-                parts = tuple(_new_parts(file, start, status.st_size, objects, lines=lines))
+                sha = record.sha.copy() if record.seen else hashlib.sha256()
+                parts = tuple(_new_parts(file, start, status.st_size, objects, sha, lines=lines))
                 end = start + sum(part.size for part in parts)
-                return Draft(name, parts, replace(seen, size=end), start, tail_of(file, end))
+                return Draft(name, parts, replace(seen, size=end), start, tail_of(file, end), sha)
             return _whole(name, file, seen)
     except FileNotFoundError:
         return None  # removed meanwhile
@@ -298,12 +304,31 @@ def _known_size(file: BufferedReader, record: Record, seen: Seen) -> int | None:
     """Return the size of the known content that a file begins with; None if it was replaced."""
     if record.seen is None:
         return 0
-    is_same = seen.inode == record.seen.inode and seen.size >= record.size
-    return record.size if is_same and tail_of(file, record.size) == record.tail else None
+    size = record.size
+    if seen.inode != record.seen.inode or seen.size < size or tail_of(file, size) != record.tail:
+        return None
+    # Of larger files, not all is read again for each line that is appended.
+    is_read = seen.size == size or size <= _CHUNK_BYTES
+    return size if not is_read or _hash_of(file, size).digest() == record.sha.digest() else None
+
+
+def _hash_of(file: BufferedReader, end: int) -> hashlib._Hash:
+    """Return the hash of the content before an offset."""
+    sha, offset = hashlib.sha256(), 0
+    while block := os.pread(file.fileno(), min(end - offset, 1 << 20), offset):
+        sha.update(block)
+        offset += len(block)
+    return sha
 
 
 def _new_parts(
-    file: BufferedReader, start: int, end: int, objects: Objects, *, lines: bool
+    file: BufferedReader,
+    start: int,
+    end: int,
+    objects: Objects,
+    sha: hashlib._Hash,
+    *,
+    lines: bool,
 ) -> Iterator[Part]:
     """Yield the content between two offsets; of lines only complete ones, each in one part."""
     limit = _CHUNK_BYTES
@@ -312,6 +337,7 @@ def _new_parts(
         size = data.rfind(b"\n") + 1 if lines else len(data)
         if size:
             yield objects.add(data[:size])
+            sha.update(data[:size])
             start += size
         elif len(data) < limit:
             return
@@ -322,16 +348,19 @@ def _new_parts(
 def _whole(name: str, file: BufferedReader, seen: Seen) -> Draft | None:
     is_racy = time.time_ns() - seen.mtime_ns < _RACY_NS
     parts: tuple[Part, ...] = ()
+    sha = hashlib.sha256()
     if seen.size > INLINE_BYTES:
-        parts = (Part(seen.size, hashlib.file_digest(file, "sha256").hexdigest()),)
+        sha = hashlib.file_digest(file, "sha256")
+        parts = (Part(seen.size, sha.hexdigest()),)
     elif seen.size:
         data = file.read(INLINE_BYTES + 1)
-        parts = (Part(len(data), hashlib.sha256(data).hexdigest(), data),)
+        sha.update(data)
+        parts = (Part(len(data), sha.hexdigest(), data),)
     if Seen.of(os.fstat(file.fileno())) != seen or sum(part.size for part in parts) != seen.size:
         return None
     tail = tail_of(file, seen.size) if grows(name) else b""
     is_upload = seen.size > INLINE_BYTES
-    return Draft(name, parts, seen, None, tail, is_upload=is_upload, is_racy=is_racy)
+    return Draft(name, parts, seen, None, tail, sha, is_upload=is_upload, is_racy=is_racy)
 
 
 def _complete_lines(data: bytes) -> list[bytes]:

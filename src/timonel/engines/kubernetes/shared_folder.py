@@ -274,9 +274,11 @@ class SharedFolder:
             new = append_to(path, data, lines=has_lines(change.name))
             if new.start > known:
                 with path.open("rb") as file:
-                    part = self._objects.add(os.pread(file.fileno(), new.start - known, known))
-                before = replace(new.seen, size=new.start)
-                self._learn(Draft(change.name, (part,), before, known))
+                    late = os.pread(file.fileno(), new.start - known, known)
+                parts, before = (self._objects.add(late),), replace(new.seen, size=new.start)
+                record.sha.update(late)
+                self._learn(Draft(change.name, parts, before, known, sha=record.sha))
+            record.sha.update(data)
             record.seen, record.content, record.tail = new.seen, None, new.tail
 
     def _replace(self, path: Path, change: Change, own: Sequence[Part] = ()) -> Record:
@@ -293,7 +295,7 @@ class SharedFolder:
                 aside.touch()  # errors of the download would be those of the bucket
                 self._write(aside, parts)
                 aside.chmod(change.mode or 0o644)
-                record.adopt(aside, parts)
+                record.adopt(aside, change.name, parts)
                 aside.replace(path)
             finally:
                 with contextlib.suppress(OSError):
@@ -340,7 +342,7 @@ class SharedFolder:
             ):
                 self._replace(path, change)
             else:
-                self._record(change.name).adopt(path, parts)
+                self._record(change.name).adopt(path, change.name, parts)
         record = self._record(change.name)
         record.version, record.pending = change.version, []
         record.is_own = change.author == self.author
