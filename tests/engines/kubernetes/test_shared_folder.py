@@ -518,6 +518,21 @@ def test_files_of_one_process_are_not_shared(group: Group) -> None:
     assert all((pod.root / name).exists() for name in local)
 
 
+def test_each_symbolic_link_is_logged_once(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    pod, other = group.pods
+    pod.path(f"{JOB}/checkpoints/1/data").write_text("x")
+    pod.path(f"{JOB}/checkpoints/latest").symlink_to("1")
+    pod.path(f"{JOB}/data").symlink_to("checkpoints/1/data")
+    pod.path(f"{JOB}/tasks/link").symlink_to("/etc/passwd")
+    group.settle()
+    group.settle()
+    assert other.tree() == {f"{JOB}/checkpoints/1/data": b"x"}
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        f"not sharing '{JOB}/{name}': it is a symbolic link; write a copy of the file"
+        for name in ("checkpoints/latest", "data")
+    ]
+
+
 def test_permissions_travel(group: Group) -> None:
     pod, other = group.pods
     path = pod.path(f"{JOB}/run.sh")

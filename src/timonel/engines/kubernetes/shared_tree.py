@@ -53,6 +53,8 @@ class SharedTree:
                             left.append(name)
                         elif (status := status_of(Path(entry.path))) is not None:
                             yield name, status
+                        elif entry.is_symlink():
+                            self.warn(name, "it is a symbolic link; write a copy of the file")
             except (FileNotFoundError, NotADirectoryError):
                 continue  # removed meanwhile
             except OSError as error:
