@@ -14,6 +14,7 @@ from timonel.units import (
     format_bytes,
     format_seconds,
     parse_bytes,
+    parse_quantity,
     parse_seconds,
 )
 
@@ -43,6 +44,24 @@ def test_sizes(text: str | float, expected: int) -> None:
 )  # fmt: skip
 def test_durations(text: str | float, expected: float) -> None:
     assert parse_seconds(text) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("2", 2), ("500m", 0.5), ("4Gi", 4 * 1024**3), ("1.5Ki", 1536), ("128974848000m", 128_974_848),
+     ("1e9", 10**9), ("1E3", 1000), ("1E", 10**18), ("12e-1", 1.2), (".5", 0.5), ("5.", 5),
+     ("2k", 2000), ("3M", 3_000_000), ("+1", 1), ("1Ei", 1024**6), ("1000000000.0", 10**9)],
+)  # fmt: skip
+def test_quantities_of_kubernetes(text: str, expected: float) -> None:
+    assert float(parse_quantity(text)) == expected
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "-1", "1g", "1K", "1GB", "1 Gi", "1e", "Gi", ".", "1.2.3", "1e3Gi", "1e999", "nan"]
+)
+def test_what_is_no_quantity_of_kubernetes(bad: str) -> None:
+    with pytest.raises(SpecError, match="expected a quantity such as 500m or 4Gi"):
+        parse_quantity(bad)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Annotated
 
 from pydantic import BeforeValidator
@@ -23,6 +24,16 @@ _BYTES = {"": 1, "b": 1} | {
 }
 _SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*\Z")
+
+# Unlike sizes of timonel, quantities of Kubernetes distinguish upper and lower case.
+_KUBERNETES = (
+    {suffix: Fraction(1000) ** power for power, suffix in enumerate("num", start=-3)}
+    | {suffix: Fraction(1000) ** power for power, suffix in enumerate("kMGTPE", start=1)}
+    | {f"{letter}i": Fraction(1024) ** power for power, letter in enumerate("KMGTPE", start=1)}
+)
+_KUBERNETES_QUANTITY = re.compile(
+    r"\+?(\d+\.?\d*|\.\d+)(?:([eE][+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII
+)
 
 
 def parse_bytes(text: str | float) -> int:
@@ -44,6 +55,19 @@ def parse_seconds(text: str | float) -> float:
         SpecError: The text is not a duration.
     """
     return float(_parse(text, _SECONDS, "a duration such as 90s, 5m or 2h"))
+
+
+def parse_quantity(text: str) -> Fraction:
+    """Parse a quantity of Kubernetes: ``2``, ``500m``, ``4Gi``, ``1e9``, ``128974848000m``.
+
+    Raises:
+        SpecError: The text is not a quantity, or it is negative.
+    """
+    match = _KUBERNETES_QUANTITY.fullmatch(text)
+    if match is None:
+        raise SpecError(f"expected a quantity such as 500m or 4Gi, got {text!r}")
+    number, exponent, suffix = match.groups(default="")
+    return Fraction(f"{number}{exponent}") * (_KUBERNETES[suffix] if suffix else 1)
 
 
 def format_bytes(count: float) -> str:

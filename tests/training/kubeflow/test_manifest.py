@@ -44,6 +44,18 @@ def test_defaults_are_those_of_kubeflow() -> None:
     assert (job.name, job.backoff_limit, job.success, job.notes) == (None, None, "chief", ())
 
 
+@pytest.mark.parametrize(
+    ("memory", "expected"),
+    [("128974848000m", 128_974_848), ("1500m", 2), ("1e9", 10**9), (1e9, 10**9), ("4Gi", 4 << 30)],
+)
+def test_quantities_are_those_of_kubernetes(memory: Any, expected: int) -> None:
+    limits = {"memory": memory, "cpu": "15e-1", "nvidia.com/gpu": "2000m"}
+    (replica,) = parsed(document(container={"resources": {"limits": limits}})).replicas.values()
+    assert replica.pod.resources.memory_bytes == expected
+    assert replica.pod.resources.cpus == 1.5
+    assert replica.pod.resources.accelerators == {"nvidia.com/gpu": 2}
+
+
 def test_fields_without_effect_are_noted_once() -> None:
     text = (MANIFESTS / "multi-worker-gpu.yaml").read_text()
     notes = parse_manifest(text).notes

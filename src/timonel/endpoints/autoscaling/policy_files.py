@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from timonel.endpoints.autoscaling.policy import ScalingPolicy
 from timonel.errors import SpecError, did_you_mean
-from timonel.units import parse_bytes
+from timonel.units import parse_quantity
 
 PREFIX = "autoscaling.knative.dev/"
 _KSERVE = "serving.kserve.io/"
@@ -178,7 +178,7 @@ def _resource(metric: Mapping[str, Any]) -> dict[str, Any]:
     if name in {"cpu", "memory"} and "averageUtilization" in target:
         return {"metric": name, "target": target["averageUtilization"]}
     if name == "memory" and "averageValue" in target:
-        size = parse_bytes(target["averageValue"]) / _MIB
+        size = float(parse_quantity(str(target["averageValue"]))) / _MIB
         return {"metric": name, "target": size, "target_unit": "MiB"}
     raise SpecError(
         f"cannot scale by the metric {metric}",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from timonel.engines.resources import Placement, Resources, Toleration, Volume
 from timonel.errors import SpecError
 from timonel.training.kubeflow.commands import expand
 from timonel.training.kubeflow.fields import Fields
-from timonel.units import parse_bytes
+from timonel.units import parse_quantity
 
 _SETTING = "set TIMONEL_KUBERNETES_{} instead"
 _CREDENTIALS = "give a Secret with TIMONEL_KUBERNETES_SECRET, whose keys become variables"
@@ -240,10 +242,10 @@ def _resources(fields: Fields) -> Resources:
     for name, value in merged.items():
         if "/" not in name:
             fields.notes[f"the resource {name} has no effect: the engine requests none"] = None
-        elif not value.isdecimal():
+        elif (count := _quantity(value)) is None or count.denominator != 1:
             raise SpecError(f"{fields.path}: {name} must be a whole number, got '{value}'")
-        elif int(value):
-            accelerators[name] = int(value)
+        elif count:
+            accelerators[name] = int(count)
     return Resources(
         cpus=None if cpus is None else _cpus(fields, cpus),
         memory_bytes=None if memory is None else _bytes(fields, memory),
@@ -260,21 +262,22 @@ def _quantities(fields: Fields) -> dict[str, str]:
     return found
 
 
-def _cpus(fields: Fields, text: str) -> float:
+def _quantity(text: str) -> Fraction | None:
     try:
-        cpus = float(text.removesuffix("m")) / (1000 if text.endswith("m") else 1)
-    except ValueError:
-        cpus = 0.0
-    if not 0 < cpus < 1e6:
+        return parse_quantity(text)
+    except SpecError:
+        return None
+
+
+def _cpus(fields: Fields, text: str) -> float:
+    cpus = _quantity(text)
+    if cpus is None or not 0 < cpus < 1e6:
         raise SpecError(f"{fields.path}: cpu must be a quantity such as 500m or 2, got '{text}'")
-    return cpus
+    return float(cpus)
 
 
 def _bytes(fields: Fields, text: str) -> int:
-    try:
-        found = parse_bytes(text)
-    except SpecError:
-        found = 0
-    if found <= 0:
+    size = _quantity(text)
+    if not size:
         raise SpecError(f"{fields.path}: memory must be a quantity such as 4Gi, got '{text}'")
-    return found
+    return math.ceil(size)
