@@ -151,10 +151,12 @@ def disturbed(steps: Callable[[], list[tuple[int, float]]], kill: Callable[[], N
         if time.monotonic() > deadline:
             sys.exit("no last step in ten minutes")
     found = steps()
-    # The others end the step during which the worker was killed.
-    times = [stamp for _, stamp in found]
-    gaps = {later - earlier: later for earlier, later in pairwise(times)}
-    resumed_at = gaps[max(gap for gap, later in gaps.items() if later > killed_at)]
+    # The others end the step during which the worker was killed, and later go back to a checkpoint.
+    resumed_at = next(
+        later
+        for (before, _), (number, later) in pairwise(found)
+        if later > killed_at and number <= before
+    )
     numbers = [number for number, _ in found]
     return Recovery(resumed_at - killed_at, len(numbers) - len(set(numbers)), max(numbers))
 
