@@ -13,6 +13,7 @@ from tests.engines.kubernetes.test_engine import submission
 from timonel.engines import JobState
 from timonel.engines.kubernetes import KubernetesEngine
 from timonel.engines.kubernetes.job_store import read_spec
+from timonel.engines.kubernetes.submission import Submission
 from timonel.errors import AlreadyExistsError, JobError
 from timonel.storage import Workspace
 
@@ -91,7 +92,7 @@ def test_an_interrupted_resume_is_repeated_in_its_cluster(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "_start", interrupt)
+        patch.setattr(Submission, "start", interrupt)
         with pytest.raises(KeyboardInterrupt):
             engine.resume("one")
     engine.resume("one")
