@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from timonel.storage import find_workspace
 from timonel.testing.engines import eventually
 
 _FINALIZERS = Right("batch", "jobs/finalizers", "update")
+_PORT_FORWARD = {Right("", "pods/portforward", verb) for verb in ("create", "get")}
 
 
 def _rights(rules: list[dict[str, list[str]]]) -> set[Right]:
@@ -61,7 +63,7 @@ def test_users_have_the_rights_that_the_engine_uses_and_gives(
     assert confidential.find("digits") == ["digits/a.json"]
     confidential.remove("digits/a.json")
     given = _rights(role["rules"]) | _rights(service_rules())
-    assert set(user_rights()) == api.used | given | {_FINALIZERS}
+    assert set(user_rights()) == api.used | given | {_FINALIZERS} | _PORT_FORWARD
 
 
 def test_services_have_the_rights_to_manage_services() -> None:
@@ -130,6 +132,36 @@ def test_the_role_has_these_rights_and_the_binding_names_it() -> None:
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert {each["metadata"]["namespace"] for each in (role, binding)} == {"team"}
     assert user_manifests("team", []) == [role]
+
+
+def test_users_may_forward_ports_of_endpoints() -> None:
+    reads = {Right("", "services", "get"), Right("apps", "deployments", "get")}
+    pods = {Right("", "pods", verb) for verb in ("get", "list", "watch")}
+    assert set(user_rights()) >= _PORT_FORWARD | reads | pods
+    assert not _rights(service_rules()) & _PORT_FORWARD
+
+
+def test_a_binding_for_each_subject() -> None:
+    subjects = [
+        subject("User", "ana@example.org", "team"),
+        subject("User", "Ana@example.org", "team"),
+        subject("Group", "ana@example.org", "team"),
+        subject("ServiceAccount", "newcomer:ana", "team"),
+        subject("User", "https://login.example.org/realms/machine-learning#ana", "team"),
+        subject("User", "名前", "team"),
+    ]
+    role, *bindings = user_manifests("team", subjects)
+    assert [each["subjects"] for each in bindings] == [[each] for each in subjects]
+    assert {each["roleRef"]["name"] for each in bindings} == {role["metadata"]["name"]}
+    names = [each["metadata"]["name"] for each in bindings]
+    assert len(set(names)) == len(subjects)
+    for name in names:
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
+        assert len(name) <= 63
+    assert names[0].startswith("timonel-user-ana-example-org-")
+    assert names[3].startswith("timonel-user-newcomer-ana-")
+    (again,) = user_manifests("team", subjects[3:4])[1:]
+    assert again == bindings[3]
 
 
 def test_subjects() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +12,8 @@ from timonel.errors import SpecError
 
 GROUP = "rbac.authorization.k8s.io"
 _NAME = "timonel-user"
+_SLUG_LENGTH = 36
+_DIGEST_LENGTH = 8
 _LABELS = {"app.kubernetes.io/name": "timonel"}
 
 Rule = dict[str, Any]
@@ -24,6 +28,8 @@ _USER_RULES = (
     ("batch", ("jobs/finalizers",), ("update",)),
     ("coordination.k8s.io", ("leases",), ("create",)),
     (GROUP, ("rolebindings", "roles"), ("create", "get", "patch")),
+    # For 'kubectl port-forward', which connects with GET (WebSocket) or POST (SPDY).
+    ("", ("pods/portforward",), ("create", "get")),
     ("", ("serviceaccounts",), ("get",)),
 )
 """Rights of users, but for those that they give to coordinators and services."""
@@ -118,11 +124,11 @@ def subject(kind: str, name: str, namespace: str) -> dict[str, str]:
 
 
 def user_manifests(namespace: str, subjects: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
-    """Return the Role of users in a namespace, and the RoleBinding that gives it to some.
+    """Return the Role of users in a namespace, and a RoleBinding for each subject.
 
     Args:
         namespace: The namespace.
-        subjects: Who gets the rights; without any, the Role is all.
+        subjects: Who gets the rights; without any, only the Role is returned.
     """
     verbs: dict[tuple[str, str], list[str]] = {}
     for right in user_rights():
@@ -131,16 +137,25 @@ def user_manifests(namespace: str, subjects: Sequence[Mapping[str, str]]) -> lis
     metadata = {"name": _NAME, "namespace": namespace, "labels": _LABELS}
     head = {"apiVersion": f"{GROUP}/v1"}
     role = {**head, "kind": "Role", "metadata": metadata, "rules": rules}
-    if not subjects:
-        return [role]
-    binding = {
-        **head,
-        "kind": "RoleBinding",
-        "metadata": metadata,
-        "roleRef": {"apiGroup": GROUP, "kind": "Role", "name": _NAME},
-        "subjects": list(subjects),
-    }
-    return [role, binding]
+    bindings = [
+        {
+            **head,
+            "kind": "RoleBinding",
+            "metadata": {**metadata, "name": _binding_name(each)},
+            "roleRef": {"apiGroup": GROUP, "kind": "Role", "name": _NAME},
+            "subjects": [dict(each)],
+        }
+        for each in subjects
+    ]
+    return [role, *bindings]
+
+
+def _binding_name(subject: Mapping[str, str]) -> str:
+    """Return a name of its own for each subject: applying a second one keeps the first."""
+    parts = [subject["kind"], subject.get("namespace", ""), subject["name"]]
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_DIGEST_LENGTH]
+    text = re.sub(r"[^a-z0-9]+", "-", "-".join(parts[1:]).lower()).strip("-")
+    return "-".join(filter(None, (_NAME, text[:_SLUG_LENGTH].strip("-"), digest)))
 
 
 def _rule(
