@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import tarfile
 import zipfile
@@ -232,6 +233,39 @@ def test_requirements_that_do_not_exist(
     assert server.count("PUT") == 0
 
 
+def test_requirements_that_name_timonel_bring_its_dependencies(
+    server: RegistryServer,
+    spec: Callable[..., ImageSpec],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    requirements = tmp_path / "requirements.txt"
+    needed = requirements.read_text().strip()
+    monkeypatch.setattr(
+        "timonel.containers.own_requirements.importlib.metadata.requires",
+        lambda _: [f'{needed}; extra == "some"'],
+    )
+    requirements.write_text("timonel[other]\n")
+    without = build_image(spec(), f"{server.host}/app:v1", cache=tmp_path / "cache")
+    requirements.write_text("timonel[some]\n")
+    built = build_image(spec(), f"{server.host}/app:v2", cache=tmp_path / "cache")
+    tiny = f"{_SITE}/tiny/__init__.py"
+    assert tiny not in contents(server, "app", "v1")[0]
+    assert tiny in contents(server, "app", "v2")[0]
+    assert built.digest != without.digest
+
+
+def test_a_registry_that_does_not_answer_is_named_before_the_build(
+    spec: Callable[..., ImageSpec], tmp_path: Path
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{closed.getsockname()[1]}"
+        with pytest.raises(InputError, match="does not answer"):
+            build_image(spec(), f"{host}/app", cache=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
 def test_this_machines_python_runs_from_its_layer(tmp_path: Path) -> None:
     layer = write_layer(python_base.base_files(), tmp_path / "base")
     root = tmp_path / "root"
@@ -321,11 +355,11 @@ def test_included_requirements_count(tmp_path: Path) -> None:
         for name in ("sub/b.txt", "c.txt"):
             (tmp_path / name).write_text(f"idna=={content}\n")
             if (tmp_path / "c.txt").exists():
-                found.add(packages.requirements_digest(top))
+                found.add("".join(packages.read_requirements(top)))
     assert len(found) == 3
     top.write_text("-r https://host/a.txt\n")
     with pytest.raises(SpecError, match="download it"):
-        packages.requirements_digest(top)
+        packages.read_requirements(top)
     top.write_text("-r none.txt\n")
     with pytest.raises(NotFoundError, match="no file at"):
-        packages.requirements_digest(top)
+        packages.read_requirements(top)

@@ -29,6 +29,7 @@ from timonel.containers.image import (
 )
 from timonel.containers.layers import Layer, LayerFile, file_at, files_below, write_layer
 from timonel.containers.layout import Layout
+from timonel.containers.own_requirements import OwnRequirements
 from timonel.containers.publish import (
     Base,
     Place,
@@ -39,7 +40,7 @@ from timonel.containers.publish import (
 )
 from timonel.errors import InputError, NotFoundError, SpecError
 from timonel.storage.atomic import write_json
-from timonel.storage.digests import digest_file, digest_lines
+from timonel.storage.digests import digest_bytes, digest_file, digest_lines
 from timonel.storage.source_files import own_files, source_files
 
 SELF = "self"
@@ -60,7 +61,8 @@ class ImageSpec:
     Args:
         folder: Folder of the code: the files that git does not ignore, in ``/app``.
         base: ``HOST/REPOSITORY:TAG``, ``oci:FOLDER[:TAG]``, or ``self`` for this machine's Python.
-        requirements: Requirements or lock file; None: the packages of this environment.
+        requirements: Requirements or lock file; None: the packages of this environment. If it names
+            ``timonel``, also with extras, their dependencies are installed.
         command: What a container runs; by default Python.
         platforms: Platforms such as ``linux/amd64``; by default this machine's.
         site_packages: Where the base's Python looks for packages; by default as in the official
@@ -86,12 +88,14 @@ class BuiltImage:
         digest: Digest of the manifest, or of the index of several platforms.
         uploaded_bytes: Bytes of the layers that the registry or layout did not have.
         left_out: Packages in editable mode, which are not in the image.
+        has_dependencies: Whether the packages include timonel's dependencies.
     """
 
     name: str
     digest: str
     uploaded_bytes: int
     left_out: tuple[str, ...] = ()
+    has_dependencies: bool = True
 
 
 def build_image(
@@ -124,6 +128,7 @@ def build_image(
             f"the image would contain {place.root}", hint="write it to a folder outside"
         )
     source = None if spec.base == SELF else open_place(spec.base, plain_http=plain_http)
+    place.has_blob(digest_bytes(b""))  # an error now, not after the build
     builder = _Builder(spec, cache or _user_cache(), progress)
     uploaded = 0
     manifests, descriptors = [], []
@@ -140,7 +145,8 @@ def build_image(
         manifests.append(publish_manifest(place, encode(config), layers))
         descriptors.append(manifest_descriptor(manifests[-1], platform))
     digest = publish_tag(place, manifests, descriptors)
-    return BuiltImage(place.named(digest), digest, uploaded, tuple(builder.left_out))
+    left_out = tuple(builder.left_out)
+    return BuiltImage(place.named(digest), digest, uploaded, left_out, builder.has_dependencies)
 
 
 class _Builder:
@@ -155,6 +161,11 @@ class _Builder:
             default = python_base.site_packages()
         self._place = (spec.site_packages or default).strip("/")
         self.left_out: list[str] = []
+        self._own: OwnRequirements | None = None
+
+    @property
+    def has_dependencies(self) -> bool:
+        return self._spec.requirements is None or self._own is not None
 
     def base(self, source: Place | None, platform: str) -> Base:
         """Return the layers and the configuration of the base for a platform."""
@@ -192,9 +203,11 @@ class _Builder:
             self.left_out = packages.editable_packages()
             key = digest_lines(["environment", *common, packages.environment_digest()])
         else:
-            key = digest_lines(
-                ["lock", platform, *common, packages.requirements_digest(spec.requirements)]
-            )
+            texts = packages.read_requirements(spec.requirements)
+            self._own = OwnRequirements.of("\n".join(texts))
+            added = self._own.added if self._own is not None else ()
+            contents = (digest_bytes(each.encode()) for each in texts)
+            key = digest_lines(["lock", platform, *common, *contents, *added])
         own = digest_lines(["timonel", *common, *map(digest_file, own_files().values())])
         return [
             self._cached(key, "packages", lambda folder: self._packages(folder, platform)),
@@ -211,6 +224,7 @@ class _Builder:
             else:
                 packages.stage_requirements(
                     self._spec.requirements,
+                    self._own,
                     target,
                     python_version=python_base.VERSION,
                     platform=platform,

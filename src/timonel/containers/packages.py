@@ -12,15 +12,17 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import Distribution
 from pathlib import Path
 
 from timonel._version import __version__
+from timonel.containers.own_requirements import OwnRequirements
 from timonel.errors import InputError, NotFoundError, SpecError
 from timonel.processes.cores import usable_cores
-from timonel.storage.digests import digest_file, digest_lines
+from timonel.storage.digests import digest_lines
 from timonel.storage.source_files import own_files
 
 _OWN = "timonel"
@@ -46,28 +48,28 @@ def environment_digest() -> str:
     )
 
 
-def requirements_digest(requirements: Path) -> str:
-    """Return a digest of a requirements file and of all files that it includes.
+def read_requirements(requirements: Path) -> list[str]:
+    """Return the contents of a requirements file and of all files that it includes.
 
     Raises:
         NotFoundError: An included file does not exist.
         SpecError: It includes a URL, whose content may change.
     """
     found: dict[Path, str] = {}
-    _digest_included(requirements.resolve(), found)
-    return digest_lines(found.values())
+    _read_included(requirements.resolve(), found)
+    return list(found.values())
 
 
-def _digest_included(path: Path, found: dict[Path, str]) -> None:
+def _read_included(path: Path, found: dict[Path, str]) -> None:
     if path in found:
         return
     if not path.is_file():
         raise NotFoundError(f"no file at {path}", hint="a requirements file includes it")
-    found[path] = digest_file(path)
-    for included in _INCLUDED.findall(path.read_text(errors="replace").replace("\\\n", " ")):
+    found[path] = path.read_text(errors="replace")
+    for included in _INCLUDED.findall(found[path].replace("\\\n", " ")):
         if "://" in included:
             raise SpecError(f"{path} includes {included}", hint="download it, and include the file")
-        _digest_included((path.parent / included).resolve(), found)
+        _read_included((path.parent / included).resolve(), found)
 
 
 def stage_environment(folder: Path) -> list[str]:
@@ -100,12 +102,18 @@ def editable_packages() -> list[str]:
 
 
 def stage_requirements(
-    requirements: Path, folder: Path, *, python_version: str, platform: str
+    requirements: Path,
+    own: OwnRequirements | None,
+    folder: Path,
+    *,
+    python_version: str,
+    platform: str,
 ) -> None:
     """Install the packages of a requirements or lock file into a folder.
 
     Args:
         requirements: The file. A lock with hashes is installed as it is.
+        own: What is installed besides.
         folder: The folder.
         python_version: Version of Python in the image, such as ``3.11``.
         platform: Platform of the image, such as ``linux/amd64``.
@@ -121,12 +129,18 @@ def stage_requirements(
         *("--python-version", python_version, "--python-platform", _PLATFORMS[platform]),
         *("--only-binary", ":all:", "--requirements", str(requirements)),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory() as scratch:
+        if own is not None:
+            for option, content in (("requirements", own.added), ("overrides", own.overrides)):
+                file = Path(scratch, f"timonel-{option}.txt")
+                file.write_text("\n".join(content))
+                command += [f"--{option}", str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or ["no output"]
         raise InputError(
             f"cannot install {requirements}: {' '.join(line.strip() for line in lines[-3:])}",
-            hint=f"try it with 'uv pip install -r {requirements}'",
+            hint=f"try it with 'uv pip compile --only-binary :all: {requirements}'",
         )
     for path in folder.glob("bin/*"):
         if _is_script(path):  # its first line names the Python of this machine

@@ -95,6 +95,12 @@ def build(
     )
     for name in built.left_out:
         remarks.print(f"{name} is not in the image: it is installed in editable mode", markup=False)
+    if not built.has_dependencies:
+        remarks.print(
+            "the image has no dependencies of timonel, unless its base has: for jobs and servers, "
+            "add 'timonel[kubernetes,s3,endpoints]' to the requirements file",
+            markup=False,
+        )
     if json:
         print_json(
             {
