@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import yaml
@@ -101,6 +102,37 @@ def test_rbac_prints_what_kubectl_applies(
     monkeypatch.setenv("TIMONEL_KUBERNETES_NAMESPACE", "lab")
     (only,) = json.loads(timonel("cluster", "rbac", "--json").out)["items"]
     assert (only["kind"], only["metadata"]["namespace"]) == ("Role", "lab")
+
+
+def test_rbac_uses_the_namespace_of_the_context(
+    timonel: Timonel, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("kubernetes")
+    for name in ("CONTEXT", "NAMESPACE"):
+        monkeypatch.delenv(f"TIMONEL_KUBERNETES_{name}", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(here / "config"))
+
+    def namespace() -> str:
+        (role,) = yaml.safe_load_all(timonel("cluster", "rbac").out)
+        return str(role["metadata"]["namespace"])
+
+    assert namespace() == "default"
+    context = {"name": "lab", "context": {"cluster": "lab", "user": "ana", "namespace": "team"}}
+    (here / "config").write_text(json.dumps({"current-context": "lab", "contexts": [context]}))
+    assert namespace() == "team"
+    monkeypatch.setenv("TIMONEL_KUBERNETES_CONTEXT", "prod")
+    refused = timonel("cluster", "rbac", "--user", "ana")
+    assert (refused.exit_code, "no context 'prod'" in refused.error_line) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["check", "rbac", "plan"])
+def test_the_list_of_commands_shows_whole_descriptions(timonel: Timonel, command: str) -> None:
+    (line,) = [
+        line for line in timonel("cluster", "--help").out.splitlines() if f"  {command} " in line
+    ]
+    assert line.endswith(".")
+    assert not line.endswith("...")
 
 
 def test_plan_prints_commands_with_comments(timonel: Timonel) -> None:

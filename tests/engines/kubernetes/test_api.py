@@ -16,6 +16,7 @@ import yaml
 
 from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.api_errors import ConflictError, GoneError, UnavailableError
+from timonel.engines.kubernetes.kubeconfig import find_namespace
 from timonel.engines.kubernetes.rights import Right
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import (
@@ -413,6 +414,19 @@ def test_the_context_and_its_namespace(server: _Server, tmp_path: Path) -> None:
     assert _connect(lab, tmp_path / "missing", namespace="mine").namespace == "mine"
 
 
+def test_the_namespace_is_found_without_credentials(tmp_path: Path) -> None:
+    lab = _config(tmp_path / "lab", "http://127.0.0.1:1")
+    login = {"apiVersion": "client.authentication.k8s.io/v1", "command": str(tmp_path / "none")}
+    content = yaml.safe_load(lab.read_text())
+    content["users"][0]["user"] = {"exec": {**login, "interactiveMode": "Never"}}
+    lab.write_text(yaml.safe_dump(content))
+    environ = {"KUBECONFIG": str(lab)}
+    assert find_namespace(None, environ) == "team"
+    with pytest.raises(NotFoundError, match="no context 'prod'"):
+        find_namespace("prod", environ)
+    assert find_namespace(None, {"KUBECONFIG": str(tmp_path / "missing")}) is None
+
+
 def test_no_kubeconfig(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"no kubeconfig at .*missing.*set KUBECONFIG"):
         _connect(tmp_path / "missing")
@@ -459,6 +473,7 @@ def test_inside_of_a_pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server
         monkeypatch.setenv(f"KUBERNETES_SERVICE_{name}", value)
     environ = {"KUBECONFIG": str(tmp_path / "none"), "KUBERNETES_SERVICE_HOST": "127.0.0.1"}
     assert Api.connect(ClusterSettings(), environ).namespace == "pods-namespace"
+    assert find_namespace(None, environ) == "pods-namespace"
     # A kubeconfig comes first.
     environ["KUBECONFIG"] = str(_config(tmp_path / "config", server.url))
     assert Api.connect(ClusterSettings(), environ).namespace == "team"

@@ -41,7 +41,7 @@ def check(
     timeout: Annotated[float, typer.Option(help="Maximum seconds for that job.", min=1)] = 300.0,
     json: Json = False,
 ) -> None:
-    """Check what 'train --on kubernetes' needs: cluster, rights, image, bucket.
+    """Check the cluster, rights, image and bucket that jobs need.
 
     Changes nothing in the cluster without --run. Exits with code 1 if something will not work.
     """
@@ -77,7 +77,8 @@ def rbac(
     namespace: Annotated[
         str | None,
         typer.Option(
-            help="Namespace of jobs.", show_default="TIMONEL_KUBERNETES_NAMESPACE, or 'default'"
+            help="Namespace of jobs.",
+            show_default="TIMONEL_KUBERNETES_NAMESPACE, or that of kubectl's context",
         ),
     ] = None,
     *,
@@ -91,16 +92,19 @@ def rbac(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Print the Role and RoleBinding that users of 'train --on kubernetes' need.
+    """Print the Role and RoleBindings that users need.
 
     An administrator applies them: timonel cluster rbac --user NAME | kubectl apply -f -. Without a
     user, group or service account, only the Role is printed.
     """
     from timonel.cli.render.output import print_objects
+    from timonel.engines.kubernetes.kubeconfig import find_namespace
     from timonel.engines.kubernetes.rights import subject, user_manifests
     from timonel.engines.kubernetes.settings import ClusterSettings
 
-    place = namespace or ClusterSettings.of(os.environ).namespace or "default"
+    settings = ClusterSettings.of(os.environ)
+    place = namespace or settings.namespace
+    place = place or find_namespace(settings.context, os.environ) or "default"
     found = (("User", user), ("Group", group), ("ServiceAccount", service_account))
     subjects = [subject(kind, name, place) for kind, name in found if name is not None]
     manifests = user_manifests(place, subjects)
@@ -135,9 +139,10 @@ def plan(
     ] = "LOCATION",
     json: Json = False,
 ) -> None:
-    """Print the provider's commands that create node pools with GPUs or TPUs.
+    """Print commands that create node pools with GPUs or TPUs.
 
-    Names follow the providers' documentation, and are not verified there. Nothing is run.
+    The commands are the provider's. Names follow its documentation, and are not verified there.
+    Nothing is run.
     """
     from dataclasses import asdict
 

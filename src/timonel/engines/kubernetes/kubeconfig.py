@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +26,72 @@ def open_client(context: str | None, environ: Mapping[str, str]) -> tuple[Any, s
         NotFoundError: No kubeconfig, or no such context in it.
         InputError: The kubeconfig cannot be used.
     """
+    client, config = _library()
+    configuration = client.Configuration()
+    paths = _paths(environ)
+    with _translated(paths):
+        files = _files(config, paths)
+        if _is_in_pod(files, context, environ):
+            namespace = _POD_NAMESPACE.read_text().strip()
+            config.load_incluster_config(configuration)
+        else:
+            chosen, namespace = _context(files, context, paths)
+            config.load_kube_config(paths, chosen, configuration)
+    # The client would repeat requests at once, and writes too.
+    configuration.retries = False
+    return client.ApiClient(configuration), namespace
+
+
+def find_namespace(context: str | None, environ: Mapping[str, str]) -> str | None:
+    """Return the namespace that `open_client` would; None without a kubeconfig.
+
+    It reads no credentials, so it runs no login command of the kubeconfig.
+
+    Args:
+        context: Context of the kubeconfig; None: the current one.
+        environ: Environment variables.
+
+    Raises:
+        MissingExtraError: The official client is not installed.
+        NotFoundError: No such context in the kubeconfig.
+        InputError: The kubeconfig cannot be used.
+    """
+    _, config = _library()
+    paths = _paths(environ)
+    with _translated(paths):
+        files = _files(config, paths)
+        if _is_in_pod(files, context, environ):
+            return _POD_NAMESPACE.read_text().strip()
+        return _context(files, context, paths)[1] if files else None
+
+
+def _library() -> tuple[Any, Any]:
     try:
         # Takes most of a second.
         from kubernetes import client, config  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError("running on Kubernetes", "kubernetes") from error
-    paths = environ.get("KUBECONFIG") or _KUBECONFIG
-    configuration = client.Configuration()
+    return client, config
+
+
+def _paths(environ: Mapping[str, str]) -> str:
+    return environ.get("KUBECONFIG") or _KUBECONFIG
+
+
+def _files(config: Any, paths: str) -> list[Mapping[str, Any]]:
+    return list(config.kube_config.KubeConfigMerger(paths).config_files.values())
+
+
+def _is_in_pod(
+    files: Sequence[Mapping[str, Any]], context: str | None, environ: Mapping[str, str]
+) -> bool:
+    return not files and context is None and bool(environ.get(_IN_POD))
+
+
+@contextmanager
+def _translated(paths: str) -> Iterator[None]:
     try:
-        files = config.kube_config.KubeConfigMerger(paths).config_files
-        if not files and context is None and environ.get(_IN_POD):
-            namespace = _POD_NAMESPACE.read_text().strip()
-            config.load_incluster_config(configuration)
-        else:
-            chosen, namespace = _context(list(files.values()), context, paths)
-            config.load_kube_config(paths, chosen, configuration)
+        yield
     except InputError:
         raise
     except Exception as error:  # of the client, its plugins and the YAML parser
@@ -47,9 +99,6 @@ def open_client(context: str | None, environ: Mapping[str, str]) -> tuple[Any, s
             f"cannot use the kubeconfig {paths}: {' '.join(str(error).split())}",
             hint="check it with 'kubectl config view'",
         ) from error
-    # The client would repeat requests at once, and writes too.
-    configuration.retries = False
-    return client.ApiClient(configuration), namespace
 
 
 def _context(files: Sequence[Mapping[str, Any]], name: str | None, paths: str) -> tuple[str, str]:

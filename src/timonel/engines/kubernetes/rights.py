@@ -135,7 +135,7 @@ def user_manifests(namespace: str, subjects: Sequence[Mapping[str, str]]) -> lis
         verbs.setdefault((right.group, right.resource), []).append(right.verb)
     rules = [_rule(group, [resource], found) for (group, resource), found in verbs.items()]
     metadata = {"name": _NAME, "namespace": namespace, "labels": _LABELS}
-    head = {"apiVersion": f"{GROUP}/v1"}
+    head: dict[str, Any] = {"apiVersion": f"{GROUP}/v1"}
     role = {**head, "kind": "Role", "metadata": metadata, "rules": rules}
     bindings = [
         {
