@@ -52,10 +52,28 @@ def test_a_cluster_that_has_everything(
     assert code == 0
     assert found["server"]["found"] == "v1.37.0"
     assert "timonel@sha256:" in found["image"]["found"]
+    assert found["rights"]["found"] == f"all {len(user_rights())} required rights granted"
     assert set(api.dry_runs) >= {"Job", "Role", "Secret"}
     assert set(api.objects) == {("Secret", "keys")}
     assert missing_code == 1
     assert "no image" in missing["image"]["found"]
+
+
+@pytest.mark.enable_socket
+def test_a_registry_without_tls(
+    timonel: Timonel, api: MemoryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timonel.containers.registry._RETRIES", False)
+    with registry_server() as registry:
+        registry.add_image("team/timonel", "1")
+        image = f"0.0.0.0:{registry.server_port}/team/timonel:1"
+        monkeypatch.setenv("TIMONEL_KUBERNETES_IMAGE", image)
+        _, found = checked(timonel)
+        _, plain = checked(timonel, "--plain-http")
+    assert found["image"]["verdict"] == "warn"
+    assert "--plain-http" in found["image"]["hint"]
+    assert found["image"]["hint"].endswith("; --run tries it from the cluster")
+    assert plain["image"]["verdict"] == "ok"
 
 
 def test_rights_that_are_lacking_are_named(timonel: Timonel, api: MemoryApi) -> None:
@@ -77,6 +95,7 @@ def test_objects_that_the_settings_name(
     _, found = checked(timonel)
     assert found["Secret keys"]["verdict"] == "fail"
     assert found["ServiceAccount trainer"]["verdict"] == "note"
+    assert found["image"]["found"] == "no image is set"
     assert found["image"]["hint"].startswith("make one with 'timonel image build'")
 
 

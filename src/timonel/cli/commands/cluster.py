@@ -39,6 +39,9 @@ def check(
         ),
     ] = False,
     timeout: Annotated[float, typer.Option(help="Maximum seconds for that job.", min=1)] = 300.0,
+    plain_http: Annotated[
+        bool, typer.Option("--plain-http", help="Use the image's registry without TLS.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Check the cluster, rights, image and bucket that jobs need.
@@ -61,7 +64,7 @@ def check(
         out.print(check_lines(check), soft_wrap=True)
         checks.append(check)
 
-    for each in cluster.examine(workspace, os.environ):
+    for each in cluster.examine(workspace, os.environ, plain_http=plain_http or None):
         show(each)
     if run and not any(check.verdict is Verdict.FAIL for check in checks):
         show(cluster.run_job(options.find(create=True), timeout))

@@ -27,16 +27,19 @@ _WORKSPACE = "workspace"
 _JOB = "job"
 
 
-def examine(workspace: str | None, environ: Mapping[str, str]) -> Iterator[Check]:
+def examine(
+    workspace: str | None, environ: Mapping[str, str], *, plain_http: bool | None = None
+) -> Iterator[Check]:
     """Yield checks as they finish; those that need a cluster end with the first lack of it.
 
     Args:
         workspace: URI of the workspace; None: there is none.
         environ: Environment with settings of the cluster.
+        plain_http: Whether to use the image's registry without TLS; None: only on this machine.
     """
     settings = ClusterSettings.of(environ)
     yield from _cluster(settings, workspace or "s3://bucket")
-    yield _try(_SETTINGS, "image", lambda: _image(settings.image))
+    yield _try(_SETTINGS, "image", lambda: _image(settings.image, plain_http))
     yield _try(_WORKSPACE, "bucket", lambda: _bucket(workspace))
 
 
@@ -100,7 +103,7 @@ def _rights(api: Api) -> str | Check:
         if not api.allows(right):
             lacking.setdefault(right.resource, []).append(right.verb)
     if not lacking:
-        return f"all {len(rights)} that jobs need"
+        return f"all {len(rights)} required rights granted"
     found = ", ".join(f"{resource} ({', '.join(verbs)})" for resource, verbs in lacking.items())
     return Check(
         _CLUSTER,
@@ -150,17 +153,18 @@ def _existence(api: Api, kind: str, name: str) -> Check:
     return Check(_SETTINGS, what, Verdict.OK, "exists")
 
 
-def _image(name: str | None) -> str | Check:
+def _image(name: str | None, plain_http: bool | None) -> str | Check:
     if name is None:
         hint = "make one with 'timonel image build', and set TIMONEL_KUBERNETES_IMAGE"
-        return Check(_SETTINGS, "image", Verdict.FAIL, "the settings name none", hint)
+        return Check(_SETTINGS, "image", Verdict.FAIL, "no image is set", hint)
     reference = Reference.parse(name)
     try:
-        _, digest = Registry(reference).manifest()
+        _, digest = Registry(reference, plain_http=plain_http).manifest()
     except NotFoundError:
         raise
     except InputError as error:
-        hint = "nodes of the cluster may reach it; --run tries that"
+        tried = "--run tries it from the cluster"
+        hint = f"{error.hint}; {tried}" if error.hint else tried
         return Check(_SETTINGS, "image", Verdict.WARN, error.message, hint)
     return str(reference.with_digest(digest))
 
