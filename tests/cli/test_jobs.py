@@ -185,6 +185,7 @@ def test_commands_of_a_local_job_do_not_ask_the_bucket(
     try:
         (listed,) = json.loads(timonel("-w", uri, "jobs", "--json").out)["jobs"]
         assert (listed["id"], listed["machine"]) == ("job", None)
+        assert timonel("-w", uri, "jobs").err == ""
         assert "job" in timonel("-w", uri, "jobs", "show").out
         assert "hello" in timonel("-w", uri, "logs").out
         assert "is not elastic" in timonel("-w", uri, "jobs", "scale", "job", 2).error_line

@@ -47,7 +47,7 @@ def list_(
         console().print(render.job_list(shown))
     else:
         typer.echo("No jobs. Start one with 'timonel train SCRIPT'.")
-    if workspace.is_remote:
+    if any(job.machine for job in shown):
         options.remarks(stderr=True).print(
             "jobs of other machines: as read from the bucket by the last 'timonel runs'",
             style="dim",
