@@ -124,9 +124,9 @@ def test_the_client_shows_a_key_and_checks_the_certificate(
         with pytest.raises(ServingError, match=r"(?i)certificate verify failed"):
             predict(model, {"x": 1.0}, api_key=key)
         monkeypatch.setenv("TIMONEL_TLS_CA", str(here / "ca.pem"))
-        with pytest.raises(ServingError, match="no valid API key"):
+        with pytest.raises(ServingError, match="authentication failed"):
             predict(model, {"x": 1.0})
-        with pytest.raises(ServingError, match="no valid API key"):
+        with pytest.raises(ServingError, match="authentication failed"):
             predict("m", {"x": 1.0}, workspace=workspace)
         assert predict("m", {"x": 1.0}, workspace=workspace, api_key=key)[0].value is None
         done = timonel("predict", model, '{"x": 1.0}', "--api-key-file", "key.txt", "--json")

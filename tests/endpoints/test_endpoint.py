@@ -293,7 +293,7 @@ def test_predict_asks_the_endpoint_of_a_name(
     keys.write_text("shop=0123456789abcdef\n")
     endpoints.deploy("digits/1", api_keys=keys)
     until(lambda: predict(endpoint).status_code == 401)
-    with pytest.raises(ServingError, match=r"HTTP 401.*--api-key-file"):
+    with pytest.raises(ServingError, match=r"authentication failed.*--api-key-file"):
         timonel.predict("digits", [{"x": 1.0}], workspace=endpoints.workspace)
     (answer,) = timonel.predict(
         "digits", [{"x": 1.0}], workspace=endpoints.workspace, api_key="0123456789abcdef"

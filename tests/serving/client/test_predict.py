@@ -119,9 +119,15 @@ def test_what_is_no_model_server_is_told(scripted):
         predict("http:///v1/models/m", {"x": 1})
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_an_answer_in_plain_text_tells_that_a_key_is_needed(scripted, status):
-    scripted.answers["/v1/models/m/metadata"] = [(status, b"Client authentication failed.")]
-    with pytest.raises(HttpError, match=f"HTTP {status}: Client auth.*--api-key-file") as caught:
+@pytest.mark.parametrize(
+    ("status", "problem"),
+    [
+        (401, "authentication failed: give a valid key or token with --api-key-file"),
+        (403, "permission denied: HTTP 403: Client refused: give a key .*--api-key-file"),
+    ],
+)
+def test_an_answer_in_plain_text_tells_that_a_key_is_needed(scripted, status, problem):
+    scripted.answers["/v1/models/m/metadata"] = [(status, b"Client refused.")]
+    with pytest.raises(HttpError, match=f"^{problem}") as caught:
         predict(f"{scripted.url}/v1/models/m", [[1.0]])
     assert caught.value.status == status

@@ -17,10 +17,7 @@ from timonel.serving.signature import DEFAULT_SIGNATURE, STRING, display_name
 _TIMEOUT_S = 120.0
 
 
-_CREDENTIALS = (
-    "give a key or token that has the right: --api-key-file FILE, in Python api_key, or the "
-    "variable TIMONEL_API_KEY"
-)
+_WAYS = "with --api-key-file or TIMONEL_API_KEY, or as api_key in Python"
 
 
 class HttpError(ServingError):
@@ -32,8 +29,14 @@ class HttpError(ServingError):
     """
 
     def __init__(self, status: int, message: str) -> None:
-        hint = _CREDENTIALS if status in {401, 403} else None
-        super().__init__(f"the server answered with an error: {message}", hint=hint)
+        if status == 401:
+            # Servers and gateways each have their own words for it.
+            super().__init__("authentication failed", hint=f"give a valid key or token {_WAYS}")
+        elif status == 403:
+            hint = f"give a key or token that may use this model {_WAYS}"
+            super().__init__(f"permission denied: {message.rstrip('.')}", hint=hint)
+        else:
+            super().__init__(f"the server answered with an error: {message}")
         self.status = status
 
 
