@@ -31,6 +31,7 @@ _PATH = re.compile(
     r"(?:/(?P<name>[^/]+)(?:/(?P<subresource>[a-z]+))?)?$"
 )
 _EVERY_S = 0.05
+_MESSAGE_BYTES = 2048
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _NUMBERS = count(os.getpid() * 1000 % 60000)
 
@@ -320,10 +321,20 @@ class FakeCluster:
                 continue
             if pod["status"].get("phase") == "Running":
                 pod["status"]["phase"] = "Failed" if code else "Succeeded"
+                ended = self._end_of(pod, code, process.folder / "output")
+                pod["status"]["containerStatuses"] = [{"state": {"terminated": ended}}]
                 if not code:
                     self._done.setdefault(_owner(pod), set()).add(_index(pod))
             if process.kill_at is not None:
                 self.objects.pop(("pods", name), None)
+
+    def _end_of(self, pod: Object, code: int, output: Path) -> Object:
+        """Describe the end of a container."""
+        ended: Object = {"exitCode": 128 - code if code < 0 else code}
+        (container,) = pod["spec"]["containers"]
+        if code and container.get("terminationMessagePolicy") == "FallbackToLogsOnError":
+            ended["message"] = output.read_bytes()[-_MESSAGE_BYTES:].decode(errors="replace")
+        return ended
 
     def _reconcile_job(self, name: str, job: Object) -> None:
         spec, uid = job["spec"], job["metadata"]["uid"]

@@ -92,6 +92,27 @@ def test_cancelling_a_job_that_cannot_start_ends_it_at_once(
     assert [(each.state, each.machine) for each in list_jobs(other)] == [(job.status().state, None)]
 
 
+def test_a_job_whose_coordinator_crashes_at_start_shows_the_last_line_of_its_output(
+    bucket: Workspace, cluster: FakeCluster, tmp_path: Path
+) -> None:
+    lacking = tmp_path / "lacking"
+    lacking.mkdir()
+    problem = "raise ModuleNotFoundError(\"No module named 'pydantic'\")\n"
+    (lacking / "pydantic.py").write_text(problem)
+    path = f"{lacking}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    cluster.env = {**cluster.env, "PYTHONPATH": path}
+    engine = KubernetesEngine.of(bucket)
+    engine.submit(submission(bucket))
+    eventually(lambda: engine.status("one").message is not None)
+    message = engine.status("one").message
+    assert message is not None
+    assert message.startswith(
+        "the coordinator exited with code 1: ModuleNotFoundError: No module named 'pydantic'; "
+        "'kubectl logs one-0-"
+    )
+    engine.cancel("one")
+
+
 def test_a_cancelled_job_ends_as_soon_as_it_is_clear_that_it_cannot_start(
     bucket: Workspace, cluster: FakeCluster
 ) -> None:

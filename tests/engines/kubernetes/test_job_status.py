@@ -69,12 +69,34 @@ def test_a_pending_job_says_why_and_a_cancelled_one_has_ended() -> None:
     assert waiting is not None
     assert waiting.state is JobState.PENDING
     assert waiting.message is not None
-    assert "its coordinator cannot pull the image team/train:1" in waiting.message
+    assert "the coordinator cannot pull the image team/train:1" in waiting.message
     for pods in ([_NO_IMAGE], []):
         status = job_status(job(stop="by the user"), published(), pods, _CREATED + 9)
         assert status is not None
         assert (status.state, status.cause) == (JobState.STOPPED, FailureCause.STOPPED)
         assert status.message == "cancelled before it started"
+
+
+@pytest.mark.parametrize("state", ["running", "waiting", "terminated"])
+def test_a_pending_job_says_why_its_coordinator_crashes(state: str) -> None:
+    ended = {"exitCode": 1, "message": "Traceback ...\nModuleNotFoundError: No module named 'x'\n"}
+    container = {
+        "state": {
+            "running": {"running": {}},
+            "waiting": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "terminated": {"terminated": ended},
+        }[state],
+        "lastState": {"terminated": ended},
+        "restartCount": 2,
+    }
+    status = {"phase": "Running", "containerStatuses": [container]}
+    found = job_status(job(), published(), [{**_RUNNING, "status": status}], _CREATED)
+    assert found is not None
+    assert found.state is JobState.PENDING
+    assert found.message == (
+        "the coordinator exits again and again with code 1: ModuleNotFoundError: No module named "
+        "'x'; 'kubectl logs one-0 --previous' has its output"
+    )
 
 
 def test_a_coordinator_that_starts_or_runs_ends_a_cancelled_job_itself() -> None:

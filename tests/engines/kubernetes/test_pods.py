@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timonel.engines.kubernetes.pods import exit_code, is_lost, oom_killed, why
+from timonel.engines.kubernetes.pods import (
+    exit_code,
+    is_crash_looping,
+    is_lost,
+    oom_killed,
+    why,
+    why_restarted,
+)
 
 _NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC).timestamp()
 _IMAGE = "registry.example/team/train:v1"
@@ -23,16 +30,21 @@ def _pod(
     conditions: tuple[dict[str, Any], ...] = (),
     memory: str | None = "1073741824",
     deleted: str | None = None,
+    restarts: int = 0,
+    secret: str = "",
+    namespace: str = "",
     **status: Any,
 ) -> dict[str, Any]:
     limits = {} if memory is None else {"limits": {"memory": memory}}
-    containers = [{"state": state or {}, "lastState": last or {}}]
+    containers = [{"state": state or {}, "lastState": last or {}, "restartCount": restarts}]
+    sources = {"envFrom": [{"secretRef": {"name": secret}}]} if secret else {}
     return {
         "metadata": {
             "name": "train-worker-0-abcde",
             **({"deletionTimestamp": deleted} if deleted else {}),
+            **({"namespace": namespace} if namespace else {}),
         },
-        "spec": {"containers": [{"image": _IMAGE, "resources": limits}]},
+        "spec": {"containers": [{"image": _IMAGE, "resources": limits, **sources}]},
         "status": {
             "phase": phase,
             "conditions": list(conditions),
@@ -46,8 +58,9 @@ def _waiting(reason: str, message: str = "") -> dict[str, Any]:
     return {"waiting": {"reason": reason, "message": message}}
 
 
-def _ended(code: int, reason: str = "Error") -> dict[str, Any]:
-    return {"terminated": {"exitCode": code, "reason": reason}}
+def _ended(code: int, reason: str = "Error", message: str | None = None) -> dict[str, Any]:
+    output = {} if message is None else {"message": message}
+    return {"terminated": {"exitCode": code, "reason": reason, **output}}
 
 
 def _disruption(reason: str, message: str = "a longer text") -> dict[str, Any]:
@@ -65,6 +78,11 @@ _NOT_FOUND = (
     f'to pull and unpack image "{_IMAGE}": failed to resolve reference "{_IMAGE}": {_IMAGE}: '
     "not found"
 )
+_TRACEBACK = """Traceback (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+ModuleNotFoundError: No module named 'pydantic'
+
+"""
 _CASES: dict[str, tuple[dict[str, Any], str | None]] = {
     "new": (_pod(), None),
     "pulling": (_pod(state=_waiting("ContainerCreating")), None),
@@ -81,13 +99,17 @@ _CASES: dict[str, tuple[dict[str, Any], str | None]] = {
             )
         ),
         (
-            "no node can run it; of 5: 1 had untolerated taint {cloud.example/spot: true}, 4 "
-            "without enough free nvidia.com/gpu"
+            "cannot be scheduled: of 5 nodes, 1 had untolerated taint {cloud.example/spot: true}, "
+            "4 lack free nvidia.com/gpu"
         ),
+    ),
+    "no memory": (
+        _pod(conditions=(_unscheduled("0/1 nodes are available: 1 Insufficient memory."),)),
+        "cannot be scheduled: of 1 node, 1 lacks free memory",
     ),
     "no volume": (
         _pod(conditions=(_unscheduled('persistentvolumeclaim "photos" not found'),)),
-        'not scheduled: persistentvolumeclaim "photos" not found',
+        'cannot be scheduled: persistentvolumeclaim "photos" not found',
     ),
     "unbound volume": (
         _pod(
@@ -98,11 +120,11 @@ _CASES: dict[str, tuple[dict[str, Any], str | None]] = {
                 ),
             )
         ),
-        "no node can run it; of 1: pod has unbound immediate PersistentVolumeClaims",
+        "cannot be scheduled: pod has unbound immediate PersistentVolumeClaims",
     ),
     "held back": (
         _pod(conditions=(_unscheduled("", "SchedulingGated"),)),
-        "not scheduled: SchedulingGated",
+        "cannot be scheduled: SchedulingGated",
     ),
     "image not found": (
         _pod(state=_waiting("ImagePullBackOff", _NOT_FOUND)),
@@ -120,6 +142,17 @@ _CASES: dict[str, tuple[dict[str, Any], str | None]] = {
         _pod(state=_waiting("CreateContainerConfigError", 'secret "bucket" not found')),
         'cannot start its container: secret "bucket" not found',
     ),
+    "no secret of the settings": (
+        _pod(
+            state=_waiting("CreateContainerConfigError", 'secret "buckte" not found'),
+            secret="buckte",
+            namespace="team",
+        ),
+        (
+            "cannot start its container: the Secret 'buckte' does not exist in the namespace "
+            "'team'; create it, or correct TIMONEL_KUBERNETES_SECRET and start again"
+        ),
+    ),
     "root": (
         _pod(
             state=_waiting(
@@ -132,28 +165,47 @@ _CASES: dict[str, tuple[dict[str, Any], str | None]] = {
     ),
     "crashing": (
         _pod(phase="Running", state=_waiting("CrashLoopBackOff", "back-off 10s"), last=_ended(2)),
-        "exits again and again, last with exit code 2",
+        (
+            "exits again and again with code 2; 'kubectl logs train-worker-0-abcde --previous' has "
+            "its output"
+        ),
+    ),
+    "crashing with output": (
+        _pod(
+            phase="Running",
+            state=_waiting("CrashLoopBackOff", "back-off 10s"),
+            last=_ended(1, message=_TRACEBACK),
+            namespace="team",
+        ),
+        (
+            "exits again and again with code 1: ModuleNotFoundError: No module named 'pydantic'; "
+            "'kubectl logs train-worker-0-abcde -n team --previous' has its output"
+        ),
+    ),
+    "crashed": (
+        _pod(phase="Running", state=_ended(1, message="x" * 1000)),
+        (f"exited with code 1: {'x' * 300}...; 'kubectl logs train-worker-0-abcde' has its output"),
     ),
     "restarted": (_pod(phase="Running", state={"running": {}}, last=_ended(2)), None),
     "out of memory": (
         _pod(phase="Failed", state=_ended(137, "OOMKilled")),
-        "out of memory: it used more than its limit of 1.1 GB",
+        "ran out of memory: it used more than its limit of 1.1 GB",
     ),
     "out of memory of another form": (
         _pod(phase="Failed", state=_ended(137, "OOMKilled"), memory="4Gi"),
-        "out of memory: it used more than its limit of 4Gi",
+        "ran out of memory: it used more than its limit of 4Gi",
     ),
     "out of memory without a limit": (
         _pod(phase="Failed", state=_ended(137, "OOMKilled"), memory=None),
-        "out of memory: its node had none left",
+        "ran out of memory: its node had none left",
     ),
     "preempted": (
         _pod(phase="Running", conditions=(_disruption("PreemptionByScheduler"),)),
-        "preempted by a pod of higher priority",
+        "was preempted by a pod of higher priority",
     ),
     "drained": (
         _pod(phase="Failed", conditions=(_disruption("EvictionByEvictionAPI"),), state=_ended(143)),
-        "evicted, as when a node is drained",
+        "was evicted, as when a node is drained",
     ),
     "node pressure": (
         _pod(
@@ -163,15 +215,15 @@ _CASES: dict[str, tuple[dict[str, Any], str | None]] = {
                 _disruption("TerminationByKubelet", "The node was low on resource:  memory. "),
             ),
         ),
-        "terminated by its node: The node was low on resource: memory.",
+        "was terminated by its node: The node was low on resource: memory.",
     ),
     "another disruption": (
         _pod(conditions=(_disruption("Upgrade", "of the cluster"),)),
-        "disrupted (Upgrade): of the cluster",
+        "was disrupted (Upgrade): of the cluster",
     ),
     "admission by the node": (
         _pod(phase="Failed", reason="OutOfnvidia.com/gpu", message="Pod was rejected"),
-        "OutOfnvidia.com/gpu: Pod was rejected",
+        "failed: OutOfnvidia.com/gpu: Pod was rejected",
     ),
     "slow volume": (
         _pod(
@@ -180,7 +232,7 @@ _CASES: dict[str, tuple[dict[str, Any], str | None]] = {
             startTime="2026-03-01T11:58:00Z",
         ),
         (
-            "its node has waited 2m 00s for its volumes or network; 'kubectl describe pod "
+            "has waited more than a minute for its volumes or network; 'kubectl describe pod "
             "train-worker-0-abcde' names the cause"
         ),
     ),
@@ -192,7 +244,10 @@ _CASES: dict[str, tuple[dict[str, Any], str | None]] = {
         ),
         None,
     ),
-    "failed": (_pod(phase="Failed", state=_ended(1)), "exited with code 1"),
+    "failed": (
+        _pod(phase="Failed", state=_ended(1)),
+        "exited with code 1; 'kubectl logs train-worker-0-abcde' has its output",
+    ),
 }
 
 
@@ -200,6 +255,44 @@ _CASES: dict[str, tuple[dict[str, Any], str | None]] = {
 def test_pods_are_explained(case: str) -> None:
     pod, expected = _CASES[case]
     assert why(pod, _NOW) == expected
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        (_pod(state={"running": {}}), None),
+        (_pod(state={"running": {}}, last=_ended(0)), None),
+        (_pod(state=_waiting("CrashLoopBackOff"), last=_ended(1)), None),
+        (
+            _pod(state={"running": {}}, last=_ended(1, message="no bucket\n"), restarts=1),
+            (
+                "exited with code 1: no bucket; 'kubectl logs train-worker-0-abcde --previous' has "
+                "its output"
+            ),
+        ),
+        (
+            _pod(state={"running": {}}, last=_ended(1, message="no bucket\n"), restarts=2),
+            (
+                "exits again and again with code 1: no bucket; 'kubectl logs train-worker-0-abcde "
+                "--previous' has its output"
+            ),
+        ),
+        (
+            _pod(state={"running": {}}, last=_ended(137, "OOMKilled"), memory=None),
+            "ran out of memory: its node had none left",
+        ),
+    ],
+)
+def test_restarts_are_explained(pod: dict[str, Any], expected: str | None) -> None:
+    assert why_restarted(pod) == expected
+
+
+def test_a_crash_loop_has_several_restarts() -> None:
+    looping = _waiting("CrashLoopBackOff")
+    assert is_crash_looping(_pod(state=looping, last=_ended(1), restarts=2))
+    assert not is_crash_looping(_pod(state=looping, last=_ended(1), restarts=1))
+    assert not is_crash_looping(_pod(state={"running": {}}, last=_ended(1), restarts=5))
+    assert not is_crash_looping(_pod())
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,9 @@ class ApiThread:
     def _look_at_pods(self) -> dict[str, str]:
         found = {}
         now = time.time()
-        for pod in self._api.list("Pod", job_objects(self._job_id)):
+        listed = self._api.list("Pod", job_objects(self._job_id))
+        # A failed pod remains beside the one that replaces it: the newest reason counts.
+        for pod in sorted(listed, key=pods.created):
             metadata = pod["metadata"]
             index = (metadata.get("annotations") or {}).get(INDEX_ANNOTATION)
             if pods.is_lost(pod, now):

@@ -34,7 +34,7 @@ def job_status(
     """
     if published is not None and published.state.is_final:
         return published
-    known = published or JobStatus(job_id=job["metadata"]["name"], created_at=_created(job))
+    known = published or JobStatus(job_id=job["metadata"]["name"], created_at=pods.created(job))
     if message := _failure(job, now):
         return _ended(known, JobState.FAILED, FailureCause.ENGINE, message, now)
     if published is None:
@@ -52,7 +52,7 @@ def _failure(job: Object, now: float) -> str | None:
     """Explain why no coordinator will ever report an outcome; None if one may."""
     if reason := _end(job):
         return f"its coordinator ended without reporting the outcome: {reason}"
-    if _is_incomplete(job) and now - _created(job) > ABANDONED_S:
+    if _is_incomplete(job) and now - pods.created(job) > ABANDONED_S:
         return "its submission was interrupted"
     return None
 
@@ -71,7 +71,7 @@ def _cannot_start(published: JobStatus, coordinators: Sequence[Object], now: flo
     if published.state is JobState.PENDING:
         return all(pods.why(pod, now) for pod in coordinators)
     return bool(coordinators) and all(
-        pods.why(pod, now) and not pods.is_running(pod) and now - _created(pod) > _RESTART_S
+        pods.why(pod, now) and not pods.is_running(pod) and now - pods.created(pod) > _RESTART_S
         for pod in coordinators
     )
 
@@ -79,9 +79,9 @@ def _cannot_start(published: JobStatus, coordinators: Sequence[Object], now: flo
 def _delay(job: Object, coordinators: Sequence[Object], now: float) -> str | None:
     """Explain why the coordinator does not start yet."""
     for pod in coordinators:
-        if why := pods.why(pod, now):
-            return f"its coordinator {why}"
-    if coordinators or _is_incomplete(job) or now - _created(job) < _NO_POD_S:
+        if why := pods.why(pod, now) or pods.why_restarted(pod):
+            return f"the coordinator {why}"
+    if coordinators or _is_incomplete(job) or now - pods.created(job) < _NO_POD_S:
         return None
     name = job["metadata"]["name"]
     return f"the cluster starts no coordinator: 'kubectl describe job {name}' says why"
@@ -120,7 +120,3 @@ def _ended(
     )
     update = {"state": state, "cause": cause, "message": message, "ended_at": now, "tasks": tasks}
     return known.model_copy(update=update)
-
-
-def _created(found: Object) -> float:
-    return pods.timestamp(found["metadata"]["creationTimestamp"])

@@ -100,6 +100,8 @@ def _template(
         "resources": pod.resources,
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": mounts,
+        # The status of the pod then has the last lines of a container that failed.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     if pod.role == names.COORDINATOR:
         container["ports"] = [{"name": names.COORDINATOR, "containerPort": names.COORDINATOR_PORT}]

@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from timonel.units import format_bytes, format_seconds
+from timonel.units import format_bytes
 
 Pod = Mapping[str, Any]
 
 _SLOW_START_S = 60.0
+_SHOWN = 300
+"""Maximum characters of a line of output in a message."""
+_CRASH_LOOP = 2
+"""Restarts of a container that crashes at each start."""
 _ENDED = frozenset({"Succeeded", "Failed"})
 _STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 _NO_IMAGE = frozenset(
@@ -20,11 +24,11 @@ _NO_IMAGE = frozenset(
 )
 # https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
 _DISRUPTIONS = {
-    "PreemptionByScheduler": "preempted by a pod of higher priority",
-    "DeletionByTaintManager": "deleted because its node is not ready, or has a new taint",
-    "EvictionByEvictionAPI": "evicted, as when a node is drained",
-    "DeletionByPodGC": "deleted because its node no longer exists",
-    "TerminationByKubelet": "terminated by its node",
+    "PreemptionByScheduler": "was preempted by a pod of higher priority",
+    "DeletionByTaintManager": "was deleted because its node is not ready, or has a new taint",
+    "EvictionByEvictionAPI": "was evicted, as when a node is drained",
+    "DeletionByPodGC": "was deleted because its node no longer exists",
+    "TerminationByKubelet": "was terminated by its node",
 }
 _WRAPPERS = (
     r'^Back-off pulling image "[^"]*"(: )?',
@@ -43,7 +47,8 @@ def why(pod: Pod, now: float) -> str | None:
         now: Time in seconds since the epoch.
 
     Returns:
-        A phrase for users; None: it runs, is about to, or has succeeded.
+        A phrase for users, to be read after the name of the pod, such as ``cannot be scheduled``;
+        None: it runs, is about to, or has succeeded.
     """
     if oom_killed(pod):
         return out_of_memory(pod)
@@ -54,6 +59,31 @@ def why(pod: Pod, now: float) -> str | None:
         or _slow_start(pod, now)
         or _failed(pod)
     )
+
+
+def why_restarted(pod: Pod) -> str | None:
+    """Explain the last failure of a container that runs again; None: it has not failed."""
+    container = _container(pod)
+    ended = container.get("lastState", {}).get("terminated", {})
+    if not is_running(pod) or not ended.get("exitCode"):
+        return None
+    return out_of_memory(pod) if ended.get("reason") == "OOMKilled" else _crash(pod, ended)
+
+
+def is_crash_looping(pod: Pod) -> bool:
+    """Decide whether a pod's container waits for its next start after at least three crashes."""
+    return _backs_off(pod) and _restarts(pod) >= _CRASH_LOOP
+
+
+def last_line(ended: Mapping[str, Any]) -> str | None:
+    """Return the last line that a container has left; None: there is none.
+
+    Args:
+        ended: The terminated state of the container.
+    """
+    lines = [line.strip() for line in (ended.get("message") or "").splitlines()]
+    line = next((line for line in reversed(lines) if line), None)
+    return line if line is None or len(line) <= _SHOWN else f"{line[:_SHOWN]}..."
 
 
 def is_lost(pod: Pod, now: float, margin_s: float = 10.0) -> bool:
@@ -87,11 +117,11 @@ def out_of_memory(pod: Pod) -> str:
     """Explain that a pod's container exceeded its memory limit."""
     limits = pod["spec"]["containers"][0].get("resources", {}).get("limits", {})
     if "memory" not in limits:
-        return "out of memory: its node had none left"
+        return "ran out of memory: its node had none left"
     memory = limits["memory"]
     if memory.isdecimal():
         memory = format_bytes(int(memory))
-    return f"out of memory: it used more than its limit of {memory}"
+    return f"ran out of memory: it used more than its limit of {memory}"
 
 
 def disrupted(pod: Pod) -> str | None:
@@ -100,7 +130,7 @@ def disrupted(pod: Pod) -> str | None:
     if found.get("status") != "True":
         return None
     reason, message = found.get("reason", ""), _line(found.get("message"))
-    text = _DISRUPTIONS.get(reason, f"disrupted ({reason})")
+    text = _DISRUPTIONS.get(reason, f"was disrupted ({reason})")
     # The messages of other reasons repeat them.
     is_specific = reason not in _DISRUPTIONS or reason == "TerminationByKubelet"
     return f"{text}: {message}" if is_specific and message else text
@@ -113,10 +143,14 @@ def _not_scheduled(pod: Pod) -> str | None:
     message = _line(found.get("message")).split(" preemption: ")[0].rstrip(". ")
     nodes = re.fullmatch(r"0/(\d+) nodes are available: (.+)", message)
     if nodes is None:
-        return f"not scheduled: {message or found.get('reason', '')}"
+        return f"cannot be scheduled: {message or found.get('reason', '')}"
     reasons = re.sub(r"\b(\d+) node\(s\) ", r"\1 ", nodes[2])
-    reasons = re.sub(r"\b(\d+) Insufficient ([^ ,]+)", r"\1 without enough free \2", reasons)
-    return f"no node can run it; of {nodes[1]}: {reasons}"
+    reasons = re.sub(r"\b1 Insufficient ([^ ,]+)", r"1 lacks free \1", reasons)
+    reasons = re.sub(r"\b(\d+) Insufficient ([^ ,]+)", r"\1 lack free \2", reasons)
+    if not reasons[0].isdecimal():
+        return f"cannot be scheduled: {reasons}"
+    unit = "node" if nodes[1] == "1" else "nodes"
+    return f"cannot be scheduled: of {nodes[1]} {unit}, {reasons}"
 
 
 def _waiting(pod: Pod) -> str | None:
@@ -130,10 +164,27 @@ def _waiting(pod: Pod) -> str | None:
             message = re.sub(wrapper, "", message)
         return f"cannot pull the image {image}" + (f": {message}" if message else f" ({reason})")
     if reason == "CrashLoopBackOff":
-        return f"exits again and again, last with exit code {exit_code(pod)}"
+        return _crash(pod, _terminated(pod))
     # The rest names the pod and the container.
     message = message.partition(" (pod: ")[0]
+    message = _missing_secret(pod, message) or message
     return f"cannot start its container: {message or reason}"
+
+
+def _missing_secret(pod: Pod, message: str) -> str | None:
+    """Explain that the Secret of the settings is missing; None: it is not."""
+    found = re.fullmatch(r'secret "(.+)" not found', message)
+    sources = pod["spec"]["containers"][0].get("envFrom") or ()
+    if found is None or not any(
+        source.get("secretRef", {}).get("name") == found[1] for source in sources
+    ):
+        return None
+    namespace = pod["metadata"].get("namespace")
+    place = f" in the namespace '{namespace}'" if namespace else ""
+    return (
+        f"the Secret '{found[1]}' does not exist{place}; create it, or correct "
+        "TIMONEL_KUBERNETES_SECRET and start again"
+    )
 
 
 def _slow_start(pod: Pod, now: float) -> str | None:
@@ -141,14 +192,11 @@ def _slow_start(pod: Pod, now: float) -> str | None:
     ready, started = condition(pod, "PodReadyToStartContainers"), pod["status"].get("startTime")
     if ready.get("status") != "False" or started is None or pod["status"]["phase"] != "Pending":
         return None
-    waited_s = now - timestamp(started)
-    if waited_s < _SLOW_START_S:
+    if now - timestamp(started) < _SLOW_START_S:
         return None
-    name = pod["metadata"]["name"]
-    return (
-        f"its node has waited {format_seconds(waited_s)} for its volumes or network; "
-        f"'kubectl describe pod {name}' names the cause"
-    )
+    # Without the exact time, which would be another message in each second.
+    command = _kubectl("describe pod", pod)
+    return f"has waited more than a minute for its volumes or network; {command} names the cause"
 
 
 def _failed(pod: Pod) -> str | None:
@@ -156,9 +204,37 @@ def _failed(pod: Pod) -> str | None:
     status = pod["status"]
     if status.get("phase") == "Failed" and (status.get("reason") or status.get("message")):
         message = _line(status.get("message"))
-        return ": ".join(part for part in (status.get("reason"), message) if part)
-    code = exit_code(pod)
-    return f"exited with code {code}" if code else None
+        return ": ".join(part for part in ("failed", status.get("reason"), message) if part)
+    ended = _terminated(pod)
+    return _crash(pod, ended) if ended.get("exitCode") else None
+
+
+def _crash(pod: Pod, ended: Mapping[str, Any]) -> str:
+    """Describe the end of a container with the last line of its output."""
+    repeats = _backs_off(pod) or _restarts(pod) >= _CRASH_LOOP
+    how = "exits again and again" if repeats else "exited"
+    line = last_line(ended)
+    text = f"{how} with code {ended.get('exitCode')}" + (f": {line}" if line else "")
+    is_previous = "terminated" in _container(pod).get("lastState", {})
+    command = _kubectl("logs", pod, *(["--previous"] if is_previous else []))
+    return f"{text}; {command} has its output"
+
+
+def _backs_off(pod: Pod) -> bool:
+    waiting = _container(pod).get("state", {}).get("waiting", {})
+    return bool(waiting.get("reason") == "CrashLoopBackOff")
+
+
+def _restarts(pod: Pod) -> int:
+    count: int = _container(pod).get("restartCount", 0)
+    return count
+
+
+def _kubectl(words: str, pod: Pod, *options: str) -> str:
+    """Return a quoted command about a pod."""
+    metadata = pod["metadata"]
+    place = ["-n", metadata["namespace"]] if "namespace" in metadata else []
+    return f"'{' '.join(['kubectl', words, metadata['name'], *place, *options])}'"
 
 
 def _terminated(pod: Pod) -> Mapping[str, Any]:
@@ -184,6 +260,11 @@ def condition(pod: Pod, kind: str) -> Mapping[str, Any]:
 
 def _line(text: str | None) -> str:
     return " ".join((text or "").split())
+
+
+def created(found: Mapping[str, Any]) -> float:
+    """Return when an object was created in seconds since the epoch."""
+    return timestamp(found["metadata"]["creationTimestamp"])
 
 
 def timestamp(text: str) -> float:

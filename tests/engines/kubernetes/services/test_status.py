@@ -172,7 +172,7 @@ _MESSAGES: dict[str, tuple[dict[str, Any], str | None]] = {
     "running": (_pod(state=_running(-9)), None),
     "unscheduled": (
         _pod(phase="Pending", conditions=(_UNSCHEDULED,)),
-        "no node can run it; of 3: 3 without enough free nvidia.com/gpu",
+        "cannot be scheduled: of 3 nodes, 3 lack free nvidia.com/gpu",
     ),
     "no image": (
         _pod(phase="Pending", state={"waiting": {"reason": "ErrImagePull", "message": "gone"}}),
@@ -192,7 +192,7 @@ _MESSAGES: dict[str, tuple[dict[str, Any], str | None]] = {
     "failed late": (_pod(state=_ended(1, ran_s=181)), "ended with exit code 1"),
     "out of memory": (
         _pod(state=_running(-9), last=_ended(137, reason="OOMKilled")),
-        "out of memory: its node had none left",
+        "ran out of memory: its node had none left",
     ),
     "no program": (
         _pod(state=_ended(128, reason="StartError", message='exec: "serv": not found')),
@@ -200,7 +200,7 @@ _MESSAGES: dict[str, tuple[dict[str, Any], str | None]] = {
     ),
     "evicted": (
         _pod(state=_running(-99), metadata=_DELETED, conditions=(_EVICTED,)),
-        "evicted, as when a node is drained",
+        "was evicted, as when a node is drained",
     ),
     "stopping": (_pod(state=_running(-99), last=_ended(3), metadata=_DELETED), None),
 }

@@ -44,7 +44,7 @@ def service_status(
     metadata = deployment["metadata"]
     # Pods that have ended, such as evicted ones, are replaced and left for inspection.
     running = (pod for pod in found if pod["status"].get("phase") not in _ENDED)
-    ordered = sorted(running, key=lambda pod: (_created(pod), pod["metadata"]["name"]))
+    ordered = sorted(running, key=lambda pod: (pods.created(pod), pod["metadata"]["name"]))
     state = ServiceState.DELETING if _is_deleted(deployment) else ServiceState.ACTIVE
     return ServiceStatus(
         name=metadata["name"],
@@ -86,14 +86,14 @@ def _state(pod: Object, now: float) -> tuple[ReplicaState, float]:
         deleted_at = pods.timestamp(metadata["deletionTimestamp"]) - grace_s
         return "lost" if pods.is_lost(pod, now) else "stopping", deleted_at
     ready = pods.condition(pod, "Ready")
-    changed_at = pods.timestamp(ready["lastTransitionTime"]) if ready else _created(pod)
+    changed_at = pods.timestamp(ready["lastTransitionTime"]) if ready else pods.created(pod)
     if ready.get("status") == "True":
         return "ready", changed_at
     running = container.get("state", {}).get("running")
     if running is None:
         if ended := _last_end(pod):
             return "restarting", pods.timestamp(ended["finishedAt"])
-        return "starting", _created(pod)
+        return "starting", pods.created(pod)
     started_at = pods.timestamp(running["startedAt"])
     # In the second of its start, it may also be about to be ready: better that for a moment than
     # a replica that is unready for good and is shown as starting.
@@ -131,8 +131,7 @@ def _message(pod: Object, state: ReplicaState, events: Iterable[Object], now: fl
 
 def _end(ended: Mapping[str, Any]) -> str:
     """Describe the end of a container with the last line of its output."""
-    lines = [line.strip() for line in ended.get("message", "").splitlines()]
-    line = next((line for line in reversed(lines) if line), None)
+    line = pods.last_line(ended)
     if ended.get("reason") in _NEVER_STARTED:
         return f"cannot start its container: {line or ended['reason']}"
     code = ended["exitCode"]
@@ -215,7 +214,3 @@ def _ended(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _is_deleted(found: Object) -> bool:
     return "deletionTimestamp" in found["metadata"]
-
-
-def _created(pod: Object) -> float:
-    return pods.timestamp(pod["metadata"]["creationTimestamp"])
