@@ -89,9 +89,15 @@ def test_a_rollback_keeps_the_present_keys(bucket: Workspace, model: str, keys: 
     deployed(bucket, model, api_keys=keys)
     keys.write_text(f"shop={NEW}\n")
     deployed(bucket, model, api_keys=keys)
+    with pytest.raises(SpecError, match="no earlier revision with other contents"):
+        made.rollback()
     for number in (1, 2):
         made.rollback(number)
         assert contents(made).api_keys == {"shop": NEW}
+    made.scale(1, 7)
+    made.rollback()
+    assert made.spec.scaling.max_replicas != 7
+    assert contents(made).api_keys == {"shop": NEW}
 
 
 def test_removed_access_control_leaves_the_contents_of_the_others(

@@ -179,20 +179,27 @@ class Endpoint:
         )
 
     def rollback(self, number: int | None = None) -> Revision:
-        """Return to an earlier revision, by default the previous one.
+        """Return to an earlier revision, by default the last one that differs.
 
         This adds a revision with the same contents but the present access control: a rollback must
         not accept revoked keys again, or everybody. Running replicas of its versions are kept.
+
+        Raises:
+            SpecError: No earlier revision differs by more than access control.
+            NotFoundError: No such revision.
         """
-        numbers = self.folder.numbers()
-        if number is None:
-            if len(numbers) < 2:
-                raise SpecError(f"{self.name} has no earlier revision")
-            number = numbers[-2]
-        access = self.folder.revision(numbers[-1]).spec.access
-        spec = self.folder.revision(number).spec.model_copy(update={"access": access})
-        check_spec(spec, self.workspace)
-        return record(self.workspace, spec, f"rollback to {number}", after=numbers[-1])
+        latest = self.folder.revision()
+        numbers = self.folder.numbers() if number is None else [number]
+        for each in reversed(numbers):
+            spec = self.folder.revision(each).spec
+            spec = spec.model_copy(update={"access": latest.spec.access})
+            if number is not None or spec != latest.spec:
+                check_spec(spec, self.workspace)
+                return record(self.workspace, spec, f"rollback to {each}", after=latest.number)
+        raise SpecError(
+            f"{self.name} has no earlier revision with other contents",
+            hint=f"'timonel endpoints show {self.name}' lists its revisions",
+        )
 
     @property
     def rollouts(self) -> list[RolloutFolder]:

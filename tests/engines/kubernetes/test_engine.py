@@ -391,3 +391,16 @@ def test_a_failing_cleanup_does_not_hide_the_first_error(
         engine.submit(submission(bucket))
     with pytest.raises(NotFoundError):
         read_spec(bucket, "one")
+
+
+def test_a_refused_submission_withdraws_nothing(
+    bucket: Workspace, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbid() -> None:
+        raise EngineError("you are not allowed to create jobs in namespace 'team'")
+
+    # It would ask for what the user may not see, and log another error.
+    monkeypatch.setattr(Submission, "_withdraw", lambda *_: pytest.fail("it created nothing"))
+    with pytest.raises(EngineError, match="not allowed to create jobs"):
+        interrupted_engine(bucket, 0, forbid).submit(submission(bucket))
+    assert leftovers(cluster) == []

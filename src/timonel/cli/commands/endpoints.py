@@ -134,7 +134,9 @@ def rollback(
     *,
     to: Annotated[
         int | None,
-        typer.Option(help="Number of the revision. [default: the one before]", metavar="N"),
+        typer.Option(
+            help="Number of the revision. [default: the last one that differs]", metavar="N"
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -8,7 +8,7 @@ import secrets
 import time
 
 from timonel.engines.kubernetes.api import Api, Object
-from timonel.engines.kubernetes.api_errors import ConflictError
+from timonel.engines.kubernetes.api_errors import ConflictError, UnavailableError
 from timonel.engines.kubernetes.claims import Place
 from timonel.engines.kubernetes.index_store import IndexStore
 from timonel.engines.kubernetes.job_store import (
@@ -75,7 +75,9 @@ class Submission:
                 if self._spec is None:
                     raise _resumed(self._job_id) from None
                 raise exists(self._workspace, self._job_id) from None
-            self._withdraw(job)
+            is_refused = isinstance(error, TimonelError) and not isinstance(error, UnavailableError)
+            if job is not None or not is_refused:
+                self._withdraw(job)
             raise
 
     def _upload(self, spec: JobSpec) -> None:
