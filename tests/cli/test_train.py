@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -9,20 +10,26 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 import yaml
+from rich.console import Console
 
 from tests.cli.conftest import Timonel
 from tests.engines.kubernetes.memory_api import MemoryApi
 from tests.waiting import until
 from timonel.cli import project
+from timonel.cli.commands.train import _ended
 from timonel.cli.options import parse_data
+from timonel.engines import JobState, JobStatus, TaskStatus
 from timonel.engines.kubernetes.api import Api
 from timonel.errors import SpecError
 from timonel.storage import find_workspace
 from timonel.storage.object_store import ObjectStore
+from timonel.training.display import TrainingView
 
 QUICK = ("--strategy", "none", "--no-warm")
 """Starts without TensorFlow, which saves seconds."""
@@ -317,3 +324,16 @@ def test_a_dry_run_of_a_manifest_has_the_image_of_the_manifest(
     find_workspace(uri)
     outcome = timonel("-w", uri, "train", "-f", "tfjob.yaml", "--on", "kubernetes", "--dry-run")
     assert outcome.out.count("image: mine:1\n") == 2  # of the coordinator and the worker
+
+
+def test_in_a_pipe_the_reason_for_waiting_is_a_line_of_its_own() -> None:
+    message = "the coordinator cannot be scheduled: of 3 nodes, 3 lack free memory"
+    pending = JobStatus(job_id="train-1", tasks=(TaskStatus(role="chief", index=0),))
+    waiting = pending.model_copy(update={"message": message})
+    running = waiting.model_copy(update={"state": JobState.RUNNING})
+    statuses = iter([pending, waiting, waiting, running])
+    file = io.StringIO()
+    run: Any = SimpleNamespace(job=SimpleNamespace(status=lambda: next(statuses)))
+    ended = _ended(run, TrainingView(), Console(file=file, width=40))
+    assert not any(ended() for _ in range(4))
+    assert file.getvalue().splitlines() == ["chief pending", message]

@@ -15,6 +15,7 @@ from timonel.training.display import (
     progress_lines,
     role_lines,
     roles_line,
+    waiting_line,
 )
 
 
@@ -159,20 +160,20 @@ def test_many_tasks_are_folded_and_those_that_differ_are_named() -> None:
     speed = "801 examples/s each  38 to 45 ms a step"
     assert [line.plain.rstrip() for line in role_lines(found, paces)] == [
         "chief      running (attempt 2)",
-        f"worker x8  running but worker-2 running (attempt 3), worker-7 restarting  {speed}",
-        "ps x6      running but 2 starting, 1 failed",
+        f"worker x8  running, worker-2 running (attempt 3), worker-7 restarting  {speed}",
+        "ps x6      running, 2 starting, 1 failed",
         "evaluator  running",
     ]
     assert roles_line(found).plain == (
         "chief running (attempt 2)  "
-        "worker x8 running but worker-2 running (attempt 3), worker-7 restarting  "
-        "ps x6 running but 2 starting, 1 failed  evaluator running"
+        "worker x8 running, worker-2 running (attempt 3), worker-7 restarting  "
+        "ps x6 running, 2 starting, 1 failed  evaluator running"
     )
 
 
 def test_a_role_has_not_succeeded_while_one_of_its_tasks_runs() -> None:
     found = JobStatus(job_id="train-1", tasks=tasks("worker", "succeeded", "running"))
-    assert roles_line(found).plain == "worker x2 running but worker-0 succeeded"
+    assert roles_line(found).plain == "worker x2 running, worker-0 succeeded"
 
 
 def test_a_job_is_shown_as_it_trains_now_and_not_once_it_has_ended() -> None:
@@ -210,3 +211,21 @@ def test_before_the_first_step_the_tasks_are_shown() -> None:
     view.job(job())
     (line,) = plain(view.live())
     assert "chief running" in line
+
+
+def test_a_job_that_does_not_start_shows_the_reason() -> None:
+    message = "the coordinator exits again and again with code 1: " + "long " * 20
+    view = TrainingView(width=80)
+    pending = job().model_copy(update={"restarts": 0, "message": message})
+    for state in (JobState.PENDING, JobState.STARTING):
+        view.job(pending.model_copy(update={"state": state}))
+        roles, *reason = plain(view.live(), 80)
+        assert "chief running" in roles
+        assert " ".join(" ".join(reason).split()) == message.strip()
+
+
+def test_a_job_that_runs_or_restarts_shows_no_reason_for_waiting() -> None:
+    starting = job().model_copy(update={"state": JobState.STARTING, "message": "lost worker-0"})
+    assert waiting_line(starting) is None  # it has restarted
+    running = {"state": JobState.RUNNING, "restarts": 0, "message": "of earlier"}
+    assert waiting_line(job().model_copy(update=running)) is None

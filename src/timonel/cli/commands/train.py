@@ -205,18 +205,20 @@ def _ended(run: Run, view: TrainingView, screen: Console) -> Callable[[], bool]:
 
     It is called whenever no event is new.
     """
-    from timonel.training.display import roles_line
+    from timonel.training.display import roles_line, waiting_line
 
-    shown = ""
+    shown: list[str] = []
 
     def ended() -> bool:
         nonlocal shown
         status = run.job.status()
         view.job(status)
-        line = roles_line(status)
-        if not screen.is_terminal and line.plain != shown:
-            shown = line.plain
-            screen.print(line, soft_wrap=True)
+        if not screen.is_terminal:
+            lines = [line for line in (roles_line(status), waiting_line(status)) if line]
+            for line in lines:
+                if line.plain not in shown:
+                    screen.print(line, soft_wrap=True)
+            shown = [line.plain for line in lines]
         return status.state.is_final
 
     return ended

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _NAMED = 2
 """Up to this many deviating tasks are named; more are counted."""
 _FINAL = frozenset({"succeeded", "failed", "stopped"})
+_NOT_STARTED = frozenset({"pending", "starting"})
 _STATE_WIDTH = 24
 """Column where details begin, unless the states are longer."""
 _EVEN = 1.1
@@ -62,6 +63,13 @@ def roles_line(job: JobStatus) -> Text:
     return Text("  ").join(parts)
 
 
+def waiting_line(job: JobStatus) -> Text | None:
+    """Return why a job has not started yet; None if it has, or the cause is unknown."""
+    # After a restart the message is the reason of the restart, which is shown as an event.
+    is_new = job.state.value in _NOT_STARTED and not job.restarts
+    return Text(job.message, style="yellow") if is_new and job.message else None
+
+
 def _label(tasks: Sequence[TaskStatus]) -> str:
     return tasks[0].role if len(tasks) == 1 else f"{tasks[0].role} x{len(tasks)}"
 
@@ -71,7 +79,7 @@ def _restarts(job: JobStatus) -> str:
 
 
 def _states(tasks: Sequence[TaskStatus]) -> Text:
-    """Return the most common state and the exceptions: ``running but worker-3 restarting``."""
+    """Return the most common state and the exceptions: ``running, worker-3 restarting``."""
     # A role has not succeeded while one of its tasks runs.
     active = [task for task in tasks if task.state not in _FINAL] or tasks
     (usual, _), *_ = Counter(task.state for task in active).most_common()
@@ -80,7 +88,7 @@ def _states(tasks: Sequence[TaskStatus]) -> Text:
         return text.append(_again(tasks[0]), style="yellow")
     others = [task for task in tasks if task.state != usual or task.attempt > 1]
     if others:
-        text.append(" but ", style="dim")
+        text.append(", ", style="dim")
         text.append(Text(", ").join(_exceptions(others, usual)))
     return text
 

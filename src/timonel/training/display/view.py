@@ -16,7 +16,7 @@ from rich.text import Text
 
 from timonel.styles import STATUS_STYLES, from_here, number
 from timonel.tracking.pace import Paces
-from timonel.training.display.roles import role_lines, roles_line
+from timonel.training.display.roles import role_lines, roles_line, waiting_line
 from timonel.units import format_seconds
 
 if TYPE_CHECKING:
@@ -143,7 +143,8 @@ class TrainingView:
         if not self._progress:
             # Until the first step nothing else moves: TensorFlow loads, the graph is traced.
             self._spinner.update(text=self._in_one_line())
-            return self._spinner
+            waiting = waiting_line(self._job) if self._job is not None else None
+            return self._spinner if waiting is None else Group(self._spinner, waiting)
         return Group(*self.lines())
 
     def lines(self) -> list[Text]:
