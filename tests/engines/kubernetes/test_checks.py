@@ -10,7 +10,10 @@ from tests.containers.registry_server import registry_server
 from tests.engines.kubernetes.fake_cluster import FakeCluster
 from timonel.cli.doctor import cluster as checks
 from timonel.cli.doctor.check import Verdict
+from timonel.engines import JobSpec
+from timonel.engines.kubernetes import KubernetesEngine
 from timonel.storage import Workspace
+from timonel.testing.engines import eventually
 
 pytestmark = pytest.mark.enable_socket
 
@@ -35,4 +38,46 @@ def test_a_job_that_does_not_end(bucket: Workspace, cluster: FakeCluster) -> Non
     run = checks.run_job(bucket, 0.0)
     assert run.verdict is Verdict.FAIL
     assert "is pending" in run.found
-    assert "timonel logs check-" in (run.hint or "")
+    assert "see 'kubectl " in (run.hint or "")
+
+
+def test_a_job_that_no_node_can_run_leaves_nothing(
+    bucket: Workspace, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = KubernetesEngine.submit
+
+    def submit_and_wait(engine: KubernetesEngine, spec: JobSpec) -> None:
+        submit(engine, spec)
+        eventually(lambda: engine.status(spec.job_id).message is not None)
+
+    monkeypatch.setattr(KubernetesEngine, "submit", submit_and_wait)
+    message = "0/3 nodes are available: 3 Insufficient memory."
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": message}
+    cluster.stuck = {"phase": "Pending", "conditions": [unscheduled]}
+    run = checks.run_job(bucket, 0.0)
+    assert run.verdict is Verdict.FAIL
+    assert run.found.endswith(
+        "is pending: the coordinator cannot be scheduled: of 3 nodes, 3 lack free memory"
+    )
+    assert run.hint == "see 'kubectl get events -n team'"
+    assert cluster.objects == {}
+
+
+def test_a_job_whose_coordinator_crashes_again_and_again_ends_the_check(
+    bucket: Workspace, cluster: FakeCluster
+) -> None:
+    ended = {"exitCode": 1, "message": "Traceback ...\nModuleNotFoundError: No module named 'x'\n"}
+    container = {
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": ended},
+        "restartCount": 2,
+    }
+    cluster.stuck = {"phase": "Running", "containerStatuses": [container]}
+    run = checks.run_job(bucket, 3600.0)
+    assert run.verdict is Verdict.FAIL
+    assert "exits again and again with code 1: ModuleNotFoundError: No module named 'x'" in (
+        run.found
+    )
+    assert "kubectl logs check-" in run.found
+    assert "kubectl delete job/check-" in (run.hint or "")
+    assert any(plural == "pods" for plural, _ in cluster.objects)  # for 'kubectl logs'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 import uuid
@@ -11,9 +12,10 @@ from timonel.cli.doctor.check import Check, Verdict
 from timonel.containers.reference import Reference
 from timonel.containers.registry import Registry
 from timonel.engines import JobSpec, JobState, JobStatus, RoleSpec
-from timonel.engines.kubernetes import KubernetesEngine
+from timonel.engines.kubernetes import KubernetesEngine, pods
 from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.manifests import job_manifests, owned
+from timonel.engines.kubernetes.names import coordinator_pods
 from timonel.engines.kubernetes.rights import user_rights
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import InputError, NotFoundError, TimonelError
@@ -54,13 +56,23 @@ def run_job(workspace: Workspace, timeout_s: float) -> Check:
     spec = JobSpec(
         job_id=job_id, module="timonel", args=("--version",), roles=(RoleSpec(name="worker"),)
     )
-    return _try(_JOB, "run", lambda: _run(KubernetesEngine.of(workspace), spec, timeout_s))
+
+    def run() -> str | Check:
+        api = Api.connect(ClusterSettings.of(os.environ))
+        return _run(KubernetesEngine.of(workspace), api, spec, timeout_s)
+
+    return _try(_JOB, "run", run)
 
 
-def _run(engine: KubernetesEngine, spec: JobSpec, timeout_s: float) -> str | Check:
+def _run(engine: KubernetesEngine, api: Api, spec: JobSpec, timeout_s: float) -> str | Check:
     started = time.monotonic()
     engine.submit(spec)
+    job = f"job/{spec.job_id} -n {api.namespace}"
     while not (status := engine.status(spec.job_id)).state.is_final:
+        if status.state is JobState.PENDING and _is_crash_looping(api, spec.job_id):
+            # Without its pods, nothing would be left of their output.
+            hint = f"after reading its output, delete the job: 'kubectl delete {job}'"
+            return _not_run(status, hint)
         if time.monotonic() - started > timeout_s:
             engine.cancel(spec.job_id)
             break
@@ -68,8 +80,19 @@ def _run(engine: KubernetesEngine, spec: JobSpec, timeout_s: float) -> str | Che
     if status.state is JobState.SUCCEEDED:
         lines = [line.text for line in engine.logs(spec.job_id)]
         return f"{spec.job_id} printed {lines[-1]!r} after {time.monotonic() - started:.0f} s"
-    found = f"{spec.job_id} is {status.state.value}: {status.message or 'without a reason'}"
-    return Check(_JOB, "run", Verdict.FAIL, found, f"see 'timonel logs {spec.job_id}'")
+    if api.find("Job", spec.job_id) is not None:
+        return _not_run(status, f"see 'kubectl logs {job}'")
+    return _not_run(status, f"see 'kubectl get events -n {api.namespace}'")
+
+
+def _is_crash_looping(api: Api, job_id: str) -> bool:
+    """Decide whether a coordinator crashes at each start."""
+    return any(pods.is_crash_looping(pod) for pod in api.list("Pod", coordinator_pods(job_id)))
+
+
+def _not_run(status: JobStatus, hint: str) -> Check:
+    found = f"{status.job_id} is {status.state.value}: {status.message or 'without a reason'}"
+    return Check(_JOB, "run", Verdict.FAIL, found, hint)
 
 
 def _cluster(settings: ClusterSettings, workspace: str) -> Iterator[Check]:
