@@ -257,14 +257,18 @@ def submit(
         InputError: A dataset cannot be copied to where they see it.
         EngineError: The job could not be started; its run has failed.
     """
+    given = request
     if not engine.shares_machine:
         _check_seen(request, workspace, engine)
-        stage(request, workspace)
         request = staged(request, workspace)
     run_id = run_id or new_run_id("train")
     spec = job_spec(request, workspace, run_id, options)
     if env:
         spec = spec.model_copy(update={"env": {**spec.env, **env}})
+    if isinstance(engine, PreviewingEngine):
+        engine.preview(spec)  # an error comes before anything is copied or recorded
+    if not engine.shares_machine:
+        stage(given, workspace)
     writer = record.begin(request, workspace, run_id, options, engine.name, parent)
     try:
         record.describe(request, writer, options, copies=engine.shares_machine)

@@ -18,8 +18,11 @@ from timonel import export, train
 from timonel.data import Dataset, convert
 from timonel.engines import JobState
 from timonel.engines.kubernetes import KubernetesEngine
+from timonel.errors import SpecError
 from timonel.models.exports import verify_export
 from timonel.storage import Workspace
+from timonel.storage.object_store import ObjectStore
+from timonel.tracking import list_runs
 from timonel.training.handles import Run
 
 pytestmark = [pytest.mark.enable_socket, pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -69,6 +72,17 @@ def test_a_run_of_two_workers_comes_back(
     version = export(run.id, name="halves", workspace=bucket)
     assert version.number == 1
     assert verify_export(bucket.jobs / run.id / "export").model.parameters > 0
+
+
+def test_a_job_without_an_image_copies_and_records_nothing(
+    bucket: Workspace, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TIMONEL_KUBERNETES_IMAGE")
+    with pytest.raises(SpecError, match="image"):
+        train(SCRIPTS / "plain.py", workspace=bucket, on=KubernetesEngine.of(bucket))
+    assert list_runs(bucket) == []
+    _, names = ObjectStore(bucket.uri).children()
+    assert names == ["FORMAT"]
 
 
 @pytest.mark.soak
