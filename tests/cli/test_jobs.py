@@ -9,6 +9,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.cli.conftest import Timonel
 from tests.engines.kubernetes.memory_api import MemoryApi
 from tests.engines.local.harness import LocalHarness
 from tests.storage.faulty import FaultyServer
-from timonel.engines import CommandSpec, JobState, RoleSpec
+from timonel.engines import CommandSpec, JobState, JobStatus, LogLine, RoleSpec
 from timonel.engines.kubernetes.api import Api
 from timonel.storage import find_workspace
 from timonel.tracking import follow_events, read_run, start_run
@@ -122,6 +123,25 @@ def test_the_document_of_a_job_is_newer_or_damaged(timonel: Timonel, engine: Loc
         place.write_text(text)
         assert timonel("jobs", "show", "job").exit_code == 0
         assert said in timonel("jobs", "logs", "job").error_line
+
+
+def test_logs_without_output_say_why_on_the_error_stream(
+    timonel: Timonel, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = "the coordinator cannot be scheduled: of 3 nodes, 3 lack free memory"
+    status = JobStatus(job_id="train-1", message=message)
+    lines: list[LogLine] = []
+    job = SimpleNamespace(id="train-1", status=lambda: status, logs=lambda **_: iter(lines))
+    monkeypatch.setattr("timonel.training.jobs.find_job", lambda *_: job)
+    find_workspace(create=True)
+    shown = timonel("logs", "last")
+    assert (shown.exit_code, shown.out) == (0, "")
+    assert shown.err == f"train-1 has no output and is pending: {message}\n"
+    assert timonel("--quiet", "logs", "last").err == ""
+    assert timonel("logs", "last", "--task", "worker-0").err == ""
+    lines.append(LogLine(task_id="worker-0", text="trained"))
+    shown = timonel("logs", "last")
+    assert (shown.out, shown.err) == ("trained\n", "")
 
 
 EPILOGUE = "timonel.training.finish"

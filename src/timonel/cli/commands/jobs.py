@@ -135,17 +135,23 @@ def logs(
     from timonel.training.jobs import find_job
     from timonel.training.terminal import says_no_gpu
 
-    found = find_job(GlobalOptions.of(ctx).find(offline=True), job)
+    options = GlobalOptions.of(ctx)
+    found = find_job(options.find(offline=True), job)
     names = [each.task_id for each in found.status().tasks]
     several = task is None and len(names) > 1
     width = max(map(len, names), default=0)
+    is_empty = True
     for line in found.logs(task_id=task, follow=follow):
+        is_empty = False
         if says_no_gpu(line.text):
             continue
         if json:
             typer.echo(dumps({"task": line.task_id, "text": line.text}, ensure_ascii=False))
             continue
         typer.echo(f"{line.task_id:<{width}}  {line.text}" if several else line.text)
+    if is_empty and task is None and (status := found.status()).message:
+        text = f"{found.id} has no output and is {status.state.value}: {status.message}"
+        options.remarks(stderr=True).print(text, soft_wrap=True, markup=False)
 
 
 @app.command(cls=StyledCommand)

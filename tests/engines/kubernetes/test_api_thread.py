@@ -1,0 +1,41 @@
+"""What a coordinator learns about the pods of its job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.engines.kubernetes.memory_api import MemoryApi
+from timonel.engines.kubernetes.api_thread import ApiThread
+from timonel.engines.kubernetes.lease import Lease
+
+_INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+def _pod(name: str, created: str, **status: Any) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": name,
+            "creationTimestamp": f"2026-01-01T{created}Z",
+            "labels": {"timonel.dev/role": "worker"},
+            "annotations": {_INDEX: "0"},
+        },
+        "spec": {"containers": [{"image": "team/train:1"}]},
+        "status": status,
+    }
+
+
+def test_the_reason_of_the_newest_pod_of_a_task_counts() -> None:
+    evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."}
+    message = "0/3 nodes are available: 3 Insufficient memory."
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": message}
+    api = MemoryApi()
+    # Lists are ordered by name, and the ends of names are random.
+    for pod in (
+        _pod("one-worker-0-aaaaa", "12:00:00", phase="Pending", conditions=[unscheduled]),
+        _pod("one-worker-0-zzzzz", "11:00:00", **evicted),
+    ):
+        api.objects["Pod", pod["metadata"]["name"]] = pod
+    thread = ApiThread(api, "one", Lease(api, "one", "one-0"))
+    assert thread._look_at_pods() == {
+        "worker-0": "cannot be scheduled: of 3 nodes, 3 lack free memory"
+    }
