@@ -91,7 +91,7 @@ def test_null_is_absent() -> None:
         (document(pod={"initContainers": [{}]}), "initContainers is not supported"),
         (document(pod={"tolerations": [{"operator": "Exists"}]}), "tolerates all taints"),
         (document(pod={"volumes": [{"name": "a", "hostPath": {}}]}), "hostPath is not supported"),
-        (document(pod={"volumes": [{"name": "a"}]}), "must have a persistentVolumeClaim or"),
+        (document(pod={"volumes": [{"name": "a"}]}), "must have one of persistentVolumeClaim, "),
         (
             document(container={"volumeMounts": [{"name": "a", "mountPath": "/a"}]}),
             "must be a volume of the pod, got 'a'",

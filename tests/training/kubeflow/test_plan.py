@@ -187,6 +187,22 @@ def test_one_volume_at_a_path(folder: Path, workspace: Workspace) -> None:
         spec_of(planned(path, local=False), workspace)
 
 
+@pytest.mark.parametrize(
+    ("volume", "source"),
+    [
+        ("configMap: {name: settings}", "configmap://settings"),
+        ("secret: {secretName: keys}", "secret://keys"),
+        ("persistentVolumeClaim: {claimName: images}", "pvc://images"),
+    ],
+)
+def test_sources_of_volumes(folder: Path, workspace: Workspace, volume: str, source: str) -> None:
+    text = (MANIFESTS / "multi-worker-gpu.yaml").read_text()
+    path = folder / "edited.yaml"
+    path.write_text(text.replace("persistentVolumeClaim: {claimName: images}", volume))
+    volumes = spec_of(planned(path, local=False), workspace).volumes
+    assert source in {each.source for each in volumes}
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no manifest at"):
         planned(tmp_path / "absent.yaml")

@@ -75,12 +75,18 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
         "mountPropagation": "remove it",
     },
     "volume": dict.fromkeys(
-        ("hostPath", "configMap", "secret", "nfs", "csi", "projected", "ephemeral"),
+        ("hostPath", "nfs", "csi", "projected", "ephemeral"),
         "use a persistentVolumeClaim, an emptyDir, or a bucket",
     ),
 }
 """Known fields that are refused, with the cure, by object."""
 _PROVIDED = frozenset({"/dev/shm", "/tmp"})  # noqa: S108 - the container's
+_SOURCES = {
+    "persistentVolumeClaim": ("pvc", "claimName"),
+    "configMap": ("configmap", "name"),
+    "secret": ("secret", "secretName"),
+}
+"""Schemes of `Volume.source`, and the fields with names, by kind of volume."""
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
@@ -195,20 +201,25 @@ def _toleration(fields: Fields) -> Toleration:
 
 def _source(fields: Fields) -> tuple[str, bool]:
     """Return the source of a pod's volume, and whether it is read-only."""
-    found = fields.values.keys() & {"persistentVolumeClaim", "emptyDir"}
-    claim, empty = fields.child("persistentVolumeClaim"), fields.child("emptyDir")
+    kinds = [kind for kind in (*_SOURCES, "emptyDir") if kind in fields.values]
+    parts = {kind: fields.child(kind) for kind in (*_SOURCES, "emptyDir")}
     fields.close(REFUSED["volume"])
-    if len(found) != 1:
-        raise SpecError(f"{fields.path} must have a persistentVolumeClaim or an emptyDir")
-    claim_name, read_only = claim.take("claimName", str), claim.take("readOnly", bool)
-    empty.note(NOTED["emptyDir"])
-    claim.close()
-    empty.close()
-    if "emptyDir" in found:
+    if len(kinds) != 1:
+        raise SpecError(
+            f"{fields.path} must have one of {', '.join(parts)}, got {', '.join(kinds) or 'none'}"
+        )
+    kind, part = kinds[0], parts[kinds[0]]
+    if kind == "emptyDir":
+        part.note(NOTED["emptyDir"])
+        part.close()
         return "emptydir://", False
-    if not claim_name:
-        raise SpecError(f"{claim.at('claimName')} is missing")
-    return f"pvc://{claim_name}", bool(read_only)
+    scheme, field = _SOURCES[kind]
+    name = part.take(field, str)
+    read_only = part.take("readOnly", bool) if scheme == "pvc" else None
+    part.close()
+    if not name:
+        raise SpecError(f"{part.at(field)} is missing")
+    return f"{scheme}://{name}", bool(read_only)
 
 
 def _mounts(container: Fields, sources: Mapping[str | None, tuple[str, bool]]) -> Iterator[Volume]:
