@@ -14,7 +14,7 @@ from timonel.engines import JobState
 from timonel.engines.kubernetes import KubernetesEngine
 from timonel.engines.kubernetes.job_store import read_spec
 from timonel.engines.kubernetes.submission import Submission
-from timonel.errors import AlreadyExistsError, JobError
+from timonel.errors import AlreadyExistsError, EngineError, JobError
 from timonel.storage import Workspace
 
 pytestmark = pytest.mark.enable_socket
@@ -96,4 +96,13 @@ def test_an_interrupted_resume_is_repeated_in_its_cluster(
         with pytest.raises(KeyboardInterrupt):
             engine.resume("one")
     engine.resume("one")
+    assert engine.status("one").state is JobState.PENDING
+
+
+def test_a_job_of_another_cluster_is_not_taken_for_a_deleted_one(
+    bucket: Workspace, engine: KubernetesEngine, other: KubernetesEngine
+) -> None:
+    engine.submit(submission(bucket))
+    with pytest.raises(EngineError, match=f"in the namespace 'team' of {engine._api.server}, and"):
+        other.status("one")
     assert engine.status("one").state is JobState.PENDING

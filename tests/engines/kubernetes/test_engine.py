@@ -22,7 +22,7 @@ from timonel.engines.kubernetes.submission import Submission
 from timonel.errors import CorruptError, EngineError, JobError, NotFoundError, TimonelError
 from timonel.storage import Workspace, find_workspace
 from timonel.testing.engines import eventually
-from timonel.tracking import RunRecord, list_runs, read_run, start_run
+from timonel.tracking import list_runs, read_run, start_run
 from timonel.training.jobs import find_job, list_jobs
 from timonel.training.outcomes import with_outcomes
 
@@ -299,19 +299,19 @@ def test_a_run_without_a_job_is_completed_when_it_is_old(
     assert (run.status, run.message) == ("failed", "its submission was interrupted")
 
 
-def test_a_job_that_was_deleted_in_the_cluster_is_not_taken_for_one_that_never_was(
-    bucket: Workspace, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+def test_a_job_that_was_deleted_in_the_cluster_has_failed_and_can_be_resumed(
+    bucket: Workspace, cluster: FakeCluster
 ) -> None:
     cluster.is_full = True
     engine = KubernetesEngine.of(bucket)
     engine.submit(submission(bucket))
     cluster.objects.clear()
-    with pytest.raises(EngineError, match="the namespace 'team' has no job one"):
-        engine.status("one")
-    now = time.time()
-    monkeypatch.setattr("timonel.training.outcomes.time.time", lambda: now + 4000)
-    runs: list[RunRecord] = with_outcomes(bucket, list_runs(bucket))
-    assert [run.status for run in runs] == ["running"]
+    (run,) = with_outcomes(bucket, list_runs(bucket))
+    assert (run.status, run.message) == ("failed", "its objects were deleted in the cluster")
+    assert engine.status("one").state is JobState.FAILED
+    engine.resume("one")
+    assert engine.status("one").state is JobState.PENDING
+    assert engine.status("one").generation == 1
 
 
 def test_a_job_that_runs_cannot_be_resumed(bucket: Workspace, cluster: FakeCluster) -> None:

@@ -18,6 +18,8 @@ from timonel import export, train
 from timonel.data import Dataset, convert
 from timonel.engines import JobState
 from timonel.engines.kubernetes import KubernetesEngine
+from timonel.engines.kubernetes.api import Api
+from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import SpecError
 from timonel.models.exports import verify_export
 from timonel.storage import Workspace
@@ -99,6 +101,26 @@ def test_what_is_killed_continues_at_its_step(
     status = run.job.wait()
     assert (status.state, status.restarts) == (JobState.SUCCEEDED, 1)
     assert results(cluster, run) == results(cluster, whole)
+
+
+@pytest.mark.soak
+def test_a_job_that_somebody_deleted_is_resumed(bucket: Workspace, cluster: FakeCluster) -> None:
+    engine = KubernetesEngine.of(bucket)
+    whole = paced(bucket, engine, detach=False)
+    run = paced(bucket, engine, detach=True)
+    while sum(event["type"] == "metrics" for event in run.record.events()) < 2:
+        time.sleep(0.2)
+    kubectl_delete(cluster, run.id)
+    assert run.job.status().state is JobState.FAILED
+    engine.resume(run.id)
+    assert run.job.wait().state is JobState.SUCCEEDED
+    assert results(cluster, run) == results(cluster, whole)
+
+
+def kubectl_delete(cluster: FakeCluster, job: str) -> None:
+    Api.connect(ClusterSettings()).delete("Job", job, propagation="Foreground")
+    while any(job in name for _, name in cluster.objects):
+        time.sleep(0.2)
 
 
 def paced(bucket: Workspace, engine: KubernetesEngine, *, detach: bool) -> Run:

@@ -27,13 +27,14 @@ from timonel.engines.kubernetes.api import Api, Object
 from timonel.engines.kubernetes.api_errors import ConflictError
 from timonel.engines.kubernetes.claims import Place, claim_resume
 from timonel.engines.kubernetes.job_log import LogReader
-from timonel.engines.kubernetes.job_status import job_status, needs_coordinators
+from timonel.engines.kubernetes.job_status import deleted, job_status, needs_coordinators
 from timonel.engines.kubernetes.job_store import (
     bucket_of,
     exists,
     fetch_files,
     parse_status,
     read_outcome,
+    read_place,
     read_spec,
     write_outcome,
 )
@@ -140,7 +141,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
 
         Raises:
             NotFoundError: There is no such job, or its submission has not completed.
-            EngineError: The namespace does not have the job any more.
+            EngineError: The job is in another cluster or namespace.
             CorruptError: The status cannot be read.
         """
         return self._current(job_id)[1]
@@ -162,14 +163,18 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
                 hint="if it was interrupted, submit the job again",
             )
         try:
-            read_spec(self._workspace, job_id)
+            place = read_place(self._workspace, job_id)
         except NotFoundError:
             hint = "'timonel jobs' lists the jobs"
             raise NotFoundError(f"no such job: {job_id}", hint=hint) from None
-        raise EngineError(
-            f"the namespace '{self._api.namespace}' has no job {job_id}",
-            hint="it was deleted there, or runs in another cluster or namespace",
-        )
+        if place != Place.of(self._api) or self._api.find("Job", job_id):  # created meanwhile
+            raise EngineError(
+                f"{job_id} was submitted {place}, and is not here",
+                hint="choose that context and namespace",
+            )
+        status = deleted(read_spec(self._workspace, job_id), time.time())
+        self._record(status)
+        return None, status
 
     def logs(
         self, job_id: str, *, task_id: str | None = None, follow: bool = False

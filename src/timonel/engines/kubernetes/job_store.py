@@ -90,8 +90,8 @@ def create_spec(workspace: Workspace, spec: JobSpec, submission: str, place: Pla
 def exists(workspace: Workspace, job_id: str) -> AlreadyExistsError:
     """Return the error that a job of an ID exists, with the place where it was submitted."""
     try:
-        where = f" {Place(**_read_document(workspace, job_id)['place'])}"
-    except (NotFoundError, KeyError, TypeError):
+        where = f" {read_place(workspace, job_id)}"
+    except (NotFoundError, CorruptError):
         where = ""
     return AlreadyExistsError(f"the job {job_id} exists already{where}", hint="choose another id")
 
@@ -114,6 +114,19 @@ def read_spec(workspace: Workspace, job_id: str) -> JobSpec:
         FormatError: A newer release wrote it.
     """
     return JobSpec.model_validate(_read_document(workspace, job_id)["spec"])
+
+
+def read_place(workspace: Workspace, job_id: str) -> Place:
+    """Return where a job was submitted.
+
+    Raises:
+        NotFoundError: The bucket has no such job.
+        CorruptError: Its document is damaged.
+    """
+    try:
+        return Place(**_read_document(workspace, job_id)["place"])
+    except (KeyError, TypeError) as error:
+        raise CorruptError(f"the document of the job {job_id} is damaged") from error
 
 
 def _read_document(workspace: Workspace, job_id: str) -> dict[str, Any]:
