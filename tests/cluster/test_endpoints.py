@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import s3fs
 
@@ -69,12 +71,6 @@ class Lab:
             "get", "pods", "-l", f"timonel.dev/service={service}", "-o", "name"
         )
         return shown.split()
-
-
-def ask(address: Address, value: float = 1.0, timeout_s: float = 120) -> httpx.Response:
-    return httpx.post(
-        f"{address.url}/v1/models/digits:predict", json={"instances": [value]}, timeout=timeout_s
-    )
 
 
 def write_model(folder: Path, factor: float) -> None:
@@ -169,15 +165,35 @@ def test_a_gateway_that_stops_answers_its_requests(lab: Lab, endpoint: Endpoint)
 
 
 def test_to_zero_and_back(lab: Lab, endpoint: Endpoint) -> None:
+    answer = first_after_idle(lab, endpoint, [3.0])
+    assert answer == {"predictions": [3.0]}
+
+
+def test_to_zero_and_back_with_a_larger_model(lab: Lab, tmp_path: Path) -> None:
+    import keras
+
+    keras.applications.MobileNetV2(weights=None).export(str(tmp_path / "mobilenet/1"))
+    place = f"{lab.workspace.uri.removeprefix('s3://')}/models/"
+    s3fs.S3FileSystem().put(str(tmp_path / "mobilenet"), place, recursive=True)
+    endpoint = lab.deploy("mobilenet/1", min_replicas=1, max_replicas=1)
+    answer = first_after_idle(lab, endpoint, np.zeros((1, 224, 224, 3)).tolist())
+    assert np.shape(answer["predictions"]) == (1, 1000)
+
+
+def first_after_idle(lab: Lab, endpoint: Endpoint, instances: list[object]) -> Any:
+    """Let an endpoint scale to zero, and return the answer to the next request."""
     address = lab.address(endpoint)
     scaling = {**endpoint.spec.scaling.model_dump(), **IDLE}
     endpoint.change("idle", scaling=scaling)
-    until(lambda: not engine_of(lab.workspace).service("digits-v1").replicas, timeout_s=120)
+    service = f"{endpoint.name}-v1"
+    until(lambda: not engine_of(lab.workspace).service(service).replicas, timeout_s=120)
     until(lambda: endpoint.state == "idle", timeout_s=30)
     begun = time.monotonic()
-    answer = ask(address, 3.0)
-    print(f"first answer after idle: {time.monotonic() - begun:.1f} s")
-    assert (answer.status_code, answer.json()) == (200, {"predictions": [3.0]})
+    url = f"{address.url}/v1/models/{endpoint.name}:predict"
+    answer = httpx.post(url, json={"instances": instances}, timeout=120)
+    print(f"{endpoint.name}: first answer after idle: {time.monotonic() - begun:.1f} s")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
 
 
 def test_keys_and_certificates_change_without_a_failed_request(lab: Lab, tmp_path: Path) -> None:
