@@ -161,7 +161,9 @@ class _Builder:
             default = python_base.site_packages()
         self._place = (spec.site_packages or default).strip("/")
         self.left_out: list[str] = []
-        self._own: OwnRequirements | None = None
+        path = spec.requirements
+        self._requirements = () if path is None else packages.read_requirements(path)
+        self._own = OwnRequirements.of("\n".join(self._requirements))
 
     @property
     def has_dependencies(self) -> bool:
@@ -203,10 +205,8 @@ class _Builder:
             self.left_out = packages.editable_packages()
             key = digest_lines(["environment", *common, packages.environment_digest()])
         else:
-            texts = packages.read_requirements(spec.requirements)
-            self._own = OwnRequirements.of("\n".join(texts))
             added = self._own.added if self._own is not None else ()
-            contents = (digest_bytes(each.encode()) for each in texts)
+            contents = (digest_bytes(each.encode()) for each in self._requirements)
             key = digest_lines(["lock", platform, *common, *contents, *added])
         own = digest_lines(["timonel", *common, *map(digest_file, own_files().values())])
         return [

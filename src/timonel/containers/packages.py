@@ -48,7 +48,7 @@ def environment_digest() -> str:
     )
 
 
-def read_requirements(requirements: Path) -> list[str]:
+def read_requirements(requirements: Path) -> tuple[str, ...]:
     """Return the contents of a requirements file and of all files that it includes.
 
     Raises:
@@ -57,7 +57,7 @@ def read_requirements(requirements: Path) -> list[str]:
     """
     found: dict[Path, str] = {}
     _read_included(requirements.resolve(), found)
-    return list(found.values())
+    return tuple(found.values())
 
 
 def _read_included(path: Path, found: dict[Path, str]) -> None:
@@ -138,9 +138,12 @@ def stage_requirements(
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or ["no output"]
+        hint = f"try it with 'uv pip compile --only-binary :all: {requirements}'"
+        if own is not None:  # which uv would not find
+            hint = "check its names, and that its versions fit timonel's own requirements"
         raise InputError(
             f"cannot install {requirements}: {' '.join(line.strip() for line in lines[-3:])}",
-            hint=f"try it with 'uv pip compile --only-binary :all: {requirements}'",
+            hint=hint,
         )
     for path in folder.glob("bin/*"):
         if _is_script(path):  # its first line names the Python of this machine

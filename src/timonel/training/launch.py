@@ -257,7 +257,7 @@ def submit(
         InputError: A dataset cannot be copied to where they see it.
         EngineError: The job could not be started; its run has failed.
     """
-    given = request
+    unstaged = request
     if not engine.shares_machine:
         _check_seen(request, workspace, engine)
         request = staged(request, workspace)
@@ -268,7 +268,7 @@ def submit(
     if isinstance(engine, PreviewingEngine):
         engine.preview(spec)  # an error comes before anything is copied or recorded
     if not engine.shares_machine:
-        stage(given, workspace)
+        stage(unstaged, workspace)
     writer = record.begin(request, workspace, run_id, options, engine.name, parent)
     try:
         record.describe(request, writer, options, copies=engine.shares_machine)

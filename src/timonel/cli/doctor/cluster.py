@@ -58,8 +58,9 @@ def run_job(workspace: Workspace, timeout_s: float) -> Check:
     )
 
     def run() -> str | Check:
-        api = Api.connect(ClusterSettings.of(os.environ))
-        return _run(KubernetesEngine.of(workspace), api, spec, timeout_s)
+        settings = ClusterSettings.of(os.environ)
+        api = Api.connect(settings)
+        return _run(KubernetesEngine(workspace, api, settings), api, spec, timeout_s)
 
     return _try(_JOB, "run", run)
 

@@ -60,7 +60,6 @@ from timonel.errors import (
 from timonel.storage import Workspace, find_workspace
 
 _POLL_S = 0.5
-_REMOVAL_S = 120.0
 
 logger = logging.getLogger(__name__)
 
@@ -148,9 +147,8 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
 
     def _current(self, job_id: str) -> tuple[Object | None, JobStatus]:
         """Return a job's Job in the cluster, if any, with its status; see `status`."""
-        job = self._api.find(
-            "Job", job_id
-        )  # first: a coordinator publishes the end before it exits
+        # The Job first: a coordinator publishes the end before it exits.
+        job = self._api.find("Job", job_id)
         config_map = self._api.find("ConfigMap", job_id)
         published = None if config_map is None else _status_of(config_map)
         status = published if job is None else self._status(job, published)

@@ -132,8 +132,5 @@ class Lease:
         self._renewed_at = asked_at
 
     def _is_gone(self, pod: str) -> bool:
-        try:
-            found = self._api.get("Pod", pod)
-        except NotFoundError:
-            return True
-        return (found.get("status") or {}).get("phase") in _ENDED
+        found = self._api.find("Pod", pod)
+        return found is None or (found.get("status") or {}).get("phase") in _ENDED

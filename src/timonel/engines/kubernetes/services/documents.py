@@ -166,10 +166,8 @@ class ClusterDocuments(DocumentStore):
         """Read a document or those of a folder from the cluster."""
         if "." not in folder:
             return [each for each in self._list(folder) if _is_below(_name(each), folder)]
-        try:
-            return [self._api.get(self._kind, self._object_name(folder))]
-        except NotFoundError:
-            return []
+        found = self._api.find(self._kind, self._object_name(folder))
+        return [] if found is None else [found]
 
     def _delete(self, object_name: str, uid: str) -> None:
         try:

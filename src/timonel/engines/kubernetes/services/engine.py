@@ -347,10 +347,11 @@ class KubernetesServiceEngine(ServiceEngine):
 
     def _read_again(self, name: str) -> None:
         """Read a Deployment after a change, so that no later read shows an older one."""
-        try:
-            self._deployments.record(self._api.get("Deployment", name))
-        except NotFoundError:
+        found = self._api.find("Deployment", name)
+        if found is None:
             self._deployments.forget(name)
+        else:
+            self._deployments.record(found)
 
 
 def _body(manifest: Mapping[str, Any]) -> dict[str, Any]:
