@@ -1,4 +1,4 @@
-"""One manifest, run by Kubeflow's training operator and by timonel on the same cluster.
+"""Manifests of Kubeflow on a cluster: TFJobs run by its training operator as well.
 
 The table of failures in docs/tutorials/kubeflow.md says what these tests show.
 """
@@ -50,6 +50,17 @@ if how == "waits":
     time.sleep(40)
 """
 
+_MPI_SCRIPT = """
+import keras, numpy as np
+from timonel.training import context
+x = np.arange(64, dtype="float32").reshape(64, 1) / 64
+model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(x, 2 * x, batch_size=8, epochs=1)
+steps, replicas = model.optimizer.iterations.numpy(), context().strategy.num_replicas_in_sync
+print(f"{steps} steps with {replicas} replicas", flush=True)
+"""
+
 
 @pytest.fixture(scope="module")
 def operator(cluster: Cluster) -> None:
@@ -62,9 +73,10 @@ def operator(cluster: Cluster) -> None:
 
 @pytest.fixture(scope="module")
 def image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The image of jobs, with the script."""
+    """The image of jobs, with the scripts."""
     code = tmp_path_factory.mktemp("kubeflow")
     (code / "outcome.py").write_text(_SCRIPT)
+    (code / "mnist.py").write_text(_MPI_SCRIPT)
     needed = tmp_path_factory.mktemp("needed") / "requirements.txt"
     needed.write_text("\n".join([*job_requirements(), ""]))
     spec = ImageSpec(code, base="self", requirements=needed)
@@ -247,3 +259,30 @@ def test_both_end_in_the_same_state(
         f"{time.monotonic() - middle:.0f} s"
     )
     assert (found, ours) == (case.operator, case.ours)
+
+
+def test_two_processes_of_an_mpijob_train_one_model(
+    cluster: Cluster, workspace: Workspace, image: str, tmp_path: Path
+) -> None:
+    command = "mpirun -np 2 --allow-run-as-root -bind-to none -x LEVEL=3 python3 /app/mnist.py"
+    launcher = {"name": "mpi", "image": image, "command": command.split()}
+    worker = {"name": "mpi", "image": image, "resources": {"requests": {"cpu": "100m"}}}
+    specs = {
+        "Launcher": {"template": {"spec": {"containers": [launcher]}}},
+        "Worker": {"replicas": 2, "template": {"spec": {"containers": [worker]}}},
+    }
+    job = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "MPIJob",
+        "metadata": {"name": f"mpi-{uuid.uuid4().hex[:6]}"},
+        "spec": {"slotsPerWorker": 1, "mpiReplicaSpecs": specs},
+    }
+    path = tmp_path / "mpijob.yaml"
+    path.write_text(json.dumps(job))
+    begin = time.monotonic()
+    run = train(None, manifest=path, workspace=workspace, on="kubernetes")
+    print(f"timonel: {run.job.status().state} after {time.monotonic() - begin:.0f} s")
+    for task in ("worker-0", "worker-1"):
+        assert any("4 steps with 2 replicas" in line.text for line in run.job.logs(task_id=task)), (
+            task
+        )

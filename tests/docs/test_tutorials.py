@@ -161,7 +161,8 @@ def test_the_tutorial_on_images_does_what_it_shows(
 @pytest.mark.timeout(120)
 def test_the_tutorial_on_kubeflow_does_what_it_shows(tmp_path: Path) -> None:
     _, printed = run_page(TUTORIALS / "kubeflow.md", tmp_path)
-    assert "I am chief 0 with ['--epochs=3']" in printed[-1]
+    assert "I am chief 0 with ['--epochs=3']" in printed[-2]
+    assert "2 replicas, 8 steps" in printed[-1]
 
 
 @pytest.mark.e2e

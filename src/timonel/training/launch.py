@@ -59,8 +59,8 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
         quantize_aware: Instead of an entry, a run whose model is fine-tuned with simulated 8-bit
             integers: its ID or a prefix of it, its name, or ``last``. By default on the run's
             dataset; ``params`` changes ``epochs``, ``learning_rate`` and ``batch_size``.
-        manifest: A file with a TFJob of Kubeflow, which names the program and the tasks. An entry
-            replaces its program, and ``args`` the arguments.
+        manifest: A file with a TFJob or an MPIJob of Kubeflow, which names the program and the
+            tasks. An entry replaces its program, and ``args`` the arguments.
         workspace: A workspace or its location; see `timonel.storage.find_workspace`.
         on: Where it runs: an engine or its name, such as ``kubernetes``; by default this machine.
         detach: Return once the job is submitted.

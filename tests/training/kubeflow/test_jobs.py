@@ -1,4 +1,4 @@
-"""Jobs from manifests on this machine, without TensorFlow, which saves seconds."""
+"""Jobs from manifests on this machine; those of TFJobs without TensorFlow, which saves seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.training.conftest import BareEngine, log_of
+from tests.training.conftest import BareEngine, log_of, results
 from timonel.errors import JobError, SpecError, UserCodeError
 from timonel.storage import Workspace
 from timonel.training import Run, train
@@ -37,6 +37,43 @@ mark = Path(os.environ["FOLDER"], "died")
 if not mark.exists():
     mark.touch()
     os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+_TRAINS = """
+import json, os, sys
+import keras, numpy as np
+from timonel.training import context
+x = np.arange(64, dtype="float32").reshape(64, 1) / 64
+model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+history = model.fit(x, 2 * x, batch_size=8, epochs=1)
+job = context()
+found = {
+    "steps": int(model.optimizer.iterations.numpy()),
+    "replicas": job.strategy.num_replicas_in_sync,
+    "argv": sys.argv[1:],
+    "level": os.environ.get("LEVEL"),
+    "weights": [float(weight.sum()) for weight in model.get_weights()],
+}
+(job.job_dir / f"{job.cluster.task_id}.json").write_text(json.dumps(found))
+"""
+_MPI_JOB = """
+apiVersion: kubeflow.org/v1
+kind: MPIJob
+metadata: {name: mpi}
+spec:
+  mpiReplicaSpecs:
+    Launcher:
+      template:
+        spec:
+          containers:
+            - name: mpi
+              image: x:1
+              command: [mpirun, -np, "2", --allow-run-as-root, -x, LEVEL=3, -mca, btl, ^openib]
+              args: [python, /app/train.py, --epochs=1]
+    Worker:
+      replicas: 2
+      template: {spec: {containers: [{name: mpi, image: x:1}]}}
 """
 
 
@@ -102,3 +139,20 @@ def test_quantization_has_a_model_and_no_manifest(start: Any, tmp_path: Path) ->
     path = manifest(tmp_path, _WRITES, Worker=1)
     with pytest.raises(SpecError, match="--file and --quantize-aware cannot be used"):
         start(manifest=path, quantize_aware="train-1")
+
+
+def test_processes_of_an_mpi_job_train_one_model(start: Any, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(_TRAINS)
+    path = tmp_path / "mpijob.yaml"
+    path.write_text(_MPI_JOB)
+    run: Run = start(manifest=path)
+    found = results(run)
+    assert found.keys() == {"worker-0", "worker-1"}
+    assert found["worker-0"] == found["worker-1"]
+    weights = found["worker-0"].pop("weights")
+    # 64 rows in two processes with batches of 8 each.
+    assert found["worker-0"] == {
+        "steps": 4, "replicas": 2, "argv": ["--epochs=1"], "level": "3",
+    }  # fmt: skip
+    assert all(weights)
+    assert (run.record.status, run.record.name) == ("succeeded", "mpi")

@@ -1,4 +1,4 @@
-"""Manifests of TFJobs: what is taken, noted and refused."""
+"""Manifests of TFJobs, and what they share with others: what is taken, noted and refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from timonel.errors import SpecError
 from timonel.training.kubeflow import manifest, pods
-from timonel.training.kubeflow.manifest import TFJob, parse_manifest
+from timonel.training.kubeflow.manifest import ManifestJob, parse_manifest
 
 MANIFESTS = Path(__file__).parent / "manifests"
 
@@ -33,7 +33,7 @@ def document(
     return {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "spec": body}
 
 
-def parsed(value: Any) -> TFJob:
+def parsed(value: Any) -> ManifestJob:
     return parse_manifest(yaml.safe_dump(value))
 
 
@@ -109,11 +109,11 @@ def test_null_is_absent() -> None:
         (document(tfReplicaSpecs={}), "must have a Chief or a Worker"),
         (document(tfReplicaSpecs={"Boss": {}}), "spec.tfReplicaSpecs.Boss is no replica type"),
         (document(tfReplicaSpecs=[1]), "spec.tfReplicaSpecs must be a mapping, got [1]"),
-        ({**document(), "kind": "PyTorchJob"}, "a TFJob of kubeflow.org/v1, got PyTorchJob"),
+        ({**document(), "kind": "PyTorchJob"}, "a TFJob of kubeflow.org/v1 or an MPIJob"),
         ({**document(), "apiVersion": "kubeflow.org/v1beta1"}, "of kubeflow.org/v1beta1"),
         ({**document(), "data": {}}, "data is unknown or not supported"),
         ([1], "the manifest has no fields"),
-        (None, "must have one document, a TFJob, got none"),
+        (None, "must have one document, a TFJob or an MPIJob, got none"),
     ],
 )  # fmt: skip
 def test_what_has_no_equivalent_is_refused(value: Any, part: str) -> None:
@@ -142,14 +142,8 @@ def test_one_chief_and_one_evaluator() -> None:
 def test_several_documents() -> None:
     text = yaml.safe_dump(document())
     assert parse_manifest(f"---\n{text}\n---\n").replicas.keys() == {"worker"}
-    with pytest.raises(SpecError, match="one document, a TFJob, got Namespace, TFJob"):
+    with pytest.raises(SpecError, match="one document, a TFJob or an MPIJob, got Namespace, TFJob"):
         parse_manifest(f"kind: Namespace\n---\n{text}")
-
-
-def test_an_mpi_job_has_another_way() -> None:
-    with pytest.raises(SpecError) as error:
-        parse_manifest("apiVersion: kubeflow.org/v2beta1\nkind: MPIJob\n")
-    assert "--launcher mpi" in (error.value.hint or "")
 
 
 @pytest.mark.parametrize(

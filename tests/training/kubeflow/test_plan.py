@@ -52,7 +52,9 @@ def spec_of(plan: ManifestPlan, workspace: Workspace) -> JobSpec:
     return job_spec(request, workspace, "train-1", options)
 
 
-@pytest.mark.parametrize("name", ["mnist-ps", "multi-worker-gpu", "evaluator"])
+@pytest.mark.parametrize(
+    "name", ["mnist-ps", "multi-worker-gpu", "evaluator", "mpi-mnist", "mpi-slots"]
+)
 def test_specifications_for_clusters(name: str, workspace: Workspace) -> None:
     plan = planned(MANIFESTS / f"{name}.yaml", local=False)
     spec = spec_of(plan, workspace).model_dump(mode="json", exclude_defaults=True)
@@ -211,3 +213,18 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SpecError, match="is no text"):
         planned(tmp_path / "binary")
+
+
+def test_the_program_of_an_mpi_job_uses_no_mpi(folder: Path) -> None:
+    script = folder / "tensorflow2_mnist.py"
+    script.write_text("import horovod.tensorflow.keras as hvd\n")
+    with pytest.raises(SpecError, match=r"tensorflow2_mnist\.py uses horovod \(line 1\)"):
+        planned(MANIFESTS / "mpi-mnist.yaml")
+    script.write_text("import keras\n")
+    plan = planned(MANIFESTS / "mpi-mnist.yaml")
+    options = plan.options(())
+    assert (options["strategy"], options["batch_size_is"]) == ("auto", "per-replica")
+    assert "batch_size_is" not in plan.options({"batch_size_is"})
+    assert not any("is not checked" in note for note in plan.notes())
+    in_image = planned(MANIFESTS / "mpi-mnist.yaml", local=False)
+    assert any("is not checked for Horovod" in note for note in in_image.notes())

@@ -61,7 +61,7 @@ def train(
         typer.Option(
             "--file",
             "-f",
-            help="Run the TFJob of this Kubeflow manifest; ENTRY replaces its script.",
+            help="Run the TFJob or MPIJob of this Kubeflow manifest; ENTRY replaces its script.",
             metavar="YAML",
             rich_help_panel=PROGRAM,
         ),

@@ -43,7 +43,7 @@ def parse_command(command: Sequence[str], where: str) -> ProgramCommand:
     Raises:
         SpecError: The command does not run a Python program.
     """
-    words = _without_shell(list(command))
+    words = without_shell(list(command))
     if not words:
         raise SpecError(
             f"{where} has no command, and timonel does not read that of the image", hint=_CURE
@@ -63,7 +63,7 @@ def parse_command(command: Sequence[str], where: str) -> ProgramCommand:
 _CURE = "name the script as well: timonel train SCRIPT -f FILE -- ARGS"
 
 
-def _without_shell(words: list[str]) -> list[str]:
+def without_shell(words: list[str]) -> list[str]:
     """Return the command that a shell is given, if it is simple enough."""
     if len(words) != 3 or not _SHELL.match(words[0]) or words[1] not in _SHELL_FLAGS:
         return words

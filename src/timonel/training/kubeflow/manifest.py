@@ -1,4 +1,4 @@
-"""Parse TFJob manifests: YAML text to a checked job.
+"""Parse manifests of TFJobs and MPIJobs: YAML text to a checked job.
 
 Replica types may be written in any case, as Kubeflow accepts them.
 """
@@ -6,15 +6,22 @@ Replica types may be written in any case, as Kubeflow accepts them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import yaml  # type: ignore[import-untyped] # no stubs
 
 from timonel.engines import RoleName
 from timonel.errors import SpecError
+from timonel.training.kubeflow import job, mpi_job
 from timonel.training.kubeflow.fields import Fields
-from timonel.training.kubeflow.pods import PodSpec, parse_template
+from timonel.training.kubeflow.job import (
+    ManifestJob,
+    Replica,
+    parse_metadata,
+    parse_replica,
+    parse_run_policy,
+)
+from timonel.training.kubeflow.mpi_job import parse_mpi_job
 
 API_VERSION = "kubeflow.org/v1"
 _CONTAINER = "tensorflow"
@@ -26,103 +33,62 @@ _ROLES: Mapping[str, RoleName] = {
     "evaluator": "evaluator",
 }
 _SINGLE = frozenset({"chief", "evaluator"})
-RESTARTS = ("Always", "OnFailure", "Never", "ExitCode")
-NOTED: Mapping[str, Mapping[str, str]] = {
-    "metadata": {
-        "namespace": "set TIMONEL_KUBERNETES_NAMESPACE instead",
-        "labels": "timonel labels its objects itself",
-        "annotations": "timonel labels its objects itself",
-        **dict.fromkeys(
-            ("creationTimestamp", "generation", "resourceVersion", "uid", "managedFields"),
-            "the cluster sets it",
-        ),
-    },
-    "spec.runPolicy": {
-        "ttlSecondsAfterFinished": "the workspace keeps the records of jobs",
-        "activeDeadlineSeconds": "jobs have no deadline; stop it with 'timonel stop'",
-        "schedulingPolicy": "tasks of a job always start together",
-    },
-}
+NOTED: Mapping[str, Mapping[str, str]] = {**job.NOTED, **mpi_job.NOTED}
 """Fields without effect, with the reason, by object."""
 REFUSED: Mapping[str, Mapping[str, str]] = {
-    "metadata": {"generateName": "give a name"},
-    "spec": {"enableDynamicWorker": "use 'timonel train SCRIPT --workers 2:8' for elastic jobs"},
-    "spec.runPolicy": {"managedBy": "remove it"},
+    **job.REFUSED,
+    "spec of a TFJob": {
+        "enableDynamicWorker": "use 'timonel train SCRIPT --workers 2:8' for elastic jobs"
+    },
 }
 """Known fields that are refused, with the cure, by object."""
 
 
-@dataclass(frozen=True)
-class Replica:
-    """Replicas of one role.
+def parse_manifest(text: str, *, needs_command: bool = True) -> ManifestJob:
+    """Parse a YAML document with a TFJob or an MPIJob.
 
-    Attributes:
-        type_name: The replica type, as the manifest spells it.
-        replicas: Their number.
-        restart: Their restart policy.
-        pod: Their pod template.
-    """
-
-    type_name: str
-    replicas: int
-    restart: str
-    pod: PodSpec
-
-
-@dataclass(frozen=True)
-class TFJob:
-    """A checked TFJob.
-
-    Attributes:
-        name: Its name.
-        replicas: Its replicas by role, the leading role first.
-        backoff_limit: Maximum number of restarts, if given.
-        success: Whether the leader or all workers must succeed.
-        notes: What has no effect, and why.
-    """
-
-    name: str | None
-    replicas: Mapping[RoleName, Replica]
-    backoff_limit: int | None
-    success: Literal["chief", "all-workers"]
-    notes: tuple[str, ...]
-
-
-def parse_manifest(text: str) -> TFJob:
-    """Parse a YAML document with a TFJob.
+    Args:
+        text: The document.
+        needs_command: Refuse a command of mpirun that cannot be parsed.
 
     Raises:
-        SpecError: The text is not YAML, is not one TFJob, or has a field that is not supported.
+        SpecError: The text is not YAML, is not one such job, or has a field that is not supported.
     """
     root = Fields.of("", _document(text), {})
     version, kind = root.take("apiVersion", str), root.take("kind", str)
-    if (version, kind) != (API_VERSION, "TFJob"):
+    is_mpi = kind == "MPIJob" and version in mpi_job.API_VERSIONS
+    if not is_mpi and (version, kind) != (API_VERSION, "TFJob"):
         raise SpecError(
-            f"the manifest must be a TFJob of {API_VERSION}, got {kind} of {version}",
-            hint="for MPI: timonel train SCRIPT --launcher mpi" if kind == "MPIJob" else None,
+            f"the manifest must be a TFJob of {API_VERSION} or an MPIJob of "
+            f"{' or '.join(mpi_job.API_VERSIONS)}, got {kind} of {version}"
         )
     metadata, spec = root.child("metadata"), root.child("spec")
     root.take("status", dict)  # the operator writes it
     root.close()
-    name = metadata.take("name", str)
-    metadata.note(NOTED["metadata"])
-    metadata.close(REFUSED["metadata"])
+    name = parse_metadata(metadata)
+    if is_mpi:
+        return parse_mpi_job(version or "", name, spec, needs_command=needs_command)
+    return _tf_job(name, spec)
+
+
+def _tf_job(name: str | None, spec: Fields) -> ManifestJob:
     replicas = _replicas(spec.child("tfReplicaSpecs"))
     all_workers = spec.choice("successPolicy", ("", "AllWorkers")) == "AllWorkers"
     if all_workers and "chief" in replicas:
-        root.notes["successPolicy has no effect: the Chief decides, as in Kubeflow"] = None
-    backoff_limit = _run_policy(spec.child("runPolicy"))
+        spec.notes["successPolicy has no effect: the Chief decides, as in Kubeflow"] = None
+    backoff_limit = parse_run_policy(spec.child("runPolicy"))
     if spec.take("enableDynamicWorker", bool):
         raise SpecError(
-            "spec.enableDynamicWorker is not supported", hint=REFUSED["spec"]["enableDynamicWorker"]
+            "spec.enableDynamicWorker is not supported",
+            hint=REFUSED["spec of a TFJob"]["enableDynamicWorker"],
         )
     spec.close()
-    return TFJob(
+    return ManifestJob(
         name=name,
         replicas=replicas,
         backoff_limit=backoff_limit,
         success="all-workers" if all_workers and "chief" not in replicas else "chief",
-        notes=tuple(root.notes),
+        notes=tuple(spec.notes),
     )
 
 
@@ -137,11 +103,14 @@ def _document(text: str) -> Any:
     if len(documents) != 1:
         kinds = [str(each.get("kind")) if isinstance(each, dict) else "text" for each in documents]
         raise SpecError(
-            f"the manifest must have one document, a TFJob, got {', '.join(kinds) or 'none'}",
-            hint="put the TFJob into a file of its own",
+            f"the manifest must have one document, a TFJob or an MPIJob, "
+            f"got {', '.join(kinds) or 'none'}",
+            hint="put the job into a file of its own",
         )
     if not isinstance(documents[0], dict):
-        raise SpecError("the manifest has no fields", hint="give a file with 'kind: TFJob'")
+        raise SpecError(
+            "the manifest has no fields", hint="give a file with 'kind: TFJob' or 'kind: MPIJob'"
+        )
     return documents[0]
 
 
@@ -156,7 +125,7 @@ def _replicas(specs: Fields) -> dict[RoleName, Replica]:
             )
         if role in found:
             raise SpecError(f"{specs.at(type_name)} repeats the role {role}", hint="remove one")
-        replica = _replica(specs.child(type_name), type_name)
+        replica = parse_replica(specs.child(type_name), type_name, _CONTAINER)
         if replica.replicas > 1 and role in _SINGLE:
             raise SpecError(f"{specs.at(type_name)} must have one replica, got {replica.replicas}")
         if replica.replicas:
@@ -166,23 +135,3 @@ def _replicas(specs: Fields) -> dict[RoleName, Replica]:
     if any(replica.type_name.lower() == "master" for replica in found.values()):
         specs.notes["TF_CONFIG has 'chief' for the Master"] = None
     return {role: found[role] for role in _ROLES.values() if role in found}
-
-
-def _replica(fields: Fields, type_name: str) -> Replica:
-    replicas = fields.amount("replicas")
-    restart = fields.choice("restartPolicy", RESTARTS)
-    pod = parse_template(fields.child("template"), _CONTAINER)
-    fields.close()
-    return Replica(type_name, 1 if replicas is None else replicas, restart or "Never", pod)
-
-
-def _run_policy(policy: Fields) -> int | None:
-    """Return the limit of restarts."""
-    if policy.take("suspend", bool):
-        raise SpecError(f"{policy.at('suspend')} is true", hint="set it to false to run the job")
-    if policy.choice("cleanPodPolicy", ("", "None", "Running", "All")) == "None":
-        policy.notes["cleanPodPolicy has no effect: tasks are stopped when the job ends"] = None
-    backoff_limit = policy.amount("backoffLimit")
-    policy.note(NOTED["spec.runPolicy"])
-    policy.close(REFUSED["spec.runPolicy"])
-    return backoff_limit

@@ -1,4 +1,4 @@
-"""Turn a TFJob into a training request and complete its engine specification."""
+"""Turn a job of Kubeflow into a training request and complete its engine specification."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from timonel.engines.resources import Placement, Resources, Volume
 from timonel.errors import NotFoundError, SpecError
 from timonel.training.entries import Entry, Program, find_program
 from timonel.training.kubeflow.commands import ProgramCommand, parse_command
-from timonel.training.kubeflow.manifest import Replica, TFJob, parse_manifest
+from timonel.training.kubeflow.job import ManifestJob, Replica
+from timonel.training.kubeflow.manifest import parse_manifest
+from timonel.training.kubeflow.mpi_program import check_program
 from timonel.training.kubeflow.pods import PodSpec
 
 _SET_BY_MANIFEST = (
@@ -23,10 +25,10 @@ _SET_BY_MANIFEST = (
 
 @dataclass(frozen=True)
 class ManifestPlan:
-    """A TFJob as a training request.
+    """A job of Kubeflow as a training request.
 
     Attributes:
-        job: The TFJob.
+        job: The job.
         program: The program.
         args: Arguments of the leader's program.
         role_args: Arguments of the other roles' programs.
@@ -34,7 +36,7 @@ class ManifestPlan:
         is_in_image: Whether the program is in the image, and not on this machine.
     """
 
-    job: TFJob
+    job: ManifestJob
     program: Program
     args: tuple[str, ...]
     role_args: Mapping[RoleName, tuple[str, ...]]
@@ -56,7 +58,7 @@ class ManifestPlan:
         replicas = self.job.replicas
         counts = {role: replica.replicas for role, replica in replicas.items()}
         found: dict[str, Any] = {
-            "strategy": "none",
+            "strategy": "auto" if self.job.is_mpi else "none",
             "workers": counts.get("chief", 0) + counts.get("worker", 0),
             "ps": counts.get("ps", 0),
             "evaluator": "evaluator" in counts,
@@ -64,6 +66,8 @@ class ManifestPlan:
             "success_policy": self.job.success,
             "name": self.job.name,
         }
+        if self.job.is_mpi:
+            found["batch_size_is"] = "per-replica"  # each process of MPI reads its own batches
         if all(replica.restart == "Never" for replica in replicas.values()):
             found["max_restarts"] = 0
         elif self.job.backoff_limit is not None:
@@ -89,6 +93,13 @@ class ManifestPlan:
     def notes(self) -> Iterator[str]:
         """Yield what has no effect, or another one than in Kubeflow."""
         yield from self.job.notes
+        if self.job.is_mpi:
+            yield "batch sizes are those of each process, unless --batch-size-is changes it"
+        if self.job.is_mpi and self.is_in_image:
+            yield (
+                "the program in the image is not checked for Horovod and mpi4py: with them, each "
+                "task would train alone"
+            )
         policies = {replica.restart for replica in self.job.replicas.values()}
         if policies & {"Always", "OnFailure"}:
             yield "errors of the program fail the job at once, whatever the restartPolicy"
@@ -166,7 +177,7 @@ def plan_manifest(
         NotFoundError: The manifest or the program does not exist.
         SpecError: The manifest is invalid, or not supported.
     """
-    job = parse_manifest(_read(path))
+    job = parse_manifest(_read(path), needs_command=entry is None)
     replicas = job.replicas
     environ = {**environ, **next(iter(replicas.values())).pod.env}
     if entry is not None:
@@ -201,13 +212,15 @@ def plan_manifest(
 
 
 def _plan(
-    job: TFJob,
+    job: ManifestJob,
     program: Program,
     args: Mapping[RoleName, tuple[str, ...]],
     *,
     shares_machine: bool,
     is_in_image: bool = False,
 ) -> ManifestPlan:
+    if job.is_mpi and not is_in_image:
+        check_program(program)
     leader = args[next(iter(job.replicas))]
     others = {role: words for role, words in args.items() if words != leader}
     return ManifestPlan(job, program, leader, others, shares_machine, is_in_image)

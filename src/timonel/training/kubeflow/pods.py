@@ -117,12 +117,12 @@ class PodSpec:
     stop_grace_s: int | None
 
 
-def parse_template(template: Fields, container_name: str) -> PodSpec:
+def parse_template(template: Fields, container_name: str | None) -> PodSpec:
     """Parse a pod template with one container.
 
     Args:
         template: The template.
-        container_name: Name that the operator expects.
+        container_name: Name that the operator expects; None: any.
 
     Raises:
         SpecError: It has a field with no equivalent that matters, or a wrong value.
@@ -134,15 +134,15 @@ def parse_template(template: Fields, container_name: str) -> PodSpec:
     template.close()
     spec.note(NOTED["template.spec"])
     containers = spec.children("containers")
+    shown = "" if container_name is None else f"'{container_name}', "
     if len(containers) != 1:
         raise SpecError(
-            f"{spec.at('containers')} must have one container, '{container_name}', "
-            f"got {len(containers)}",
+            f"{spec.at('containers')} must have one container, {shown}got {len(containers)}",
             hint="remove sidecars; timonel has logs and metrics of its own",
         )
     container = containers[0]
     name = container.take("name", str)
-    if name != container_name:
+    if container_name is not None and name != container_name:
         raise SpecError(f"{container.at('name')} must be '{container_name}', got '{name}'")
     placement = Placement(
         node_selector=spec.mapping("nodeSelector"),

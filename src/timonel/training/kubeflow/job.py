@@ -1,0 +1,123 @@
+"""A checked job of Kubeflow, and the parts that the manifests of all kinds share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from timonel.engines import RoleName
+from timonel.errors import SpecError
+from timonel.training.kubeflow.fields import Fields
+from timonel.training.kubeflow.pods import PodSpec, parse_template
+
+RESTARTS = ("Always", "OnFailure", "Never", "ExitCode")
+NOTED: Mapping[str, Mapping[str, str]] = {
+    "metadata": {
+        "namespace": "set TIMONEL_KUBERNETES_NAMESPACE instead",
+        "labels": "timonel labels its objects itself",
+        "annotations": "timonel labels its objects itself",
+        **dict.fromkeys(
+            ("creationTimestamp", "generation", "resourceVersion", "uid", "managedFields"),
+            "the cluster sets it",
+        ),
+    },
+    "spec.runPolicy": {
+        "ttlSecondsAfterFinished": "the workspace keeps the records of jobs",
+        "activeDeadlineSeconds": "jobs have no deadline; stop it with 'timonel stop'",
+        "schedulingPolicy": "tasks of a job always start together",
+    },
+}
+"""Fields without effect, with the reason, by object."""
+REFUSED: Mapping[str, Mapping[str, str]] = {
+    "metadata": {"generateName": "give a name"},
+    "spec.runPolicy": {"managedBy": "remove it"},
+}
+"""Known fields that are refused, with the cure, by object."""
+
+
+@dataclass(frozen=True)
+class Replica:
+    """Replicas of one role.
+
+    Attributes:
+        type_name: The replica type, as the manifest spells it.
+        replicas: Their number.
+        restart: Their restart policy.
+        pod: Their pod template.
+    """
+
+    type_name: str
+    replicas: int
+    restart: str
+    pod: PodSpec
+
+
+@dataclass(frozen=True)
+class ManifestJob:
+    """A checked TFJob or MPIJob.
+
+    Attributes:
+        name: Its name.
+        replicas: Its replicas by role, the leading role first.
+        backoff_limit: Maximum number of restarts, if given.
+        success: Whether the leader or all workers must succeed.
+        notes: What has no effect, and why.
+        is_mpi: Whether its tasks replace the processes of an MPIJob.
+    """
+
+    name: str | None
+    replicas: Mapping[RoleName, Replica]
+    backoff_limit: int | None
+    success: Literal["chief", "all-workers"]
+    notes: tuple[str, ...]
+    is_mpi: bool = False
+
+
+def parse_metadata(metadata: Fields) -> str | None:
+    """Return the job's name."""
+    name = metadata.take("name", str)
+    metadata.note(NOTED["metadata"])
+    metadata.close(REFUSED["metadata"])
+    return name
+
+
+def parse_replica(
+    fields: Fields,
+    type_name: str,
+    container_name: str | None,
+    *,
+    count: int = 1,
+    restart: str = "Never",
+) -> Replica:
+    """Parse a replica specification.
+
+    Args:
+        fields: The specification.
+        type_name: The replica type, as the manifest spells it.
+        container_name: Name that the operator expects; None: any.
+        count: Default number of replicas.
+        restart: Default restart policy.
+    """
+    replicas = fields.amount("replicas")
+    policy = fields.choice("restartPolicy", ("", *RESTARTS))
+    pod = parse_template(fields.child("template"), container_name)
+    fields.close()
+    return Replica(type_name, count if replicas is None else replicas, policy or restart, pod)
+
+
+def parse_run_policy(policy: Fields) -> int | None:
+    """Return the limit of restarts."""
+    if policy.take("suspend", bool):
+        raise SpecError(f"{policy.at('suspend')} is true", hint="set it to false to run the job")
+    parse_clean_pod_policy(policy)
+    backoff_limit = policy.amount("backoffLimit")
+    policy.note(NOTED["spec.runPolicy"])
+    policy.close(REFUSED["spec.runPolicy"])
+    return backoff_limit
+
+
+def parse_clean_pod_policy(fields: Fields) -> None:
+    """Take ``cleanPodPolicy``, and note where it asks for another end than timonel's."""
+    if fields.choice("cleanPodPolicy", ("", "None", "Running", "All")) == "None":
+        fields.notes["cleanPodPolicy has no effect: tasks are stopped when the job ends"] = None
