@@ -288,7 +288,7 @@ spec:
     [
         (_TFJOB % "train.py", ["--workers", "2"], "--workers cannot be used with --file"),
         (_TFJOB % "absent.py", [], "no script absent.py beside tfjob.yaml"),
-        ("kind: Job", [], "must be a TFJob of kubeflow.org/v1, got Job of None"),
+        ("kind: Job", [], "got Job of None"),
     ],
 )
 def test_manifests_that_cannot_run_are_refused_before_anything_starts(
