@@ -64,6 +64,8 @@ def nothing_started(folder: Path) -> bool:
         (["train.py", "--set", "a b=1"], "'a b'"),
         (["train.py", "--set", "lr=1", "--set", "lr=2"], "--set lr is repeated"),
         (["train.py", "--max-restarts", "-1"], "--max-restarts must be at least 0"),
+        (["train.py", "--max-runtime", "0"], "--max-runtime must be more than 0"),
+        (["train.py", "--max-runtime", "soon"], "expected a duration such as 90s"),
         (["train.py", "--seed", "-1"], "--seed must be from 0 to"),
         (["train.py", "--on", "nowhere"], "'nowhere'"),
         (["train.py", "--data", "a=x", "--data", "y"], "several datasets need names"),

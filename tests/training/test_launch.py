@@ -92,12 +92,14 @@ def test_what_an_engine_is_asked_for(script: Path, dataset: Dataset, workspace: 
         on=engine,
         name="mine",
         max_restarts=5,
+        max_runtime="2h",
     )
     (spec,) = engine.specs
     assert spec.job_id == run.id
     assert [(role.name, role.replicas) for role in spec.roles] == [("chief", 1), ("worker", 2)]
     assert spec.module == "timonel.training.worker"
     assert spec.restart.max_restarts == 5
+    assert spec.max_runtime_s == 7200
     assert spec.source == str(Path.cwd())
     assert spec.args == ("--workspace", str(workspace.root), "--run", run.id)
     assert spec.preload[0] == "keras"

@@ -53,6 +53,7 @@ class FailureCause(StrEnum):
     OUT_OF_MEMORY = "out-of-memory"
     START_TIMEOUT = "start-timeout"
     HUNG = "hung"
+    TIME_LIMIT = "time-limit"
     STOPPED = "stopped"
     ENGINE = "engine"
 
@@ -132,6 +133,8 @@ class JobStatus(Observed):
     failed_task: str | None = None
     created_at: float = 0.0
     started_at: float | None = None
+    stops_at: float | None = None
+    """When it reaches its maximum run time, if it has one and has run."""
     ended_at: float | None = None
     tasks: tuple[TaskStatus, ...] = ()
     """Tasks of the current generation."""
@@ -153,7 +156,7 @@ class JobStatus(Observed):
 
     def resumed(self) -> Self:
         """Return the status of a job that is about to resume."""
-        cleared = {"cause": None, "message": None, "failed_task": None, "ended_at": None}
+        cleared = dict.fromkeys(("cause", "message", "failed_task", "ended_at", "stops_at"))
         return self.model_copy(update={"state": JobState.PENDING, **cleared})
 
     def restarted(self, message: str) -> Self:
@@ -162,6 +165,7 @@ class JobStatus(Observed):
             update={
                 "state": JobState.RESTARTING,
                 "restarts": self.restarts + 1,
+                "stops_at": self.stops_at,
                 "cause": FailureCause.ENGINE,
                 "message": message,
             }

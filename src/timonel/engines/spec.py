@@ -139,6 +139,12 @@ class JobSpec(Requested):
         default=(), description="Modules that a zygote imports before it forks tasks."
     )
     restart: RestartPolicy = Field(default_factory=RestartPolicy, description="Restart policy.")
+    max_runtime_s: Seconds | None = Field(
+        default=None,
+        gt=0,
+        description="Time after which the job is stopped and fails, with all its restarts, from "
+        "when all tasks were first ready; begins again when the job is resumed.",
+    )
     start_timeout_s: Seconds = Field(
         default=180.0, description="Time in which all tasks of a generation must report ready."
     )

@@ -269,6 +269,8 @@ def check_outcome(status: JobStatus, run: Run) -> None:
         raise UserCodeError("\n".join([*said, message]), hint=hint)
     if status.cause is FailureCause.ENGINE:
         raise EngineError(message, hint=hint)
+    if status.cause is FailureCause.TIME_LIMIT:
+        hint = f"'timonel jobs resume {run.id}' continues it from its last checkpoint"
     raise JobError(message, hint=hint)
 
 

@@ -51,6 +51,7 @@ def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOp
         folders=(f"runs/{run_id}",),
         preload=(request.program.keras, *_PRELOAD, *_client_of(workspace)) if is_warm else (),
         restart=RestartPolicy(max_restarts=options.max_restarts),
+        max_runtime_s=options.max_runtime_s,
         stall_timeout_s=request.settings.faults.stall_timeout,
         sidecars=tuple(_sidecars(workspace, run_id)),
         epilogue=CommandSpec(module="timonel.training.finish", args=(workspace.uri, run_id)),

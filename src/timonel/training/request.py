@@ -20,6 +20,7 @@ from timonel.training.entries import Entry, Program, find_program
 from timonel.training.kubeflow.plan import ManifestPlan
 from timonel.training.machines import OPTIONS, Machines
 from timonel.training.settings import Settings
+from timonel.units import parse_seconds
 
 _SEEDS = 1 << 32
 """NumPy accepts only smaller seeds."""
@@ -35,6 +36,7 @@ class JobOptions:
         seed: The seed shared by all tasks.
         name: Name of the run.
         max_restarts: How often the job restarts after it lost a task.
+        max_runtime: Time after which the job is stopped, in seconds or as in ``2h``.
         warm: Whether tasks are forked from a process with TensorFlow imported.
         pass_job_dir: Whether the program receives the job's folder as a flag or keyword.
         wandb: Whether the run is copied to Weights & Biases.
@@ -46,6 +48,7 @@ class JobOptions:
     seed: int
     name: str | None = None
     max_restarts: int = 3
+    max_runtime: float | str | None = None
     warm: bool = True
     pass_job_dir: bool = False
     wandb: bool = False
@@ -65,8 +68,15 @@ class JobOptions:
         """What tasks need of the machines that run them."""
         return Machines.parse({name: getattr(self, name) for name in OPTIONS})
 
+    @property
+    def max_runtime_s(self) -> float | None:
+        """Time in seconds after which the job is stopped."""
+        return None if self.max_runtime is None else parse_seconds(self.max_runtime)
+
     def __post_init__(self) -> None:
         _ = self.machines  # checks them
+        if self.max_runtime_s == 0:
+            raise SpecError("--max-runtime must be more than 0")
         if self.max_restarts < 0:
             raise SpecError(f"--max-restarts must be at least 0, got {self.max_restarts}")
         if not 0 <= self.seed < _SEEDS:

@@ -303,6 +303,16 @@ class TrainOptions(TypedDict, total=False):
     ]
     name: Annotated[str | None, Option(None, "Name of the run.", JOB)]
     max_restarts: Annotated[int, Option(3, "Maximum restarts after a lost process.", JOB)]
+    max_runtime: Annotated[
+        float | str | None,
+        Option(
+            None,
+            "Time after which the job is stopped and fails; a resumed one has it again. It counts "
+            "from when all tasks were first ready.",
+            JOB,
+            metavar="TIME",
+        ),
+    ]
     warm: Annotated[
         bool,
         Option(

@@ -83,5 +83,6 @@ def specs(draw: st.DrawFn) -> JobSpec:
         roles=draw(role_lists()),
         restart=draw(policies),
         start_timeout_s=draw(st.floats(1, 100)),
+        max_runtime_s=draw(st.none() | st.floats(1, 1000)),
         stop_grace_s=draw(st.floats(0, 30)),
     )

@@ -166,6 +166,52 @@ def test_tasks_without_a_machine_do_not_time_out(job: Job) -> None:
     assert job.state.status.message != "late"
 
 
+def test_a_job_fails_after_its_maximum_run_time_with_time_to_save() -> None:
+    restart = RestartPolicy(max_restarts=2)
+    job = Job(spec_of(("worker", 2), restart=restart, max_runtime_s=3600))
+    job.tell(Begin())
+    job.now += 60  # the time before all tasks are ready does not count
+    job.all_ready()
+    stops_at = job.now + 3600
+    assert (job.state.status.stops_at, job.state.wake_at) == (stops_at, stops_at)
+    job.now += 3000
+    job.exit_all(LOST_PEER)
+    job.wait()
+    job.all_ready()
+    assert job.state.wake_at == stops_at
+    names = ("worker-0", "worker-1")
+    assert job.wait() == [StopTasks(2, names, job.spec.stop_grace_s)]
+    job.exit_all(ENDED_BY_TERM)
+    status = job.state.status
+    assert (status.state, status.cause) == (JobState.FAILED, FailureCause.TIME_LIMIT)
+    assert status.message == "reached its maximum run time of 1h 00m"
+    assert status.resumed().stops_at is None
+    assert status.restarted("").stops_at == stops_at
+
+
+def test_a_job_that_waits_for_its_restart_fails_after_its_maximum_run_time() -> None:
+    restart = RestartPolicy(max_restarts=3, backoff_s=600, backoff_max_s=600)
+    job = Job(spec_of(("worker", 1), restart=restart, max_runtime_s=300))
+    job.run()
+    job.exit_all(LOST_PEER)
+    job.wait()
+    job.all_ready()
+    job.exit_all(LOST_PEER)
+    assert job.wait() == []
+    assert job.state.status.cause is FailureCause.TIME_LIMIT
+
+
+def test_a_job_that_the_user_stops_in_time_is_stopped() -> None:
+    job = Job(spec_of(("worker", 1), max_runtime_s=300))
+    job.run()
+    job.now += 299
+    job.tell(StopRequested())
+    job.now += 1
+    job.tell(Tick())
+    job.exit_all(ENDED_BY_TERM)
+    assert job.state.status.state is JobState.STOPPED
+
+
 def test_an_engine_that_cannot_start_fails_the_job(job: Job) -> None:
     job.tell(Begin(), StartFailed(1, "no ports"))
     for name in job.spec.task_ids:

@@ -23,6 +23,7 @@ from timonel.engines.coordination.lifecycle import (
     with_task,
 )
 from timonel.engines.coordination.restarts import Decision, Loss, decide
+from timonel.units import format_seconds
 
 DRAIN_GRACE_S = 2.0
 """Grace period in seconds of tasks in a failed generation.
@@ -64,9 +65,11 @@ def start(state: CoordinatorState, now: float) -> Step:
 def note_ready(state: CoordinatorState, now: float) -> Step:
     """Mark the generation as running once all tasks are ready."""
     if state.phase is CoordinatorPhase.STARTING and not not_ready(state):
-        state = with_status(
-            state, state=JobState.RUNNING, started_at=state.status.started_at or now
-        )
+        stops_at = state.status.stops_at
+        if stops_at is None and state.spec.max_runtime_s is not None:
+            stops_at = now + state.spec.max_runtime_s
+        started_at = state.status.started_at or now
+        state = with_status(state, state=JobState.RUNNING, started_at=started_at, stops_at=stops_at)
         state = replace(state, phase=CoordinatorPhase.RUNNING, deadline=None, running_since=now)
     return resize(state, now)
 
@@ -148,6 +151,10 @@ def give_up(state: CoordinatorState, now: float) -> Step:
 
 def conclude(state: CoordinatorState, now: float) -> Step:
     """End or restart the job after all tasks of a generation exited."""
+    if state.stop_requested and state.status.stops_at is not None:
+        limit = format_seconds(state.spec.max_runtime_s or 0)
+        message = f"reached its maximum run time of {limit}"
+        return _end(state, now, JobState.FAILED, cause=FailureCause.TIME_LIMIT, message=message)
     if state.stop_requested:
         return _end(state, now, JobState.STOPPED, cause=FailureCause.STOPPED)
     root = root_failure(state.failures)

@@ -37,7 +37,7 @@ class CoordinatorState:
         failures: Failures of this generation, in the order of detection.
         progress: Reported progress of this generation.
         slots: Slots of elastic roles.
-        stop_requested: Whether the user asked the job to stop.
+        stop_requested: Whether the job is to stop: the user asked for it, or its time is over.
         resizing: Whether this generation drains to change its size.
         running_since: Time when all tasks of this generation were ready.
         ready_at: Time when each task of this generation was ready.
@@ -69,6 +69,8 @@ class CoordinatorState:
         if self.phase is CoordinatorPhase.ENDED:
             return None
         times = [self.deadline, *self.timers.values()]
+        if not self.stop_requested:
+            times.append(self.status.stops_at)
         if self.phase is CoordinatorPhase.RUNNING:
             times.append(self.slots.wake_at)
         return min((time for time in times if time is not None), default=None)

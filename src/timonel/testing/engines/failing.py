@@ -75,6 +75,16 @@ class FailingContract:
         assert (status.state, status.cause) == (JobState.FAILED, FailureCause.START_TIMEOUT)
         assert status.failed_task == "worker-1"
 
+    def test_a_job_ends_after_its_maximum_run_time(self, engine: EngineHarness) -> None:
+        status = engine.run("count-terms", "ready", "report-terms", max_runtime_s=1.0)
+        assert (status.state, status.cause) == (JobState.FAILED, FailureCause.TIME_LIMIT)
+        assert status.message == "reached its maximum run time of 1.0s"
+        assert (status.generation, status.restarts) == (1, 0)
+        # They have the time of a stop, so they are not asked twice.
+        assert sorted(engine.lines()) == [
+            (f"worker-{index}", "asked to leave 1 times") for index in range(2)
+        ]
+
     def test_a_task_without_a_sign_of_life_is_lost(self, engine: EngineHarness) -> None:
         steps = ("beat", "ready", "g1,worker-1@signal:19", "g1@wait")
         status = engine.run(*steps, hang_timeout_s=0.8)
