@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from timonel.errors import SpecError
 from timonel.training.kubeflow import manifest, pods
+from timonel.training.kubeflow.job import Limits
 from timonel.training.kubeflow.manifest import ManifestJob, parse_manifest
 
 MANIFESTS = Path(__file__).parent / "manifests"
@@ -41,7 +42,8 @@ def test_defaults_are_those_of_kubeflow() -> None:
     job = parsed(document())
     (replica,) = job.replicas.values()
     assert (replica.replicas, replica.restart) == (1, "Never")
-    assert (job.name, job.backoff_limit, job.success, job.notes) == (None, None, "chief", ())
+    assert (job.name, job.success, job.notes) == (None, "chief", ())
+    assert job.limits == Limits(restarts=None, runtime_s=None)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,6 @@ def test_fields_without_effect_are_noted_once() -> None:
         "tolerationSeconds",
         "medium",
         "the emptyDir at /dev/shm",
-        "activeDeadlineSeconds",
         "schedulingPolicy",
     ]
     assert len(parsed(document(container={"ports": [{"containerPort": 1}]})).notes) == 1

@@ -24,7 +24,6 @@ NOTED: Mapping[str, Mapping[str, str]] = {
     },
     "spec.runPolicy": {
         "ttlSecondsAfterFinished": "the workspace keeps the records of jobs",
-        "activeDeadlineSeconds": "jobs have no deadline; stop it with 'timonel stop'",
         "schedulingPolicy": "tasks of a job always start together",
     },
 }
@@ -54,13 +53,26 @@ class Replica:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """Limits of a job.
+
+    Attributes:
+        restarts: Maximum number of restarts, if given.
+        runtime_s: Maximum run time in seconds, if given.
+    """
+
+    restarts: int | None
+    runtime_s: int | None
+
+
+@dataclass(frozen=True)
 class ManifestJob:
     """A checked TFJob or MPIJob.
 
     Attributes:
         name: Its name.
         replicas: Its replicas by role, the leading role first.
-        backoff_limit: Maximum number of restarts, if given.
+        limits: Its limits.
         success: Whether the leader or all workers must succeed.
         notes: What has no effect, and why.
         is_mpi: Whether its tasks replace the processes of an MPIJob.
@@ -68,7 +80,7 @@ class ManifestJob:
 
     name: str | None
     replicas: Mapping[RoleName, Replica]
-    backoff_limit: int | None
+    limits: Limits
     success: Literal["chief", "all-workers"]
     notes: tuple[str, ...]
     is_mpi: bool = False
@@ -106,15 +118,15 @@ def parse_replica(
     return Replica(type_name, count if replicas is None else replicas, policy or restart, pod)
 
 
-def parse_run_policy(policy: Fields) -> int | None:
-    """Return the limit of restarts."""
+def parse_run_policy(policy: Fields) -> Limits:
+    """Return the job's limits."""
     if policy.take("suspend", bool):
         raise SpecError(f"{policy.at('suspend')} is true", hint="set it to false to run the job")
     parse_clean_pod_policy(policy)
-    backoff_limit = policy.amount("backoffLimit")
+    limits = Limits(policy.amount("backoffLimit"), policy.amount("activeDeadlineSeconds", least=1))
     policy.note(NOTED["spec.runPolicy"])
     policy.close(REFUSED["spec.runPolicy"])
-    return backoff_limit
+    return limits
 
 
 def parse_clean_pod_policy(fields: Fields) -> None:

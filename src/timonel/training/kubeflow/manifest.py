@@ -76,7 +76,7 @@ def _tf_job(name: str | None, spec: Fields) -> ManifestJob:
     all_workers = spec.choice("successPolicy", ("", "AllWorkers")) == "AllWorkers"
     if all_workers and "chief" in replicas:
         spec.notes["successPolicy has no effect: the Chief decides, as in Kubeflow"] = None
-    backoff_limit = parse_run_policy(spec.child("runPolicy"))
+    limits = parse_run_policy(spec.child("runPolicy"))
     if spec.take("enableDynamicWorker", bool):
         raise SpecError(
             "spec.enableDynamicWorker is not supported",
@@ -86,7 +86,7 @@ def _tf_job(name: str | None, spec: Fields) -> ManifestJob:
     return ManifestJob(
         name=name,
         replicas=replicas,
-        backoff_limit=backoff_limit,
+        limits=limits,
         success="all-workers" if all_workers and "chief" not in replicas else "chief",
         notes=tuple(spec.notes),
     )

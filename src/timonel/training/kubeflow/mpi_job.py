@@ -52,7 +52,7 @@ def parse_mpi_job(
     is_worker_too = spec.take("runLauncherAsWorker", bool) or False
     launcher, worker = _replicas(spec.child("mpiReplicaSpecs"), version)
     parse_clean_pod_policy(spec)
-    backoff_limit = parse_run_policy(spec.child("runPolicy"))
+    limits = parse_run_policy(spec.child("runPolicy"))
     spec.note(NOTED["spec of an MPIJob"])
     spec.close()
     if version == "kubeflow.org/v1":  # the operator gives a Launcher with GPUs slots as well
@@ -78,7 +78,7 @@ def parse_mpi_job(
     return ManifestJob(
         name=name,
         replicas={"worker": Replica(launcher.type_name, count, launcher.restart, pod)},
-        backoff_limit=backoff_limit,
+        limits=limits,
         success="all-workers",
         notes=tuple(spec.notes),
         is_mpi=True,

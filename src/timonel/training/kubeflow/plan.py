@@ -70,8 +70,10 @@ class ManifestPlan:
             found["batch_size_is"] = "per-replica"  # each process of MPI reads its own batches
         if all(replica.restart == "Never" for replica in replicas.values()):
             found["max_restarts"] = 0
-        elif self.job.backoff_limit is not None:
-            found["max_restarts"] = self.job.backoff_limit
+        elif self.job.limits.restarts is not None:
+            found["max_restarts"] = self.job.limits.restarts
+        if self.job.limits.runtime_s is not None:
+            found["max_runtime"] = self.job.limits.runtime_s
         return {name: value for name, value in found.items() if name not in given}
 
     def complete(self, spec: JobSpec) -> JobSpec:
