@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.engines.kubernetes.memory_api import MemoryApi
 from timonel.engines.kubernetes.api_thread import ApiThread
 from timonel.engines.kubernetes.lease import Lease
@@ -39,3 +41,19 @@ def test_the_reason_of_the_newest_pod_of_a_task_counts() -> None:
     assert thread._look_at_pods() == {
         "worker-0": "cannot be scheduled: of 3 nodes, 3 lack free memory"
     }
+
+
+@pytest.mark.parametrize(("size", "is_left"), [(0, False), (1, True)])
+def test_a_job_that_has_ended_leaves_its_queue(size: int, is_left: bool) -> None:
+    api = MemoryApi()
+    # Another coordinator that continues the job needs its pod.
+    api.objects["Pod", "one-worker-0-aaaaa"] = _pod("one-worker-0-aaaaa", "12:00:00")
+    for each in (("Job", "one"), ("Job", "one-worker"), ("Lease", "one")):
+        api.objects[each] = {"metadata": {"resourceVersion": "1"}, "spec": {}}
+    lease = Lease(api, "one", "one-0")
+    lease.acquire()
+    thread = ApiThread(api, "one", lease)
+    thread.resize({"worker": size})
+    thread.start()
+    thread.close(10.0)
+    assert (("Pod", "one-worker-0-aaaaa") in api.objects) is is_left

@@ -12,14 +12,24 @@ from typing import Any
 import pytest
 
 from tests.engines.kubernetes.fake_cluster import FakeCluster
+from tests.engines.kubernetes.memory_api import MemoryApi
+from tests.engines.kubernetes.specs import SETTINGS, spec
 from timonel.engines import CommandSpec, JobSpec, JobState, RoleSpec
 from timonel.engines.kubernetes import KubernetesEngine
 from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.api_errors import Call
 from timonel.engines.kubernetes.job_store import read_spec
+from timonel.engines.kubernetes.rights import Right
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.kubernetes.submission import Submission
-from timonel.errors import CorruptError, EngineError, JobError, NotFoundError, TimonelError
+from timonel.errors import (
+    CorruptError,
+    EngineError,
+    JobError,
+    NotFoundError,
+    SpecError,
+    TimonelError,
+)
 from timonel.storage import Workspace, find_workspace
 from timonel.testing.engines import eventually
 from timonel.tracking import list_runs, read_run, start_run
@@ -404,3 +414,23 @@ def test_a_refused_submission_withdraws_nothing(
     with pytest.raises(EngineError, match="not allowed to create jobs"):
         interrupted_engine(bucket, 0, forbid).submit(submission(bucket))
     assert leftovers(cluster) == []
+
+
+def test_a_queue_that_does_not_exist_is_an_error(bucket: Workspace) -> None:
+    api = MemoryApi()
+    engine = KubernetesEngine(bucket, api, SETTINGS.model_copy(update={"queue": "vision"}))
+    with pytest.raises(SpecError, match="no queue 'vision' in namespace 'team'") as raised:
+        engine.submit(spec())
+    assert "'kubectl get localqueues -n team'" in str(raised.value.hint)
+    assert not api.objects
+    api.objects["LocalQueue", "vision"] = {"metadata": {"name": "vision"}}
+    engine.submit(spec())
+    assert ("Job", "train-flowers") in api.objects
+
+
+def test_users_who_may_not_read_queues_can_use_one(bucket: Workspace) -> None:
+    api = MemoryApi()
+    api.denied.add(Right("kueue.x-k8s.io", "localqueues", "get"))
+    engine = KubernetesEngine(bucket, api, SETTINGS.model_copy(update={"queue": "vision"}))
+    engine.submit(spec())
+    assert ("Job", "train-flowers") in api.objects

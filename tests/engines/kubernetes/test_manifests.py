@@ -83,6 +83,10 @@ _SHAPES: dict[str, tuple[JobSpec, ClusterSettings]] = {
             mirrors="mlflow",
         ),
     ),
+    "queued": (
+        spec(RoleSpec(name="chief"), RoleSpec(name="worker", replicas=3)),
+        SETTINGS.model_copy(update={"queue": "vision"}),
+    ),
     "elastic": (spec(RoleSpec(name="worker", replicas=3, min_replicas=1)), SETTINGS),
 }
 
@@ -158,6 +162,7 @@ _SETTINGS = st.builds(
     image_pull_secret=st.none() | st.just("registry"),
     service_account=st.none() | st.just("trainer"),
     secret=st.none() | st.just("bucket"),
+    queue=st.none() | st.just("vision"),
     mirrors=st.none() | st.just("none"),
 )
 
@@ -233,6 +238,33 @@ def test_the_first_status() -> None:
     manifests = module.job_manifests(job, settings, WORKSPACE, "token", JobStatus.of(job, 5.0))
     status = JobStatus.model_validate_json(_kind(manifests, "ConfigMap")["data"][names.STATUS_KEY])
     assert status == JobStatus.of(job, 5.0)
+
+
+def test_only_tasks_wait_in_the_queue_all_in_one_group() -> None:
+    manifests = job_manifests(*_SHAPES["queued"], WORKSPACE, "token")
+    coordinator, *tasks = (pod["metadata"] for pod in _pods(manifests))
+    assert "kueue" not in str(coordinator)
+    jobs = [each["metadata"] for each in manifests if each["kind"] == "Job"]
+    assert "kueue" not in str(jobs)
+    for metadata in tasks:
+        assert metadata["labels"][names.QUEUE_LABEL] == "vision"
+        assert metadata["labels"][names.GROUP_LABEL] == "train-flowers-0"
+        assert metadata["annotations"][names.GROUP_SIZE_ANNOTATION] == "4"
+
+
+def test_a_resumed_job_is_another_group() -> None:
+    job, settings = _SHAPES["queued"]
+    status = JobStatus.of(job, 1.0).model_copy(update={"generation": 3})
+    manifests = module.job_manifests(job, settings, WORKSPACE, "token", status)
+    _, *tasks = (pod["metadata"]["labels"] for pod in _pods(manifests))
+    assert {labels[names.GROUP_LABEL] for labels in tasks} == {"train-flowers-3"}
+
+
+def test_an_elastic_job_cannot_wait_in_a_queue() -> None:
+    job, _ = _SHAPES["elastic"]
+    _, settings = _SHAPES["queued"]
+    with pytest.raises(SpecError, match="elastic job cannot wait in the queue 'vision'"):
+        job_manifests(job, settings, WORKSPACE, "token")
 
 
 def test_all_but_the_first_are_owned() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timonel.engines.kubernetes.names import GROUP_LABEL, QUEUE_GATE, QUEUE_LABEL
 from timonel.engines.kubernetes.pods import (
     exit_code,
     is_crash_looping,
@@ -33,6 +34,8 @@ def _pod(
     restarts: int = 0,
     secret: str = "",
     namespace: str = "",
+    labels: dict[str, str] | None = None,
+    gates: tuple[str, ...] = (),
     **status: Any,
 ) -> dict[str, Any]:
     limits = {} if memory is None else {"limits": {"memory": memory}}
@@ -43,8 +46,12 @@ def _pod(
             "name": "train-worker-0-abcde",
             **({"deletionTimestamp": deleted} if deleted else {}),
             **({"namespace": namespace} if namespace else {}),
+            **({"labels": labels} if labels else {}),
         },
-        "spec": {"containers": [{"image": _IMAGE, "resources": limits, **sources}]},
+        "spec": {
+            "containers": [{"image": _IMAGE, "resources": limits, **sources}],
+            **({"schedulingGates": [{"name": gate} for gate in gates]} if gates else {}),
+        },
         "status": {
             "phase": phase,
             "conditions": list(conditions),
@@ -125,6 +132,15 @@ _CASES: dict[str, tuple[dict[str, Any], str | None]] = {
     "held back": (
         _pod(conditions=(_unscheduled("", "SchedulingGated"),)),
         "cannot be scheduled: SchedulingGated",
+    ),
+    "in a queue": (
+        _pod(
+            conditions=(_unscheduled("Scheduling is blocked", "SchedulingGated"),),
+            labels={QUEUE_LABEL: "vision", GROUP_LABEL: "train-0"},
+            gates=("example.com/other", QUEUE_GATE),
+            namespace="team",
+        ),
+        ("waits in the queue 'vision'; 'kubectl describe workload train-0 -n team' says for what"),
     ),
     "image not found": (
         _pod(state=_waiting("ImagePullBackOff", _NOT_FOUND)),

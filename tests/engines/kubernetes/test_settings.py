@@ -9,7 +9,8 @@ from timonel.errors import SpecError
 
 
 @pytest.mark.parametrize(
-    "name", ["context", "namespace", "image", "image_pull_secret", "service_account", "secret"]
+    "name",
+    ["context", "namespace", "image", "image_pull_secret", "service_account", "secret", "queue"],
 )
 def test_each_setting_has_a_variable(name: str) -> None:
     variable = f"TIMONEL_KUBERNETES_{name.upper()}"

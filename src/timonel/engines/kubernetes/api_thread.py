@@ -24,6 +24,7 @@ from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.lease import Lease, LostLeaseError
 from timonel.engines.kubernetes.names import (
     INDEX_ANNOTATION,
+    QUEUED,
     ROLE_LABEL,
     SIZES_ANNOTATION,
     STATUS_KEY,
@@ -157,6 +158,8 @@ class ApiThread:
                         self._api.patch("Job", role_job(self._job_id, role), _size(size))
                         sizes[role] = size
                 if closing:
+                    if requested and not any(requested.values()):
+                        self._leave_queue()
                     return
                 self._lease.renew()
                 self._delete_asked()
@@ -201,13 +204,21 @@ class ApiThread:
                 found[f"{metadata['labels'][ROLE_LABEL]}-{index}"] = why
         return found
 
+    def _leave_queue(self) -> None:
+        """Delete the pods of a job that has ended, if it was in a queue.
+
+        The group would else keep its quota if a pod is missing, as Kueue expects another one.
+        """
+        for pod in self._api.list("Pod", {**job_objects(self._job_id), **QUEUED}):
+            self._delete(pod["metadata"]["name"])
+
     def _delete_asked(self) -> None:
         while not self._deleted.empty():
-            name = self._deleted.get()
-            try:
-                self._api.delete("Pod", name, grace_s=_GRACE_S)
-            except NotFoundError:
-                continue
+            self._delete(self._deleted.get())
+
+    def _delete(self, pod: str) -> None:
+        with contextlib.suppress(NotFoundError):
+            self._api.delete("Pod", pod, grace_s=_GRACE_S)
 
     def _delete_now(self, name: str) -> None:
         logger.warning("the node of pod %s is lost: deleting the pod by force", name)

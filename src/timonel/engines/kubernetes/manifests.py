@@ -37,9 +37,13 @@ def job_manifests(
         status: Status of the job before it starts.
 
     Raises:
-        SpecError: The job's name is too long, it has no image, or a volume cannot be mounted.
+        SpecError: The job's name is too long, it has no image, a volume cannot be mounted, or an
+            elastic job is to wait in a queue.
     """
     _check_name(spec)
+    _check_queue(spec, settings)
+    # A resumed job is another group: the Workload of the earlier one may still exist.
+    group = f"{spec.job_id}-{status.generation}"
     return [
         _coordinator_job(spec, settings, workspace),
         _object(spec.job_id, "v1", "ConfigMap", data={names.STATUS_KEY: status.model_dump_json()}),
@@ -49,7 +53,7 @@ def job_manifests(
         ),
         _service(spec),
         *_rights(spec, settings),
-        *(_role_job(spec, role, settings, workspace) for role in spec.roles),
+        *(_role_job(spec, role, settings, workspace, group) for role in spec.roles),
     ]
 
 
@@ -86,6 +90,15 @@ def _check_name(spec: JobSpec) -> None:
         )
 
 
+def _check_queue(spec: JobSpec, settings: ClusterSettings) -> None:
+    if settings.queue and any(role.is_elastic for role in spec.roles):
+        raise SpecError(
+            f"an elastic job cannot wait in the queue '{settings.queue}', which admits a fixed "
+            "number of tasks",
+            hint="give a fixed number of workers, or unset TIMONEL_KUBERNETES_QUEUE",
+        )
+
+
 def _object(
     job_id: str,
     version: str,
@@ -111,7 +124,9 @@ def _coordinator_job(spec: JobSpec, settings: ClusterSettings, workspace: str) -
     return _object(spec.job_id, "batch/v1", "Job", spec=body)
 
 
-def _role_job(spec: JobSpec, role: RoleSpec, settings: ClusterSettings, workspace: str) -> Manifest:
+def _role_job(
+    spec: JobSpec, role: RoleSpec, settings: ClusterSettings, workspace: str, group: str
+) -> Manifest:
     refused, others = (
         {"containerName": role.name, "operator": operator, "values": [names.EXIT_REFUSED]}
         for operator in ("In", "NotIn")
@@ -131,9 +146,27 @@ def _role_job(spec: JobSpec, role: RoleSpec, settings: ClusterSettings, workspac
                 {"action": "Ignore", "onExitCodes": others},
             ]
         },
-        "template": role_template(spec, role, settings, workspace),
+        "template": _queued(role_template(spec, role, settings, workspace), spec, settings, group),
     }
     return _object(spec.job_id, "batch/v1", "Job", role=role.name, spec=body)
+
+
+def _queued(template: Manifest, spec: JobSpec, settings: ClusterSettings, group: str) -> Manifest:
+    """Return a pod template whose pods wait until Kueue admits the pods of all roles.
+
+    Pods wait, not their Jobs: Kueue would suspend and unsuspend a Job, as the coordinator does.
+    """
+    if not settings.queue:
+        return template
+    labels = {names.QUEUE_LABEL: settings.queue, names.GROUP_LABEL: group, **names.QUEUED}
+    annotations = {
+        names.GROUP_SIZE_ANNOTATION: str(sum(role.replicas for role in spec.roles)),
+        # With its finalizer, deleted pods would remain until others replace them.
+        names.QUEUE_PARENT_ANNOTATION: "timonel",
+    }
+    metadata = template["metadata"]
+    metadata = {"labels": {**metadata["labels"], **labels}, "annotations": annotations}
+    return {**template, "metadata": metadata}
 
 
 def _service(spec: JobSpec) -> Manifest:

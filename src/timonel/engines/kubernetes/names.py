@@ -16,6 +16,18 @@ SUBMISSION_ANNOTATION = "timonel.dev/submission"
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 """On pods of roles, written by the cluster: the index of the task."""
 
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+"""On pods of roles that wait in a queue of Kueue: name of the LocalQueue."""
+GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
+"""On the same pods: the group that is admitted as a whole, and the name of its Workload."""
+GROUP_SIZE_ANNOTATION = "kueue.x-k8s.io/pod-group-total-count"
+QUEUED = {"kueue.x-k8s.io/managed": "true"}
+"""Label of pods that Kueue manages."""
+QUEUE_PARENT_ANNOTATION = "kueue.x-k8s.io/pod-suspending-parent"
+"""On pods that a controller replaces: Kueue puts no finalizer on them."""
+QUEUE_GATE = "kueue.x-k8s.io/admission"
+"""Scheduling gate of a pod that Kueue has not admitted."""
+
 STATUS_KEY = "status"
 """Key of the job's status in its ConfigMap."""
 TOKEN_KEY = "token"  # noqa: S105 - a name

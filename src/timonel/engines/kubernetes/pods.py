@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from timonel.engines.kubernetes.names import GROUP_LABEL, QUEUE_GATE, QUEUE_LABEL
 from timonel.units import format_bytes
 
 Pod = Mapping[str, Any]
@@ -54,6 +55,7 @@ def why(pod: Pod, now: float) -> str | None:
         return out_of_memory(pod)
     return (
         disrupted(pod)
+        or _in_queue(pod)
         or _not_scheduled(pod)
         or _waiting(pod)
         or _slow_start(pod, now)
@@ -134,6 +136,17 @@ def disrupted(pod: Pod) -> str | None:
     # The messages of other reasons repeat them.
     is_specific = reason not in _DISRUPTIONS or reason == "TerminationByKubelet"
     return f"{text}: {message}" if is_specific and message else text
+
+
+def _in_queue(pod: Pod) -> str | None:
+    """Explain that Kueue has not admitted a pod; None: it has, or does not manage the pod."""
+    if not any(gate["name"] == QUEUE_GATE for gate in pod["spec"].get("schedulingGates") or ()):
+        return None
+    metadata = pod["metadata"]
+    labels = metadata.get("labels") or {}
+    workload = {**metadata, "name": labels.get(GROUP_LABEL, "")}
+    command = _kubectl("describe workload", {"metadata": workload})
+    return f"waits in the queue '{labels.get(QUEUE_LABEL)}'; {command} says for what"
 
 
 def _not_scheduled(pod: Pod) -> str | None:

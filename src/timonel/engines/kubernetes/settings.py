@@ -46,6 +46,11 @@ class ClusterSettings(Requested):
         description="Secret whose keys become environment variables of all pods, such as "
         "credentials of the workspace's bucket.",
     )
+    queue: str | None = Field(
+        default=None,
+        description="Queue (LocalQueue of Kueue) that admits the tasks of a job, all together; "
+        "None: they start without a queue.",
+    )
     service_type: ServiceType | None = Field(
         default=None,
         description="How clients reach endpoints: None or ClusterIP: within the cluster; "
