@@ -16,12 +16,13 @@ from timonel.storage.bucket_errors import UnavailableError
 from timonel.storage.object_store import ObjectStore
 
 
-@pytest.fixture(params=["folder", "memory", "s3"])
+@pytest.fixture(params=["folder", "shared", "memory", "s3"])
 def store(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ObjectStore]:
-    if request.param == "folder":
-        yield ObjectStore(str(tmp_path / "store"))
+    if request.param in {"folder", "shared"}:
+        scheme = "shared://" if request.param == "shared" else ""
+        yield ObjectStore(f"{scheme}{tmp_path}/store")
         return
     for uri in open_bucket(request.param, request, monkeypatch):
         yield ObjectStore(uri)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 import pytest
 
 from timonel.errors import CorruptError, FormatError, InputError, NotFoundError
 from timonel.storage import Workspace, find_workspace, read_document, write_json
+from timonel.storage.workspace import CLAIM_VARIABLE
 
 
 @pytest.fixture(autouse=True)
@@ -74,3 +76,18 @@ def test_a_half_made_workspace_is_completed(tmp_path: Path) -> None:
     (tmp_path / "w" / "jobs").mkdir(parents=True)
     assert find_workspace(tmp_path / "w") == Workspace(tmp_path / "w")
     assert (tmp_path / "w" / "runs").is_dir()
+
+
+def test_a_new_workspace_on_a_claim_is_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv(CLAIM_VARIABLE, f"team:{tmp_path}/team")
+    made = find_workspace(tmp_path / "team/ws")
+    assert (made.uri, made.is_remote) == (f"shared://{tmp_path}/team/ws", True)
+    assert stat.S_IMODE((tmp_path / "team/ws").stat().st_mode) == 0o700
+    assert find_workspace(tmp_path / "other").uri == str(tmp_path / "other")
+    # Machines without the setting use it in the same way.
+    monkeypatch.delenv(CLAIM_VARIABLE)
+    assert find_workspace(tmp_path / "team/ws") == made
+    assert find_workspace(tmp_path / "team/ws", offline=True) == made

@@ -15,18 +15,22 @@ from timonel.models.repository import workspace_models
 from timonel.storage import Workspace, find_workspace
 from timonel.storage.bucket_errors import UnavailableError
 from timonel.storage.object_store import ObjectStore
+from timonel.storage.workspace import CLAIM_VARIABLE
 from timonel.tracking import Artifact, lineage, list_runs, open_run, read_run, start_run
 
 Machine = Callable[[str], Workspace]
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", "claim", "bucket"])
 def machine(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Machine]:
     """Open one workspace as on several machines, each with a cache folder of its own."""
     if request.param == "folder":
         yield lambda _: find_workspace(tmp_path / "workspace")
+    elif request.param == "claim":
+        monkeypatch.setenv(CLAIM_VARIABLE, f"team:{tmp_path}/team")
+        yield machine_of(f"{tmp_path}/team/ws", tmp_path, monkeypatch)
     else:
         uri, _ = request.getfixturevalue("faulty")
         yield machine_of(uri, tmp_path, monkeypatch)

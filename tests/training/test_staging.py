@@ -75,6 +75,18 @@ def test_a_local_dataset_is_copied_once(
     assert (dict(again.data), uploads) == (dict(spec.data), [])
 
 
+def test_a_dataset_that_tasks_see_is_not_copied(
+    bucket: Workspace,
+    dataset: Dataset,
+    uploads: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FakeEngine, "sees", lambda _, path: path == dataset.path)
+    spec = submitted(bucket, dataset, tmp_path, monkeypatch)
+    assert (list(spec.data.values()), uploads) == ([dataset.uri], [])
+
+
 def test_an_interrupted_copy_continues(
     bucket: Workspace,
     dataset: Dataset,

@@ -67,7 +67,8 @@ def check_engine(workspace: Workspace, on: str | None) -> ServiceEngine:
     if not is_one_machine and not workspace.is_remote:
         raise SpecError(
             f"{name} cannot read the workspace {workspace.uri}",
-            hint="use a workspace in a bucket: --workspace s3://BUCKET/FOLDER",
+            hint="use a workspace in a bucket, --workspace s3://BUCKET/FOLDER, or a folder that "
+            "its pods mount",
         )
     return engine_of(workspace)
 

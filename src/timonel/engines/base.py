@@ -196,6 +196,11 @@ class Engine(abc.ABC):
     def of(cls, workspace: Workspace) -> Self:
         """Return the engine of a workspace's jobs."""
 
+    def sees(self, path: Path) -> bool:
+        """Return whether tasks see a path of this machine, with the same files."""
+        del path
+        return self.shares_machine
+
     @abc.abstractmethod
     def submit(self, spec: JobSpec) -> None:
         """Start a job; return when it is accepted, before it runs.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from collections.abc import Iterator, Mapping
 from typing import TypeGuard
 
 from timonel.errors import AlreadyExistsError, InputError, NotFoundError, TimonelError
+from timonel.storage.uris import SHARED
 
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
 _EXISTS = frozenset({"PreconditionFailed", "412"})
@@ -15,7 +17,7 @@ _DENIED = frozenset({"401", "403", "AccessDenied"})
 _BUSY = frozenset({"SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "408"})
 # Of another writer's request in progress, and too many requests.
 _CONFLICTS = frozenset({"ConditionalRequestConflict", "409", "429"})
-_AWAY = frozenset({errno.EBUSY, errno.EREMOTEIO, errno.EIO, errno.ETIMEDOUT})
+_AWAY = frozenset({errno.EBUSY, errno.EREMOTEIO, errno.EIO, errno.ETIMEDOUT, errno.ESTALE})
 
 
 class UnavailableError(InputError):
@@ -79,6 +81,8 @@ def _login(place: str) -> str:
             "run 'gcloud auth application-default login', or name a key file in "
             "GOOGLE_APPLICATION_CREDENTIALS"
         )
+    if place.startswith(SHARED):
+        return f"user {os.geteuid()} needs write access to the folder"
     return "check your credentials and the bucket's permissions"
 
 

@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 from timonel.errors import InputError, MissingExtraError, SpecError
-from timonel.storage.uris import normalise
+from timonel.storage.uris import SHARED, normalise
 
 _EXTRA_BY_SCHEME = {
     "s3": "s3",
@@ -18,7 +18,7 @@ _EXTRA_BY_SCHEME = {
     "http": "http",
     "https": "http",
 }
-_SCHEMES = frozenset({*_EXTRA_BY_SCHEME, "file", "memory"})
+_SCHEMES = frozenset({*_EXTRA_BY_SCHEME, "file", "memory", "shared"})
 _CONNECT_S, _READ_S = 5, 20
 _KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 
@@ -41,6 +41,10 @@ def open_filesystem(location: str) -> tuple[Any, str]:
     try:
         if _EXTRA_BY_SCHEME.get(scheme) == "gcs":
             return _google(), text.partition("://")[2]
+        if scheme == "shared":
+            from timonel.storage.shared_filesystem import SharedFileSystem  # noqa: PLC0415 - fsspec
+
+            return SharedFileSystem(), text.removeprefix(SHARED)
         options = _options(_EXTRA_BY_SCHEME.get(scheme))
         if scheme != "file":
             options["use_listings_cache"] = False

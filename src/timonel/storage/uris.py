@@ -1,7 +1,8 @@
 """Local paths and fsspec URIs in one normalised spelling.
 
 A location is a string: an absolute local path, or ``scheme://...``. ``file://`` is turned into a
-path, so that locations returned by this module can be compared as text.
+path, so that locations returned by this module can be compared as text. ``shared:///folder`` is a
+folder that several machines mount at that path, used as a bucket.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from timonel.errors import InputError, SpecError
+
+SHARED = "shared://"
 
 
 def normalise(location: str | os.PathLike[str]) -> str:

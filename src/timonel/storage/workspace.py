@@ -1,6 +1,7 @@
 """Workspace: the folder or bucket that holds everything timonel creates.
 
-A workspace in a bucket has a local copy, see `timonel.storage.local_copy`.
+A workspace in a bucket has a local copy, see `timonel.storage.local_copy`. A folder that a cluster
+mounts from a claim is used as a bucket, ``shared:///folder``; its FORMAT has an ID, too.
 
 .timonel/
   FORMAT            the workspace document; in a bucket, with an ID
@@ -28,13 +29,15 @@ from typing import TYPE_CHECKING, Any
 from timonel.errors import AlreadyExistsError, CorruptError, InputError, NotFoundError
 from timonel.storage.atomic import unwritable, write_bytes
 from timonel.storage.documents import document, parse_document, read_document, write_document
-from timonel.storage.uris import is_local, join, local_path, normalise
+from timonel.storage.uris import SHARED, is_local, join, local_path, normalise
 
 if TYPE_CHECKING:
     from timonel.storage.local_copy import LocalCopy
 
 FOLDER_NAME = ".timonel"
 ENVIRONMENT_VARIABLE = "TIMONEL_WORKSPACE"
+CLAIM_VARIABLE = "TIMONEL_KUBERNETES_CLAIM"
+"""``NAME:PATH`` of the claim that pods mount at a path; see `ClusterSettings`."""
 _ID = re.compile(r"[0-9a-f]{32}")
 _FOLDERS = ("jobs", "runs", "models", "datasets", "servers", "services", "endpoints", "studies")
 
@@ -149,7 +152,8 @@ def find_workspace(
         return _in_bucket(normalise(named), create=create, offline=offline)
     root = local_path(named) if named else nearest_workspace(Path.cwd())
     if root is not None and (root / "FORMAT").exists():
-        read_document(root / "FORMAT", "workspace")
+        if "id" in read_document(root / "FORMAT", "workspace"):
+            return _in_bucket(f"{SHARED}{root}", create=False, offline=offline)
         return Workspace(root)
     if not create and named:
         raise _missing(str(root))
@@ -158,7 +162,16 @@ def find_workspace(
             f"no workspace at {Path.cwd()} or above",
             hint="run 'timonel convert' or 'timonel train' here first, or give --workspace",
         )
-    return _make(root or Path.cwd() / FOLDER_NAME)
+    root = root or Path.cwd() / FOLDER_NAME
+    if is_on_claim(root):
+        return _in_bucket(f"{SHARED}{root}", create=True, offline=offline)
+    return _make(root)
+
+
+def is_on_claim(path: Path) -> bool:
+    """Return whether pods of the user's cluster see a path, by the setting of their claim."""
+    mount = os.environ.get(CLAIM_VARIABLE, "").partition(":")[2]
+    return bool(mount) and path.is_relative_to(mount)
 
 
 def _in_bucket(uri: str, *, create: bool, offline: bool) -> Workspace:
@@ -175,6 +188,8 @@ def _in_bucket(uri: str, *, create: bool, offline: bool) -> Workspace:
     except NotFoundError:
         if not create:
             raise _missing(uri) from None
+        if uri.startswith(SHARED):
+            _make_private(Path(uri.removeprefix(SHARED)))
         content = (json.dumps(document("workspace", {"id": uuid.uuid4().hex})) + "\n").encode()
         try:
             store.create("FORMAT", content)
@@ -199,6 +214,15 @@ def _id_of(body: Mapping[str, Any], uri: str) -> str:
             hint=f'an earlier release wrote it: add "id": "{uuid.uuid4().hex}" to that object',
         )
     return found
+
+
+def _make_private(folder: Path) -> None:
+    """Create the folder of a workspace, whose documents may hold secrets, for its user alone."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error) from error
 
 
 def _missing(place: str) -> NotFoundError:

@@ -150,7 +150,7 @@ def preview(  # noqa: PLR0913 - the arguments of `train`
         pass_job_dir=job_options.pass_job_dir,
     )
     _check_seen(request, workspace, where)
-    request = staged(request, workspace)
+    request = staged(request, workspace, where.sees)
     return where.preview(job_spec(request, workspace, new_run_id("train"), job_options))
 
 
@@ -260,7 +260,7 @@ def submit(
     unstaged = request
     if not engine.shares_machine:
         _check_seen(request, workspace, engine)
-        request = staged(request, workspace)
+        request = staged(request, workspace, engine.sees)
     run_id = run_id or new_run_id("train")
     spec = job_spec(request, workspace, run_id, options)
     if env:
@@ -268,7 +268,7 @@ def submit(
     if isinstance(engine, PreviewingEngine):
         engine.preview(spec)  # an error comes before anything is copied or recorded
     if not engine.shares_machine:
-        stage(unstaged, workspace)
+        stage(unstaged, workspace, engine.sees)
     writer = record.begin(request, workspace, run_id, options, engine.name, parent)
     try:
         record.describe(request, writer, options, copies=engine.shares_machine)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,18 +29,24 @@ _TELL_S = 10.0
 _logger = logging.getLogger(__name__)
 
 
-def staged(request: Request, workspace: Workspace) -> Request:
-    """Return a request whose datasets are all in buckets; copies nothing."""
+def staged(request: Request, workspace: Workspace, sees: Callable[[Path], bool]) -> Request:
+    """Return a request whose datasets are all where tasks see them; copies nothing.
+
+    Args:
+        request: The request.
+        workspace: A workspace in a bucket.
+        sees: Whether tasks see a path of this machine.
+    """
     datasets = {
         name: replace(each, uri=_place(each, workspace), cached=each.path)
-        if is_local(workspace.uri_of(each.uri))
+        if _is_hidden(each, workspace, sees)
         else each
         for name, each in request.datasets.items()
     }
     return replace(request, datasets=datasets)
 
 
-def stage(request: Request, workspace: Workspace) -> None:
+def stage(request: Request, workspace: Workspace, sees: Callable[[Path], bool]) -> None:
     """Copy the datasets of a request to where `staged` says, as far as they are not there.
 
     Raises:
@@ -48,8 +54,13 @@ def stage(request: Request, workspace: Workspace) -> None:
         CorruptError: A file is not the one that the dataset's manifest lists.
     """
     for dataset in request.datasets.values():
-        if is_local(workspace.uri_of(dataset.uri)):
+        if _is_hidden(dataset, workspace, sees):
             _copy(dataset, ObjectStore(_place(dataset, workspace)))
+
+
+def _is_hidden(dataset: Dataset, workspace: Workspace, sees: Callable[[Path], bool]) -> bool:
+    uri = workspace.uri_of(dataset.uri)
+    return is_local(uri) and not sees(Path(uri))
 
 
 def _place(dataset: Dataset, workspace: Workspace) -> str:

@@ -356,6 +356,8 @@ class FakeCluster:
         done &= set(range(spec.get("completions", 1)))  # others run again when the Job grows
         for index in wanted - set(active) - done:
             self._start(name, job, index)
+        if wanted and wanted <= done:
+            job["status"]["conditions"] = [{"type": "Complete", "status": "True"}]
 
     def _start(self, job_name: str, job: Object, index: int) -> None:
         name = f"{job_name}-{index}-{uuid.uuid4().hex[:5]}"

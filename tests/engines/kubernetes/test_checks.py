@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,9 @@ from timonel.cli.doctor import cluster as checks
 from timonel.cli.doctor.check import Verdict
 from timonel.engines import JobSpec
 from timonel.engines.kubernetes import KubernetesEngine
+from timonel.engines.kubernetes.api import Api
 from timonel.storage import Workspace
+from timonel.storage.workspace import CLAIM_VARIABLE
 from timonel.testing.engines import eventually
 
 pytestmark = pytest.mark.enable_socket
@@ -32,6 +35,40 @@ def test_a_cluster_and_a_bucket_that_work(
     run = checks.run_job(bucket, 60.0)
     assert run.verdict is Verdict.OK, run
     assert "printed 'timonel " in run.found
+
+
+@pytest.mark.parametrize(
+    ("modes", "verdict"),
+    [(["ReadWriteMany"], Verdict.OK), (["ReadWriteOnce"], Verdict.WARN), (None, Verdict.FAIL)],
+)
+def test_a_claim(
+    modes: list[str] | None,
+    verdict: Verdict,
+    cluster: FakeCluster,
+    api: Api,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    team = tmp_path / "team"
+    team.mkdir()
+    monkeypatch.setenv(CLAIM_VARIABLE, f"team:{team}")
+    if modes is not None:
+        head = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "team"}}
+        api.create({**head, "spec": {"accessModes": modes}})
+    checked = {check.name: check for check in checks.examine(str(team / "ws"), os.environ)}
+    assert checked["PersistentVolumeClaim team"].verdict is verdict
+    assert checked["claim"].found == f"shared://{team} can be written and read"
+    assert list(team.iterdir()) == []
+    assert "bucket" not in checked
+
+
+def test_a_claim_that_this_machine_does_not_mount(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CLAIM_VARIABLE, f"team:{tmp_path}/team")
+    (*_, check) = checks.examine(f"{tmp_path}/team/ws", os.environ)
+    assert check.verdict is Verdict.FAIL
+    assert check.found == f"this machine has no folder for the claim team:{tmp_path}/team"
 
 
 def test_a_job_that_does_not_end(bucket: Workspace, cluster: FakeCluster) -> None:

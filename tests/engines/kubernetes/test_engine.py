@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from tests.engines.kubernetes.fake_cluster import FakeCluster
 from tests.engines.kubernetes.memory_api import MemoryApi
 from tests.engines.kubernetes.specs import SETTINGS, spec
-from timonel.engines import CommandSpec, JobSpec, JobState, RoleSpec
+from timonel.engines import CommandSpec, FailureCause, JobSpec, JobState, RoleSpec
 from timonel.engines.kubernetes import KubernetesEngine
 from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.api_errors import Call
@@ -31,6 +32,7 @@ from timonel.errors import (
     TimonelError,
 )
 from timonel.storage import Workspace, find_workspace
+from timonel.storage.workspace import CLAIM_VARIABLE
 from timonel.testing.engines import eventually
 from timonel.tracking import list_runs, read_run, start_run
 from timonel.training.jobs import find_job, list_jobs
@@ -48,6 +50,36 @@ _NO_NODE = {
 }
 _WRITES = 11
 """Requests of a submission that change the cluster."""
+
+
+@pytest.fixture
+def claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    """A workspace on a claim that pods mount."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv(CLAIM_VARIABLE, f"team:{tmp_path}/team")
+    return find_workspace(tmp_path / "team/ws")
+
+
+def test_a_job_on_a_claim(claimed: Workspace, cluster: FakeCluster) -> None:
+    engine = KubernetesEngine.of(claimed)
+    engine.submit(submission(claimed).model_copy(update={"args": ("ready",)}))
+    eventually(lambda: engine.status("one").state.is_final)
+    assert engine.status("one").state is JobState.SUCCEEDED
+    assert read_run(claimed, "one").status == "succeeded"
+
+
+def test_pods_that_see_other_storage_fail_the_job(claimed: Workspace, cluster: FakeCluster) -> None:
+    # Pods look at the location in the manifest, the submitter at the store.
+    engine = KubernetesEngine.of(replace(claimed, uri=claimed.uri.replace("/ws", "/other")))
+    engine.submit(submission(claimed))
+    eventually(lambda: engine.status("one").state.is_final)
+    status = engine.status("one")
+    assert (status.state, status.cause) == (JobState.FAILED, FailureCause.ENGINE)
+    assert status.message == (
+        f"pods cannot use the workspace: no workspace at {claimed.uri.replace('/ws', '/other')}; "
+        "the claim must be the storage that the submitting machine has there"
+    )
+    eventually(lambda: cluster.objects == {})
 
 
 def submission(workspace: Workspace, job_id: str = "one") -> JobSpec:

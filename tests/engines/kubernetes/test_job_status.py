@@ -43,6 +43,14 @@ def test_what_the_coordinator_published_counts() -> None:
     assert job_status(job(failed), ended, [], _CREATED) == ended
 
 
+def test_a_coordinator_that_cannot_use_the_workspace_fails_the_job() -> None:
+    refused = published(cause=FailureCause.ENGINE, message="no workspace")
+    assert job_status(job(), refused, [_RUNNING], _CREATED) == refused
+    status = job_status(job({"type": "Complete", "status": "True"}), refused, [], _CREATED)
+    assert status is not None
+    assert (status.state, status.message) == (JobState.FAILED, "no workspace")
+
+
 @pytest.mark.parametrize("state", [JobState.PENDING, JobState.RUNNING])
 def test_a_coordinator_that_failed_for_good_fails_the_job(state: JobState) -> None:
     failed = {

@@ -87,6 +87,11 @@ _SHAPES: dict[str, tuple[JobSpec, ClusterSettings]] = {
         spec(RoleSpec(name="chief"), RoleSpec(name="worker", replicas=3)),
         SETTINGS.model_copy(update={"queue": "vision"}),
     ),
+    "claim": (
+        spec(volumes=(Volume(source="pvc://photos", mount_path="/data"),)),
+        SETTINGS.model_copy(update={"claim": "team:/mnt/team", "user": "1000:100"}),
+    ),
+    "claim-of-root": (spec(), SETTINGS.model_copy(update={"claim": "team:/mnt/team"})),
     "elastic": (spec(RoleSpec(name="worker", replicas=3, min_replicas=1)), SETTINGS),
 }
 

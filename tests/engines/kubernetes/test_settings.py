@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import SpecError
+from timonel.storage import Workspace, find_workspace
+from timonel.storage.workspace import CLAIM_VARIABLE
 
 
 @pytest.mark.parametrize(
@@ -25,6 +30,45 @@ def test_the_type_of_services_is_one_of_two() -> None:
     assert ClusterSettings.of({variable: ""}).service_type is None
     with pytest.raises(SpecError, match="must be ClusterIP or LoadBalancer, got 'loadbalancer'"):
         ClusterSettings.of({variable: "loadbalancer"})
+
+
+def test_pods_with_a_claim_run_as_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "getegid", lambda: 100)
+    settings = ClusterSettings.of({CLAIM_VARIABLE: "team:/mnt/team/"})
+    assert (settings.claim_mount(), settings.user) == (("team", "/mnt/team"), "1000:100")
+    assert ClusterSettings.of({}).user is None
+    # The control plane of an endpoint, in a pod, starts pods as the same user.
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert ClusterSettings.of(settings.variables()) == settings
+    assert ClusterSettings.of({CLAIM_VARIABLE: "team:/mnt/team"}).user is None
+
+
+@pytest.mark.parametrize("value", ["team", "/mnt/team", "team:mnt", "team:/", "T:/mnt", "a:/b:c"])
+def test_a_claim_has_a_name_and_a_path(value: str) -> None:
+    with pytest.raises(SpecError, match=f"CLAIM must be NAME:/PATH, got '{value}'"):
+        ClusterSettings.of({CLAIM_VARIABLE: value})
+
+
+@pytest.mark.parametrize("value", ["1000", "0:0", "ana:team", "1000:"])
+def test_a_user_has_two_numbers(value: str) -> None:
+    with pytest.raises(SpecError, match="USER must be UID:GID, both positive"):
+        ClusterSettings.of({"TIMONEL_KUBERNETES_USER": value})
+
+
+def test_workspaces_that_pods_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    of_machine = find_workspace(tmp_path / "team/old")
+    monkeypatch.setenv(CLAIM_VARIABLE, f"team:{tmp_path}/team")
+    settings = ClusterSettings.of(os.environ)
+    settings.check_visible(Workspace(tmp_path, "s3://bucket/team"), "jobs")
+    settings.check_visible(shared := find_workspace(tmp_path / "team/ws"), "jobs")
+    with pytest.raises(SpecError, match=r"jobs on Kubernetes cannot use .*old: it was created for"):
+        settings.check_visible(of_machine, "jobs")
+    with pytest.raises(SpecError, match=r"bucket or on a claim, and .*alone is a folder that pods"):
+        settings.check_visible(find_workspace(tmp_path / "alone"), "jobs")
+    with pytest.raises(SpecError, match=r"bucket or on a claim, and /.*ws is a folder that pods"):
+        ClusterSettings().check_visible(shared, "jobs")
 
 
 @pytest.mark.parametrize("value", ["mlflow,wandb", "none", ""])

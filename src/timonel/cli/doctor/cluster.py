@@ -7,6 +7,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from timonel.cli.doctor.check import Check, Verdict
 from timonel.containers.reference import Reference
@@ -21,6 +22,7 @@ from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import InputError, NotFoundError, TimonelError
 from timonel.storage import Workspace, is_local
 from timonel.storage.object_store import ObjectStore
+from timonel.storage.uris import SHARED, normalise
 
 _POLL_S = 0.5
 _CLUSTER = "cluster"
@@ -42,7 +44,10 @@ def examine(
     settings = ClusterSettings.of(environ)
     yield from _cluster(settings, workspace or "s3://bucket")
     yield _try(_SETTINGS, "image", lambda: _image(settings.image, plain_http))
-    yield _try(_WORKSPACE, "bucket", lambda: _bucket(workspace))
+    if workspace is not None and settings.sees(folder := normalise(workspace).removeprefix(SHARED)):
+        yield _try(_WORKSPACE, "claim", lambda: _claim(Path(folder), settings))
+    else:
+        yield _try(_WORKSPACE, "bucket", lambda: _bucket(workspace))
 
 
 def run_job(workspace: Workspace, timeout_s: float) -> Check:
@@ -115,6 +120,7 @@ def _cluster(settings: ClusterSettings, workspace: str) -> Iterator[Check]:
         ("Secret", settings.secret),
         ("Secret", settings.image_pull_secret),
         ("ServiceAccount", settings.service_account),
+        ("PersistentVolumeClaim", (settings.claim_mount() or (None,))[0]),
     ):
         if name:
             yield _existence(api, kind, name)
@@ -167,13 +173,20 @@ def _dry_run(api: Api, settings: ClusterSettings, workspace: str) -> str:
 def _existence(api: Api, kind: str, name: str) -> Check:
     what = f"{kind} {name}"
     try:
-        api.get(kind, name)
+        found = api.get(kind, name)
     except NotFoundError as error:
-        hint = f"create it with 'kubectl create {kind.lower()} ...', or change the setting"
+        hint = "create it with kubectl, or change the setting"
         return Check(_SETTINGS, what, Verdict.FAIL, error.message, hint)
     except TimonelError as error:
         # Jobs do not need the right to read it.
         return Check(_SETTINGS, what, Verdict.NOTE, f"cannot be checked: {error.message}")
+    modes = (
+        found.get("spec", {}).get("accessModes", []) if kind == "PersistentVolumeClaim" else None
+    )
+    if modes is not None and "ReadWriteMany" not in modes:
+        hint = "make a claim with the access mode ReadWriteMany"
+        found_modes = f"pods on different nodes cannot mount it: {', '.join(modes)}"
+        return Check(_SETTINGS, what, Verdict.WARN, found_modes, hint)
     return Check(_SETTINGS, what, Verdict.OK, "exists")
 
 
@@ -193,10 +206,19 @@ def _image(name: str | None, plain_http: bool | None) -> str | Check:
     return str(reference.with_digest(digest))
 
 
+def _claim(folder: Path, settings: ClusterSettings) -> str | Check:
+    # Whoever creates the folder of a new workspace chooses its mode.
+    place = next(each for each in (folder, *folder.parents) if each.exists())
+    if settings.sees(place):
+        return _bucket(f"{SHARED}{place}")
+    found = f"this machine has no folder for the claim {settings.claim}"
+    return Check(_WORKSPACE, "claim", Verdict.FAIL, found, "mount its storage there")
+
+
 def _bucket(uri: str | None) -> str | Check:
     if uri is None or is_local(uri):
         found = "the workspace is not in a bucket" if uri is None else f"{uri} is no bucket"
-        hint = "give --workspace s3://bucket/folder, or set TIMONEL_WORKSPACE"
+        hint = "give --workspace s3://bucket/folder, or a folder on a claim"
         return Check(_WORKSPACE, "bucket", Verdict.FAIL, found, hint)
     store = ObjectStore(uri)
     name, content = f"check-{secrets.token_hex(8)}", secrets.token_bytes(16)

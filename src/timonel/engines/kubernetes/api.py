@@ -25,6 +25,7 @@ _RESOURCES = {
     "Job": ("batch/v1", "jobs"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
     "LocalQueue": ("kueue.x-k8s.io/v1beta2", "localqueues"),
+    "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
     "Pod": ("v1", "pods"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
     "Role": ("rbac.authorization.k8s.io/v1", "roles"),

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from timonel.engines.base import JobState, JobStatus
+from timonel.engines.base import FailureCause, JobState, JobStatus
 from timonel.engines.commands import Commands
 from timonel.engines.coordination.lifecycle import (
     CoordinatorState,
@@ -39,7 +39,13 @@ from timonel.engines.kubernetes.changes import (
 from timonel.engines.kubernetes.file_thread import FileThread
 from timonel.engines.kubernetes.index_store import IndexStore
 from timonel.engines.kubernetes.job_log import JobLog
-from timonel.engines.kubernetes.job_store import bucket_of, read_spec, shared_folder, write_outcome
+from timonel.engines.kubernetes.job_store import (
+    bucket_of,
+    check_writable,
+    read_spec,
+    shared_folder,
+    write_outcome,
+)
 from timonel.engines.kubernetes.launcher import KubernetesLauncher
 from timonel.engines.kubernetes.lease import Lease, LostLeaseError
 from timonel.engines.kubernetes.links import parse_address
@@ -48,11 +54,13 @@ from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.kubernetes.variables import COORDINATOR, POD_NAME, TOKEN, work_dir
 from timonel.engines.source import unpack
 from timonel.engines.spec import JobSpec
-from timonel.errors import TimonelError
+from timonel.errors import InputError, NotFoundError, TimonelError
 from timonel.processes.clock import SteadyClock
 from timonel.processes.loop import Loop
 from timonel.processes.tree import adopt_orphans, own_identity, reap
 from timonel.storage import Workspace, find_workspace
+from timonel.storage.bucket_errors import UnavailableError
+from timonel.storage.uris import SHARED
 
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 _TICK_S = 0.5
@@ -278,10 +286,17 @@ def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
     api = Api.connect(ClusterSettings.of(environ))
     lease = Lease(api, job_id, environ[POD_NAME])
     lease.acquire()
-    workspace = find_workspace(uri, create=False)
-    spec = read_spec(workspace, job_id)
     status = JobStatus.model_validate_json(api.get("ConfigMap", job_id)["data"][STATUS_KEY])
     if status.state.is_final:
+        return 0
+    try:
+        workspace = find_workspace(uri, create=False)
+        spec = read_spec(workspace, job_id)
+        check_writable(workspace, job_id)
+    except (NotFoundError, InputError) as error:
+        if not _is_lasting(error, uri):
+            raise
+        _refuse(api, status, error)
         return 0
     if status.state is not JobState.PENDING:
         status = status.restarted("the coordinator was replaced")
@@ -314,6 +329,22 @@ def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
             end.pop_all()  # the other coordinator speaks for the job
             return 1
     return 0
+
+
+def _is_lasting(error: TimonelError, uri: str) -> bool:
+    """Decide whether another attempt to use the workspace would fail, too."""
+    return uri.startswith(SHARED) and not isinstance(error, UnavailableError)
+
+
+def _refuse(api: Api, status: JobStatus, error: TimonelError) -> None:
+    """Publish why no coordinator can run the job; whoever reads that records its end."""
+    cure = error.hint
+    if isinstance(error, NotFoundError):
+        cure = "the claim must be the storage that the submitting machine has there"
+    message = f"pods cannot use the workspace: {error.message}; {cure}"
+    logger.error("%s", message)
+    failed = status.resumed().model_copy(update={"cause": FailureCause.ENGINE, "message": message})
+    api.patch("ConfigMap", status.job_id, {"data": {STATUS_KEY: failed.model_dump_json()}})
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
     All state is in the cluster and in the workspace's bucket.
 
     Args:
-        workspace: A workspace in a bucket.
+        workspace: A workspace in a bucket, or in a folder that is used as one.
         api: The cluster.
         settings: Settings of the cluster.
     """
@@ -89,14 +89,18 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         """Return the engine of the cluster that kubectl would use.
 
         Raises:
-            SpecError: The workspace is not in a bucket.
+            SpecError: Pods do not see the workspace.
             InputError: There is no such cluster.
         """
         if workspace.is_remote and workspace.local_copy is None:  # was found without its bucket
             workspace = find_workspace(workspace.uri, create=False)
-        bucket_of(workspace)
         settings = ClusterSettings.of(os.environ)
+        settings.check_visible(workspace, "jobs")
         return cls(workspace, Api.connect(settings), settings)
+
+    def sees(self, path: Path) -> bool:
+        """Return whether pods see a path of this machine, on the claim."""
+        return self._settings.sees(path)
 
     def submit(self, spec: JobSpec) -> None:
         """Start a job; return when the cluster has accepted all of its objects.

@@ -36,7 +36,7 @@ def job_status(
     if published is not None and published.state.is_final:
         return published
     known = published or JobStatus(job_id=job["metadata"]["name"], created_at=pods.created(job))
-    if message := _failure(job, now):
+    if message := _failure(job, published, now):
         return _ended(known, JobState.FAILED, FailureCause.ENGINE, message, now)
     if published is None:
         return None
@@ -62,9 +62,11 @@ def deleted(spec: JobSpec, now: float) -> JobStatus:
     return _ended(known, JobState.FAILED, FailureCause.ENGINE, message, now)
 
 
-def _failure(job: Object, now: float) -> str | None:
+def _failure(job: Object, published: JobStatus | None, now: float) -> str | None:
     """Explain why no coordinator will ever report an outcome; None if one may."""
     if reason := _end(job):
+        if published is not None and published.state is JobState.PENDING and published.cause:
+            return published.message  # of a coordinator that cannot use the workspace
         return f"its coordinator ended without reporting the outcome: {reason}"
     if _is_incomplete(job) and now - pods.created(job) > ABANDONED_S:
         return "its submission was interrupted"

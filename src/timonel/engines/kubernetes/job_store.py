@@ -32,6 +32,7 @@ from timonel.storage import Workspace, digest_bytes, document, join, write_bytes
 from timonel.storage.blobs import is_file_name
 from timonel.storage.documents import parse_document
 from timonel.storage.local_copy import LocalCopy
+from timonel.storage.uris import SHARED
 
 
 def bucket_of(workspace: Workspace) -> LocalCopy:
@@ -65,6 +66,18 @@ def stage_source(workspace: Workspace, spec: JobSpec) -> JobSpec:
     except NotFoundError:
         store.write(name, archive)
     return spec.model_copy(update={"source": join(workspace.uri, name)})
+
+
+def check_writable(workspace: Workspace, job_id: str) -> None:
+    """Check that this process can write a job's folder, if the workspace is on a claim.
+
+    Raises:
+        InputError: It cannot.
+    """
+    if workspace.uri.startswith(SHARED):
+        store, name = bucket_of(workspace).store, f"jobs/{job_id}/writable"
+        store.write(name, b"")
+        store.delete([name])
 
 
 def create_spec(workspace: Workspace, spec: JobSpec, submission: str, place: Place) -> None:

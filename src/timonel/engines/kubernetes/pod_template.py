@@ -16,6 +16,7 @@ from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.resources import Placement, Resources, Toleration, Volume
 from timonel.engines.spec import JobSpec, RoleSpec
 from timonel.errors import SpecError
+from timonel.storage.workspace import CLAIM_VARIABLE
 
 _COORDINATOR_REQUESTS = {"cpu": "100m", "memory": "256Mi"}
 HOME = {"HOME": "/work/home", "XDG_CACHE_HOME": "/work/cache"}
@@ -91,7 +92,7 @@ def role_template(
 def _template(
     pod: _Pod, spec: JobSpec, settings: ClusterSettings, workspace: str
 ) -> dict[str, Any]:
-    volumes, mounts = volumes_of(spec.volumes, has_shared_memory=pod.has_shared_memory)
+    volumes, mounts = volumes_of(spec.volumes, settings, has_shared_memory=pod.has_shared_memory)
     container = {
         "name": pod.role,
         "image": image_of(f"job {spec.job_id}", spec.image, settings),
@@ -124,7 +125,7 @@ def _template(
             "restartPolicy": pod.restart_policy,
             "terminationGracePeriodSeconds": math.ceil(spec.stop_grace_s) + _EXTRA_GRACE_S,
             "enableServiceLinks": False,
-            "securityContext": pod_security(spec.volumes),
+            "securityContext": pod_security(spec.volumes, settings),
             "tolerations": tolerations_of(pod.placement.tolerations),
             "containers": [container],
             "volumes": volumes,
@@ -165,6 +166,8 @@ def _environment(pod: _Pod, spec: JobSpec, settings: ClusterSettings) -> list[di
     }
     if settings.mirrors is not None:
         values["TIMONEL_MIRRORS"] = settings.mirrors
+    if settings.claim is not None:
+        values[CLAIM_VARIABLE] = settings.claim
     return variables_of(values)
 
 
@@ -191,9 +194,9 @@ def resources_of(resources: Resources) -> dict[str, Any]:
 
 
 def volumes_of(
-    volumes: Sequence[Volume], *, has_shared_memory: bool
+    volumes: Sequence[Volume], settings: ClusterSettings, *, has_shared_memory: bool
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the volumes of a pod and their mounts, with its writable folders.
+    """Return the volumes of a pod and their mounts, with its writable folders and the claim.
 
     Raises:
         SpecError: A volume cannot be mounted.
@@ -205,6 +208,9 @@ def volumes_of(
     if has_shared_memory:
         sources.append({"name": "shared-memory", "emptyDir": {"medium": "Memory"}})
         mounts.append({"name": "shared-memory", "mountPath": _SHARED_MEMORY})
+    if claim := settings.claim_mount():
+        sources.append({"name": "claim", "persistentVolumeClaim": {"claimName": claim[0]}})
+        mounts.append({"name": "claim", "mountPath": claim[1]})
     for number, volume in enumerate(volumes):
         name = f"volume-{number}"
         sources.append({"name": name, **_volume_source(volume)})
@@ -231,15 +237,20 @@ def _volume_source(volume: Volume) -> dict[str, Any]:
     )
 
 
-def pod_security(volumes: Iterable[Volume]) -> dict[str, Any]:
+def pod_security(volumes: Iterable[Volume], settings: ClusterSettings) -> dict[str, Any]:
     """Return the security context of a pod."""
     security: dict[str, Any] = {
         "runAsNonRoot": True,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
-    if any(volume.source.startswith("pvc://") for volume in volumes):
-        # New file systems belong to root.
-        security |= {"fsGroup": _GROUP, "fsGroupChangePolicy": "OnRootMismatch"}
+    group = _GROUP
+    if settings.user:
+        uid, group = map(int, settings.user.split(":"))
+        security |= {"runAsUser": uid, "runAsGroup": group}
+    # New file systems belong to root. A user's claim keeps the groups of its files.
+    has_claim = settings.claim is not None and not settings.user
+    if has_claim or any(volume.source.startswith("pvc://") for volume in volumes):
+        security |= {"fsGroup": group, "fsGroupChangePolicy": "OnRootMismatch"}
     return security
 
 

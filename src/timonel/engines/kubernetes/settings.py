@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal, Self, get_args
 
 from pydantic import Field
 
 from timonel.engines.resources import Requested
 from timonel.errors import SpecError, did_you_mean
+from timonel.storage import Workspace
+from timonel.storage.uris import SHARED
+from timonel.storage.workspace import CLAIM_VARIABLE
 
 ServiceType = Literal["ClusterIP", "LoadBalancer"]
 
 _PREFIX = "TIMONEL_KUBERNETES_"
 _MIRRORS = "TIMONEL_MIRRORS"
+_CLAIM = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?:(/[^/:]+)+/?")
+_USER = re.compile(r"[1-9]\d{0,9}:[1-9]\d{0,9}")
 _OF_USERS = frozenset({"context", "namespace"})
 
 
@@ -56,6 +64,16 @@ class ClusterSettings(Requested):
         description="How clients reach endpoints: None or ClusterIP: within the cluster; "
         "LoadBalancer: at an address of the cluster's provider.",
     )
+    claim: str | None = Field(
+        default=None,
+        description="NAME:PATH: claim that all pods mount at the path at which this machine has "
+        "the same files; a workspace below it needs no bucket.",
+    )
+    user: str | None = Field(
+        default=None,
+        description="UID:GID of pods; None: 65532, and with a claim those of the user who submits, "
+        "except root.",
+    )
     mirrors: str | None = Field(
         default=None, description="Mirrors of run records, from TIMONEL_MIRRORS."
     )
@@ -76,7 +94,50 @@ class ClusterSettings(Requested):
                 f"{_PREFIX}SERVICE_TYPE must be {' or '.join(expected)}, got {kind!r}",
                 hint=did_you_mean(str(kind), expected),
             )
+        if (claim := found["claim"]) and not _CLAIM.fullmatch(claim):
+            raise SpecError(f"{CLAIM_VARIABLE} must be NAME:/PATH, got {claim!r}")
+        if (user := found["user"]) and not _USER.fullmatch(user):
+            raise SpecError(f"{_PREFIX}USER must be UID:GID, both positive, got {user!r}")
+        if claim and not user and os.geteuid():
+            found["user"] = f"{os.geteuid()}:{os.getegid()}"
         return cls(**found, mirrors=environ.get(_MIRRORS))
+
+    def claim_mount(self) -> tuple[str, str] | None:
+        """Return the claim's name and the path at which pods mount it; None without a claim."""
+        if self.claim is None:
+            return None
+        name, _, path = self.claim.partition(":")
+        return name, path.rstrip("/")
+
+    def sees(self, path: str | Path) -> bool:
+        """Return whether pods see a path of this machine, on the claim."""
+        mount = self.claim_mount()
+        return mount is not None and Path(path).is_relative_to(mount[1])
+
+    def check_visible(self, workspace: Workspace, what: str) -> None:
+        """Check that pods see a workspace.
+
+        Args:
+            workspace: The workspace.
+            what: What needs it, for messages.
+
+        Raises:
+            SpecError: It is a folder of this machine, or a shared one that is not on the claim.
+        """
+        folder = workspace.uri.removeprefix(SHARED)
+        if workspace.is_remote and (folder == workspace.uri or self.sees(folder)):
+            return
+        if not workspace.is_remote and self.sees(folder):
+            raise SpecError(
+                f"{what} on Kubernetes cannot use {folder}: it was created for one machine",
+                hint="give --workspace another folder on the claim, to create one there",
+            )
+        raise SpecError(
+            f"{what} on Kubernetes need a workspace in a bucket or on a claim, and {folder} is a "
+            "folder that pods do not see",
+            hint="give --workspace s3://bucket/folder, or a folder below the path of "
+            f"{CLAIM_VARIABLE}",
+        )
 
     def variables(self) -> dict[str, str]:
         """Return the environment variables that set these settings in a pod of the cluster."""

@@ -148,7 +148,7 @@ def test_a_forgotten_version_and_a_server_that_was_away(harness: FakeHarness) ->
 
 
 def test_a_folder_is_no_workspace_of_clusters(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="need a workspace in a bucket"):
+    with pytest.raises(SpecError, match="services on Kubernetes need a workspace in a bucket"):
         KubernetesServiceEngine.of(find_workspace(str(tmp_path)))
 
 

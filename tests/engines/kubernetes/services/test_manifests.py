@@ -41,6 +41,10 @@ def _spec(**fields: Any) -> ServiceSpec:
 
 _SHAPES: dict[str, tuple[ServiceSpec, ClusterSettings]] = {
     "plain": (_spec(), SETTINGS),
+    "claim": (
+        _spec(uses_engine=True),
+        SETTINGS.model_copy(update={"claim": "team:/mnt/team", "user": "1000:100"}),
+    ),
     "model-server": (
         _spec(
             revision=7,

@@ -73,16 +73,11 @@ class KubernetesServiceEngine(ServiceEngine):
         """Return the engine of the cluster that kubectl would use.
 
         Raises:
-            SpecError: The workspace is not in a bucket.
+            SpecError: Pods do not see the workspace.
             InputError: There is no such cluster.
         """
-        if not workspace.is_remote:
-            raise SpecError(
-                f"services on Kubernetes need a workspace in a bucket, and {workspace.uri} is a "
-                "folder",
-                hint="give --workspace s3://bucket/folder, or set TIMONEL_WORKSPACE",
-            )
         settings = ClusterSettings.of(os.environ)
+        settings.check_visible(workspace, "services")
         return cls(Api.connect(settings), settings, os.environ.get(POD_NAME))
 
     @property

@@ -24,6 +24,7 @@ from timonel.engines.kubernetes.pod_template import (
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.service_spec import ServiceSpec, Sidecar, port_variables
 from timonel.errors import SpecError
+from timonel.storage.workspace import CLAIM_VARIABLE
 
 _SHARED = "/shared"
 _READY_FAILURES = 3
@@ -43,7 +44,9 @@ def replica_template(spec: ServiceSpec, settings: ClusterSettings) -> dict[str, 
         SpecError: No image, a volume that cannot be mounted, or a sidecar with a reserved name.
     """
     sidecar = spec.sidecar
-    volumes, mounts = volumes_of(spec.volumes, has_shared_memory=bool(spec.resources.accelerators))
+    volumes, mounts = volumes_of(
+        spec.volumes, settings, has_shared_memory=bool(spec.resources.accelerators)
+    )
     if sidecar is not None:
         volumes.append({"name": "shared", "emptyDir": {}})
         mounts.append({"name": "shared", "mountPath": _SHARED})
@@ -74,7 +77,7 @@ def replica_template(spec: ServiceSpec, settings: ClusterSettings) -> dict[str, 
             "automountServiceAccountToken": spec.uses_engine,
             "terminationGracePeriodSeconds": grace_s,
             "enableServiceLinks": False,
-            "securityContext": pod_security(spec.volumes),
+            "securityContext": pod_security(spec.volumes, settings),
             "tolerations": tolerations_of(spec.placement.tolerations),
             "topologySpreadConstraints": [_spread(spec)],
             "containers": [{**replica, **common}],
@@ -201,6 +204,8 @@ def _environment(
         values["TIMONEL_WORKSPACE"] = spec.workspace
     if settings.mirrors is not None:
         values["TIMONEL_MIRRORS"] = settings.mirrors
+    if settings.claim is not None:
+        values[CLAIM_VARIABLE] = settings.claim
     if spec.uses_engine:
         values |= settings.model_copy(update={"image": image}).variables()
     return values
