@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -27,26 +26,23 @@ from timonel.errors import (
     Interrupted,
     NotFoundError,
     SpecError,
-    TimonelError,
     UserCodeError,
 )
-from timonel.styles import number
 from timonel.tracking import new_run_id, open_run, read_run
 from timonel.tracking.events import FILE_NAME
-from timonel.training.handles import Job, Run, check_outcome, resume_job
+from timonel.training.handles import Job, Run, resume_job
 from timonel.training.jobs import restore_job, status_of
 from timonel.tuning.curves import LearningCurves
 from timonel.tuning.lease import LostLeaseError
 from timonel.tuning.objectives import is_infeasible
 from timonel.tuning.points import PointSampler
-from timonel.tuning.records import TrialStatus
+from timonel.tuning.results import WITH_RESULT, Results
 from timonel.tuning.space import SearchSpace, Value
 from timonel.tuning.stopping import StoppingRule
-from timonel.tuning.study import PRIOR, REASON, RUN, STATUS, VALUES, Study
+from timonel.tuning.study import REASON, RUN, VALUES, Study
 from timonel.tuning.tensorboard import ScalarReader, has_scalars
 
 _logger = logging.getLogger(__name__)
-_WITH_RESULT = (TrialState.COMPLETE, TrialState.PRUNED)
 _REFUSALS = (AlreadyExistsError, NotFoundError, SpecError)
 _POLL_S, _REMOTE_POLL_S = 0.2, 1.0
 _PUSH_S = 20.0
@@ -109,6 +105,7 @@ class Controller:
     _pushed_at: float = field(default=0.0, init=False)
     _away_since: float | None = field(default=None, init=False)
     _space: SearchSpace = field(init=False)
+    _results: Results = field(init=False)
     _optuna: optuna.Study = field(init=False)
 
     def run(self) -> str:
@@ -122,6 +119,7 @@ class Controller:
         """
         self._space = self.study.settings.search_space
         self._optuna = self.study.load(self.sampler)
+        self._results = Results(self.study.settings, self._optuna, self._publish)
         poll_s = _POLL_S if self.engine.shares_machine else _REMOTE_POLL_S
         try:
             self._adopt()
@@ -254,7 +252,7 @@ class Controller:
         values = self._space.suggest(trial)
         violated = self._space.violated(values)
         if violated is not None:
-            self._fail(trial, "infeasible", f"the constraint {violated!r} does not hold")
+            self._results.fail(trial, "infeasible", f"the constraint {violated!r} does not hold")
             raise SpecError(
                 f"found no values that satisfy {violated!r}",
                 hint="change the ranges so that more of them do",
@@ -314,7 +312,7 @@ class Controller:
             try:
                 status = running.run.job.status()
             except NotFoundError:
-                self._fail(running.trial, "failed", "its job was deleted")
+                self._results.fail(running.trial, "failed", "its job was deleted")
                 self._running.remove(running)
                 continue
             # After the status, so that the last values are included.
@@ -349,7 +347,9 @@ class Controller:
         self._report(running)
         self._warn(running)
         try:
-            self._end(running, status)
+            self._results.record(
+                running.trial, running.curves, status, running.run, running.stopped_by
+            )
         finally:
             self._is_changed = True
         self._running.remove(running)
@@ -384,7 +384,7 @@ class Controller:
         # An infeasible trial must not set the value to beat.
         trials = [
             trial
-            for trial in self._optuna.get_trials(deepcopy=False, states=_WITH_RESULT)
+            for trial in self._optuna.get_trials(deepcopy=False, states=WITH_RESULT)
             if not is_infeasible(trial)
         ]
         compared = (len(curve), len(trials), *map(len, others))
@@ -402,63 +402,6 @@ class Controller:
             self.study.push()
             running.run.job.stop()
 
-    def _end(self, running: _Running, status: JobStatus) -> None:
-        trial, last = running.trial, running.curves.last()
-        metrics = [objective.metric for objective in self.study.settings.objectives]
-        values = [last.get(metric, math.nan) for metric in metrics]
-        if status.state is JobState.STOPPED and running.stopped_by:
-            self._optuna.tell(trial, state=TrialState.PRUNED)
-            self._publish("ended", trial.number, status="stopped early", values=values)
-        elif status.state is not JobState.SUCCEEDED:
-            self._fail(trial, "failed", _reason(status, running.run))
-        elif problem := running.curves.problem():
-            self._fail(trial, "failed", problem)
-        elif missing := [name for name in running.curves.metrics if name not in last]:
-            seen = running.curves.names()
-            reason = f"the run recorded no metric {missing[0]!r}; it recorded: {seen}"
-            self._fail(trial, "failed", reason)
-            if not self._succeeded():
-                option = "--metric" if missing[0] in metrics else "--threshold"
-                closest = running.curves.closest(missing[0])
-                raise SpecError(
-                    f"trial {trial.number} recorded no metric {missing[0]!r}",
-                    hint=closest or f"it recorded: {seen}; name one of them with {option}",
-                )
-        elif undefined := [name for name in running.curves.metrics if math.isnan(last[name])]:
-            self._fail(trial, "infeasible", f"{undefined[0]} is not a finite number")
-        else:
-            self._record_result(trial, values, last)
-
-    def _record_result(
-        self, trial: optuna.Trial, values: list[float], last: Mapping[str, float]
-    ) -> None:
-        status: TrialStatus = "succeeded"
-        reason = ""
-        for threshold in self.study.settings.thresholds:
-            value = last[threshold.metric]
-            excess = threshold.excess(value)
-            trial.set_constraint(str(threshold), excess)
-            if excess > 0:
-                beyond = "above" if threshold.is_upper else "below"
-                status, reason = (
-                    "infeasible",
-                    f"{threshold.metric} is {number(value)}, {beyond} {threshold.bound:g}",
-                )
-        # A trial may succeed although a rule asked it to stop.
-        trial.set_user_attr(REASON, reason)
-        self._optuna.tell(trial, values)
-        self._publish("ended", trial.number, status=status, values=values, reason=reason)
-
-    def _fail(self, trial: optuna.Trial, status: TrialStatus, reason: str) -> None:
-        trial.set_user_attr(STATUS, status)
-        trial.set_user_attr(REASON, reason)
-        self._optuna.tell(trial, state=TrialState.FAIL)
-        self._publish("ended", trial.number, status=status, reason=reason)
-
-    def _succeeded(self) -> int:
-        trials = self._optuna.get_trials(deepcopy=False, states=_WITH_RESULT)
-        return sum(PRIOR not in trial.user_attrs for trial in trials)
-
     def _limit(self) -> str | None:
         """Return the limit that allows no further trial, in words, or None."""
         settings = self.study.settings
@@ -466,7 +409,7 @@ class Controller:
         failed = [trial for trial in jobs if trial.status == "failed"]
         if (
             len(failed) >= _FAILURES_AT_START
-            and not self._succeeded()
+            and not self._results.succeeded()
             and not settings.options["max_failed"]
         ):
             raise UserCodeError(
@@ -492,13 +435,3 @@ def _can_continue(status: JobStatus) -> bool:
     return status.state is JobState.STOPPED or (
         status.state is JobState.FAILED and status.cause is FailureCause.ENGINE
     )
-
-
-def _reason(status: JobStatus, run: Run) -> str:
-    """Return the end of the error that the job would report, in one line."""
-    try:
-        check_outcome(status, run)
-    except TimonelError as error:
-        lines = [line.strip() for line in error.message.splitlines() if line.strip()]
-        return "; ".join(lines[-2:] if error.hint else lines[-1:])
-    return ""
