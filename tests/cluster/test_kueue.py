@@ -121,14 +121,18 @@ def jobs(
 def test_a_job_starts_as_a_whole_when_the_queue_has_room(
     jobs: ClusterHarness, queue: Queue
 ) -> None:
-    queue.set_quota("100m")
-    job_id = jobs.submit("ready", "await:go", roles=_WORKERS)
+    queue.set_quota("120m")  # enough for the chief
+    roles = (
+        RoleSpec(name="chief", resources=Resources(cpus=0.12)),
+        RoleSpec(name="worker", resources=Resources(cpus=0.08)),
+    )
+    job_id = jobs.submit("ready", "await:go", roles=roles)
     waiting = jobs.wait_until(job_id, lambda status: "waits in the queue" in (status.message or ""))
     assert waiting.message is not None
-    assert f"waiting for 2 of 2 pods: worker-0 waits in the queue '{queue.name}'" in waiting.message
+    assert f"waiting for 2 of 2 pods: chief-0 waits in the queue '{queue.name}'" in waiting.message
     assert f"kubectl describe workload {job_id}-0 -n" in waiting.message
     nodes = jobs.kubectl(
-        *("get", "pods", "-l", f"timonel.dev/job={job_id},timonel.dev/role=worker"),
+        *("get", "pods", "-l", f"timonel.dev/job={job_id},timonel.dev/role!=coordinator"),
         *("-o", "jsonpath={.items[*].spec.nodeName}"),
     )
     assert not nodes.split()
