@@ -181,23 +181,24 @@ class Endpoint:
     def rollback(self, number: int | None = None) -> Revision:
         """Return to an earlier revision, by default the last one that differs.
 
-        This adds a revision with the same contents but the present access control: a rollback must
-        not accept revoked keys again, or everybody. Running replicas of its versions are kept.
+        This adds a revision with the same contents but the present address and access control: a
+        rollback must not accept revoked keys again, or open an endpoint without keys to a network.
+        Running replicas of its versions are kept.
 
         Raises:
-            SpecError: No earlier revision differs by more than access control.
+            SpecError: No earlier revision differs by more than address and access control.
             NotFoundError: No such revision.
         """
         latest = self.folder.revision()
         numbers = self.folder.numbers() if number is None else [number]
         for each in reversed(numbers):
-            spec = self.folder.revision(each).spec
-            spec = spec.model_copy(update={"access": latest.spec.access})
+            spec = self.folder.revision(each).spec.exposed_as(latest.spec)
             if number is not None or spec != latest.spec:
                 check_spec(spec, self.workspace)
                 return record(self.workspace, spec, f"rollback to {each}", after=latest.number)
         raise SpecError(
-            f"{self.name} has no earlier revision with other contents",
+            f"{self.name} has no earlier revision that differs by more than address, TLS, keys and "
+            "tokens",
             hint=f"'timonel endpoints show {self.name}' lists its revisions",
         )
 

@@ -26,6 +26,8 @@ ContentsId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 Label = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$")]
 
 _LONGEST_S = 7 * 86_400.0
+# The port counts, too: firewalls and network policies admit clients by port.
+_EXPOSURE = ("host", "port", "access")
 LABEL_HEADER = "x-timonel-label"
 """Request header that names the label of a version."""
 
@@ -202,6 +204,10 @@ class EndpointSpec(Requested):
     def scheme(self) -> str:
         """Scheme of its addresses."""
         return "https" if self.access.tls else "http"
+
+    def exposed_as(self, other: EndpointSpec) -> EndpointSpec:
+        """Return a copy with the address and access control of another specification."""
+        return self.model_copy(update={name: getattr(other, name) for name in _EXPOSURE})
 
     @property
     def model_name(self) -> str:

@@ -140,7 +140,10 @@ def rollback(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Return to an earlier revision, which gets a new number."""
+    """Return to an earlier revision, which gets a new number.
+
+    The address, TLS, keys and tokens stay as they are.
+    """
     found = _open(ctx, endpoint)
     _print_revision(found, found.rollback(to), json=json)
 
