@@ -201,6 +201,28 @@ def test_a_job_that_waits_for_its_restart_fails_after_its_maximum_run_time() -> 
     assert job.state.status.cause is FailureCause.TIME_LIMIT
 
 
+def test_a_job_that_ends_when_its_time_is_over_has_succeeded() -> None:
+    job = Job(spec_of(("chief", 1), ("ps", 1), max_runtime_s=300))
+    job.run()
+    job.now += 299
+    job.exit("chief-0", DONE)
+    job.now += 1
+    assert job.tell(Tick()) == []
+    job.exit("ps-0", ENDED_BY_TERM)
+    assert job.state.status.state is JobState.SUCCEEDED
+
+
+def test_an_error_of_the_program_at_the_end_of_its_time_is_the_cause(job: Job) -> None:
+    job = Job(job.spec.model_copy(update={"max_runtime_s": 300}))
+    job.run()
+    job.now += 299
+    job.exit("worker-0", LOST_PEER)
+    job.now += 1
+    job.tell(Tick())
+    job.exit("worker-1", USER_ERROR)
+    assert job.state.status.cause is FailureCause.USER_ERROR
+
+
 def test_a_job_that_the_user_stops_in_time_is_stopped() -> None:
     job = Job(spec_of(("worker", 1), max_runtime_s=300))
     job.run()

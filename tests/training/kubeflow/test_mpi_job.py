@@ -100,8 +100,18 @@ def test_a_pod_is_divided_among_its_slots() -> None:
     assert (resources.cpus, resources.memory_bytes) == (1.5, 3 << 29)
     assert resources.accelerators == {"nvidia.com/gpu": 2}
     value["spec"]["slotsPerWorker"] = 3
-    with pytest.raises(SpecError, match=r"4 nvidia\.com/gpu cannot be divided among 3 slots"):
+    with pytest.raises(SpecError, match=r"4 nvidia\.com/gpu cannot be divided among 3 processes"):
         parsed(value)
+
+
+def test_a_pod_is_divided_among_the_processes_that_mpirun_starts_in_it() -> None:
+    limits = {"nvidia.com/gpu": 8}
+    value = document(
+        "mpirun -npernode 1 python t.py",
+        worker={"resources": {"limits": limits}},
+        slotsPerWorker=8,
+    )
+    assert parsed(value).replicas["worker"].pod.resources.accelerators == limits
 
 
 def without(role: str) -> dict[str, Any]:

@@ -117,14 +117,13 @@ def _on_pending(state: CoordinatorState, event: TasksPending, now: float) -> Ste
 
 
 def _on_stop(state: CoordinatorState, _event: StopRequested, now: float) -> Step:
-    if state.stop_requested:
+    if state.stop_cause is not None:
         return state, ()
-    # From now on, the job does not fail for its run time.
-    return _stop(with_status(state, stops_at=None), now)
+    return _stop(state, FailureCause.STOPPED, now)
 
 
-def _stop(state: CoordinatorState, now: float) -> Step:
-    state = replace(state, stop_requested=True)
+def _stop(state: CoordinatorState, cause: FailureCause, now: float) -> Step:
+    state = replace(state, stop_cause=cause)
     if state.phase in {CoordinatorPhase.NEW, CoordinatorPhase.WAITING}:
         return generations.conclude(state, now)
     # Also during a drain with a shorter grace period: agents keep the first one.
@@ -142,8 +141,8 @@ def _on_scale(state: CoordinatorState, event: ScaleRequested, now: float) -> Ste
 
 def _on_tick(state: CoordinatorState, _event: Tick, now: float) -> Step:
     stops_at = state.status.stops_at
-    if stops_at is not None and now >= stops_at and not state.stop_requested:
-        return _stop(state, now)
+    if stops_at is not None and now >= stops_at and state.can_time_out:
+        return _stop(state, FailureCause.TIME_LIMIT, now)
     actions: tuple[Action, ...] = ()
     for name in inplace.due(state, now):
         if state.phase not in {CoordinatorPhase.STARTING, CoordinatorPhase.RUNNING}:

@@ -113,7 +113,7 @@ def drain(state: CoordinatorState, now: float) -> Step:
     names = alive(state)
     if not names:
         return conclude(state, now)
-    has_time = state.stop_requested or (state.resizing and not state.failures)
+    has_time = state.stop_cause is not None or (state.resizing and not state.failures)
     grace_s = state.spec.stop_grace_s
     if not has_time:
         grace_s = min(DRAIN_GRACE_S, grace_s)
@@ -151,17 +151,21 @@ def give_up(state: CoordinatorState, now: float) -> Step:
 
 def conclude(state: CoordinatorState, now: float) -> Step:
     """End or restart the job after all tasks of a generation exited."""
-    if state.stop_requested and state.status.stops_at is not None:
-        limit = format_seconds(state.spec.max_runtime_s or 0)
-        message = f"reached its maximum run time of {limit}"
-        return _end(state, now, JobState.FAILED, cause=FailureCause.TIME_LIMIT, message=message)
-    if state.stop_requested:
+    if state.stop_cause is FailureCause.STOPPED:
         return _end(state, now, JobState.STOPPED, cause=FailureCause.STOPPED)
     root = root_failure(state.failures)
-    if root is None:
-        if state.resizing and not is_done(state):
-            return start(with_status(state, cause=None, failed_task=None), now)
-        return _end(state, now, JobState.SUCCEEDED, message=_describe_failed_tasks(state))
+    if state.stop_cause is FailureCause.TIME_LIMIT and (
+        root is None or state.phase is CoordinatorPhase.WAITING
+    ):
+        return _run_out_of_time(state, now)
+    if root is not None:
+        return _fail_or_restart(state, root, now)
+    if state.resizing and not is_done(state):
+        return start(with_status(state, cause=None, failed_task=None), now)
+    return _end(state, now, JobState.SUCCEEDED, message=_describe_failed_tasks(state))
+
+
+def _fail_or_restart(state: CoordinatorState, root: Failure, now: float) -> Step:
     state = _with_losses(state, root, now)
     decision = _decide(state, root, now)
     explained = {"cause": root.cause, "message": root.message, "failed_task": root.task_id}
@@ -169,6 +173,8 @@ def conclude(state: CoordinatorState, now: float) -> Step:
         if decision.reason:
             explained["message"] = f"{root.message} ({decision.reason})"
         return _end(state, now, JobState.FAILED, **explained)
+    if state.stop_cause is FailureCause.TIME_LIMIT:
+        return _run_out_of_time(state, now)
     restarts = state.status.restarts + 1
     state = with_status(state, state=JobState.RESTARTING, restarts=restarts, **explained)
     state = replace(
@@ -233,7 +239,7 @@ def _with_losses(state: CoordinatorState, root: Failure, now: float) -> Coordina
 
 def _drain_state(state: CoordinatorState, now: float) -> JobState:
     root = root_failure(state.failures)
-    if state.stop_requested:
+    if state.stop_cause is not None:
         return JobState.STOPPING
     if root is None:
         return JobState.RESTARTING if state.resizing else JobState.STOPPING
@@ -256,6 +262,12 @@ def _decide(state: CoordinatorState, root: Failure, now: float) -> Decision:
 
 def _ran_s(state: CoordinatorState, now: float) -> float:
     return 0.0 if state.running_since is None else now - state.running_since
+
+
+def _run_out_of_time(state: CoordinatorState, now: float) -> Step:
+    limit = format_seconds(state.spec.max_runtime_s or 0)
+    message = f"reached its maximum run time of {limit}"
+    return _end(state, now, JobState.FAILED, cause=FailureCause.TIME_LIMIT, message=message)
 
 
 def _end(state: CoordinatorState, now: float, job_state: JobState, **explained: object) -> Step:

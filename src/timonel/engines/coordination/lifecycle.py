@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from timonel.engines.base import JobStatus, TaskStatus
+from timonel.engines.base import FailureCause, JobState, JobStatus, TaskStatus
 from timonel.engines.coordination.elastic import ElasticSlots
 from timonel.engines.coordination.failures import Failure, TaskExit
 from timonel.engines.coordination.restarts import RestartHistory
@@ -37,7 +37,7 @@ class CoordinatorState:
         failures: Failures of this generation, in the order of detection.
         progress: Reported progress of this generation.
         slots: Slots of elastic roles.
-        stop_requested: Whether the job is to stop: the user asked for it, or its time is over.
+        stop_cause: Why the job is to stop: the user asked for it, or its time is over.
         resizing: Whether this generation drains to change its size.
         running_since: Time when all tasks of this generation were ready.
         ready_at: Time when each task of this generation was ready.
@@ -55,7 +55,7 @@ class CoordinatorState:
     failures: tuple[Failure, ...] = ()
     progress: float | None = None
     slots: ElasticSlots = field(default_factory=ElasticSlots)
-    stop_requested: bool = False
+    stop_cause: FailureCause | None = None
     resizing: bool = False
     running_since: float | None = None
     ready_at: Mapping[str, float] = field(default_factory=dict)
@@ -64,12 +64,18 @@ class CoordinatorState:
     timers: Mapping[str, float] = field(default_factory=dict)
 
     @property
+    def can_time_out(self) -> bool:
+        """Whether the maximum run time still applies: not to a job that is about to end."""
+        ends = self.phase is CoordinatorPhase.DRAINING and self.status.state is JobState.STOPPING
+        return self.stop_cause is None and not ends
+
+    @property
     def wake_at(self) -> float | None:
         """Latest time at which the coordinator needs a `Tick`."""
         if self.phase is CoordinatorPhase.ENDED:
             return None
         times = [self.deadline, *self.timers.values()]
-        if not self.stop_requested:
+        if self.can_time_out:
             times.append(self.status.stops_at)
         if self.phase is CoordinatorPhase.RUNNING:
             times.append(self.slots.wake_at)

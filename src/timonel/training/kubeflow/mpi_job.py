@@ -70,7 +70,7 @@ def parse_mpi_job(
         command=command.program,
         working_dir=command.working_dir or launcher.pod.working_dir or base.working_dir,
         env={**base.env, **command.env},
-        resources=_per_slot(base.resources, slots),
+        resources=_per_process(base.resources, command.per_pod or slots),
     )
     count = _processes(command, pods, slots)
     if worker.replicas:
@@ -140,19 +140,19 @@ def _processes(command: MpiCommand, pods: int, slots: int) -> int:
     return count
 
 
-def _per_slot(resources: Resources, slots: int) -> Resources:
-    """Return one process's part of a pod's resources."""
+def _per_process(resources: Resources, processes: int) -> Resources:
+    """Return one process's part of the resources of a pod with so many."""
     for kind, count in resources.accelerators.items():
-        if count % slots:
+        if count % processes:
             raise SpecError(
-                f"{count} {kind} cannot be divided among {slots} slots of a Worker",
-                hint="set slotsPerWorker to the number of accelerators of a Worker",
+                f"{count} {kind} cannot be divided among {processes} processes of a Worker",
+                hint="start one process for each accelerator of a Worker: set slotsPerWorker",
             )
     cpus, memory = resources.cpus, resources.memory_bytes
     return Resources(
-        cpus=None if cpus is None else cpus / slots,
-        memory_bytes=None if memory is None else max(1, memory // slots),
-        accelerators={kind: count // slots for kind, count in resources.accelerators.items()},
+        cpus=None if cpus is None else cpus / processes,
+        memory_bytes=None if memory is None else max(1, memory // processes),
+        accelerators={kind: count // processes for kind, count in resources.accelerators.items()},
     )
 
 
