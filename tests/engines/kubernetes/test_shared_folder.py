@@ -533,6 +533,72 @@ def test_each_symbolic_link_is_logged_once(group: Group, caplog: pytest.LogCaptu
     ]
 
 
+def test_files_below_a_link_of_one_process_stay_in_the_others(
+    group: Group, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pod, other = group.pods
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    other.path(f"{JOB}/kept").write_text("x")
+    other.path(f"{JOB}/ckpt").symlink_to(outside)
+    pod.path(f"{JOB}/ckpt/model.bin").write_text("weights")
+    pod.path(f"{JOB}/ckpt/log.jsonl").write_text("1\n")
+    expected = {f"{JOB}/ckpt/model.bin": b"weights", f"{JOB}/ckpt/log.jsonl": b"1\n"}
+    for join in (False, True, True):
+        group.settle()
+        assert list(outside.iterdir()) == []
+        assert pod.tree() == {**expected, f"{JOB}/kept": b"x"}
+        if join:
+            group.join(other)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"not sharing '{JOB}/ckpt': it is a symbolic link; write a copy of the file"
+    ]
+    pod.path(f"{JOB}/ckpt/model.bin").unlink()
+    (outside / "model.bin").write_text("own")
+    group.settle()
+    group.join(other)
+    assert (outside / "model.bin").read_text() == "own"
+    # The folder is shared again once it is one.
+    (other.root / JOB / "ckpt").unlink()
+    group.settle()
+    group.join(other)
+    group.check_equal()
+    assert group.hub_tree() == {f"{JOB}/ckpt/log.jsonl": b"1\n", f"{JOB}/kept": b"x"}
+
+
+@pytest.mark.parametrize("name", ["ckpt/state.jsonl", "ckpt/model.bin"])
+@pytest.mark.parametrize("link", ["ckpt", "name"])
+@pytest.mark.parametrize("has_arrived", [True, False])
+def test_a_shared_file_that_a_link_replaces_is_not_removed(
+    group: Group, tmp_path: Path, name: str, link: str, has_arrived: bool
+) -> None:
+    pod, other = group.pods
+    other.path(f"{JOB}/{name}").write_text("1\n")
+    other.scan()
+    if has_arrived:
+        group.settle()
+    moved = other.root / JOB / (name if link == "name" else link)
+    shutil.move(moved, tmp_path / "moved")
+    moved.symlink_to(tmp_path / "moved")
+    group.settle()
+    group.join(other)
+    group.settle()
+    assert pod.tree() == {f"{JOB}/{name}": b"1\n"}
+    with pod.path(f"{JOB}/{name}").open("a") as file:
+        file.write("2\n")
+    group.settle()
+    assert (other.root / JOB / name).read_text() == "1\n"
+    pod.path(f"{JOB}/{name}").unlink()
+    group.settle()
+    group.join(other)
+    assert (other.root / JOB / name).read_text() == "1\n"
+    moved.unlink()
+    shutil.move(tmp_path / "moved", moved)
+    group.settle()
+    group.check_equal()
+    assert group.hub_tree() == {f"{JOB}/{name}": b"1\n"}
+
+
 def test_permissions_travel(group: Group) -> None:
     pod, other = group.pods
     path = pod.path(f"{JOB}/run.sh")

@@ -114,6 +114,15 @@ class Record:
         """Whether the file is as it was last seen."""
         return self.seen == (None if status is None else Seen.of(status))
 
+    def is_known(self, status: os.stat_result | None) -> bool:
+        """Whether the file certainly has the content that was last seen."""
+        return self.is_seen(status) and not self.is_racy
+
+    def forget(self) -> None:
+        """Forget a file that this process no longer shares, as if it had never been here."""
+        self.seen, self.content, self.own = None, None, []
+        self.is_racy, self.is_own = False, False
+
     def learn(self, draft: Draft) -> bool:
         """Take over what was read; return whether it is a change."""
         before, is_change = self.seen, draft.seen != self.seen

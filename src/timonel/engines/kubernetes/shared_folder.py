@@ -34,7 +34,6 @@ from timonel.engines.kubernetes.file_records import (
     grows,
     has_content,
     has_lines,
-    is_rewritten,
     matching,
     missing_lines,
     read_draft,
@@ -98,7 +97,7 @@ class SharedFolder:
         Raises:
             InputError: The bucket cannot be written.
         """
-        self._notice(self._find(), to_end=to_end)
+        self._notice(self._tree.find(self._records), to_end=to_end)
         return self._take_found()
 
     def apply(self, change: Change) -> list[Change]:
@@ -165,8 +164,11 @@ class SharedFolder:
         if change.author == self.author:
             record.pending = [own for own in record.pending if own.serial > change.serial]
             return
-        if not self._is_known(change.name, status := status_of(path)):
-            self._notice({change.name: status} if grows(change.name) else self._find())
+        if self._tree.is_link(change.name):
+            return
+        if not record.is_known(status := status_of(path)):
+            is_alone = grows(change.name)
+            self._notice({change.name: status} if is_alone else self._tree.find(self._records))
         # Of own changes that follow this one, only appends leave something of it.
         if all(own.is_append for own in record.pending):
             if change.is_append and record.seen is not None:
@@ -178,40 +180,9 @@ class SharedFolder:
     def _record(self, name: str) -> Record:
         return self._records.setdefault(name, Record())
 
-    def _is_known(self, name: str, status: os.stat_result | None) -> bool:
-        record = self._record(name)
-        return record.is_seen(status) and not record.is_racy
-
     def _take_found(self) -> list[Change]:
         found, self._found = self._found, []
         return found
-
-    def _find(self) -> dict[str, os.stat_result | None]:
-        """Return changed files, in the order of writing, and removed ones."""
-        files = dict(self._tree.files())
-        changed = [name for name, status in files.items() if not self._is_known(name, status)]
-        gone = [
-            name
-            for name, record in self._records.items()
-            if record.seen and name not in files and self._tree.is_readable(name)
-        ]
-        if not changed and not gone:
-            return {}
-        # Written while files were listed, in a folder that was listed before: what has been found
-        # may be later than that.
-        late = {
-            name: status
-            for name, status in self._tree.files()
-            if not self._is_known(name, status)
-            and (name not in files or is_rewritten(name, files[name], status))
-        }
-        if late:
-            end = min(status.st_ctime_ns for status in late.values())
-            changed = [n for n in changed if n not in late and files[n].st_ctime_ns < end]
-            gone = []
-        # Not by the time of writing only: a file may be written aside, and appear later.
-        changed.sort(key=lambda n: (files[n].st_ctime_ns, files[n].st_mtime_ns, files[n].st_ino))
-        return {**{name: files[name] for name in changed}, **dict.fromkeys(gone)}
 
     def _notice(self, found: Mapping[str, os.stat_result | None], *, to_end: bool = False) -> None:
         """Find own changes of these files, up to the first that changes now."""
@@ -335,7 +306,9 @@ class SharedFolder:
         with self._tree.skipping(change.name):
             path, parts = self._root / change.name, change.parts or ()
             status = status_of(path)
-            if (
+            if self._tree.is_link(change.name):
+                self._record(change.name).forget()
+            elif (
                 status is None
                 or Seen.of(status).mode != change.mode
                 or not has_content(path, parts)
@@ -350,6 +323,8 @@ class SharedFolder:
     def _resent(self, name: str, theirs: Change | None) -> Change | None:
         """Return an own change again, unless the index has its result."""
         record, path = self._records[name], self._root / name
+        if self._tree.is_link(name):
+            return None
         if record.seen is None:
             return None if theirs is None else self._made(Draft(name))
         if has_lines(name):

@@ -7,11 +7,11 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from timonel.engines.kubernetes.changes import DamagedObjectError
-from timonel.engines.kubernetes.file_records import status_of
+from timonel.engines.kubernetes.file_records import Record, is_rewritten, status_of
 from timonel.errors import NotFoundError, TimonelError
 from timonel.storage.atomic import unwritable
 
@@ -19,6 +19,7 @@ _LOCAL_OF_JOB = frozenset({"tasks", "logs", "source", "sidecars", "files", "log"
 _LOCAL_OF_RUN = frozenset({"mirrors"})
 # Lack of a resource stops all files, and may end.
 _EXHAUSTED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_LINK = "it is a symbolic link; write a copy of the file"
 
 logger = logging.getLogger(__name__)
 
@@ -54,14 +55,60 @@ class SharedTree:
                         elif (status := status_of(Path(entry.path))) is not None:
                             yield name, status
                         elif entry.is_symlink():
-                            self.warn(name, "it is a symbolic link; write a copy of the file")
+                            self.warn(name, _LINK)
             except (FileNotFoundError, NotADirectoryError):
                 continue  # removed meanwhile
             except OSError as error:
                 self._unreadable.add(folder)
                 self.skip(folder, error)
 
-    def is_readable(self, name: str) -> bool:
+    def find(self, records: Mapping[str, Record]) -> dict[str, os.stat_result | None]:
+        """Return changed files, in the order of writing, and removed ones.
+
+        Files that are below a symbolic link now are forgotten: they are not removed.
+        """
+        files = dict(self.files())
+        changed = [name for name, status in files.items() if not _is_known(records, name, status)]
+        gone = []
+        for name, record in records.items():
+            if record.seen and name not in files and self._is_readable(name):
+                if self.is_link(name):
+                    record.forget()
+                else:
+                    gone.append(name)
+        if not changed and not gone:
+            return {}
+        # Written while files were listed, in a folder that was listed before: what has been found
+        # may be later than that.
+        late = {
+            name: status
+            for name, status in self.files()
+            if not _is_known(records, name, status)
+            and (name not in files or is_rewritten(name, files[name], status))
+        }
+        if late:
+            end = min(status.st_ctime_ns for status in late.values())
+            changed = [n for n in changed if n not in late and files[n].st_ctime_ns < end]
+            gone = []
+        # Not by the time of writing only: a file may be written aside, and appear later.
+        changed.sort(key=lambda n: (files[n].st_ctime_ns, files[n].st_mtime_ns, files[n].st_ino))
+        return {**{name: files[name] for name in changed}, **dict.fromkeys(gone)}
+
+    def is_link(self, name: str) -> bool:
+        """Whether a file is a symbolic link or below one; log it if so.
+
+        What it leads to may be outside the shared folders, or shared by another name.
+        """
+        folder = next(each for each in self._folders if name.startswith(f"{each}/"))
+        path = self.root / folder
+        for part in Path(name).relative_to(folder).parts:
+            path /= part
+            if os.path.islink(path):  # noqa: PTH114 - no error
+                self.warn(path.relative_to(self.root).as_posix(), _LINK)
+                return True
+        return False
+
+    def _is_readable(self, name: str) -> bool:
         """Whether the last call of `files` could list the folders of a name."""
         return not any(name.startswith(f"{folder}/") for folder in self._unreadable)
 
@@ -81,7 +128,9 @@ class SharedTree:
             shutil.rmtree(path)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, and the folders that are empty then."""
+        """Remove a file, and the folders that are empty then, but nothing through a link."""
+        if self.is_link(path.relative_to(self.root).as_posix()):
+            return
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             path.unlink()
         kept = {self.root / folder for folder in self._folders}
@@ -135,3 +184,7 @@ class SharedTree:
                 is_local = any(not part or part.startswith(".") for part in parts)
                 return not is_local and "\0" not in name and parts[0] not in local
         return False
+
+
+def _is_known(records: Mapping[str, Record], name: str, status: os.stat_result) -> bool:
+    return (record := records.get(name)) is not None and record.is_known(status)
