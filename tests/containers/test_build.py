@@ -245,7 +245,7 @@ def test_requirements_that_name_timonel_bring_its_dependencies(
         "timonel.containers.own_requirements.importlib.metadata.requires",
         lambda _: [f'{needed}; extra == "some"'],
     )
-    requirements.write_text("timonel[other]\n")
+    requirements.write_text("timonel\n")
     without = build_image(spec(), f"{server.host}/app:v1", cache=tmp_path / "cache")
     requirements.write_text("timonel[some]\n")
     built = build_image(spec(), f"{server.host}/app:v2", cache=tmp_path / "cache")
@@ -343,23 +343,3 @@ def test_a_base_with_the_configuration_of_another_image_is_refused(
         base.push_tag(encode(image_manifest(config, [layer])), MANIFEST_TYPE)
         with pytest.raises(CorruptError, match="does not list the layers of its manifest"):
             build_image(spec(base=f"oci:{base.root}"), f"{server.host}/app", cache=tmp_path / "c")
-
-
-def test_included_requirements_count(tmp_path: Path) -> None:
-    (tmp_path / "sub").mkdir()
-    top = tmp_path / "top.txt"
-    top.write_text("-r sub/a.txt\n--constraint=c.txt\n")
-    (tmp_path / "sub/a.txt").write_text("-c b.txt\n-r ../top.txt\n")
-    found = set()
-    for content in ("1", "2"):
-        for name in ("sub/b.txt", "c.txt"):
-            (tmp_path / name).write_text(f"idna=={content}\n")
-            if (tmp_path / "c.txt").exists():
-                found.add("".join(packages.read_requirements(top)))
-    assert len(found) == 3
-    top.write_text("-r https://host/a.txt\n")
-    with pytest.raises(SpecError, match="download it"):
-        packages.read_requirements(top)
-    top.write_text("-r none.txt\n")
-    with pytest.raises(NotFoundError, match="no file at"):
-        packages.read_requirements(top)

@@ -38,6 +38,7 @@ from timonel.containers.publish import (
     publish_manifest,
     publish_tag,
 )
+from timonel.containers.requirements_files import read_requirements
 from timonel.errors import InputError, NotFoundError, SpecError
 from timonel.storage.atomic import write_json
 from timonel.storage.digests import digest_bytes, digest_file, digest_lines
@@ -162,8 +163,8 @@ class _Builder:
         self._place = (spec.site_packages or default).strip("/")
         self.left_out: list[str] = []
         path = spec.requirements
-        self._requirements = () if path is None else packages.read_requirements(path)
-        self._own = OwnRequirements.of("\n".join(self._requirements))
+        self._requirements = () if path is None else read_requirements(path)
+        self._own = OwnRequirements.of(self._requirements)
 
     @property
     def has_dependencies(self) -> bool:
@@ -206,7 +207,7 @@ class _Builder:
             key = digest_lines(["environment", *common, packages.environment_digest()])
         else:
             added = self._own.added if self._own is not None else ()
-            contents = (digest_bytes(each.encode()) for each in self._requirements)
+            contents = (digest_bytes(each.text.encode()) for each in self._requirements)
             key = digest_lines(["lock", platform, *common, *contents, *added])
         own = digest_lines(["timonel", *common, *map(digest_file, own_files().values())])
         return [

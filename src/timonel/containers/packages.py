@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -20,17 +19,13 @@ from pathlib import Path
 
 from timonel._version import __version__
 from timonel.containers.own_requirements import OwnRequirements
-from timonel.errors import InputError, NotFoundError, SpecError
+from timonel.errors import InputError, SpecError
 from timonel.processes.cores import usable_cores
 from timonel.storage.digests import digest_lines
 from timonel.storage.source_files import own_files
 
 _OWN = "timonel"
 _CHUNK_FILES = 400
-_INCLUDED = re.compile(
-    r"^[ \t]*(?:-[rc][ \t]*|--(?:requirement|constraint)(?:[ \t]+|[ \t]*=[ \t]*))(\S+)",
-    re.MULTILINE,
-)
 _LOCAL = frozenset({"__pycache__", "RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 """Files of a package that depend on how and where it was installed."""
 # glibc 2.31: Debian 11, Ubuntu 20.04, and newer. Envoy's wheels need it.
@@ -46,30 +41,6 @@ def environment_digest() -> str:
         f"{each.metadata['Name']} {each.version} {each.read_text('RECORD') or ''}"
         for each in _distributions()
     )
-
-
-def read_requirements(requirements: Path) -> tuple[str, ...]:
-    """Return the contents of a requirements file and of all files that it includes.
-
-    Raises:
-        NotFoundError: An included file does not exist.
-        SpecError: It includes a URL, whose content may change.
-    """
-    found: dict[Path, str] = {}
-    _read_included(requirements.resolve(), found)
-    return tuple(found.values())
-
-
-def _read_included(path: Path, found: dict[Path, str]) -> None:
-    if path in found:
-        return
-    if not path.is_file():
-        raise NotFoundError(f"no file at {path}", hint="a requirements file includes it")
-    found[path] = path.read_text(errors="replace")
-    for included in _INCLUDED.findall(found[path].replace("\\\n", " ")):
-        if "://" in included:
-            raise SpecError(f"{path} includes {included}", hint="download it, and include the file")
-        _read_included((path.parent / included).resolve(), found)
 
 
 def stage_environment(folder: Path) -> list[str]:
