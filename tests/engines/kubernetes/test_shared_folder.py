@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -720,6 +721,47 @@ def test_a_coordinator_sends_on_what_it_cannot_write(group: Group) -> None:
     group.restart_hub()
     group.settle()
     group.check_equal()
+
+
+@contextmanager
+def limited_size(size: int) -> Iterator[None]:
+    """Let no file of this process grow beyond a size."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("content", [b"one\n", b"one\nincompl"])
+def test_an_append_that_fails_in_the_middle_leaves_nothing(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(content)
+    for size in (len(content), 30):
+        with limited_size(size), pytest.raises(OSError, match="large"):
+            file_records.append_to(path, b"two\n" * 10, lines=True)
+        assert path.read_bytes() == content
+    file_records.append_to(path, b"two\n" * 10, lines=True)
+    assert path.read_bytes() == content.removesuffix(b"\n") + b"\n" + b"two\n" * 10
+
+
+def test_lines_that_do_not_fit_here_change_nothing_elsewhere(group: Group) -> None:
+    pod, other = group.pods
+    pod.path(EVENTS).write_bytes(b"one\n")
+    group.settle()
+    with pod.path(EVENTS).open("ab") as file:
+        file.write(b"".join(b"line %d\n" % number for number in range(40)))
+    expected = pod.path(EVENTS).read_bytes()
+    pod.scan()
+    group.send(pod)
+    with limited_size(100):
+        for _ in range(2):
+            with suppress(InputError):
+                assert other.folder.apply(other.received[0]) == []
+    assert other.folder.scan() == []
+    group.settle()
+    assert group.hub_tree()[EVENTS] == pod.path(EVENTS).read_bytes() == expected
 
 
 def test_a_failed_download_is_an_error_and_may_be_repeated(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
@@ -189,7 +188,7 @@ class Appended:
 
 
 def append_to(path: Path, data: bytes, *, lines: bool) -> Appended:
-    """Append to a file in one write, which no other append interrupts.
+    """Append all or nothing to a file, in one write, which no other append interrupts.
 
     Args:
         path: The file.
@@ -202,15 +201,25 @@ def append_to(path: Path, data: bytes, *, lines: bool) -> Appended:
     with path.open("ab+", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         is_complete = tail_of(file, size)[-1:] in {b"", b"\n"} or data.startswith(b"\n")
-        if lines and not is_complete:
-            file.write(b"\n")
-        written = file.write(data)
+        _write_all(file, data if is_complete or not lines else b"\n" + data)
         end = file.tell()
         seen = replace(Seen.of(os.fstat(file.fileno())), size=end)
         tail = tail_of(file, end)
-    if written != len(data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return Appended(end - len(data), seen, tail)
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    """Append all content, or nothing: what stayed would be taken for a program's own."""
+    written = file.write(data)
+    start = file.tell() - written
+    try:
+        while written < len(data):  # one write has at most 2 GiB
+            written += file.write(memoryview(data)[written:])
+    except OSError:
+        # Unless a program has appended after it.
+        if os.fstat(file.fileno()).st_size == start + written:
+            file.truncate(start)
+        raise
 
 
 def tail_of(file: BufferedReader | FileIO, end: int) -> bytes:

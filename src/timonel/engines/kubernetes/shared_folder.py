@@ -240,17 +240,19 @@ class SharedFolder:
 
     def _append(self, path: Path, record: Record, change: Change) -> None:
         """Append to a file, to which this process's programs may append at the same time."""
-        for data in [self._objects.read(part) for part in change.parts or ()]:
-            known = record.size
-            new = append_to(path, data, lines=has_lines(change.name))
-            if new.start > known:
-                with path.open("rb") as file:
-                    late = os.pread(file.fileno(), new.start - known, known)
-                parts, before = (self._objects.add(late),), replace(new.seen, size=new.start)
-                record.sha.update(late)
-                self._learn(Draft(change.name, parts, before, known, sha=record.sha))
-            record.sha.update(data)
-            record.seen, record.content, record.tail = new.seen, None, new.tail
+        data = b"".join(map(self._objects.read, change.parts or ()))
+        if not data:
+            return
+        known = record.size
+        new = append_to(path, data, lines=has_lines(change.name))
+        if new.start > known:
+            with path.open("rb") as file:
+                late = os.pread(file.fileno(), new.start - known, known)
+            parts, before = (self._objects.add(late),), replace(new.seen, size=new.start)
+            record.sha.update(late)
+            self._learn(Draft(change.name, parts, before, known, sha=record.sha))
+        record.sha.update(data)
+        record.seen, record.content, record.tail = new.seen, None, new.tail
 
     def _replace(self, path: Path, change: Change, own: Sequence[Part] = ()) -> Record:
         """Write a file with a change's content and own content after it, or remove it."""
