@@ -94,6 +94,15 @@ def test_null_is_absent() -> None:
         (document(pod={"volumes": [{"name": "a", "hostPath": {}}]}), "hostPath is not supported"),
         (document(pod={"volumes": [{"name": "a"}]}), "must have one of persistentVolumeClaim, "),
         (
+            document(pod={"volumes": [{"name": "a", "persistentVolumeClaim": None}]}),
+            "must have one of persistentVolumeClaim, ",
+        ),
+        (document(pod={"volumes": [{"emptyDir": {}}]}), "spec.volumes[0] has no name"),
+        (
+            document(pod={"volumes": [{"name": "a", "emptyDir": {}}] * 2}),
+            "spec.volumes[1].name repeats the volume 'a'",
+        ),
+        (
             document(container={"volumeMounts": [{"name": "a", "mountPath": "/a"}]}),
             "must be a volume of the pod, got 'a'",
         ),
@@ -121,6 +130,26 @@ def test_what_has_no_equivalent_is_refused(value: Any, part: str) -> None:
     with pytest.raises(SpecError) as error:
         parsed(value)
     assert part in str(error.value)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("configMap", "name"), ("secret", "secretName")])
+def test_items_of_a_volume_are_refused_with_a_cure_that_keeps_the_paths(
+    kind: str, name: str
+) -> None:
+    source = {name: "a", "items": [{"key": "k", "path": "p"}]}
+    with pytest.raises(SpecError, match=f"{kind}.items is not supported") as error:
+        parsed(document(pod={"volumes": [{"name": "a", kind: source}]}))
+    assert str(error.value.hint).startswith("rename the keys of the ")
+
+
+def test_an_empty_folder_may_be_null() -> None:
+    (replica,) = parsed(
+        document(
+            pod={"volumes": [{"name": "a", "emptyDir": None}]},
+            container={"volumeMounts": [{"name": "a", "mountPath": "/a"}]},
+        )
+    ).replicas.values()
+    assert [each.source for each in replica.pod.volumes] == ["emptydir://"]
 
 
 def test_a_misspelled_field_is_corrected() -> None:

@@ -23,12 +23,14 @@ class Fields:
         values: Fields that are left.
         notes: Notes about the whole manifest, shared by all objects.
         known: Names of fields that were read.
+        nulls: Names of fields with the value null, which `values` leaves out.
     """
 
     path: str
     values: dict[str, Any]
     notes: dict[str, None]
     known: set[str] = field(default_factory=set)
+    nulls: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, path: str, value: object, notes: dict[str, None]) -> Fields:
@@ -40,7 +42,8 @@ class Fields:
         if not isinstance(value, Mapping):
             raise SpecError(f"{path} must be a mapping, got {_shown(value)}")
         present = {str(name): found for name, found in value.items() if found is not None}
-        return cls(path, present, notes)
+        nulls = frozenset(str(name) for name, found in value.items() if found is None)
+        return cls(path, present, notes, nulls=nulls)
 
     def take(self, name: str, kind: type[_T]) -> _T | None:
         """Return a field and count it as read; None if it is absent.

@@ -16,6 +16,7 @@ from timonel.units import parse_quantity
 
 _SETTING = "set TIMONEL_KUBERNETES_{} instead"
 _CREDENTIALS = "give a Secret with TIMONEL_KUBERNETES_SECRET, whose keys become variables"
+_ITEMS = "rename the keys of the {} to the file names in items, and remove items"
 _WATCHED = "timonel watches its tasks itself"
 NOTED: Mapping[str, Mapping[str, str]] = {
     "template.metadata": dict.fromkeys(
@@ -78,6 +79,8 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
         ("hostPath", "nfs", "csi", "projected", "ephemeral"),
         "use a persistentVolumeClaim, an emptyDir, or a bucket",
     ),
+    "configMap": {"items": _ITEMS.format("ConfigMap")},
+    "secret": {"items": _ITEMS.format("Secret")},
 }
 """Known fields that are refused, with the cure, by object."""
 _PROVIDED = frozenset({"/dev/shm", "/tmp"})  # noqa: S108 - the container's
@@ -149,7 +152,7 @@ def parse_template(template: Fields, container_name: str | None) -> PodSpec:
         tolerations=tuple(_toleration(each) for each in spec.children("tolerations")),
         priority_class=spec.take("priorityClassName", str),
     )
-    sources = {each.take("name", str): _source(each) for each in spec.children("volumes")}
+    sources = _sources(spec)
     grace_s = spec.amount("terminationGracePeriodSeconds")
     spec.close(REFUSED["template.spec"])
     env = _env(container)
@@ -199,9 +202,26 @@ def _toleration(fields: Fields) -> Toleration:
     return Toleration(key=key, value=None if operator == "Exists" else value or "", effect=effect)
 
 
+def _sources(spec: Fields) -> dict[str, tuple[str, bool]]:
+    """Return the sources of a pod's volumes by name."""
+    sources: dict[str, tuple[str, bool]] = {}
+    for each in spec.children("volumes"):
+        name = each.take("name", str)
+        if not name:
+            raise SpecError(f"{each.path} has no name")
+        if name in sources:
+            raise SpecError(
+                f"{each.at('name')} repeats the volume '{name}'", hint="give each volume its name"
+            )
+        sources[name] = _source(each)
+    return sources
+
+
 def _source(fields: Fields) -> tuple[str, bool]:
     """Return the source of a pod's volume, and whether it is read-only."""
     kinds = [kind for kind in (*_SOURCES, "emptyDir") if kind in fields.values]
+    if not kinds and "emptyDir" in fields.nulls:  # which Kubernetes accepts, too
+        kinds = ["emptyDir"]
     parts = {kind: fields.child(kind) for kind in (*_SOURCES, "emptyDir")}
     fields.close(REFUSED["volume"])
     if len(kinds) != 1:
@@ -216,18 +236,18 @@ def _source(fields: Fields) -> tuple[str, bool]:
     scheme, field = _SOURCES[kind]
     name = part.take(field, str)
     read_only = part.take("readOnly", bool) if scheme == "pvc" else None
-    part.close()
+    part.close(REFUSED.get(kind))
     if not name:
         raise SpecError(f"{part.at(field)} is missing")
     return f"{scheme}://{name}", bool(read_only)
 
 
-def _mounts(container: Fields, sources: Mapping[str | None, tuple[str, bool]]) -> Iterator[Volume]:
+def _mounts(container: Fields, sources: Mapping[str, tuple[str, bool]]) -> Iterator[Volume]:
     for each in container.children("volumeMounts"):
         name, path = each.take("name", str), each.take("mountPath", str)
         read_only = each.take("readOnly", bool)
         each.close(REFUSED["volumeMount"])
-        if name not in sources:
+        if name is None or name not in sources:
             raise SpecError(f"{each.at('name')} must be a volume of the pod, got '{name}'")
         if not path or not path.startswith("/"):
             raise SpecError(f"{each.at('mountPath')} must be an absolute path, got '{path}'")
