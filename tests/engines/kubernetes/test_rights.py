@@ -171,3 +171,9 @@ def test_subjects() -> None:
     assert subject("ServiceAccount", "build:ci", "team") == {**own, "namespace": "build"}
     with pytest.raises(SpecError, match="the User has no name"):
         subject("User", "", "team")
+
+
+@pytest.mark.parametrize("name", ["build:", ":ci", ":", "system:serviceaccount:build:ci"])
+def test_a_service_account_has_a_name_and_a_namespace(name: str) -> None:
+    with pytest.raises(SpecError, match=f"NAME or NAMESPACE:NAME, got '{name}'"):
+        subject("ServiceAccount", name, "team")

@@ -113,14 +113,16 @@ def subject(kind: str, name: str, namespace: str) -> dict[str, str]:
         namespace: Namespace of the RoleBinding.
 
     Raises:
-        SpecError: The name is empty.
+        SpecError: The name or its namespace is empty.
     """
     if not name:
         raise SpecError(f"the {kind} has no name")
     if kind != "ServiceAccount":
         return {"kind": kind, "name": name, "apiGroup": GROUP}
-    place, _, name = name.rpartition(":")
-    return {"kind": kind, "name": name, "namespace": place or namespace}
+    parts = name.split(":")
+    if len(parts) > 2 or not all(parts):
+        raise SpecError(f"expected a ServiceAccount as NAME or NAMESPACE:NAME, got '{name}'")
+    return {"kind": kind, "name": parts[-1], "namespace": parts[0] if parts[1:] else namespace}
 
 
 def user_manifests(namespace: str, subjects: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
