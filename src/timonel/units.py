@@ -6,8 +6,8 @@ a string.
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Annotated
@@ -23,6 +23,8 @@ _BYTES = {"": 1, "b": 1} | {
     for suffix in suffixes
 }
 _SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+# Python converts texts of at most 4300 digits to integers, and numbers below 1e309 to floats.
+_MAX_LENGTH = 100
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*\Z")
 
 # Unlike sizes of timonel, quantities of Kubernetes distinguish upper and lower case.
@@ -63,9 +65,9 @@ def parse_quantity(text: str) -> Fraction:
     Raises:
         SpecError: The text is not a quantity, or it is negative.
     """
-    match = _KUBERNETES_QUANTITY.fullmatch(text)
+    match = _KUBERNETES_QUANTITY.fullmatch(text) if len(text) <= _MAX_LENGTH else None
     if match is None:
-        raise SpecError(f"expected a quantity such as 500m or 4Gi, got {text!r}")
+        raise SpecError(f"expected a quantity such as 500m or 4Gi, got {_shown(text)}")
     number, exponent, suffix = match.groups(default="")
     return Fraction(f"{number}{exponent}") * (_KUBERNETES[suffix] if suffix else 1)
 
@@ -103,19 +105,23 @@ def _parse(
     text: str | float, units: Mapping[str, int] | Mapping[str, float], expected: str
 ) -> int | float:
     if isinstance(text, int | float) and not isinstance(text, bool):
-        if math.isfinite(text) and text >= 0:
+        if 0 <= text <= sys.float_info.max:
             return text
-        raise SpecError(f"expected {expected}, got {text}")
-    match = _QUANTITY.match(text) if isinstance(text, str) else None
+        raise SpecError(f"expected {expected}, got {_shown(text)}")
+    match = None
+    if isinstance(text, str) and len(text) <= _MAX_LENGTH:
+        match = _QUANTITY.match(text)
     unit = match.group(2).lower() if match else ""
     if match is None or unit not in units:
-        raise SpecError(f"expected {expected}, got {text!r}")
+        raise SpecError(f"expected {expected}, got {_shown(text)}")
     # Whole numbers stay exact, even beyond the precision of a float.
     number = match.group(1)
-    value = (int(number) if number.isdigit() else float(number)) * units[unit]
-    if not math.isfinite(value):
-        raise SpecError(f"expected {expected}, got {text!r}")
-    return value
+    return (int(number) if number.isdigit() else float(number)) * units[unit]
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _as_value_error(parse: object) -> BeforeValidator:
