@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from timonel.errors import CorruptError, FormatError, InputError, NotFoundError
+from timonel.errors import CorruptError, FormatError, InputError, NotFoundError, SpecError
 from timonel.storage import Workspace, find_workspace, read_document, write_json
 from timonel.storage.workspace import CLAIM_VARIABLE
 
@@ -76,6 +76,14 @@ def test_a_half_made_workspace_is_completed(tmp_path: Path) -> None:
     (tmp_path / "w" / "jobs").mkdir(parents=True)
     assert find_workspace(tmp_path / "w") == Workspace(tmp_path / "w")
     assert (tmp_path / "w" / "runs").is_dir()
+
+
+def test_a_claim_without_a_name_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CLAIM_VARIABLE, f"{tmp_path}/team")
+    with pytest.raises(SpecError, match="CLAIM must be NAME:/PATH"):
+        find_workspace(tmp_path / "team/ws")
 
 
 def test_a_new_workspace_on_a_claim_is_shared(

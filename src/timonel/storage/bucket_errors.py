@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TypeGuard
 
 from timonel.errors import AlreadyExistsError, InputError, NotFoundError, TimonelError
-from timonel.storage.uris import SHARED
+from timonel.storage.uris import shared_folder
 
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
 _EXISTS = frozenset({"PreconditionFailed", "412"})
@@ -81,7 +81,7 @@ def _login(place: str) -> str:
             "run 'gcloud auth application-default login', or name a key file in "
             "GOOGLE_APPLICATION_CREDENTIALS"
         )
-    if place.startswith(SHARED):
+    if shared_folder(place) is not None:
         return f"user {os.geteuid()} needs write access to the folder"
     return "check your credentials and the bucket's permissions"
 

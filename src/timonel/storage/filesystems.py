@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 from timonel.errors import InputError, MissingExtraError, SpecError
-from timonel.storage.uris import SHARED, normalise
+from timonel.storage.uris import normalise, shared_folder
 
 _EXTRA_BY_SCHEME = {
     "s3": "s3",
@@ -41,10 +41,10 @@ def open_filesystem(location: str) -> tuple[Any, str]:
     try:
         if _EXTRA_BY_SCHEME.get(scheme) == "gcs":
             return _google(), text.partition("://")[2]
-        if scheme == "shared":
+        if (folder := shared_folder(text)) is not None:
             from timonel.storage.shared_filesystem import SharedFileSystem  # noqa: PLC0415 - fsspec
 
-            return SharedFileSystem(), text.removeprefix(SHARED)
+            return SharedFileSystem(), str(folder)
         options = _options(_EXTRA_BY_SCHEME.get(scheme))
         if scheme != "file":
             options["use_listings_cache"] = False

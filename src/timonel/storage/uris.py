@@ -14,7 +14,17 @@ from urllib.parse import unquote, urlsplit
 
 from timonel.errors import InputError, SpecError
 
-SHARED = "shared://"
+_SHARED = "shared://"
+
+
+def shared_uri(folder: Path) -> str:
+    """Return the URI of a folder that several machines mount."""
+    return f"{_SHARED}{folder}"
+
+
+def shared_folder(uri: str) -> Path | None:
+    """Return the folder of a URI from `shared_uri`; None for other locations."""
+    return Path(uri.removeprefix(_SHARED)) if uri.startswith(_SHARED) else None
 
 
 def normalise(location: str | os.PathLike[str]) -> str:

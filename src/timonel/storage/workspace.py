@@ -26,10 +26,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from timonel.errors import AlreadyExistsError, CorruptError, InputError, NotFoundError
+from timonel.errors import (
+    AlreadyExistsError,
+    CorruptError,
+    InputError,
+    NotFoundError,
+    SpecError,
+)
 from timonel.storage.atomic import unwritable, write_bytes
 from timonel.storage.documents import document, parse_document, read_document, write_document
-from timonel.storage.uris import SHARED, is_local, join, local_path, normalise
+from timonel.storage.uris import is_local, join, local_path, normalise, shared_folder, shared_uri
 
 if TYPE_CHECKING:
     from timonel.storage.local_copy import LocalCopy
@@ -153,7 +159,7 @@ def find_workspace(
     root = local_path(named) if named else nearest_workspace(Path.cwd())
     if root is not None and (root / "FORMAT").exists():
         if "id" in read_document(root / "FORMAT", "workspace"):
-            return _in_bucket(f"{SHARED}{root}", create=False, offline=offline)
+            return _in_bucket(shared_uri(root), create=False, offline=offline)
         return Workspace(root)
     if not create and named:
         raise _missing(str(root))
@@ -164,14 +170,23 @@ def find_workspace(
         )
     root = root or Path.cwd() / FOLDER_NAME
     if is_on_claim(root):
-        return _in_bucket(f"{SHARED}{root}", create=True, offline=offline)
+        return _in_bucket(shared_uri(root), create=True, offline=offline)
     return _make(root)
 
 
 def is_on_claim(path: Path) -> bool:
-    """Return whether pods of the user's cluster see a path, by the setting of their claim."""
-    mount = os.environ.get(CLAIM_VARIABLE, "").partition(":")[2]
-    return bool(mount) and path.is_relative_to(mount)
+    """Return whether pods of the user's cluster see a path, by the setting of their claim.
+
+    Raises:
+        SpecError: The setting has no name or no path.
+    """
+    claim = os.environ.get(CLAIM_VARIABLE)
+    if not claim:
+        return False
+    name, _, mount = claim.partition(":")
+    if not (name and mount.startswith("/")):
+        raise SpecError(f"{CLAIM_VARIABLE} must be NAME:/PATH, got {claim!r}")
+    return path.is_relative_to(mount)
 
 
 def _in_bucket(uri: str, *, create: bool, offline: bool) -> Workspace:
@@ -188,8 +203,8 @@ def _in_bucket(uri: str, *, create: bool, offline: bool) -> Workspace:
     except NotFoundError:
         if not create:
             raise _missing(uri) from None
-        if uri.startswith(SHARED):
-            _make_private(Path(uri.removeprefix(SHARED)))
+        if (folder := shared_folder(uri)) is not None:
+            _make_private(folder)
         content = (json.dumps(document("workspace", {"id": uuid.uuid4().hex})) + "\n").encode()
         try:
             store.create("FORMAT", content)

@@ -14,7 +14,7 @@ from timonel.cli.doctor.check import Verdict
 from timonel.engines import JobSpec
 from timonel.engines.kubernetes import KubernetesEngine
 from timonel.engines.kubernetes.api import Api
-from timonel.storage import Workspace
+from timonel.storage import Workspace, find_workspace
 from timonel.storage.workspace import CLAIM_VARIABLE
 from timonel.testing.engines import eventually
 
@@ -60,6 +60,24 @@ def test_a_claim(
     assert checked["claim"].found == f"shared://{team} can be written and read"
     assert list(team.iterdir()) == []
     assert "bucket" not in checked
+
+
+def test_a_workspace_of_one_machine_on_the_claim_fails(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = find_workspace(tmp_path / "team/ws")
+    monkeypatch.setenv(CLAIM_VARIABLE, f"team:{tmp_path}/team")
+    (*_, check) = checks.examine(made.uri, os.environ)
+    assert (check.name, check.verdict) == ("claim", Verdict.FAIL)
+    assert "it was created for one machine" in check.found
+    run = checks.run_job(made, 0.0)
+    assert "it was created for one machine" in run.found
+
+
+def test_a_missing_queue(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIMONEL_KUBERNETES_QUEUE", "vision")
+    checked = {check.name: check for check in checks.examine("s3://bucket/ws", os.environ)}
+    assert checked["LocalQueue vision"].verdict is Verdict.FAIL
 
 
 def test_a_claim_that_this_machine_does_not_mount(

@@ -52,8 +52,16 @@ def test_a_claim_has_a_name_and_a_path(value: str) -> None:
 
 @pytest.mark.parametrize("value", ["1000", "0:0", "ana:team", "1000:"])
 def test_a_user_has_two_numbers(value: str) -> None:
-    with pytest.raises(SpecError, match="USER must be UID:GID, both positive"):
+    with pytest.raises(SpecError, match="USER must be UID:GID, with a UID that is not 0"):
         ClusterSettings.of({"TIMONEL_KUBERNETES_USER": value})
+
+
+def test_users_of_the_group_0_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "getegid", lambda: 0)  # usual on OpenShift
+    settings = ClusterSettings.of({CLAIM_VARIABLE: "team:/mnt/team"})
+    assert settings.user == "1000:0"
+    assert ClusterSettings.of(settings.variables()) == settings
 
 
 def test_workspaces_that_pods_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

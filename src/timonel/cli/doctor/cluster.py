@@ -20,9 +20,9 @@ from timonel.engines.kubernetes.names import coordinator_pods
 from timonel.engines.kubernetes.rights import user_rights
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import InputError, NotFoundError, TimonelError
-from timonel.storage import Workspace, is_local
+from timonel.storage import Workspace, find_workspace, is_local
 from timonel.storage.object_store import ObjectStore
-from timonel.storage.uris import SHARED, normalise
+from timonel.storage.uris import normalise, shared_folder, shared_uri
 
 _POLL_S = 0.5
 _CLUSTER = "cluster"
@@ -44,8 +44,12 @@ def examine(
     settings = ClusterSettings.of(environ)
     yield from _cluster(settings, workspace or "s3://bucket")
     yield _try(_SETTINGS, "image", lambda: _image(settings.image, plain_http))
-    if workspace is not None and settings.sees(folder := normalise(workspace).removeprefix(SHARED)):
-        yield _try(_WORKSPACE, "claim", lambda: _claim(Path(folder), settings))
+    location = "" if workspace is None else normalise(workspace)
+    folder = shared_folder(location)
+    if folder is None and is_local(location) and settings.sees(location):
+        folder = Path(location)
+    if folder is not None:
+        yield _try(_WORKSPACE, "claim", lambda: _claim(folder, settings))
     else:
         yield _try(_WORKSPACE, "bucket", lambda: _bucket(workspace))
 
@@ -64,6 +68,7 @@ def run_job(workspace: Workspace, timeout_s: float) -> Check:
 
     def run() -> str | Check:
         settings = ClusterSettings.of(os.environ)
+        settings.check_visible(workspace, "jobs")
         api = Api.connect(settings)
         return _run(KubernetesEngine(workspace, api, settings), api, spec, timeout_s)
 
@@ -120,6 +125,7 @@ def _cluster(settings: ClusterSettings, workspace: str) -> Iterator[Check]:
         ("Secret", settings.secret),
         ("Secret", settings.image_pull_secret),
         ("ServiceAccount", settings.service_account),
+        ("LocalQueue", settings.queue),
         ("PersistentVolumeClaim", (settings.claim_mount() or (None,))[0]),
     ):
         if name:
@@ -207,10 +213,12 @@ def _image(name: str | None, plain_http: bool | None) -> str | Check:
 
 
 def _claim(folder: Path, settings: ClusterSettings) -> str | Check:
+    if (folder / "FORMAT").exists():
+        settings.check_visible(find_workspace(folder, create=False, offline=True), "jobs")
     # Whoever creates the folder of a new workspace chooses its mode.
     place = next(each for each in (folder, *folder.parents) if each.exists())
     if settings.sees(place):
-        return _bucket(f"{SHARED}{place}")
+        return _bucket(shared_uri(place))
     found = f"this machine has no folder for the claim {settings.claim}"
     return Check(_WORKSPACE, "claim", Verdict.FAIL, found, "mount its storage there")
 

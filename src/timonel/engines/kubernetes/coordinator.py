@@ -60,7 +60,7 @@ from timonel.processes.loop import Loop
 from timonel.processes.tree import adopt_orphans, own_identity, reap
 from timonel.storage import Workspace, find_workspace
 from timonel.storage.bucket_errors import UnavailableError
-from timonel.storage.uris import SHARED
+from timonel.storage.uris import shared_folder as folder_of
 
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 _TICK_S = 0.5
@@ -333,7 +333,7 @@ def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
 
 def _is_lasting(error: TimonelError, uri: str) -> bool:
     """Decide whether another attempt to use the workspace would fail, too."""
-    return uri.startswith(SHARED) and not isinstance(error, UnavailableError)
+    return folder_of(uri) is not None and not isinstance(error, UnavailableError)
 
 
 def _refuse(api: Api, status: JobStatus, error: TimonelError) -> None:

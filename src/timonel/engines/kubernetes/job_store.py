@@ -32,7 +32,7 @@ from timonel.storage import Workspace, digest_bytes, document, join, write_bytes
 from timonel.storage.blobs import is_file_name
 from timonel.storage.documents import parse_document
 from timonel.storage.local_copy import LocalCopy
-from timonel.storage.uris import SHARED
+from timonel.storage.uris import shared_folder as folder_of
 
 
 def bucket_of(workspace: Workspace) -> LocalCopy:
@@ -74,7 +74,7 @@ def check_writable(workspace: Workspace, job_id: str) -> None:
     Raises:
         InputError: It cannot.
     """
-    if workspace.uri.startswith(SHARED):
+    if folder_of(workspace.uri) is not None:
         store, name = bucket_of(workspace).store, f"jobs/{job_id}/writable"
         store.write(name, b"")
         store.delete([name])

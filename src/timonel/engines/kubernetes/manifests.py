@@ -12,6 +12,7 @@ from timonel.engines.kubernetes.rights import GROUP, coordinator_rules
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.spec import JobSpec, RoleSpec
 from timonel.errors import SpecError
+from timonel.storage import digest_bytes
 
 Manifest = dict[str, Any]
 
@@ -43,7 +44,7 @@ def job_manifests(
     _check_name(spec)
     _check_queue(spec, settings)
     # A resumed job is another group: the Workload of the earlier one may still exist.
-    group = f"{spec.job_id}-{status.generation}"
+    group = f"{spec.job_id}-{digest_bytes(token.encode()).rpartition(':')[2][:4]}"
     return [
         _coordinator_job(spec, settings, workspace),
         _object(spec.job_id, "v1", "ConfigMap", data={names.STATUS_KEY: status.model_dump_json()}),

@@ -16,7 +16,6 @@ from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.resources import Placement, Resources, Toleration, Volume
 from timonel.engines.spec import JobSpec, RoleSpec
 from timonel.errors import SpecError
-from timonel.storage.workspace import CLAIM_VARIABLE
 
 _COORDINATOR_REQUESTS = {"cpu": "100m", "memory": "256Mi"}
 HOME = {"HOME": "/work/home", "XDG_CACHE_HOME": "/work/cache"}
@@ -166,8 +165,6 @@ def _environment(pod: _Pod, spec: JobSpec, settings: ClusterSettings) -> list[di
     }
     if settings.mirrors is not None:
         values["TIMONEL_MIRRORS"] = settings.mirrors
-    if settings.claim is not None:
-        values[CLAIM_VARIABLE] = settings.claim
     return variables_of(values)
 
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from timonel.engines.resources import Requested
 from timonel.errors import SpecError, did_you_mean
 from timonel.storage import Workspace
-from timonel.storage.uris import SHARED
+from timonel.storage.uris import shared_folder
 from timonel.storage.workspace import CLAIM_VARIABLE
 
 ServiceType = Literal["ClusterIP", "LoadBalancer"]
@@ -21,7 +21,7 @@ ServiceType = Literal["ClusterIP", "LoadBalancer"]
 _PREFIX = "TIMONEL_KUBERNETES_"
 _MIRRORS = "TIMONEL_MIRRORS"
 _CLAIM = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?:(/[^/:]+)+/?")
-_USER = re.compile(r"[1-9]\d{0,9}:[1-9]\d{0,9}")
+_USER = re.compile(r"[1-9]\d{0,9}:\d{1,10}")
 _OF_USERS = frozenset({"context", "namespace"})
 
 
@@ -97,7 +97,9 @@ class ClusterSettings(Requested):
         if (claim := found["claim"]) and not _CLAIM.fullmatch(claim):
             raise SpecError(f"{CLAIM_VARIABLE} must be NAME:/PATH, got {claim!r}")
         if (user := found["user"]) and not _USER.fullmatch(user):
-            raise SpecError(f"{_PREFIX}USER must be UID:GID, both positive, got {user!r}")
+            raise SpecError(
+                f"{_PREFIX}USER must be UID:GID, with a UID that is not 0, got {user!r}"
+            )
         if claim and not user and os.geteuid():
             found["user"] = f"{os.geteuid()}:{os.getegid()}"
         return cls(**found, mirrors=environ.get(_MIRRORS))
@@ -124,10 +126,11 @@ class ClusterSettings(Requested):
         Raises:
             SpecError: It is a folder of this machine, or a shared one that is not on the claim.
         """
-        folder = workspace.uri.removeprefix(SHARED)
-        if workspace.is_remote and (folder == workspace.uri or self.sees(folder)):
+        shared = shared_folder(workspace.uri)
+        if workspace.is_remote and (shared is None or self.sees(shared)):
             return
-        if not workspace.is_remote and self.sees(folder):
+        folder = shared or workspace.uri
+        if self.sees(folder):
             raise SpecError(
                 f"{what} on Kubernetes cannot use {folder}: it was created for one machine",
                 hint="give --workspace another folder on the claim, to create one there",

@@ -24,7 +24,6 @@ from timonel.engines.kubernetes.pod_template import (
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.service_spec import ServiceSpec, Sidecar, port_variables
 from timonel.errors import SpecError
-from timonel.storage.workspace import CLAIM_VARIABLE
 
 _SHARED = "/shared"
 _READY_FAILURES = 3
@@ -204,8 +203,6 @@ def _environment(
         values["TIMONEL_WORKSPACE"] = spec.workspace
     if settings.mirrors is not None:
         values["TIMONEL_MIRRORS"] = settings.mirrors
-    if settings.claim is not None:
-        values[CLAIM_VARIABLE] = settings.claim
     if spec.uses_engine:
         values |= settings.model_copy(update={"image": image}).variables()
     return values
