@@ -119,6 +119,11 @@ def make_claim(cluster: Cluster, folder: Path) -> str:
     return name
 
 
+def delete_claim(cluster: Cluster, name: str) -> None:
+    for kind in ("pvc", "pv"):
+        cluster.run("delete", kind, name, "--wait=false")
+
+
 @pytest.fixture
 def member(
     cluster: Cluster, job_image: str, base: Path, monkeypatch: pytest.MonkeyPatch
@@ -152,8 +157,7 @@ def member(
         for status in engine.jobs():
             cluster.run("delete", "job", status.job_id, "--wait=false")
             until(lambda: not made.harness().pods(status.job_id), timeout_s=120)  # noqa: B023
-    cluster.run("delete", "pvc", claim, "--wait=false")
-    cluster.run("delete", "pv", claim, "--wait=false")
+    delete_claim(cluster, claim)
 
 
 def write_images(folder: Path) -> None:
@@ -171,6 +175,9 @@ def write_images(folder: Path) -> None:
 def test_from_images_to_an_endpoint(
     member: Member, server_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shown = member.run("cluster", "check", "--run", "--plain-http")
+    assert "can be written and read" in shown
+    assert "printed 'timonel " in shown
     write_images(tmp_path / "raw")
     data = member.team / "set"
     member.run("convert", str(tmp_path / "raw"), str(data))
@@ -238,7 +245,10 @@ def test_a_claim_of_other_storage_fails_the_job(
     claim = make_claim(member.cluster, base / "other")
     monkeypatch.setenv("TIMONEL_KUBERNETES_CLAIM", f"{claim}:{member.team}")
     monkeypatch.chdir(member.home / "scripts")
-    message = fail(member)
+    try:
+        message = fail(member)
+    finally:
+        delete_claim(member.cluster, claim)
     assert "pods cannot use the workspace: no workspace at shared:///" in message
     assert message.endswith("the claim must be the storage that the submitting machine has there")
 
