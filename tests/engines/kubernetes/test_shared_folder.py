@@ -498,11 +498,6 @@ def test_a_file_takes_the_place_of_a_folder_and_back(group: Group) -> None:
 def test_files_of_one_process_are_not_shared(group: Group) -> None:
     pod = group.pods[0]
     local = [
-        f"{JOB}/tasks/chief-0/ready",
-        f"{JOB}/logs/chief-0.log",
-        f"{JOB}/source/train.py",
-        f"{JOB}/sidecars/0.log",
-        f"{JOB}/supervisor.log",
         f"{JOB}/.scale.lock",
         f"{JOB}/export/.tmp-1-abc/x",
         "runs/one/.push.lock",
@@ -519,12 +514,24 @@ def test_files_of_one_process_are_not_shared(group: Group) -> None:
     assert all((pod.root / name).exists() for name in local)
 
 
+def test_programs_may_use_all_names_in_the_folder_of_a_job(group: Group) -> None:
+    pod, other = group.pods
+    names = [f"{JOB}/{name}/x" for name in ("logs", "log", "files", "source", "tasks", "sidecars")]
+    for name in names:
+        pod.path(name).write_text(name)
+    group.settle()
+    assert other.tree() == {name: name.encode() for name in names}
+    group.restart_hub()
+    group.settle()
+    group.check_equal()
+
+
 def test_each_symbolic_link_is_logged_once(group: Group, caplog: pytest.LogCaptureFixture) -> None:
     pod, other = group.pods
     pod.path(f"{JOB}/checkpoints/1/data").write_text("x")
     pod.path(f"{JOB}/checkpoints/latest").symlink_to("1")
     pod.path(f"{JOB}/data").symlink_to("checkpoints/1/data")
-    pod.path(f"{JOB}/tasks/link").symlink_to("/etc/passwd")
+    pod.path(f"{JOB}/.tmp-1-abc/link").symlink_to("/etc/passwd")
     group.settle()
     group.settle()
     assert other.tree() == {f"{JOB}/checkpoints/1/data": b"x"}
@@ -626,7 +633,6 @@ def test_permissions_travel(group: Group) -> None:
         "models/x",
         f"{JOB}/a\0b",
         f"{JOB}/.ssh/x",
-        f"{JOB}/tasks/worker-0/ready",
         "runs/one/mirrors/x",
         "",
     ],

@@ -15,8 +15,8 @@ from timonel.engines.kubernetes.file_records import Record, is_rewritten, status
 from timonel.errors import NotFoundError, TimonelError
 from timonel.storage.atomic import unwritable
 
-_LOCAL_OF_JOB = frozenset({"tasks", "logs", "source", "sidecars", "files", "log", "supervisor.log"})
-_LOCAL_OF_RUN = frozenset({"mirrors"})
+# Of runs. In the folder of a job, programs may use all names: pods have their own files elsewhere.
+_LOCAL = frozenset({"mirrors"})
 # Lack of a resource stops all files, and may end.
 _EXHAUSTED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _LINK = "it is a symbolic link; write a copy of the file"
@@ -179,7 +179,7 @@ class SharedTree:
         for folder in self._folders:
             if name.startswith(f"{folder}/"):
                 parts = name.removeprefix(f"{folder}/").split("/")
-                local = _LOCAL_OF_JOB if folder.startswith("jobs/") else _LOCAL_OF_RUN
+                local = frozenset() if folder.startswith("jobs/") else _LOCAL
                 # Hidden: temporary files, locks.
                 is_local = any(not part or part.startswith(".") for part in parts)
                 return not is_local and "\0" not in name and parts[0] not in local
