@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -25,6 +26,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.serving.auth.certificates import Authority
 
 _PATH = re.compile(
     r"/(?:api/v1|apis/[^/]+/[^/]+)/namespaces/(?P<namespace>[^/]+)/(?P<plural>[a-z]+)"
@@ -65,6 +68,7 @@ class FakeCluster:
         failures: Answers that requests get instead, in order: status and message.
         stuck: Status of new pods, which do not start then.
         is_full: Whether a quota allows no pods.
+        port: Port of the server; 0: any.
     """
 
     root: Path
@@ -74,6 +78,7 @@ class FakeCluster:
     failures: list[tuple[int, str]] = field(default_factory=list)
     stuck: Object | None = None
     is_full: bool = False
+    port: int = 0
     ports: dict[str, int] = field(default_factory=dict)
     _versions: Iterator[int] = field(default_factory=lambda: count(1))
     _done: dict[str, set[int]] = field(default_factory=dict)
@@ -129,18 +134,32 @@ class FakeCluster:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
         self._server.daemon_threads = True
+        self._server.socket = self._secured(self._server.socket)
+        self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         self._controller = threading.Thread(target=self._control, daemon=True)
         self._controller.start()
+
+    def _secured(self, listener: socket.socket) -> socket.socket:
+        """Return a listener with a certificate of this cluster's authority."""
+        authority = Authority()
+        (self.root / "ca.pem").write_bytes(authority.pem)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*authority.issue(self.root, "server"))
+        # A client that sends nothing must not block others.
+        return context.wrap_socket(listener, server_side=True, do_handshake_on_connect=False)
 
     @property
     def kubeconfig(self) -> Path:
         """File with the address of this cluster."""
         path = self.root / "kubeconfig"
         if not path.exists():
-            host, port = self._server.server_address[:2]
+            place = {
+                "server": f"https://127.0.0.1:{self.port}",
+                "certificate-authority": str(self.root / "ca.pem"),
+            }
             named = {"cluster": "fake", "user": "me", "namespace": "team"}
             path.write_text(
                 json.dumps(
@@ -148,9 +167,7 @@ class FakeCluster:
                         "apiVersion": "v1",
                         "kind": "Config",
                         "current-context": "fake",
-                        "clusters": [
-                            {"name": "fake", "cluster": {"server": f"http://{host}:{port}"}}
-                        ],
+                        "clusters": [{"name": "fake", "cluster": place}],
                         "users": [{"name": "me", "user": {}}],
                         "contexts": [{"name": "fake", "context": named}],
                     }

@@ -24,7 +24,8 @@ class MemoryApi(Api):
     """
 
     def __init__(self) -> None:
-        client = SimpleNamespace(configuration=SimpleNamespace(host="https://lab:6443"))
+        configuration = SimpleNamespace(host="https://lab:6443", verify_ssl=True, ssl_ca_cert=None)
+        client = SimpleNamespace(configuration=configuration)
         super().__init__("team", client, sleep=lambda _: None)
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
         self.used: set[Right] = set()

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from urllib3.exceptions import InsecureRequestWarning
 
 from tests.engines.kubernetes.fake_cluster import FakeCluster
 from tests.engines.kubernetes.test_engine import submission
 from timonel.engines import JobState
 from timonel.engines.kubernetes import KubernetesEngine
-from timonel.engines.kubernetes.job_store import read_spec
+from timonel.engines.kubernetes.api import Api
+from timonel.engines.kubernetes.job_store import read_outcome, read_spec
+from timonel.engines.kubernetes.kubeconfig import authority_of
+from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.kubernetes.submission import Submission
 from timonel.errors import AlreadyExistsError, EngineError, JobError
 from timonel.storage import Workspace
@@ -106,3 +112,56 @@ def test_a_job_of_another_cluster_is_not_taken_for_a_deleted_one(
     with pytest.raises(EngineError, match=f"in the namespace 'team' of {engine._api.server}, and"):
         other.status("one")
     assert engine.status("one").state is JobState.PENDING
+
+
+def test_a_job_of_another_cluster_at_the_same_address_is_not_taken_for_a_deleted_one(
+    bucket: Workspace,
+    engine: KubernetesEngine,
+    cluster: FakeCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine.submit(submission(bucket))
+    cluster.close()  # the tunnel now leads to another cluster
+    (tmp_path / "other/tmp").mkdir(parents=True)
+    successor = FakeCluster(tmp_path / "other", cluster.env, port=cluster.port)
+    try:
+        monkeypatch.setenv("KUBECONFIG", str(successor.kubeconfig))
+        other = KubernetesEngine.of(bucket)
+        assert other._api.server == engine._api.server
+        for command in (other.status, other.resume):
+            with pytest.raises(EngineError, match="one was submitted to another cluster"):
+                command("one")
+        assert read_outcome(bucket, "one") is None
+        assert successor.objects == {}
+    finally:
+        successor.close()
+
+
+def test_without_verification_no_job_counts_as_deleted(
+    bucket: Workspace,
+    engine: KubernetesEngine,
+    cluster: FakeCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine.submit(submission(bucket))
+    cluster.objects.clear()
+    config = json.loads(cluster.kubeconfig.read_text())
+    (named,) = config["clusters"]
+    del named["cluster"]["certificate-authority"]
+    named["cluster"]["insecure-skip-tls-verify"] = True
+    (tmp_path / "insecure").write_text(json.dumps(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "insecure"))
+    with pytest.warns(InsecureRequestWarning), pytest.raises(EngineError, match="is not verified"):
+        KubernetesEngine.of(bucket).status("one")
+    assert engine.status("one").state is JobState.FAILED
+
+
+@pytest.mark.parametrize("is_in_pod", [False, True])
+def test_copies_of_an_authority_are_equal(cluster: FakeCluster, is_in_pod: bool) -> None:
+    content = (cluster.root / "ca.pem").read_text()
+    copy = cluster.root / "copy.pem"
+    copy.write_text(f"the authority of the lab\n{content}\n" if is_in_pod else content)
+    configuration = SimpleNamespace(host="https://lab", verify_ssl=True, ssl_ca_cert=str(copy))
+    assert authority_of(configuration) == Api.connect(ClusterSettings()).authority

@@ -10,6 +10,17 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 _DAY = dt.timedelta(days=1)
+_USAGES = (
+    "digital_signature",
+    "content_commitment",
+    "key_encipherment",
+    "data_encipherment",
+    "key_agreement",
+    "key_cert_sign",
+    "crl_sign",
+    "encipher_only",
+    "decipher_only",
+)
 
 
 class Authority:
@@ -18,8 +29,13 @@ class Authority:
     def __init__(self, name="test authority"):
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _named(name)
-        builder = _builder(self._name, self._name, self._key.public_key()).add_extension(
-            x509.BasicConstraints(ca=True, path_length=None), critical=True
+        self._key_id = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
+        usage = dict.fromkeys(_USAGES, False) | {"key_cert_sign": True}
+        builder = (
+            _builder(self._name, self._name, self._key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(x509.KeyUsage(**usage), critical=True)
+            .add_extension(self._key_id, critical=False)
         )
         self._certificate = builder.sign(self._key, hashes.SHA256())
 
@@ -37,6 +53,10 @@ class Authority:
         leaf = (
             _builder(_named(name), self._name, key.public_key(), days)
             .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(self._key_id),
+                critical=False,
+            )
             .sign(self._key, hashes.SHA256())
         )
         certificate, private = folder / f"{name}.pem", folder / f"{name}.key"

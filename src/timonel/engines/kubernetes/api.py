@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from timonel._version import __version__
 from timonel.engines.kubernetes.api_errors import READS, Call, may_retry, refused, unreachable
-from timonel.engines.kubernetes.kubeconfig import open_client
+from timonel.engines.kubernetes.kubeconfig import authority_of, open_client
 from timonel.engines.kubernetes.rights import Right
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import NotFoundError
@@ -105,6 +105,11 @@ class Api:
     def server(self) -> str:
         """Address of the server."""
         return str(self._client.configuration.host)
+
+    @property
+    def authority(self) -> str | None:
+        """Digest of the authority that verifies the server; see `authority_of`."""
+        return authority_of(self._client.configuration)
 
     def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Object:
         """Create an object and return it, with what the server added.

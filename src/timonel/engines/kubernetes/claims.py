@@ -15,7 +15,14 @@ from typing import Self
 
 from timonel.engines.base import JobStatus
 from timonel.engines.kubernetes.api import Api
-from timonel.errors import AlreadyExistsError, CorruptError, FormatError, JobError, NotFoundError
+from timonel.errors import (
+    AlreadyExistsError,
+    CorruptError,
+    EngineError,
+    FormatError,
+    JobError,
+    NotFoundError,
+)
 from timonel.storage.documents import document, parse_document
 from timonel.storage.object_store import ObjectStore
 
@@ -29,18 +36,49 @@ class Place:
     Args:
         cluster: Address of the API server.
         namespace: The namespace.
+        authority: Digest of the authority that verifies the server, as clusters share addresses
+            such as those of tunnels and of servers within clusters; None: unknown.
     """
 
     cluster: str
     namespace: str
+    authority: str | None = None
 
     @classmethod
     def of(cls, api: Api) -> Self:
         """Return the place of a client."""
-        return cls(api.server, api.namespace)
+        return cls(api.server, api.namespace, api.authority)
 
     def __str__(self) -> str:
         return f"in the namespace '{self.namespace}' of {self.cluster}"
+
+    def check(self, job_id: str, here: Place) -> None:
+        """Check that a job that runs in this place would be found in another one.
+
+        Args:
+            job_id: The job.
+            here: Where the job was not found.
+
+        Raises:
+            EngineError: It would not, or that is unknown.
+        """
+        if (self.cluster, self.namespace) != (here.cluster, here.namespace):
+            raise EngineError(
+                f"{job_id} was submitted {self}, and is not here",
+                hint="choose that context and namespace",
+            )
+        if self.authority is None or here.authority is None:
+            raise EngineError(
+                f"{job_id} is not in the cluster at {here.cluster}, and whether it was submitted "
+                "there is unknown: the connection is not verified",
+                hint="set 'certificate-authority' in the kubeconfig",
+            )
+        if self.authority != here.authority:
+            raise EngineError(
+                f"{job_id} was submitted to another cluster, which had the address "
+                f"{here.cluster} and another certificate authority",
+                hint="choose the context of that cluster",
+            )
 
 
 def claim_resume(store: ObjectStore, status: JobStatus, place: Place) -> None:
@@ -70,7 +108,7 @@ def _holder(store: ObjectStore, name: str) -> str:
     try:
         text = store.read(name).decode(errors="replace")
         found = parse_document(text, _KIND, f"{store.uri}/{name}")
-        return str(Place(found["cluster"], found["namespace"]))
+        return str(Place(found["cluster"], found["namespace"], found.get("authority")))
     except (NotFoundError, CorruptError, FormatError, KeyError):
         return "in another cluster"
 

@@ -173,11 +173,9 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         except NotFoundError:
             hint = "'timonel jobs' lists the jobs"
             raise NotFoundError(f"no such job: {job_id}", hint=hint) from None
-        if place != Place.of(self._api) or self._api.find("Job", job_id):  # created meanwhile
-            raise EngineError(
-                f"{job_id} was submitted {place}, and is not here",
-                hint="choose that context and namespace",
-            )
+        place.check(job_id, Place.of(self._api))
+        if self._api.find("Job", job_id):
+            raise EngineError(f"{job_id} was submitted {place} just now", hint="repeat the command")
         status = deleted(read_spec(self._workspace, job_id), time.time())
         self._record(status)
         return None, status

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,6 +65,36 @@ def find_namespace(context: str | None, environ: Mapping[str, str]) -> str | Non
         if _is_in_pod(files, context, environ):
             return _POD_NAMESPACE.read_text().strip()
         return _context(files, context, paths)[1] if files else None
+
+
+def authority_of(configuration: Any) -> str | None:
+    """Return the digest of the certificates that a connection to the server is verified with.
+
+    Clusters have authorities of their own, whose certificate every user has. None if the connection
+    is not verified; empty for the authorities that this machine trusts, which verify the address.
+
+    Args:
+        configuration: Configuration of the official client.
+
+    Raises:
+        InputError: The certificates cannot be read.
+    """
+    if not configuration.host.startswith("https:") or not configuration.verify_ssl:
+        return None
+    path = configuration.ssl_ca_cert
+    if path is None:
+        return ""
+    try:
+        # Text around the certificates, and their order, differ between copies.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(path)
+        found = sorted(context.get_ca_certs(binary_form=True))
+    except OSError as error:
+        raise InputError(
+            f"cannot read the certificate authority of the cluster: {path}: {error}",
+            hint="check it with 'kubectl config view'",
+        ) from error
+    return f"sha256:{hashlib.sha256(b''.join(found)).hexdigest()}"
 
 
 def _library() -> tuple[Any, Any]:
