@@ -30,6 +30,7 @@ class RegistryServer(ThreadingHTTPServer):
         requests: Methods and paths of all requests.
         user: ``user:password`` that it asks for; None: nobody needs one.
         faults: Status codes to answer with, before anything else.
+        can_mount: Whether repositories may take blobs of each other.
         missing_bytes: Bytes that are missing at the end of each blob's download.
     """
 
@@ -42,6 +43,7 @@ class RegistryServer(ThreadingHTTPServer):
         self.requests: list[str] = []
         self.user: str | None = None
         self.faults: list[int] = []
+        self.can_mount = True
         self.missing_bytes = 0
 
     @property
@@ -118,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _upload(self, name: str, query: dict[str, str], body: bytes) -> None:
         if self.command == "POST":
             source = self.server.blobs.get((query.get("from", ""), query.get("mount", "")))
-            if source is not None:
+            if source is not None and self.server.can_mount:
                 self.server.blobs[name, query["mount"]] = source
                 return self._send(201)
             return self._send(202, headers={"Location": f"/v2/{name}/blobs/uploads/1?state=a"})

@@ -158,6 +158,21 @@ def test_a_base_in_the_same_registry_is_mounted_and_another_one_copied(
     assert Layout(tmp_path / "layout").path(layer.digest).read_bytes() == layer.path.read_bytes()
 
 
+def test_a_base_that_the_registry_does_not_mount_is_copied(
+    server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
+) -> None:
+    manifest, layer = write_base(Layout(tmp_path / "other"))
+    assert layer.path is not None
+    config = json.loads(manifest)["config"]["digest"]
+    server.blobs["base", layer.digest] = layer.path.read_bytes()
+    server.blobs["base", config] = Layout(tmp_path / "other").blob(config)
+    server.manifests["base", "1"] = (MANIFEST_TYPE, manifest)
+    server.can_mount = False
+    base = f"{server.host}/base:1"
+    build_image(spec(base=base), f"{server.host}/app:v1", cache=tmp_path / "cache")
+    assert server.blobs["app", layer.digest] == layer.path.read_bytes()
+
+
 def test_an_index_for_two_platforms(
     server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
 ) -> None:
@@ -326,7 +341,7 @@ def test_this_environment_without_editable_packages(tmp_path: Path) -> None:
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packages, "_distributions", lambda: iter(found))
-        assert packages.stage_environment(tmp_path / "stage") == ["mine"]
+        packages.stage_environment(tmp_path / "stage")
         patch.setattr(packages, "_distributions", lambda: iter(found))
         assert packages.editable_packages() == ["mine"]
     staged = [path for path in (tmp_path / "stage").rglob("*") if path.is_file()]

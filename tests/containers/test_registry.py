@@ -36,9 +36,11 @@ def test_a_layer_is_uploaded_once(server: RegistryServer, layer: Layer) -> None:
     assert server.count("PUT") == 1
 
 
-def test_a_layer_of_another_repository_is_mounted(server: RegistryServer, layer: Layer) -> None:
+def test_a_blob_of_another_repository_is_mounted(server: RegistryServer, layer: Layer) -> None:
+    assert not opened(server).mount_blob(layer.digest, "base")
     opened(server, "base").push_layer(layer)
-    assert not opened(server).push_layer(layer, mount_from="base")
+    assert opened(server).mount_blob(layer.digest, "base")
+    assert not opened(server).push_layer(layer)
     assert server.count("PUT") == 1
     assert ("team/app", layer.digest) in server.blobs
 

@@ -72,7 +72,7 @@ class Layout:
         """Return whether the folder has a blob."""
         return self.path(digest).is_file()
 
-    def push_layer(self, layer: Layer, *, mount_from: str | None = None) -> bool:  # noqa: ARG002
+    def push_layer(self, layer: Layer) -> bool:
         """Copy a layer into the folder, unless it is there; return whether it was copied.
 
         Raises:

@@ -43,33 +43,29 @@ def environment_digest() -> str:
     )
 
 
-def stage_environment(folder: Path) -> list[str]:
+def stage_environment(folder: Path) -> None:
     """Copy the packages of this environment, without timonel's, into a folder.
 
-    Returns:
-        The names of packages that are left out, because they are installed in editable mode.
+    Those of `editable_packages` are left out.
 
     Raises:
         InputError: A file cannot be copied.
     """
-    left_out = []
     for each in _distributions():
-        if "editable" in (each.read_text("direct_url.json") or ""):
-            left_out.append(each.metadata["Name"])
+        if _is_editable(each):
             continue
         for file in each.files or ():
             if file.parts[0] != ".." and not _LOCAL & set(file.parts):
                 _copy(Path(str(each.locate_file(file))), folder / file)
-    return left_out
 
 
 def editable_packages() -> list[str]:
     """Return the names of this environment's packages in editable mode, without timonel."""
-    return [
-        each.metadata["Name"]
-        for each in _distributions()
-        if "editable" in (each.read_text("direct_url.json") or "")
-    ]
+    return [each.metadata["Name"] for each in _distributions() if _is_editable(each)]
+
+
+def _is_editable(package: Distribution) -> bool:
+    return "editable" in (package.read_text("direct_url.json") or "")
 
 
 def stage_requirements(

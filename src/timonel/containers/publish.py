@@ -65,13 +65,18 @@ def publish_layers(place: Place, base: Base, own: Sequence[Layer]) -> int:
         mount_from = source.reference.repository
 
     def push(layer: Layer) -> int:
-        is_base = layer in base.layers
-        if layer.path is None and mount_from is None and isinstance(source, Registry):
+        if (
+            mount_from is not None
+            and isinstance(place, Registry)
+            and layer in base.layers
+            and place.mount_blob(layer.digest, mount_from)
+        ):
+            return 0
+        if layer.path is None and isinstance(source, Registry):
             path = Path(scratch, layer.digest.replace(":", "-"))
             source.fetch(layer.digest, path)
             layer = replace(layer, path=path)
-        is_uploaded = place.push_layer(layer, mount_from=mount_from if is_base else None)
-        return layer.size if is_uploaded else 0
+        return layer.size if place.push_layer(layer) else 0
 
     with (
         tempfile.TemporaryDirectory(prefix="timonel-base-") as scratch,

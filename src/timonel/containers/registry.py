@@ -133,12 +133,25 @@ class Registry:
             self._expect(answer, 200, "read")
         return answer.status == 200
 
-    def push_layer(self, layer: Layer, *, mount_from: str | None = None) -> bool:
+    def mount_blob(self, digest: str, repository: str) -> bool:
+        """Take a blob from another repository of the registry; return whether that is possible.
+
+        Registries may refuse it, as for a repository that the user must not read.
+
+        Raises:
+            InputError: The registry refuses uploads.
+        """
+        query = urlencode({"mount": digest, "from": repository})
+        answer = self._call("POST", f"blobs/uploads/?{query}")
+        if answer.status != 201:
+            self._expect(answer, 202, "write")
+        return answer.status == 201
+
+    def push_layer(self, layer: Layer) -> bool:
         """Upload a layer unless the repository has it.
 
         Args:
-            layer: The layer, with a file unless it can be mounted.
-            mount_from: Another repository of the registry that has it.
+            layer: The layer, with a file unless the repository has it.
 
         Returns:
             Whether bytes were uploaded.
@@ -148,13 +161,10 @@ class Registry:
         """
         if self.has_blob(layer.digest):
             return False
-        query = {} if mount_from is None else {"mount": layer.digest, "from": mount_from}
-        answer = self._call("POST", f"blobs/uploads/?{urlencode(query)}")
-        if answer.status == 201:
-            return False
-        self._expect(answer, 202, "write")
         if layer.path is None:
             raise NotFoundError(f"{self.reference} lacks the layer {layer.digest} of the base")
+        answer = self._call("POST", "blobs/uploads/")
+        self._expect(answer, 202, "write")
         with layer.path.open("rb") as file:
             self._put(answer, layer.digest, layer.size, file)
         return True

@@ -24,7 +24,7 @@ from timonel.training.kubeflow.plan import ManifestPlan, plan_manifest
 from timonel.training.quantize_aware.plan import FineTuning, plan_fine_tuning
 from timonel.training.request import JOB_OPTION_NAMES, JobOptions, Request, check_request
 from timonel.training.settings import settings_of
-from timonel.training.staging import stage, staged
+from timonel.training.staging import copy_datasets, with_copies
 from timonel.training.train_options import TrainOptions
 
 _logger = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ def preview(  # noqa: PLR0913 - the arguments of `train`
         pass_job_dir=job_options.pass_job_dir,
     )
     _check_seen(request, workspace, where)
-    request = staged(request, workspace, where.sees)
+    request = with_copies(request, workspace, where.sees)
     return where.preview(job_spec(request, workspace, new_run_id("train"), job_options))
 
 
@@ -257,10 +257,10 @@ def submit(
         InputError: A dataset cannot be copied to where they see it.
         EngineError: The job could not be started; its run has failed.
     """
-    unstaged = request
+    original = request
     if not engine.shares_machine:
         _check_seen(request, workspace, engine)
-        request = staged(request, workspace, engine.sees)
+        request = with_copies(request, workspace, engine.sees)
     run_id = run_id or new_run_id("train")
     spec = job_spec(request, workspace, run_id, options)
     if env:
@@ -268,7 +268,7 @@ def submit(
     if isinstance(engine, PreviewingEngine):
         engine.preview(spec)  # an error comes before anything is copied or recorded
     if not engine.shares_machine:
-        stage(unstaged, workspace, engine.sees)
+        copy_datasets(original, workspace, engine.sees)
     writer = record.begin(request, workspace, run_id, options, engine.name, parent)
     try:
         record.describe(request, writer, options, copies=engine.shares_machine)

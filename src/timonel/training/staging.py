@@ -29,8 +29,8 @@ _TELL_S = 10.0
 _logger = logging.getLogger(__name__)
 
 
-def staged(request: Request, workspace: Workspace, sees: Callable[[Path], bool]) -> Request:
-    """Return a request whose datasets are all where tasks see them; copies nothing.
+def with_copies(request: Request, workspace: Workspace, sees: Callable[[Path], bool]) -> Request:
+    """Return a request with the copies of its datasets that tasks see; copies nothing.
 
     Args:
         request: The request.
@@ -46,8 +46,8 @@ def staged(request: Request, workspace: Workspace, sees: Callable[[Path], bool])
     return replace(request, datasets=datasets)
 
 
-def stage(request: Request, workspace: Workspace, sees: Callable[[Path], bool]) -> None:
-    """Copy the datasets of a request to where `staged` says, as far as they are not there.
+def copy_datasets(request: Request, workspace: Workspace, sees: Callable[[Path], bool]) -> None:
+    """Copy the datasets of a request to where `with_copies` says, as far as they are not there.
 
     Raises:
         InputError: A file cannot be read, or the bucket cannot be written.

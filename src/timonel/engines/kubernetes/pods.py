@@ -142,10 +142,8 @@ def _in_queue(pod: Pod) -> str | None:
     """Explain that Kueue has not admitted a pod; None: it has, or does not manage the pod."""
     if not any(gate["name"] == QUEUE_GATE for gate in pod["spec"].get("schedulingGates") or ()):
         return None
-    metadata = pod["metadata"]
-    labels = metadata.get("labels") or {}
-    workload = {**metadata, "name": labels.get(GROUP_LABEL, "")}
-    command = _kubectl("describe workload", {"metadata": workload})
+    labels = pod["metadata"].get("labels") or {}
+    command = _kubectl("describe workload", pod, name=labels.get(GROUP_LABEL))
     return f"waits in the queue '{labels.get(QUEUE_LABEL)}'; {command} says for what"
 
 
@@ -243,11 +241,11 @@ def _restarts(pod: Pod) -> int:
     return count
 
 
-def _kubectl(words: str, pod: Pod, *options: str) -> str:
-    """Return a quoted command about a pod."""
+def _kubectl(words: str, pod: Pod, *options: str, name: str | None = None) -> str:
+    """Return a quoted command about a pod, or about another object of its namespace."""
     metadata = pod["metadata"]
     place = ["-n", metadata["namespace"]] if "namespace" in metadata else []
-    return f"'{' '.join(['kubectl', words, metadata['name'], *place, *options])}'"
+    return f"'{' '.join(['kubectl', words, name or metadata['name'], *place, *options])}'"
 
 
 def _terminated(pod: Pod) -> Mapping[str, Any]:
