@@ -281,15 +281,6 @@ def test_equal_lines_survive_a_lost_coordinator(group: Group) -> None:
     assert group.hub_tree()[EVENTS] == b"first\n" + b"same\n" * 3
 
 
-def test_own_lines_are_found_among_equal_lines() -> None:
-    find = file_records.missing_lines
-    # Of two equal lines of this process, one has arrived.
-    assert find([b"a\na\n"], b"a\na\n", b"b\na\n") == (b"a\n", [(2, 4)])
-    # The equal line that has arrived is that of another process.
-    assert find([b"a\n"], b"a\nb\na\n", b"a\nb\n") == (b"a\n", [])
-    assert find([b"a", b"b"], b"abc\n", b"a\nc\nb") == (b"", [(0, 2), (4, 5)])
-
-
 @pytest.mark.parametrize("is_hub", [False, True])
 def test_a_line_written_just_before_another_is_appended_is_not_lost(
     group: Group, monkeypatch: pytest.MonkeyPatch, is_hub: bool
@@ -930,18 +921,39 @@ def test_a_pod_that_was_away_does_not_undo_what_others_did(group: Group) -> None
     assert group.hub_tree() == {f"{JOB}/x": b"new"}
 
 
-def test_unchanged_files_are_not_read(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    pod = group.pods[0]
+@pytest.mark.parametrize("second", [1, 1 << 33])
+def test_unchanged_files_are_not_read(
+    group: Group, monkeypatch: pytest.MonkeyPatch, second: int
+) -> None:
+    # Files that were just written are read twice, as time stamps have a granularity.
+    monkeypatch.setattr(file_records, "_RACY_NS", 0)
+    pod, other = group.pods
     for name in (f"{JOB}/x", EVENTS):
         pod.path(name).write_text("content\n")
-        os.utime(pod.path(name), (1, 1))
-    assert len(pod.folder.scan()) == 2
+        os.utime(pod.path(name), (second, second))
+    other.path(f"{JOB}/y").write_text("received")
+    group.settle()
 
     def unexpected(*_: object, **__: object) -> None:
         raise AssertionError("a file was opened")
 
     monkeypatch.setattr(Path, "open", unexpected)
     assert pod.folder.scan() == []
+
+
+@pytest.mark.parametrize("second", [1, 1 << 33])
+def test_a_copy_with_the_size_and_time_of_its_predecessor_is_noticed(
+    group: Group, tmp_path: Path, second: int
+) -> None:
+    pod, other = group.pods
+    for content in ("AAAA", "BBBB"):
+        source = tmp_path / content
+        source.write_text(content)
+        os.utime(source, (second, second))
+        shutil.copy2(source, pod.path(f"{JOB}/labels.txt"))
+        group.settle()
+        assert other.path(f"{JOB}/labels.txt").read_text() == content
+    group.check_equal()
 
 
 def test_folders_over_a_real_endpoint(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import stat
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from io import BufferedReader, FileIO
@@ -17,7 +15,6 @@ from timonel.engines.kubernetes.changes import INLINE_BYTES, Change, Objects, Pa
 
 _CHUNK_BYTES = 16 << 20
 _TAIL_BYTES = 4096
-_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 # A file may be written again within the granularity of its time stamp.
 _RACY_NS = 50_000_000
 
@@ -34,10 +31,14 @@ def grows(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Seen:
-    """Properties of a file that change with its content."""
+    """Properties of a file that change with its content.
+
+    Copies may have the size and the ``mtime`` of the file that they replace.
+    """
 
     size: int
     mtime_ns: int
+    ctime_ns: int
     inode: int
     mode: int
 
@@ -45,7 +46,8 @@ class Seen:
     def of(cls, status: os.stat_result) -> Seen:
         """Return the properties of a file."""
         mode = stat.S_IMODE(status.st_mode) & 0o777
-        return cls(status.st_size, status.st_mtime_ns, status.st_ino, mode)
+        times = status.st_mtime_ns, status.st_ctime_ns
+        return cls(status.st_size, *times, status.st_ino, mode)
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,12 @@ class Record:
             self.sha = _hash_of(file, self.seen.size if grows(name) else 0)
         self.own, self.is_racy, self.is_own = [], False, False
 
+    def adopt_renamed(self, status: os.stat_result | None) -> None:
+        """Take over the status of that file after it was renamed, unless it has changed since."""
+        if self.seen and status:
+            now = Seen.of(status)
+            self.seen = now if replace(now, ctime_ns=self.seen.ctime_ns) == self.seen else self.seen
+
     def _claim(self, start: int, end: int) -> None:
         if self.own and self.own[-1][1] == start:
             start = self.own.pop()[0]
@@ -247,33 +255,6 @@ def matching(file: BufferedReader, parts: Iterable[Part]) -> int:
     return count
 
 
-def missing_lines(
-    own: Iterable[bytes], known: bytes, theirs: bytes
-) -> tuple[bytes, list[tuple[int, int]]]:
-    """Find own lines in what another process knows of a file of lines.
-
-    Equal lines are counted. Those of other processes that are known here are not taken for own, so
-    none is lost. If the other process has lost them, an own line may be there once more often.
-
-    Args:
-        own: Pieces that this process appended.
-        known: All lines that this process knows, including its own.
-        theirs: Lines that the other process knows.
-
-    Returns:
-        Own lines that are not among theirs, and the byte ranges of theirs that are own.
-    """
-    lines = [line for piece in own for line in _complete_lines(piece)]
-    others = Counter(_complete_lines(known)) - Counter(lines)
-    arrived = Counter(lines) & (Counter(_complete_lines(theirs)) - others)
-    ranges, offset, left = [], 0, arrived.copy()
-    for size, line in zip(map(len, _LINE.findall(theirs)), _complete_lines(theirs), strict=True):
-        if _take(left, line):
-            ranges.append((offset, offset + size))
-        offset += size
-    return b"".join(line for line in lines if not _take(arrived, line)), ranges
-
-
 def read_draft(
     path: Path,
     name: str,
@@ -364,7 +345,7 @@ def _new_parts(
 
 
 def _whole(name: str, file: BufferedReader, seen: Seen) -> Draft | None:
-    is_racy = time.time_ns() - seen.mtime_ns < _RACY_NS
+    is_racy = abs(time.time_ns() - seen.ctime_ns) < _RACY_NS
     parts: tuple[Part, ...] = ()
     sha = hashlib.sha256()
     if seen.size > INLINE_BYTES:
@@ -379,16 +360,6 @@ def _whole(name: str, file: BufferedReader, seen: Seen) -> Draft | None:
     tail = tail_of(file, seen.size) if grows(name) else b""
     is_upload = seen.size > INLINE_BYTES
     return Draft(name, parts, seen, None, tail, sha, is_upload=is_upload, is_racy=is_racy)
-
-
-def _complete_lines(data: bytes) -> list[bytes]:
-    """Return lines, each with a line feed at the end."""
-    return [line.removesuffix(b"\n") + b"\n" for line in _LINE.findall(data)]
-
-
-def _take(counts: Counter[bytes], line: bytes) -> bool:
-    counts[line] -= 1
-    return counts[line] >= 0
 
 
 def _has_part(file: BufferedReader, part: Part) -> bool:

@@ -35,11 +35,11 @@ from timonel.engines.kubernetes.file_records import (
     has_content,
     has_lines,
     matching,
-    missing_lines,
     read_draft,
     status_of,
     tail_of,
 )
+from timonel.engines.kubernetes.lines import missing_lines
 from timonel.engines.kubernetes.shared_tree import SharedTree
 from timonel.errors import TimonelError
 from timonel.storage.atomic import aside_name
@@ -270,6 +270,7 @@ class SharedFolder:
                 aside.chmod(change.mode or 0o644)
                 record.adopt(aside, change.name, parts)
                 aside.replace(path)
+                record.adopt_renamed(status_of(path))
             finally:
                 with contextlib.suppress(OSError):
                     aside.unlink(missing_ok=True)
