@@ -448,6 +448,49 @@ def test_files_that_are_always_written_do_not_stop_the_others(group: Group) -> N
         assert writer.scan(write, listing=2) == [f"{JOB}/{number}", log]
 
 
+@pytest.mark.parametrize("moment", ["listing", "reading", "upload"])
+def test_a_file_that_is_always_written_does_not_stop_removals(
+    group: Group, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    pod = group.pods[0]
+    writer = Writer(pod)
+    beat, old, new = f"{JOB}/sub/beat", f"{JOB}/old", f"{JOB}/new"
+    read, upload = shared_folder.read_draft, group.store.upload
+
+    def write() -> None:
+        writer.write(beat, "large" * 10)
+
+    def reading(path: Path, name: str, *args: Any, **options: Any) -> Any:
+        if name == beat:
+            write()
+        return read(path, name, *args, **options)
+
+    def uploading(files: dict[str, Path]) -> None:
+        write()
+        upload(files)
+
+    def scan() -> list[str]:
+        if moment == "listing":
+            return writer.scan(write, listing=2)
+        with monkeypatch.context() as patch:
+            if moment == "reading":
+                patch.setattr(shared_folder, "read_draft", reading)
+            else:
+                patch.setattr(group.store, "upload", uploading)
+            return [change.name for change in pod.folder.scan()]
+
+    writer.write(old)
+    group.settle()
+    write()
+    writer.write(new)
+    pod.path(old).unlink()
+    names = scan()
+    # What was written before the removal comes before it.
+    assert old not in names
+    write()
+    assert [*names, *scan()] == [new, old]
+
+
 def test_a_file_travels_when_it_appears(group: Group) -> None:
     writer = Writer(group.pods[0])
     writer.write(f"{JOB}/.tmp-state")

@@ -16,11 +16,10 @@ numbers them and sends them to all processes, the author included. So all make t
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -185,15 +184,21 @@ class SharedFolder:
         return found
 
     def _notice(self, found: Mapping[str, os.stat_result | None], *, to_end: bool = False) -> None:
-        """Find own changes of these files, up to the first that changes now."""
-        drafts = []
+        """Find own changes of these files, up to the first that changes now.
+
+        Files that were removed before it was written are found as well: it may always change.
+        """
+        drafts, end_ns = [], None
         for name, status in found.items():
+            if end_ns is not None and (status or not self._tree.is_gone_before(name, end_ns)):
+                continue
             with self._tree.skipping(name):
                 path, record = self._root / name, self._record(name)
                 draft = read_draft(path, name, record, self._objects, status, to_end=to_end)
-                if draft is None:
-                    break
-                drafts.append(draft)
+                if draft is not None:
+                    drafts.append(draft)
+                elif status is not None:
+                    end_ns = status.st_ctime_ns
         for draft in self._upload(drafts):
             self._learn(draft)
 
@@ -206,7 +211,10 @@ class SharedFolder:
                 record.pending.append(change)
 
     def _upload(self, drafts: list[Draft]) -> list[Draft]:
-        """Upload large files; return the drafts up to the first that is no longer right."""
+        """Upload large files; return the drafts up to the first that is no longer right.
+
+        Removals that are earlier than it are returned as well.
+        """
         now = time.monotonic()
         files = {
             part.digest: draft
@@ -227,10 +235,16 @@ class SharedFolder:
         }
         self._store.delete(map(self._objects.name, bad))
         self._uploaded.update(dict.fromkeys(files.keys() - bad, now))
-        good = itertools.takewhile(
-            lambda draft: not any(part.digest in bad for part in draft.parts or ()), drafts
-        )
-        return list(good)
+        return list(self._right(drafts, bad))
+
+    def _right(self, drafts: Iterable[Draft], bad: set[str]) -> Iterator[Draft]:
+        """Yield drafts up to the first with bad content, and earlier removals."""
+        end_ns = None
+        for draft in drafts:
+            if end_ns is None and draft.seen and any(p.digest in bad for p in draft.parts or ()):
+                end_ns = draft.seen.ctime_ns
+            if end_ns is None or (not draft.seen and self._tree.is_gone_before(draft.name, end_ns)):
+                yield draft
 
     def _made(self, draft: Draft) -> Change:
         self._serial += 1

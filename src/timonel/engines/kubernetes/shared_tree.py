@@ -36,6 +36,8 @@ class SharedTree:
         self.root = root
         self._folders = tuple(folders)
         self._unreadable: set[str] = set()
+        # Removed files, with the latest time stamp of all files when that was found.
+        self._gone: dict[str, int] = {}
         self._warnings: dict[str, str] = {}
 
     def files(self) -> Iterator[tuple[str, os.stat_result]]:
@@ -77,22 +79,30 @@ class SharedTree:
                 else:
                     gone.append(name)
         if not changed and not gone:
+            self._gone.clear()
             return {}
         # Written while files were listed, in a folder that was listed before: what has been found
         # may be later than that.
+        again = dict(self.files())
         late = {
             name: status
-            for name, status in self.files()
+            for name, status in again.items()
             if not _is_known(records, name, status)
             and (name not in files or is_rewritten(name, files[name], status))
         }
+        latest = max((each.st_ctime_ns for each in (*files.values(), *again.values())), default=0)
+        self._gone = {name: self._gone.get(name, latest) for name in gone}
         if late:
             end = min(status.st_ctime_ns for status in late.values())
             changed = [n for n in changed if n not in late and files[n].st_ctime_ns < end]
-            gone = []
+            gone = [name for name in gone if self.is_gone_before(name, end)]
         # Not by the time of writing only: a file may be written aside, and appear later.
         changed.sort(key=lambda n: (files[n].st_ctime_ns, files[n].st_mtime_ns, files[n].st_ino))
         return {**{name: files[name] for name in changed}, **dict.fromkeys(gone)}
+
+    def is_gone_before(self, name: str, ctime_ns: int) -> bool:
+        """Whether `find` found that a file was removed before another one was written."""
+        return self._gone.get(name, ctime_ns) < ctime_ns
 
     def is_link(self, name: str) -> bool:
         """Whether a file is a symbolic link or below one; log it if so.
@@ -123,6 +133,7 @@ class SharedTree:
         for parent in reversed(path.relative_to(self.root).parents[:-1]):
             if status_of(self.root / parent) is not None:
                 (self.root / parent).unlink(missing_ok=True)
+        self._gone.pop(path.relative_to(self.root).as_posix(), None)
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
