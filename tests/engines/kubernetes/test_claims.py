@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from urllib3.exceptions import InsecureRequestWarning
@@ -71,20 +72,33 @@ def test_of_two_submissions_one_starts(
 
 
 def test_a_resumed_job_is_not_resumed_in_another_cluster(
-    bucket: Workspace, engine: KubernetesEngine, other: KubernetesEngine
+    bucket: Workspace,
+    engine: KubernetesEngine,
+    other: KubernetesEngine,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine.submit(submission(bucket))
     engine.cancel("one")
-    engine.resume("one")
-    with pytest.raises(JobError) as caught:
-        other.resume("one")
+    current = other._current
+
+    def late(job_id: str) -> Any:
+        found = current(job_id)
+        engine.resume(job_id)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(other, "_current", late)
+        with pytest.raises(JobError) as caught:
+            other.resume("one")
     assert f"one was resumed in the namespace 'team' of {engine._api.server}" in str(caught.value)
+    with pytest.raises(EngineError, match=f"of {engine._api.server}, and is not here"):
+        other.resume("one")
     assert other.jobs() == []
 
     engine.cancel("one")  # an end that nobody has resumed
     other.resume("one")
     assert other.status("one").state is JobState.PENDING
-    with pytest.raises(JobError, match="was resumed in the namespace"):
+    with pytest.raises(EngineError, match=f"of {other._api.server}, and is not here"):
         engine.resume("one")
 
 
@@ -130,7 +144,7 @@ def test_a_job_of_another_cluster_at_the_same_address_is_not_taken_for_a_deleted
         other = KubernetesEngine.of(bucket)
         assert other._api.server == engine._api.server
         for command in (other.status, other.resume):
-            with pytest.raises(EngineError, match="one was submitted to another cluster"):
+            with pytest.raises(EngineError, match="one was started in another cluster"):
                 command("one")
         assert read_outcome(bucket, "one") is None
         assert successor.objects == {}

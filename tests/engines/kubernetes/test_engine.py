@@ -15,11 +15,11 @@ import pytest
 from tests.engines.kubernetes.fake_cluster import FakeCluster
 from tests.engines.kubernetes.memory_api import MemoryApi
 from tests.engines.kubernetes.specs import SETTINGS, spec
-from timonel.engines import CommandSpec, FailureCause, JobSpec, JobState, RoleSpec
+from timonel.engines import CommandSpec, FailureCause, JobSpec, JobState, JobStatus, RoleSpec
 from timonel.engines.kubernetes import KubernetesEngine
 from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.api_errors import Call
-from timonel.engines.kubernetes.job_store import read_spec
+from timonel.engines.kubernetes.job_store import read_spec, read_status
 from timonel.engines.kubernetes.rights import Right
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.kubernetes.submission import Submission
@@ -353,7 +353,61 @@ def test_a_job_that_was_deleted_in_the_cluster_has_failed_and_can_be_resumed(
     assert engine.status("one").state is JobState.FAILED
     engine.resume("one")
     assert engine.status("one").state is JobState.PENDING
-    assert engine.status("one").generation == 1
+
+
+def test_a_job_that_was_deleted_twice_goes_on_from_its_last_generation(
+    bucket: Workspace, cluster: FakeCluster
+) -> None:
+    engine = KubernetesEngine.of(bucket)
+    engine.submit(submission(bucket).model_copy(update={"args": ("ready", "wait")}))
+    begun = _deleted_while_it_runs(engine, cluster)
+    first = engine.status("one")
+    assert first.message == "its objects were deleted in the cluster"
+    assert (first.generation, first.started_at) == (begun.generation, begun.started_at)
+    assert first.created_at == begun.created_at
+
+    engine.resume("one")
+    assert _deleted_while_it_runs(engine, cluster).generation == begun.generation + 1
+    second = engine.status("one")
+    assert second.generation == begun.generation + 1
+    assert second.ended_at is not None
+    assert first.ended_at is not None
+    assert second.ended_at > first.ended_at
+    assert second.created_at == begun.created_at
+
+    engine.resume("one")
+    assert _deleted_while_it_runs(engine, cluster).generation == begun.generation + 2
+
+
+def _deleted_while_it_runs(engine: KubernetesEngine, cluster: FakeCluster) -> JobStatus:
+    """Delete the job as kubectl does when it runs; return its status then."""
+    eventually(lambda: engine.status("one").state is JobState.RUNNING)
+    found = engine.status("one")
+    eventually(lambda: _recorded(engine) == (found.generation, found.started_at))
+    engine._api.delete("Job", "one", propagation="Foreground")
+    eventually(lambda: cluster.objects == {} and is_idle(cluster))
+    return found
+
+
+def _recorded(engine: KubernetesEngine) -> tuple[int, float | None]:
+    status = read_status(engine._workspace, "one")
+    assert status is not None
+    return status.generation, status.started_at
+
+
+@pytest.mark.parametrize("write", [_WRITES - 4, _WRITES - 2, _WRITES - 1])
+def test_an_interrupted_resume_leaves_the_job_as_it_ended(
+    bucket: Workspace, cluster: FakeCluster, write: int
+) -> None:
+    cluster.is_full = True
+    engine = KubernetesEngine.of(bucket)
+    engine.submit(submission(bucket))
+    engine.cancel("one")
+    before = engine.status("one")
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_engine(bucket, write, interrupt, is_late=True).resume("one")
+    eventually(lambda: leftovers(cluster) == [])
+    assert engine.status("one") == before
 
 
 def test_a_job_that_runs_cannot_be_resumed(bucket: Workspace, cluster: FakeCluster) -> None:

@@ -64,18 +64,18 @@ class Place:
         """
         if (self.cluster, self.namespace) != (here.cluster, here.namespace):
             raise EngineError(
-                f"{job_id} was submitted {self}, and is not here",
+                f"{job_id} was started {self}, and is not here",
                 hint="choose that context and namespace",
             )
         if self.authority is None or here.authority is None:
             raise EngineError(
-                f"{job_id} is not in the cluster at {here.cluster}, and whether it was submitted "
+                f"{job_id} is not in the cluster at {here.cluster}, and whether it was started "
                 "there is unknown: the connection is not verified",
                 hint="set 'certificate-authority' in the kubeconfig",
             )
         if self.authority != here.authority:
             raise EngineError(
-                f"{job_id} was submitted to another cluster, which had the address "
+                f"{job_id} was started in another cluster, which had the address "
                 f"{here.cluster} and another certificate authority",
                 hint="choose the context of that cluster",
             )
@@ -104,13 +104,37 @@ def claim_resume(store: ObjectStore, status: JobStatus, place: Place) -> None:
         ) from None
 
 
+def last_claim(store: ObjectStore, job_id: str) -> Place | None:
+    """Return who claimed the last resume of a job; None if it was not resumed.
+
+    Args:
+        store: The bucket's objects below the workspace's URI.
+        job_id: The job.
+
+    Raises:
+        CorruptError: The claim is damaged.
+    """
+    _, names = store.children(f"jobs/{job_id}/resumes")
+    if not names:
+        return None
+    last = max(names, key=lambda name: (len(name), name))  # they are numbers
+    try:
+        return _read(store, f"jobs/{job_id}/resumes/{last}")
+    except KeyError as error:
+        raise CorruptError(f"the claim {last} of the job {job_id} is damaged") from error
+
+
 def _holder(store: ObjectStore, name: str) -> str:
     try:
-        text = store.read(name).decode(errors="replace")
-        found = parse_document(text, _KIND, f"{store.uri}/{name}")
-        return str(Place(found["cluster"], found["namespace"], found.get("authority")))
+        return str(_read(store, name))
     except (NotFoundError, CorruptError, FormatError, KeyError):
         return "in another cluster"
+
+
+def _read(store: ObjectStore, name: str) -> Place:
+    text = store.read(name).decode(errors="replace")
+    found = parse_document(text, _KIND, f"{store.uri}/{name}")
+    return Place(found["cluster"], found["namespace"], found.get("authority"))
 
 
 def _name(status: JobStatus) -> str:

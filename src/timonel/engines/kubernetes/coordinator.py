@@ -44,7 +44,7 @@ from timonel.engines.kubernetes.job_store import (
     check_writable,
     read_spec,
     shared_folder,
-    write_outcome,
+    write_status,
 )
 from timonel.engines.kubernetes.launcher import KubernetesLauncher
 from timonel.engines.kubernetes.lease import Lease, LostLeaseError
@@ -121,6 +121,7 @@ class Coordinator:
         self._collect_at = time.monotonic() + _COLLECT_S
         self._seen = Seen()
         self._unpublished: JobStatus | None = None
+        self._recorded = (status.generation, status.started_at)
         job_dir = workspace.jobs / spec.job_id
         job_dir.mkdir(parents=True, exist_ok=True)
         self._launcher = KubernetesLauncher(
@@ -176,7 +177,7 @@ class Coordinator:
         self._commands.run_epilogue(outcome)
         self._save_all()
         outcome = outcome.model_copy(update={"ended_at": self._now()})
-        self._in_thread(lambda: write_outcome(self._workspace, outcome))
+        self._in_thread(lambda: write_status(self._workspace, outcome))
         self._api.publish(outcome)
         logger.info("ended as %s: %s", outcome.state, outcome.message)
         self._commands.wind_down()
@@ -206,6 +207,9 @@ class Coordinator:
 
     def _publish(self, status: JobStatus) -> None:
         """Publish a status once the output before it can be read."""
+        if self._recorded != (mark := (status.generation, status.started_at)):
+            self._recorded = mark
+            self._files.ask(lambda: self._record(status), lambda _: None)
         before, self._unpublished = self._unpublished, status
         if before is None:
             self._files.ask(self._flush, self._publish_latest)
@@ -214,6 +218,13 @@ class Coordinator:
         status, self._unpublished = self._unpublished, None
         if status is not None:
             self._api.publish(status)
+
+    def _record(self, status: JobStatus) -> None:
+        """Note the generation where it outlives the objects in the cluster."""
+        try:
+            write_status(self._workspace, status)
+        except TimonelError as error:
+            logger.warning("%s", error)
 
     def _pull_runs(self) -> None:
         for folder in self._spec.folders:

@@ -36,7 +36,8 @@ from timonel.engines.kubernetes.job_store import (
     read_outcome,
     read_place,
     read_spec,
-    write_outcome,
+    read_status,
+    write_status,
 )
 from timonel.engines.kubernetes.manifests import Manifest, job_manifests
 from timonel.engines.kubernetes.names import (
@@ -110,10 +111,11 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
             SpecError: Kubernetes cannot run the job as it is specified.
             EngineError: The cluster refuses it; nothing of it is left.
         """
-        manifests = self._manifests(spec, JobStatus.of(spec, time.time()))
+        status = JobStatus.of(spec, time.time())
+        manifests = self._manifests(spec, status)
         self._check_new(spec.job_id)
         self._check_queue()
-        Submission(self._workspace, self._api, manifests, spec).start()
+        Submission(self._workspace, self._api, manifests, status, spec).start()
 
     def preview(self, spec: JobSpec) -> list[Manifest]:
         """Return a job's manifests; asks the cluster for nothing.
@@ -139,7 +141,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         claim_resume(bucket_of(self._workspace).store, status, Place.of(self._api))
         if job is not None:
             remove_job(self._api, job)
-        Submission(self._workspace, self._api, manifests).start()
+        Submission(self._workspace, self._api, manifests, status.resumed()).start()
 
     def status(self, job_id: str) -> JobStatus:
         """Return the current status of a job.
@@ -160,7 +162,9 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         config_map = self._api.find("ConfigMap", job_id)
         published = None if config_map is None else _status_of(config_map)
         status = published if job is None else self._status(job, published)
-        status = status or read_outcome(self._workspace, job_id)
+        recorded = read_status(self._workspace, job_id)
+        if status is None and recorded is not None and (job or recorded.state.is_final):
+            status = recorded
         if status is not None:
             return job, status
         if job is not None:
@@ -175,8 +179,11 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
             raise NotFoundError(f"no such job: {job_id}", hint=hint) from None
         place.check(job_id, Place.of(self._api))
         if self._api.find("Job", job_id):
-            raise EngineError(f"{job_id} was submitted {place} just now", hint="repeat the command")
-        status = deleted(read_spec(self._workspace, job_id), time.time())
+            raise EngineError(f"{job_id} was started {place} just now", hint="repeat the command")
+        now = time.time()
+        if recorded is None:  # an earlier release submitted it; its generation is unknown
+            recorded = JobStatus.of(read_spec(self._workspace, job_id), now)
+        status = deleted(recorded, now)
         self._record(status)
         return None, status
 
@@ -294,7 +301,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
             if parent == "runs":
                 bucket_of(self._workspace).runs.pull(name)
         run_epilogue(spec, status)
-        write_outcome(self._workspace, status)
+        write_status(self._workspace, status)
 
     def _manifests(self, spec: JobSpec, status: JobStatus) -> list[Manifest]:
         token = secrets.token_hex(16)

@@ -8,7 +8,6 @@ from typing import Any
 from timonel.engines.base import FailureCause, JobState, JobStatus
 from timonel.engines.kubernetes import pods
 from timonel.engines.kubernetes.names import STOP_ANNOTATION, SUBMISSION_ANNOTATION
-from timonel.engines.spec import JobSpec
 
 ABANDONED_S = 3600.0
 """Age at which a submission that is not complete counts as interrupted; none of its pods run."""
@@ -49,15 +48,13 @@ def job_status(
     return published
 
 
-def deleted(spec: JobSpec, now: float) -> JobStatus:
+def deleted(known: JobStatus, now: float) -> JobStatus:
     """Return the status of a job whose objects somebody deleted before it ended.
 
     Args:
-        spec: The job.
+        known: Its last known status.
         now: Time in seconds since the epoch.
     """
-    # Its generation is unknown. The first one would begin anew when the job is resumed.
-    known = JobStatus.of(spec, now).model_copy(update={"generation": 1})
     message = "its objects were deleted in the cluster"
     return _ended(known, JobState.FAILED, FailureCause.ENGINE, message, now)
 

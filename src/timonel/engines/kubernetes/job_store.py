@@ -2,7 +2,7 @@
 
 jobs/<job>/spec.json         the job document
 jobs/<job>/resumes/<end>     who resumed the job after an end, see `claims`
-jobs/<job>/status.json       the last status of a job that has ended
+jobs/<job>/status.json       status at the last submission, new generation or end
 jobs/<job>/files.json        index of the job's folder, see `shared_folder`
 jobs/<job>/files/<digest>    content of that folder
 jobs/<job>/log/<number>      output of all tasks, see `job_log`
@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from timonel.engines.base import JobStatus
 from timonel.engines.kubernetes.changes import Objects, Part
-from timonel.engines.kubernetes.claims import Place
+from timonel.engines.kubernetes.claims import Place, last_claim
 from timonel.engines.kubernetes.file_records import has_content, matching
 from timonel.engines.kubernetes.index_store import IndexStore
 from timonel.engines.kubernetes.shared_folder import SharedFolder
@@ -116,7 +116,7 @@ def delete_spec(workspace: Workspace, job_id: str, submission: str) -> None:
     except NotFoundError:
         return
     if found.get("submission") == submission:
-        bucket_of(workspace).store.delete([_spec_name(job_id)])
+        bucket_of(workspace).store.delete([_status_name(job_id), _spec_name(job_id)])
 
 
 def read_spec(workspace: Workspace, job_id: str) -> JobSpec:
@@ -130,12 +130,14 @@ def read_spec(workspace: Workspace, job_id: str) -> JobSpec:
 
 
 def read_place(workspace: Workspace, job_id: str) -> Place:
-    """Return where a job was submitted.
+    """Return where a job was submitted, or resumed last.
 
     Raises:
         NotFoundError: The bucket has no such job.
         CorruptError: Its document is damaged.
     """
+    if place := last_claim(bucket_of(workspace).store, job_id):
+        return place
     try:
         return Place(**_read_document(workspace, job_id)["place"])
     except (KeyError, TypeError) as error:
@@ -153,19 +155,28 @@ def _read_document(workspace: Workspace, job_id: str) -> dict[str, Any]:
     return parse_document(content.decode(errors="replace"), "job", f"{workspace.uri}/{name}")
 
 
-def write_outcome(workspace: Workspace, status: JobStatus) -> None:
-    """Write the last status of a job to the bucket, which keeps it longer than the cluster."""
-    name = _outcome_name(status.job_id)
+def write_status(workspace: Workspace, status: JobStatus) -> None:
+    """Write the status of a job to the bucket, which keeps it longer than the cluster.
+
+    A submission, a resume, each generation and the end do; each replaces the one before.
+    """
+    name = _status_name(status.job_id)
     bucket_of(workspace).store.write(name, status.model_dump_json().encode())
 
 
-def read_outcome(workspace: Workspace, job_id: str) -> JobStatus | None:
-    """Return the last status of a job that has ended; None if there is none."""
+def read_status(workspace: Workspace, job_id: str) -> JobStatus | None:
+    """Return the status of a job in the bucket; None if there is none."""
     try:
-        content = bucket_of(workspace).store.read(_outcome_name(job_id))
+        content = bucket_of(workspace).store.read(_status_name(job_id))
     except NotFoundError:
         return None
-    return parse_status(content, job_id, f"{workspace.uri}/{_outcome_name(job_id)}")
+    return parse_status(content, job_id, f"{workspace.uri}/{_status_name(job_id)}")
+
+
+def read_outcome(workspace: Workspace, job_id: str) -> JobStatus | None:
+    """Return the last status of a job that has ended; None if it has not."""
+    status = read_status(workspace, job_id)
+    return status if status is not None and status.state.is_final else None
 
 
 def parse_status(content: str | bytes, job_id: str, place: str) -> JobStatus:
@@ -226,7 +237,7 @@ def _begun(path: Path, parts: Sequence[Part]) -> int:
         return matching(file, parts)
 
 
-def _outcome_name(job_id: str) -> str:
+def _status_name(job_id: str) -> str:
     return f"jobs/{job_id}/status.json"
 
 

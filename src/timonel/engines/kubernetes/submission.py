@@ -7,6 +7,7 @@ import logging
 import secrets
 import time
 
+from timonel.engines.base import JobStatus
 from timonel.engines.kubernetes.api import Api, Object
 from timonel.engines.kubernetes.api_errors import ConflictError, UnavailableError
 from timonel.engines.kubernetes.claims import Place
@@ -16,8 +17,10 @@ from timonel.engines.kubernetes.job_store import (
     create_spec,
     delete_spec,
     exists,
+    read_status,
     shared_folder,
     stage_source,
+    write_status,
 )
 from timonel.engines.kubernetes.manifests import Manifest, owned
 from timonel.engines.kubernetes.names import SUBMISSION_ANNOTATION
@@ -38,6 +41,7 @@ class Submission:
         workspace: A workspace in a bucket.
         api: The cluster.
         manifests: The job's objects; the first one is the coordinator's Job, suspended.
+        status: Status of the job before it starts.
         spec: Specification of a new job, which is uploaded; None for one that is resumed.
     """
 
@@ -46,12 +50,15 @@ class Submission:
         workspace: Workspace,
         api: Api,
         manifests: list[Manifest],
+        status: JobStatus,
         spec: JobSpec | None = None,
     ) -> None:
         self._workspace = workspace
         self._api = api
         self._manifests = manifests
+        self._status = status
         self._spec = spec
+        self._earlier: JobStatus | None = None
         self._job_id: str = manifests[0]["metadata"]["name"]
         self._id = secrets.token_hex(8)
 
@@ -94,6 +101,9 @@ class Submission:
         """Create all that belongs to a coordinator's Job, and start it."""
         for manifest in owned(self._manifests, job["metadata"]["uid"]):
             self._api.create(manifest)
+        # Replaces the end that the job is resumed after, before the coordinator writes.
+        self._earlier = read_status(self._workspace, self._job_id)
+        write_status(self._workspace, self._status)
         body = {"spec": {"suspend": False}}
         done = {"metadata": {"annotations": {SUBMISSION_ANNOTATION: None}}}
         self._api.patch("Job", self._job_id, {**done, **body})
@@ -116,6 +126,8 @@ class Submission:
             finally:
                 if self._spec is not None:
                     delete_spec(self._workspace, self._job_id, self._id)
+                elif self._earlier is not None:
+                    write_status(self._workspace, self._earlier)
         except Exception as error:  # noqa: BLE001 - the first error is raised
             logger.warning(
                 "%s was not submitted, and what the cluster has of it could not be deleted: %s; "
