@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from tests.engines.kubernetes.memory_api import MemoryApi
+from timonel.engines import JobStatus
 from timonel.engines.kubernetes.api_thread import ApiThread
 from timonel.engines.kubernetes.lease import Lease
+from timonel.testing.engines import eventually
 
 _INDEX = "batch.kubernetes.io/job-completion-index"
 
@@ -57,3 +59,22 @@ def test_a_job_that_has_ended_leaves_its_queue(size: int, is_left: bool) -> None
     thread.start()
     thread.close(10.0)
     assert (("Pod", "one-worker-0-aaaaa") in api.objects) is is_left
+
+
+def test_without_a_config_map_the_lease_is_renewed_and_requests_are_read() -> None:
+    api = MemoryApi()
+    for each in (("Job", "one"), ("Lease", "one")):
+        api.objects[each] = {"metadata": {"resourceVersion": "1"}, "spec": {}}
+    lease = Lease(api, "one", "one-0")
+    lease.acquire()
+    api.objects["Lease", "one"]["spec"] = {"holderIdentity": "one-0"}
+    api.objects["Job", "one"]["metadata"]["annotations"] = {"timonel.dev/stop": "by the user"}
+    thread = ApiThread(api, "one", lease)
+    thread.publish(JobStatus(job_id="one"))
+    lease._renewed_at -= 30
+    begun = lease._renewed_at
+    thread.start()
+    eventually(lambda: thread.read().is_stopped)
+    assert lease._renewed_at > begun
+    thread.close(10.0)
+    assert not thread._thread.is_alive()

@@ -20,6 +20,7 @@ from timonel.engines.kubernetes import KubernetesEngine
 from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.api_errors import Call
 from timonel.engines.kubernetes.job_store import read_spec, read_status
+from timonel.engines.kubernetes.names import STOP_ANNOTATION
 from timonel.engines.kubernetes.rights import Right
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.kubernetes.submission import Submission
@@ -408,6 +409,48 @@ def test_an_interrupted_resume_leaves_the_job_as_it_ended(
         interrupted_engine(bucket, write, interrupt, is_late=True).resume("one")
     eventually(lambda: leftovers(cluster) == [])
     assert engine.status("one") == before
+
+
+def test_a_job_without_its_config_map_runs_on_and_can_be_stopped(
+    bucket: Workspace, cluster: FakeCluster
+) -> None:
+    engine = KubernetesEngine.of(bucket)
+    engine.submit(submission(bucket).model_copy(update={"args": ("ready", "wait")}))
+    eventually(lambda: engine.status("one").state is JobState.RUNNING)
+    begun = engine.status("one")
+    eventually(lambda: _recorded(engine) == (begun.generation, begun.started_at))
+
+    del cluster.objects["configmaps", "one"]
+    assert [each.generation for each in engine.jobs()] == [begun.generation]
+    assert engine.status("one").state is JobState.RUNNING
+    assert cluster.objects["configmaps", "one"]["metadata"]["ownerReferences"]
+
+    del cluster.objects["configmaps", "one"]
+    (pod,) = [name for _, name in cluster.objects if name.startswith("one-0-")]
+    cluster.processes[pod].popen.kill()  # the next coordinator finds none
+    eventually(lambda: engine.status("one").generation == begun.generation + 1)
+    eventually(lambda: engine.status("one").state is JobState.RUNNING)
+
+    del cluster.objects["configmaps", "one"]
+    engine.cancel("one")
+    eventually(lambda: engine.status("one").state.is_final)
+    assert engine.status("one").state is JobState.STOPPED
+
+
+def test_the_end_of_a_job_without_its_config_map_is_known(
+    bucket: Workspace, cluster: FakeCluster
+) -> None:
+    engine = KubernetesEngine.of(bucket)
+    engine.submit(submission(bucket).model_copy(update={"args": ("ready", "wait")}))
+    eventually(lambda: engine.status("one").state is JobState.RUNNING)
+    del cluster.objects["configmaps", "one"]
+    note = {"metadata": {"annotations": {STOP_ANNOTATION: "by kubectl"}}}
+    engine._api.patch("Job", "one", note)
+    eventually(lambda: is_idle(cluster))
+    assert ("configmaps", "one") not in cluster.objects
+    assert [each.state for each in engine.jobs()] == [JobState.STOPPED]
+    engine.resume("one")
+    eventually(lambda: engine.status("one").state is JobState.RUNNING)
 
 
 def test_a_job_that_runs_cannot_be_resumed(bucket: Workspace, cluster: FakeCluster) -> None:

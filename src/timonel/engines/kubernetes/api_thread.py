@@ -14,8 +14,9 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from timonel.engines.base import JobStatus
@@ -70,7 +71,10 @@ class ApiThread:
         self._lease = lease
         self._lock = threading.Lock()
         self._status: JobStatus | None = None
+        self._published: JobStatus | None = None
+        self._is_unpublished = False
         self._sizes: dict[str, int] = {}
+        self._resized: dict[str, int] = {}
         self._missing: frozenset[str] = frozenset()
         self._deleted: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._seen = Seen()
@@ -139,42 +143,68 @@ class ApiThread:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        published: JobStatus | None = None
-        sizes: dict[str, int] = {}
         while True:
             self._asked.wait(_EVERY_S)
             self._asked.clear()
             closing = self._closed.is_set()
             with self._lock:
                 status, requested, missing = self._status, dict(self._sizes), self._missing
-            try:
-                if status is not None and status != published:
-                    self._api.patch(
-                        "ConfigMap", self._job_id, {"data": {STATUS_KEY: status.model_dump_json()}}
-                    )
-                    published = status
-                for role, size in requested.items():
-                    if sizes.get(role) != size:
-                        self._api.patch("Job", role_job(self._job_id, role), _size(size))
-                        sizes[role] = size
-                if closing:
-                    if requested and not any(requested.values()):
-                        self._leave_queue()
+            own = partial(self._publish, status, closing), partial(self._resize, requested)
+            if closing:
+                if all(map(self._tried, (*own, partial(self._leave_queue, requested)))):
                     return
-                self._lease.renew()
-                self._delete_asked()
-                self._look(missing)
+                time.sleep(_EVERY_S)
+                continue
+            try:
+                # Each on its own: without a ConfigMap, the job still keeps its lease and can stop.
+                steps = (self._lease.renew, *own, self._delete_asked, partial(self._look, missing))
+                succeeded = [self._tried(step) for step in steps]
             except LostLeaseError as error:
                 with self._lock:
                     self._error = error
                 os.eventfd_write(self._wake, 1)
                 return
-            except TimonelError as error:
-                logger.warning("%s", error)
+            if not all(succeeded):
                 time.sleep(_EVERY_S)
-            except Exception:
-                logger.exception("cannot follow the cluster")
-                time.sleep(_EVERY_S)
+
+    def _tried(self, step: Callable[[], None]) -> bool:
+        """Do something and return whether it succeeded."""
+        try:
+            step()
+        except LostLeaseError:
+            raise
+        except TimonelError as error:
+            logger.warning("%s", error)
+            return False
+        except Exception:
+            logger.exception("cannot follow the cluster")
+            return False
+        return True
+
+    def _publish(self, status: JobStatus | None, closing: bool) -> None:
+        if status is None or status == self._published:
+            return
+        try:
+            body = {"data": {STATUS_KEY: status.model_dump_json()}}
+            self._api.patch("ConfigMap", self._job_id, body)
+        except NotFoundError:
+            if closing:
+                return  # the bucket has it
+            if not self._is_unpublished:
+                logger.warning(
+                    "the ConfigMap %s was deleted: 'timonel jobs show %s' creates it again",
+                    self._job_id,
+                    self._job_id,
+                )
+            self._is_unpublished = True
+            return
+        self._published, self._is_unpublished = status, False
+
+    def _resize(self, requested: Mapping[str, int]) -> None:
+        for role, size in requested.items():
+            if self._resized.get(role) != size:
+                self._api.patch("Job", role_job(self._job_id, role), _size(size))
+                self._resized[role] = size
 
     def _look(self, missing: frozenset[str]) -> None:
         job = self._api.get("Job", self._job_id)
@@ -204,11 +234,13 @@ class ApiThread:
                 found[f"{metadata['labels'][ROLE_LABEL]}-{index}"] = why
         return found
 
-    def _leave_queue(self) -> None:
+    def _leave_queue(self, requested: Mapping[str, int]) -> None:
         """Delete the pods of a job that has ended, if it was in a queue.
 
         The group would else keep its quota if a pod is missing, as Kueue expects another one.
         """
+        if not requested or any(requested.values()):
+            return
         for pod in self._api.list("Pod", {**job_objects(self._job_id), **QUEUED}):
             self._delete(pod["metadata"]["name"])
 

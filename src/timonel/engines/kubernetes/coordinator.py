@@ -43,6 +43,7 @@ from timonel.engines.kubernetes.job_store import (
     bucket_of,
     check_writable,
     read_spec,
+    read_status,
     shared_folder,
     write_status,
 )
@@ -121,7 +122,7 @@ class Coordinator:
         self._collect_at = time.monotonic() + _COLLECT_S
         self._seen = Seen()
         self._unpublished: JobStatus | None = None
-        self._recorded = (status.generation, status.started_at)
+        self._recorded = (status.state, status.generation, status.started_at)
         job_dir = workspace.jobs / spec.job_id
         job_dir.mkdir(parents=True, exist_ok=True)
         self._launcher = KubernetesLauncher(
@@ -207,7 +208,7 @@ class Coordinator:
 
     def _publish(self, status: JobStatus) -> None:
         """Publish a status once the output before it can be read."""
-        if self._recorded != (mark := (status.generation, status.started_at)):
+        if self._recorded != (mark := (status.state, status.generation, status.started_at)):
             self._recorded = mark
             self._files.ask(lambda: self._record(status), lambda _: None)
         before, self._unpublished = self._unpublished, status
@@ -220,7 +221,7 @@ class Coordinator:
             self._api.publish(status)
 
     def _record(self, status: JobStatus) -> None:
-        """Note the generation where it outlives the objects in the cluster."""
+        """Note the state where it outlives the objects in the cluster."""
         try:
             write_status(self._workspace, status)
         except TimonelError as error:
@@ -297,17 +298,23 @@ def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
     api = Api.connect(ClusterSettings.of(environ))
     lease = Lease(api, job_id, environ[POD_NAME])
     lease.acquire()
-    status = JobStatus.model_validate_json(api.get("ConfigMap", job_id)["data"][STATUS_KEY])
-    if status.state.is_final:
+    config_map = api.find("ConfigMap", job_id)  # none: somebody deleted it
+    status = None
+    if config_map is not None:
+        status = JobStatus.model_validate_json(config_map["data"][STATUS_KEY])
+    if status is not None and status.state.is_final:
         return 0
     try:
         workspace = find_workspace(uri, create=False)
         spec = read_spec(workspace, job_id)
         check_writable(workspace, job_id)
+        status = status or read_status(workspace, job_id) or JobStatus.of(spec, time.time())
     except (NotFoundError, InputError) as error:
-        if not _is_lasting(error, uri):
+        if status is None or not _is_lasting(error, uri):
             raise
         _refuse(api, status, error)
+        return 0
+    if status.state.is_final:
         return 0
     if status.state is not JobState.PENDING:
         status = status.restarted("the coordinator was replaced")

@@ -27,7 +27,12 @@ from timonel.engines.kubernetes.api import Api, Object
 from timonel.engines.kubernetes.api_errors import ConflictError, UnavailableError
 from timonel.engines.kubernetes.claims import Place, claim_resume
 from timonel.engines.kubernetes.job_log import LogReader
-from timonel.engines.kubernetes.job_status import deleted, job_status, needs_coordinators
+from timonel.engines.kubernetes.job_status import (
+    deleted,
+    is_incomplete,
+    job_status,
+    needs_coordinators,
+)
 from timonel.engines.kubernetes.job_store import (
     bucket_of,
     exists,
@@ -39,7 +44,7 @@ from timonel.engines.kubernetes.job_store import (
     read_status,
     write_status,
 )
-from timonel.engines.kubernetes.manifests import Manifest, job_manifests
+from timonel.engines.kubernetes.manifests import Manifest, job_manifests, status_manifest
 from timonel.engines.kubernetes.names import (
     JOB_LABEL,
     SIZES_ANNOTATION,
@@ -53,6 +58,7 @@ from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.kubernetes.submission import Submission, delete_job, remove_job
 from timonel.engines.spec import JobSpec
 from timonel.errors import (
+    AlreadyExistsError,
     CorruptError,
     EngineError,
     JobError,
@@ -258,6 +264,8 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
             return published
         if "deletionTimestamp" in job["metadata"]:
             return read_outcome(self._workspace, job_id) or published
+        if published is None and not is_incomplete(job):
+            published = self._published_again(job)
         found = (
             self._api.list("Pod", coordinator_pods(job_id))
             if needs_coordinators(job, published)
@@ -273,6 +281,21 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         except TimonelError as error:
             logger.warning("cannot record the end of %s: %s", job_id, error)
             return status
+
+    def _published_again(self, job: Object) -> JobStatus | None:
+        """Publish the recorded status of a job again, whose ConfigMap somebody deleted.
+
+        Its coordinator continues from it; it may not create objects by itself.
+        """
+        status = read_status(self._workspace, job["metadata"]["name"])
+        if status is not None and not status.state.is_final:
+            try:
+                self._api.create(status_manifest(status, job["metadata"]["uid"]))
+            except AlreadyExistsError:
+                pass  # somebody else was faster
+            except TimonelError as error:
+                logger.warning("cannot publish the status of %s: %s", status.job_id, error)
+        return status
 
     def _end(self, job: Object, published: JobStatus | None, status: JobStatus) -> JobStatus:
         """Record the end of a job without a coordinator, and delete its objects.

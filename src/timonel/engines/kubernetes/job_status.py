@@ -65,7 +65,7 @@ def _failure(job: Object, published: JobStatus | None, now: float) -> str | None
         if published is not None and published.state is JobState.PENDING and published.cause:
             return published.message  # of a coordinator that cannot use the workspace
         return f"its coordinator ended without reporting the outcome: {reason}"
-    if _is_incomplete(job) and now - pods.created(job) > ABANDONED_S:
+    if is_incomplete(job) and now - pods.created(job) > ABANDONED_S:
         return "its submission was interrupted"
     return None
 
@@ -94,7 +94,7 @@ def _delay(job: Object, coordinators: Sequence[Object], now: float) -> str | Non
     for pod in coordinators:
         if why := pods.why(pod, now) or pods.why_restarted(pod):
             return f"the coordinator {why}"
-    if coordinators or _is_incomplete(job) or now - pods.created(job) < _NO_POD_S:
+    if coordinators or is_incomplete(job) or now - pods.created(job) < _NO_POD_S:
         return None
     name = job["metadata"]["name"]
     return f"the cluster starts no coordinator: 'kubectl describe job {name}' says why"
@@ -104,7 +104,7 @@ def _is_cancelled(job: Object) -> bool:
     return STOP_ANNOTATION in _annotations(job)
 
 
-def _is_incomplete(job: Object) -> bool:
+def is_incomplete(job: Object) -> bool:
     """Decide whether the submission of a job has not completed."""
     return bool(_annotations(job).get(SUBMISSION_ANNOTATION))
 

@@ -47,7 +47,7 @@ def job_manifests(
     group = f"{spec.job_id}-{digest_bytes(token.encode()).rpartition(':')[2][:4]}"
     return [
         _coordinator_job(spec, settings, workspace),
-        _object(spec.job_id, "v1", "ConfigMap", data={names.STATUS_KEY: status.model_dump_json()}),
+        _status(status),
         _object(spec.job_id, "v1", "Secret", stringData={names.TOKEN_KEY: token}),
         _object(
             spec.job_id, "coordination.k8s.io/v1", "Lease", spec={"leaseDurationSeconds": _LEASE_S}
@@ -56,6 +56,17 @@ def job_manifests(
         *_rights(spec, settings),
         *(_role_job(spec, role, settings, workspace, group) for role in spec.roles),
     ]
+
+
+def status_manifest(status: JobStatus, uid: str) -> Manifest:
+    """Return the manifest of the ConfigMap with a job's status.
+
+    Args:
+        status: The status.
+        uid: UID of the coordinator's Job.
+    """
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": status.job_id}}
+    return owned([owner, _status(status)], uid)[0]
 
 
 def owned(manifests: Sequence[Manifest], uid: str) -> list[Manifest]:
@@ -168,6 +179,11 @@ def _queued(template: Manifest, spec: JobSpec, settings: ClusterSettings, group:
     metadata = template["metadata"]
     metadata = {"labels": {**metadata["labels"], **labels}, "annotations": annotations}
     return {**template, "metadata": metadata}
+
+
+def _status(status: JobStatus) -> Manifest:
+    data = {names.STATUS_KEY: status.model_dump_json()}
+    return _object(status.job_id, "v1", "ConfigMap", data=data)
 
 
 def _service(spec: JobSpec) -> Manifest:
