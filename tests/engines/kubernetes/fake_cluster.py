@@ -181,6 +181,15 @@ class FakeCluster:
         with self._lock:
             self.objects["jobs", name]["status"]["conditions"] = [condition]
 
+    def orphan(self, name: str) -> None:
+        """Delete a Job without the objects that it owns, as kubectl with ``--cascade=orphan``."""
+        with self._lock:
+            uid = self.objects.pop(("jobs", name))["metadata"]["uid"]
+            for each in self.objects.values():
+                owners = each["metadata"].get("ownerReferences")
+                if owners and owners[0]["uid"] == uid:
+                    del each["metadata"]["ownerReferences"]
+
     def age(self, plural: str, name: str, seconds: float) -> None:
         """Make an object older."""
         with self._lock:
@@ -457,7 +466,8 @@ def merge(found: Object, body: Mapping[str, Any]) -> None:
 
 
 def _owner(pod: Object) -> str:
-    return str(pod["metadata"]["ownerReferences"][0]["uid"])
+    owners = pod["metadata"].get("ownerReferences") or [{"uid": ""}]
+    return str(owners[0]["uid"])
 
 
 def _index(pod: Object) -> int:

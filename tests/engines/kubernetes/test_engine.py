@@ -453,6 +453,36 @@ def test_the_end_of_a_job_without_its_config_map_is_known(
     eventually(lambda: engine.status("one").state is JobState.RUNNING)
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_job_whose_job_was_deleted_without_its_objects_can_be_resumed(
+    bucket: Workspace, cluster: FakeCluster, is_cancelled: bool
+) -> None:
+    engine = KubernetesEngine.of(bucket)
+    engine.submit(submission(bucket).model_copy(update={"args": ("ready", "wait")}))
+    eventually(lambda: engine.status("one").state is JobState.RUNNING)
+    begun = engine.status("one")
+    cluster.orphan("one")
+    assert engine.status("one") == begun  # its coordinator works
+    if is_cancelled:
+        engine.cancel("one")
+        assert engine.status("one").state is JobState.STOPPED
+    else:
+        (pod,) = [name for _, name in cluster.objects if name.startswith("one-0-")]
+        engine._api.delete("Pod", pod)
+        eventually(lambda: engine.status("one").state.is_final)
+        status = engine.status("one")
+        assert status.message == "its objects were deleted in the cluster"
+        assert (status.generation, status.created_at) == (begun.generation, begun.created_at)
+    eventually(lambda: is_idle(cluster))
+    kept = {"leases", "rolebindings", "roles", "serviceaccounts"}
+    eventually(lambda: {kind for kind, _ in cluster.objects} == kept)
+
+    engine.resume("one")
+    eventually(lambda: engine.status("one").state is JobState.RUNNING)
+    engine._api.delete("Job", "one", propagation="Foreground")
+    eventually(lambda: leftovers(cluster) == [("serviceaccounts", "one")])
+
+
 def test_a_job_that_runs_cannot_be_resumed(bucket: Workspace, cluster: FakeCluster) -> None:
     cluster.is_full = True
     engine = KubernetesEngine.of(bucket)

@@ -30,8 +30,10 @@ from timonel.engines.kubernetes.job_log import LogReader
 from timonel.engines.kubernetes.job_status import (
     deleted,
     is_incomplete,
+    is_running_orphan,
     job_status,
     needs_coordinators,
+    stopped,
 )
 from timonel.engines.kubernetes.job_store import (
     bucket_of,
@@ -55,7 +57,12 @@ from timonel.engines.kubernetes.names import (
 )
 from timonel.engines.kubernetes.rights import Right
 from timonel.engines.kubernetes.settings import ClusterSettings
-from timonel.engines.kubernetes.submission import Submission, delete_job, remove_job
+from timonel.engines.kubernetes.submission import (
+    Submission,
+    delete_job,
+    remove_job,
+    remove_orphans,
+)
 from timonel.engines.spec import JobSpec
 from timonel.errors import (
     AlreadyExistsError,
@@ -147,6 +154,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         claim_resume(bucket_of(self._workspace).store, status, Place.of(self._api))
         if job is not None:
             remove_job(self._api, job)
+        remove_orphans(self._api, job_id)
         Submission(self._workspace, self._api, manifests, status.resumed()).start()
 
     def status(self, job_id: str) -> JobStatus:
@@ -167,7 +175,10 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         job = self._api.find("Job", job_id)
         config_map = self._api.find("ConfigMap", job_id)
         published = None if config_map is None else _status_of(config_map)
-        status = published if job is None else self._status(job, published)
+        if job is not None:
+            status = self._status(job, published)
+        else:
+            status = published if self._runs_on(job_id, published) else None
         recorded = read_status(self._workspace, job_id)
         if status is None and recorded is not None and (job or recorded.state.is_final):
             status = recorded
@@ -187,11 +198,20 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         if self._api.find("Job", job_id):
             raise EngineError(f"{job_id} was started {place} just now", hint="repeat the command")
         now = time.time()
+        if published is not None:
+            recorded = published
         if recorded is None:  # an earlier release submitted it; its generation is unknown
             recorded = JobStatus.of(read_spec(self._workspace, job_id), now)
         status = deleted(recorded, now)
         self._record(status)
+        remove_orphans(self._api, job_id)
         return None, status
+
+    def _runs_on(self, job_id: str, published: JobStatus | None) -> bool:
+        """Decide whether the published status of a job without a Job counts."""
+        if published is None or published.state.is_final:
+            return published is not None
+        return any(map(is_running_orphan, self._api.list("Pod", coordinator_pods(job_id))))
 
     def logs(
         self, job_id: str, *, task_id: str | None = None, follow: bool = False
@@ -210,7 +230,12 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
 
         A job whose coordinator cannot start has ended then.
         """
-        if self.status(job_id).state.is_final:
+        job, status = self._current(job_id)
+        if status.state.is_final:
+            return
+        if job is None:  # its coordinator cannot see a request
+            remove_orphans(self._api, job_id)
+            self._record(stopped(status, time.time()))
             return
         note = {STOP_ANNOTATION: "cancelled by the user"}
         self._api.patch("Job", job_id, {"metadata": {"annotations": note}})

@@ -59,6 +59,17 @@ def deleted(known: JobStatus, now: float) -> JobStatus:
     return _ended(known, JobState.FAILED, FailureCause.ENGINE, message, now)
 
 
+def stopped(known: JobStatus, now: float) -> JobStatus:
+    """Return the status of a job that the user cancelled after somebody deleted its Job.
+
+    Args:
+        known: Its last known status.
+        now: Time in seconds since the epoch.
+    """
+    message = "cancelled after its Job was deleted"
+    return _ended(known, JobState.STOPPED, FailureCause.STOPPED, message, now)
+
+
 def _failure(job: Object, published: JobStatus | None, now: float) -> str | None:
     """Explain why no coordinator will ever report an outcome; None if one may."""
     if reason := _end(job):
@@ -74,6 +85,13 @@ def needs_coordinators(job: Object, published: JobStatus | None) -> bool:
     """Decide whether the status of a job depends on the pods of its coordinator."""
     is_pending = published is not None and published.state is JobState.PENDING
     return is_pending or _is_cancelled(job)
+
+
+def is_running_orphan(pod: Object) -> bool:
+    """Decide whether a pod runs although its Job was deleted."""
+    is_active = (pod.get("status") or {}).get("phase") in {"Pending", "Running"}
+    kept = not pod["metadata"].get("ownerReferences")
+    return is_active and kept and "deletionTimestamp" not in pod["metadata"]
 
 
 def _cannot_start(published: JobStatus, coordinators: Sequence[Object], now: float) -> bool:

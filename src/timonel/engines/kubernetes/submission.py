@@ -23,13 +23,16 @@ from timonel.engines.kubernetes.job_store import (
     write_status,
 )
 from timonel.engines.kubernetes.manifests import Manifest, owned
-from timonel.engines.kubernetes.names import SUBMISSION_ANNOTATION
+from timonel.engines.kubernetes.names import JOB_LABEL, SUBMISSION_ANNOTATION, job_objects
 from timonel.engines.spec import JobSpec
 from timonel.errors import AlreadyExistsError, EngineError, JobError, NotFoundError, TimonelError
 from timonel.storage import Workspace
 
 _POLL_S = 0.5
 _REMOVAL_S = 120.0
+_KEPT = frozenset({"Lease", "Role", "RoleBinding", "ServiceAccount"})
+"""Kinds of objects that users may not delete."""
+_RIGHTS = ("rules", "subjects")
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +103,7 @@ class Submission:
     def _complete(self, job: Object) -> None:
         """Create all that belongs to a coordinator's Job, and start it."""
         for manifest in owned(self._manifests, job["metadata"]["uid"]):
-            self._api.create(manifest)
+            self._create(manifest)
         # Replaces the end that the job is resumed after, before the coordinator writes.
         self._earlier = read_status(self._workspace, self._job_id)
         write_status(self._workspace, self._status)
@@ -110,6 +113,20 @@ class Submission:
         for manifest in self._manifests[1:]:
             if manifest["kind"] == "Job":  # the coordinator would do it when it has started
                 self._api.patch("Job", manifest["metadata"]["name"], body)
+
+    def _create(self, manifest: Manifest) -> None:
+        """Create an object, or take over what a deleted Job of this name left."""
+        try:
+            self._api.create(manifest)
+        except AlreadyExistsError:
+            kind, name = manifest["kind"], manifest["metadata"]["name"]
+            if kind not in _KEPT or not _is_orphan(self._api.get(kind, name), self._job_id):
+                raise
+            if kind == "ServiceAccount":
+                return  # users may not change it
+            body: Manifest = {key: manifest[key] for key in _RIGHTS if key in manifest}
+            body["metadata"] = {"ownerReferences": manifest["metadata"]["ownerReferences"]}
+            self._api.patch(kind, name, body)
 
     def _withdraw(self, created: Object | None) -> None:
         """Delete what this submission created.
@@ -161,6 +178,29 @@ def delete_job(api: Api, job: Object, version: str | None = None) -> None:
             uid=metadata["uid"],
             version=version,
         )
+
+
+def remove_orphans(api: Api, job_id: str) -> None:
+    """Delete what somebody left of a job who deleted only its Job, as ``--cascade=orphan`` does.
+
+    Users may not delete all of it: a next submission takes over the rest.
+    """
+    found = [("Service", api.find("Service", job_id))]
+    for kind in ("Job", "Pod", "ConfigMap", "Secret"):
+        found += [(kind, each) for each in api.list(kind, job_objects(job_id))]
+    for kind, each in found:
+        if each is None or not _is_orphan(each, job_id):
+            continue
+        metadata = each["metadata"]
+        if (kind, metadata["name"]) != ("Job", job_id):  # somebody has resumed the job
+            with contextlib.suppress(NotFoundError, ConflictError):
+                api.delete(kind, metadata["name"], uid=metadata["uid"])
+
+
+def _is_orphan(found: Object, job_id: str) -> bool:
+    metadata = found["metadata"]
+    is_of_job = (metadata.get("labels") or {}).get(JOB_LABEL) == job_id
+    return is_of_job and not metadata.get("ownerReferences")
 
 
 def remove_job(api: Api, job: Object) -> None:
