@@ -14,7 +14,7 @@ from tensorflow.errors import (
 )
 
 from timonel.engines import EXIT_RETRYABLE, FailureCause
-from timonel.errors import CorruptError, InputError, SpecError
+from timonel.errors import CorruptError, InputError, NotFoundError, SpecError
 from timonel.training.worker import exit_report
 from timonel.training.worker.exit_report import of_exception, write_report
 from timonel.training.worker.program import run_script
@@ -207,9 +207,17 @@ def test_an_error_of_ours_that_explains_itself() -> None:
     assert result.traceback == "expected a, got b: do c\n"
 
 
-def test_a_defect_of_ours_keeps_its_frames() -> None:
-    with pytest.raises(FileNotFoundError) as caught:
+def test_a_script_that_does_not_exist_is_reported_in_one_line() -> None:
+    with pytest.raises(NotFoundError) as caught:
         run_script(["/there/is/none.py"])
     result = of_exception(caught.value, script="/there/is/none.py", peers=0)
+    line = "No script /there/is/none.py in the image or on the machine of the task"
+    assert (result.message, result.traceback) == (line, f"{line}\n")
+
+
+def test_a_defect_of_ours_keeps_its_frames(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError) as caught:
+        run_script([str(tmp_path)])
+    result = of_exception(caught.value, script=str(tmp_path), peers=0)
     assert result.traceback is not None
     assert "program.py" in result.traceback

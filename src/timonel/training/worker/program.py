@@ -190,9 +190,18 @@ def run_program(spec: TrainSpec, argv: Sequence[str], keywords: Mapping[str, Any
 
 
 def run_script(argv: Sequence[str]) -> None:
-    """Run the script ``argv[0]`` with ``argv`` as ``sys.argv``."""
+    """Run the script ``argv[0]`` with ``argv`` as ``sys.argv``.
+
+    Raises:
+        NotFoundError: The script does not exist, as when the image of the task lacks it.
+    """
     path = Path(argv[0])
-    source = path.read_bytes()
+    try:
+        source = path.read_bytes()
+    except FileNotFoundError:
+        raise NotFoundError(
+            f"No script {path} in the image or on the machine of the task"
+        ) from None
     sys.path[0] = str(path.parent)
     module = _become_main(argv, __file__=str(path), __cached__=None, __loader__=None)
     _execute(source, str(path), module)
