@@ -13,15 +13,12 @@ from typing import Any
 import pytest
 
 from tests.engines.kubernetes.fake_cluster import FakeCluster
-from tests.engines.kubernetes.memory_api import MemoryApi
-from tests.engines.kubernetes.specs import SETTINGS, spec
 from timonel.engines import CommandSpec, FailureCause, JobSpec, JobState, JobStatus, RoleSpec
 from timonel.engines.kubernetes import KubernetesEngine
 from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.api_errors import Call
 from timonel.engines.kubernetes.job_store import read_spec, read_status
 from timonel.engines.kubernetes.names import STOP_ANNOTATION
-from timonel.engines.kubernetes.rights import Right
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.kubernetes.submission import Submission
 from timonel.errors import (
@@ -29,7 +26,6 @@ from timonel.errors import (
     EngineError,
     JobError,
     NotFoundError,
-    SpecError,
     TimonelError,
 )
 from timonel.storage import Workspace, find_workspace
@@ -61,6 +57,14 @@ def claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     return find_workspace(tmp_path / "team/ws")
 
 
+@pytest.fixture
+def claim(api: Api) -> None:
+    """The claim in the cluster."""
+    head = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "team"}}
+    api.create({**head, "spec": {"accessModes": ["ReadWriteMany"]}})
+
+
+@pytest.mark.usefixtures("claim")
 def test_a_job_on_a_claim(claimed: Workspace, cluster: FakeCluster) -> None:
     engine = KubernetesEngine.of(claimed)
     engine.submit(submission(claimed).model_copy(update={"args": ("ready",)}))
@@ -69,6 +73,7 @@ def test_a_job_on_a_claim(claimed: Workspace, cluster: FakeCluster) -> None:
     assert read_run(claimed, "one").status == "succeeded"
 
 
+@pytest.mark.usefixtures("claim")
 def test_pods_that_see_other_storage_fail_the_job(claimed: Workspace, cluster: FakeCluster) -> None:
     # Pods look at the location in the manifest, the submitter at the store.
     engine = KubernetesEngine.of(replace(claimed, uri=claimed.uri.replace("/ws", "/other")))
@@ -80,7 +85,7 @@ def test_pods_that_see_other_storage_fail_the_job(claimed: Workspace, cluster: F
         f"pods cannot use the workspace: no workspace at {claimed.uri.replace('/ws', '/other')}; "
         "the claim must be the storage that the submitting machine has there"
     )
-    eventually(lambda: cluster.objects == {})
+    eventually(lambda: set(cluster.objects) == {("persistentvolumeclaims", "team")})
 
 
 def submission(workspace: Workspace, job_id: str = "one") -> JobSpec:
@@ -573,23 +578,3 @@ def test_a_refused_submission_withdraws_nothing(
     with pytest.raises(EngineError, match="not allowed to create jobs"):
         interrupted_engine(bucket, 0, forbid).submit(submission(bucket))
     assert leftovers(cluster) == []
-
-
-def test_a_queue_that_does_not_exist_is_an_error(bucket: Workspace) -> None:
-    api = MemoryApi()
-    engine = KubernetesEngine(bucket, api, SETTINGS.model_copy(update={"queue": "vision"}))
-    with pytest.raises(SpecError, match="no queue 'vision' in namespace 'team'") as raised:
-        engine.submit(spec())
-    assert "'kubectl get localqueues -n team'" in str(raised.value.hint)
-    assert not api.objects
-    api.objects["LocalQueue", "vision"] = {"metadata": {"name": "vision"}}
-    engine.submit(spec())
-    assert ("Job", "train-flowers") in api.objects
-
-
-def test_users_who_may_not_read_queues_can_use_one(bucket: Workspace) -> None:
-    api = MemoryApi()
-    api.denied.add(Right("kueue.x-k8s.io", "localqueues", "get"))
-    engine = KubernetesEngine(bucket, api, SETTINGS.model_copy(update={"queue": "vision"}))
-    engine.submit(spec())
-    assert ("Job", "train-flowers") in api.objects

@@ -85,6 +85,10 @@ _NOT_FOUND = (
     f'to pull and unpack image "{_IMAGE}": failed to resolve reference "{_IMAGE}": {_IMAGE}: '
     "not found"
 )
+_NO_CLAIM = (
+    "cannot be scheduled: the PersistentVolumeClaim 'photos' does not exist; create it, or correct "
+    "TIMONEL_KUBERNETES_CLAIM or --volume and start again"
+)
 _TRACEBACK = """Traceback (most recent call last):
   File "<frozen runpy>", line 198, in _run_module_as_main
 ModuleNotFoundError: No module named 'pydantic'
@@ -116,7 +120,17 @@ _CASES: dict[str, tuple[dict[str, Any], str | None]] = {
     ),
     "no volume": (
         _pod(conditions=(_unscheduled('persistentvolumeclaim "photos" not found'),)),
-        'cannot be scheduled: persistentvolumeclaim "photos" not found',
+        _NO_CLAIM,
+    ),
+    "no volume, newer cluster": (
+        _pod(
+            conditions=(
+                _unscheduled(
+                    '0/3 nodes are available: persistentvolumeclaim "photos" not found. not found'
+                ),
+            )
+        ),
+        _NO_CLAIM,
     ),
     "unbound volume": (
         _pod(

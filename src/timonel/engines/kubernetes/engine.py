@@ -24,7 +24,7 @@ from timonel.engines.base import (
 from timonel.engines.commands import run_epilogue
 from timonel.engines.coordination.elastic import check_sizes
 from timonel.engines.kubernetes.api import Api, Object
-from timonel.engines.kubernetes.api_errors import ConflictError, UnavailableError
+from timonel.engines.kubernetes.api_errors import ConflictError
 from timonel.engines.kubernetes.claims import Place, claim_resume
 from timonel.engines.kubernetes.job_log import LogReader
 from timonel.engines.kubernetes.job_status import (
@@ -55,7 +55,7 @@ from timonel.engines.kubernetes.names import (
     all_coordinators,
     coordinator_pods,
 )
-from timonel.engines.kubernetes.rights import Right
+from timonel.engines.kubernetes.prerequisites import check_claim, check_queue
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.kubernetes.submission import (
     Submission,
@@ -70,7 +70,6 @@ from timonel.errors import (
     EngineError,
     JobError,
     NotFoundError,
-    SpecError,
     TimonelError,
 )
 from timonel.storage import Workspace, find_workspace
@@ -127,7 +126,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         status = JobStatus.of(spec, time.time())
         manifests = self._manifests(spec, status)
         self._check_new(spec.job_id)
-        self._check_queue()
+        self._check_cluster()
         Submission(self._workspace, self._api, manifests, status, spec).start()
 
     def preview(self, spec: JobSpec) -> list[Manifest]:
@@ -150,7 +149,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
                 f"only a failed or stopped job can be resumed, but {job_id} is {status.state.value}"
             )
         manifests = self._manifests(read_spec(self._workspace, job_id), status.resumed())
-        self._check_queue()
+        self._check_cluster()
         claim_resume(bucket_of(self._workspace).store, status, Place.of(self._api))
         if job is not None:
             remove_job(self._api, job)
@@ -363,22 +362,10 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
             return
         raise exists(self._workspace, job_id)
 
-    def _check_queue(self) -> None:
-        """Check that the queue of new jobs exists, if the user may read queues."""
-        queue = self._settings.queue
-        if queue is None or not self._api.allows(Right("kueue.x-k8s.io", "localqueues", "get")):
-            return
-        try:
-            self._api.get("LocalQueue", queue)
-        except UnavailableError:
-            raise
-        except (NotFoundError, EngineError):  # the latter: Kueue is not installed
-            namespace = self._api.namespace
-            raise SpecError(
-                f"no queue '{queue}' in namespace '{namespace}'",
-                hint="set TIMONEL_KUBERNETES_QUEUE to one that 'kubectl get localqueues -n "
-                f"{namespace}' lists, or unset it",
-            ) from None
+    def _check_cluster(self) -> None:
+        """Check that the queue and the claim of new jobs exist."""
+        check_queue(self._api, self._settings)
+        check_claim(self._api, self._settings)
 
     def _lines(self, job_id: str, task_id: str | None, *, follow: bool) -> Iterator[LogLine]:
         reader = LogReader(bucket_of(self._workspace).store, job_id)

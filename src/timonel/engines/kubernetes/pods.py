@@ -152,6 +152,8 @@ def _not_scheduled(pod: Pod) -> str | None:
     if found.get("status") != "False":
         return None
     message = _line(found.get("message")).split(" preemption: ")[0].rstrip(". ")
+    if missing := re.search(r'persistentvolumeclaim "([^"]+)" not found', message):
+        return f"cannot be scheduled: {_missing_claim(pod, missing[1])}"
     nodes = re.fullmatch(r"0/(\d+) nodes are available: (.+)", message)
     if nodes is None:
         return f"cannot be scheduled: {message or found.get('reason', '')}"
@@ -162,6 +164,13 @@ def _not_scheduled(pod: Pod) -> str | None:
         return f"cannot be scheduled: {reasons}"
     unit = "node" if nodes[1] == "1" else "nodes"
     return f"cannot be scheduled: of {nodes[1]} {unit}, {reasons}"
+
+
+def _missing_claim(pod: Pod, name: str) -> str:
+    return (
+        f"the PersistentVolumeClaim '{name}' does not exist{_in_namespace(pod)}; create it, or "
+        "correct TIMONEL_KUBERNETES_CLAIM or --volume and start again"
+    )
 
 
 def _waiting(pod: Pod) -> str | None:
@@ -190,12 +199,15 @@ def _missing_secret(pod: Pod, message: str) -> str | None:
         source.get("secretRef", {}).get("name") == found[1] for source in sources
     ):
         return None
-    namespace = pod["metadata"].get("namespace")
-    place = f" in the namespace '{namespace}'" if namespace else ""
     return (
-        f"the Secret '{found[1]}' does not exist{place}; create it, or correct "
+        f"the Secret '{found[1]}' does not exist{_in_namespace(pod)}; create it, or correct "
         "TIMONEL_KUBERNETES_SECRET and start again"
     )
+
+
+def _in_namespace(pod: Pod) -> str:
+    namespace = pod["metadata"].get("namespace")
+    return f" in the namespace '{namespace}'" if namespace else ""
 
 
 def _slow_start(pod: Pod, now: float) -> str | None:
