@@ -52,6 +52,8 @@ _WRITES = 11
 @pytest.fixture
 def claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """A workspace on a claim that pods mount."""
+    # Pods are processes of this user here, also if that is root.
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv(CLAIM_VARIABLE, f"team:{tmp_path}/team")
     return find_workspace(tmp_path / "team/ws")

@@ -55,7 +55,11 @@ from timonel.engines.kubernetes.names import (
     all_coordinators,
     coordinator_pods,
 )
-from timonel.engines.kubernetes.prerequisites import check_claim, check_queue
+from timonel.engines.kubernetes.prerequisites import (
+    check_claim,
+    check_pod_user,
+    check_queue,
+)
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.kubernetes.submission import (
     Submission,
@@ -73,6 +77,7 @@ from timonel.errors import (
     TimonelError,
 )
 from timonel.storage import Workspace, find_workspace
+from timonel.storage.uris import shared_folder
 
 _POLL_S = 0.5
 
@@ -363,9 +368,11 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         raise exists(self._workspace, job_id)
 
     def _check_cluster(self) -> None:
-        """Check that the queue and the claim of new jobs exist."""
+        """Check that the queue and the claim of new jobs exist, and that pods can write there."""
         check_queue(self._api, self._settings)
         check_claim(self._api, self._settings)
+        if (folder := shared_folder(self._workspace.uri)) is not None:
+            check_pod_user(folder, self._settings)
 
     def _lines(self, job_id: str, task_id: str | None, *, follow: bool) -> Iterator[LogLine]:
         reader = LogReader(bucket_of(self._workspace).store, job_id)

@@ -12,6 +12,7 @@ sources/<digest>.tar.gz      programs, which further jobs use again
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -27,7 +28,7 @@ from timonel.engines.kubernetes.index_store import IndexStore
 from timonel.engines.kubernetes.shared_folder import SharedFolder
 from timonel.engines.source import ARCHIVE_SUFFIX, is_archive, pack
 from timonel.engines.spec import JobSpec
-from timonel.errors import AlreadyExistsError, CorruptError, NotFoundError, SpecError
+from timonel.errors import AlreadyExistsError, CorruptError, InputError, NotFoundError, SpecError
 from timonel.storage import Workspace, digest_bytes, document, join, write_bytes
 from timonel.storage.blobs import is_file_name
 from timonel.storage.documents import parse_document
@@ -76,7 +77,13 @@ def check_writable(workspace: Workspace, job_id: str) -> None:
     """
     if folder_of(workspace.uri) is not None:
         store, name = bucket_of(workspace).store, f"jobs/{job_id}/writable"
-        store.write(name, b"")
+        try:
+            store.write(name, b"")
+        except InputError as error:
+            if not isinstance(error.__cause__, PermissionError):
+                raise
+            hint = f"pods run as user {os.geteuid()}, who needs write access there"
+            raise InputError(error.message, hint=hint) from error
         store.delete([name])
 
 
