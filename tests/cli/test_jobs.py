@@ -165,7 +165,7 @@ def test_a_failed_job_is_resumed_with_its_run(timonel: Timonel, engine: LocalHar
     assert engine.wait("job").state is JobState.SUCCEEDED
     after = read_run(find_workspace(), "job")
     assert (after.status, after.cause, after.message) == ("succeeded", None, None)
-    assert "but job is succeeded" in timonel("jobs", "resume", "job").error_line
+    assert "but job has succeeded" in timonel("jobs", "resume", "job").error_line
     assert read_run(find_workspace(), "job") == after
     types = [event["type"] for event in follow_events(find_workspace(), "job", stop=lambda: True)]
     assert types == ["finish", "resume", "finish"]

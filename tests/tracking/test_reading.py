@@ -107,6 +107,17 @@ def test_steps_that_a_restart_repeats_count_once(workspace: Workspace) -> None:
     assert record.restarts == 1
 
 
+def test_resumed_jobs_have_not_restarted(workspace: Workspace) -> None:
+    run = start_run(workspace, "train")
+    for generation, message in ((2, None), (3, "worker-0 was lost"), (4, None)):
+        run.finish("failed")
+        run.event("resume")
+        run.event("restart", generation=generation, **({"message": message} if message else {}))
+    assert read_run(workspace).restarts == 1
+    run.event("restart", generation=5, message="worker-0 was lost")
+    assert read_run(workspace).restarts == 2
+
+
 def test_a_broken_record_hides_no_other(runs: Workspace, caplog: pytest.LogCaptureFixture) -> None:
     (runs.runs / "train-1" / "run.json").write_text("{")
     (runs.runs / "stray").mkdir()

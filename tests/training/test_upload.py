@@ -209,7 +209,7 @@ def test_only_a_silent_unsuccessful_job_is_resumed_elsewhere(
     assert len(watched) == 3
     run.finish("succeeded")
     upload_job(find_workspace(faulty[0]), "job")
-    with pytest.raises(JobError, match="only a failed or stopped job can be resumed"):
+    with pytest.raises(JobError, match="can be resumed, but job has succeeded"):
         restore_job(there, "job", wait)
 
 

@@ -42,6 +42,11 @@ class JobState(StrEnum):
         """Whether the job has ended."""
         return self in {JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED}
 
+    @property
+    def phrase(self) -> str:
+        """State in a sentence: ``has failed``, ``is running``."""
+        return f"{'has' if self.is_final else 'is'} {self.value}"
+
 
 class FailureCause(StrEnum):
     """Why a task or job failed; it determines whether it restarts."""

@@ -207,10 +207,23 @@ def fold(header: RunHeader, folder: Path, events: Sequence[Event], skipped: int 
         inputs=_distinct((*header.inputs, *event_artifacts(events, "input"))),
         outputs=_distinct(event_artifacts(events, "output")),
         devices=_devices(events),
-        restarts=sum(event["type"] == "restart" for event in events),
+        restarts=_restarts(events),
         machine=_machine(header, events),
         skipped_lines=skipped,
     )
+
+
+def _restarts(events: Sequence[Event]) -> int:
+    """Return the number of restarts, without the starts of resumed jobs."""
+    count, is_resumed = 0, False
+    for event in events:
+        if event["type"] == RESUME:
+            is_resumed = True
+        elif event["type"] == "restart":
+            # Tasks call each start after the first one a restart; only failures have a message.
+            count += not is_resumed or "message" in event
+            is_resumed = False
+    return count
 
 
 def _last_end(events: Sequence[Event]) -> Event | None:

@@ -158,7 +158,7 @@ def restore_job(
     """
     run = read_run(workspace, ref, kind="train")
     if run.status == "succeeded":
-        raise JobError(f"only a failed or stopped job can be resumed, but {run.id} is succeeded")
+        raise JobError(f"only a failed or stopped job can be resumed, but {run.id} has succeeded")
     if not run.is_finished and _lives(workspace, run.id, wait):
         raise JobError(f"{run.id} still runs on another machine", hint="stop it there")
     spec = JobSpec.model_validate(

@@ -71,12 +71,17 @@ class JobOptions:
     @property
     def max_runtime_s(self) -> float | None:
         """Time in seconds after which the job is stopped."""
-        return None if self.max_runtime is None else parse_seconds(self.max_runtime)
+        if self.max_runtime is None:
+            return None
+        try:
+            return parse_seconds(self.max_runtime)
+        except SpecError as error:
+            raise SpecError(f"--max-runtime: {error.message}") from None
 
     def __post_init__(self) -> None:
         _ = self.machines  # checks them
         if self.max_runtime_s == 0:
-            raise SpecError("--max-runtime must be more than 0")
+            raise SpecError(f"--max-runtime must be more than 0, got {self.max_runtime}")
         if self.max_restarts < 0:
             raise SpecError(f"--max-restarts must be at least 0, got {self.max_restarts}")
         if not 0 <= self.seed < _SEEDS:

@@ -307,8 +307,8 @@ class TrainOptions(TypedDict, total=False):
         float | str | None,
         Option(
             None,
-            "Time after which the job is stopped and fails; a resumed one has it again. It counts "
-            "from when all tasks were first ready.",
+            "Maximum run time, such as 8h, counted once all tasks are ready. The job then saves a "
+            "checkpoint and fails; resuming restarts the limit.",
             JOB,
             metavar="TIME",
         ),

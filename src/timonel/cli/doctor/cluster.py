@@ -102,7 +102,7 @@ def _is_crash_looping(api: Api, job_id: str) -> bool:
 
 
 def _not_run(status: JobStatus, hint: str) -> Check:
-    found = f"{status.job_id} is {status.state.value}: {status.message or 'without a reason'}"
+    found = f"{status.job_id} {status.state.phrase}: {status.message or 'without a reason'}"
     return Check(_JOB, "run", Verdict.FAIL, found, hint)
 
 

@@ -265,7 +265,9 @@ def _ran_s(state: CoordinatorState, now: float) -> float:
 
 
 def _run_out_of_time(state: CoordinatorState, now: float) -> Step:
-    limit = format_seconds(state.spec.max_runtime_s or 0)
+    limit_s = state.spec.max_runtime_s or 0
+    # A limit is what the user gave, not a measurement: 1s, not 1.0s.
+    limit = f"{limit_s:g}s" if limit_s < 10 else format_seconds(limit_s)
     message = f"reached its maximum run time of {limit}"
     return _end(state, now, JobState.FAILED, cause=FailureCause.TIME_LIMIT, message=message)
 

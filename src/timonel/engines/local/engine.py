@@ -142,7 +142,7 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
             state = folder.status().state
             if not state.is_final or state is JobState.SUCCEEDED:
                 raise JobError(
-                    f"only a failed or stopped job can be resumed, but {job_id} is {state.value}"
+                    f"only a failed or stopped job can be resumed, but {job_id} {state.phrase}"
                 )
             _stop_previous(folder)
             self._kill_remains(folder)

@@ -78,7 +78,7 @@ class FailingContract:
     def test_a_job_ends_after_its_maximum_run_time(self, engine: EngineHarness) -> None:
         status = engine.run("count-terms", "ready", "report-terms", max_runtime_s=1.0)
         assert (status.state, status.cause) == (JobState.FAILED, FailureCause.TIME_LIMIT)
-        assert status.message == "reached its maximum run time of 1.0s"
+        assert status.message == "reached its maximum run time of 1s"
         assert (status.generation, status.restarts) == (1, 0)
         # They have the time of a stop, so they are not asked twice.
         assert sorted(engine.lines()) == [
