@@ -88,7 +88,10 @@ def test_null_is_absent() -> None:
         (document(container={"args": ["--n", 1]}), "args must be a list of text, got 1"),
         (document(container={"comand": []}), "containers[0].comand is unknown"),
         (document(container={"name": "main"}), "must be 'tensorflow', got 'main'"),
-        (document(pod={"containers": []}), "must have one container, 'tensorflow', got 0"),
+        (
+            document(pod={"containers": []}),
+            "must have one container, 'tensorflow', got 0: add the container of the program",
+        ),
         (document(pod={"initContainers": [{}]}), "initContainers is not supported"),
         (document(pod={"tolerations": [{"operator": "Exists"}]}), "tolerates all taints"),
         (document(pod={"volumes": [{"name": "a", "hostPath": {}}]}), "hostPath is not supported"),

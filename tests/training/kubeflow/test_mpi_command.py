@@ -71,9 +71,13 @@ def test_numbers_of_processes() -> None:
 @pytest.mark.parametrize(
     ("command", "implementation", "part"),
     [
-        ("", "OpenMPI", "it has no command"),
-        ("python t.py", "OpenMPI", "it runs 'python t.py'"),
+        ("", "OpenMPI", "the Launcher has no command"),
+        ("", "OpenMPI", "write it into the manifest, or name the script as well: timonel train"),
+        ("python t.py", "OpenMPI", "it runs 'python t.py': put mpirun before it, or name"),
         ("sh -c 'mpirun -np $N python t.py'", "OpenMPI", "must run mpirun"),
+        ("sh -c 'mpirun -np $N python t.py'", "OpenMPI", "write the mpirun command itself into"),
+        ("./run.sh", "OpenMPI", "write the mpirun command itself into"),
+        ("sh -c 'python t.py'", "OpenMPI", "put mpirun before it"),
         ("mpirun -np 2 --fresh python t.py", "OpenMPI", "option --fresh, which is unknown"),
         ("mpirun -np=2 python t.py", "OpenMPI", "option -np=2"),
         ("mpirun --mca=pml ob1 python t.py", "OpenMPI", "option --mca=pml"),
@@ -85,13 +89,19 @@ def test_numbers_of_processes() -> None:
         ("mpirun -np 0 python t.py", "OpenMPI", "must be a number, got '0'"),
         ("mpirun -np 2 -n 3 python t.py", "OpenMPI", "has -n twice"),
         ("mpirun -np", "OpenMPI", "-np of mpirun has no value"),
-        ("mpirun -np 2", "OpenMPI", "mpirun has no program"),
+        ("mpirun -np 2", "OpenMPI", "mpirun has no program: add it after"),
         ("mpirun -np 1 python a.py : -np 1 python b.py", "OpenMPI", "starts several programs"),
         ("mpirun -mca mca_base_env_list A=1 python t.py", "OpenMPI", "has mca_base_env_list"),
         ("mpirun -map-by ppr:2:node python t.py", "OpenMPI", "number of processes of mpirun"),
         ("mpirun -host a,b python t.py", "OpenMPI", "number of processes of mpirun"),
         ("mpirun python t.py", "Intel", "number of processes of mpirun"),
-        ("horovodrun -np 2 --min-np 1 python t.py", "OpenMPI", "option --min-np"),
+        ("horovodrun -np 2 --min-np 1 python t.py", "OpenMPI", "elastic MPIJobs are not"),
+        (
+            "horovodrun --max-np=4 python t.py",
+            "OpenMPI",
+            "'timonel train SCRIPT --workers MIN:MAX'",
+        ),
+        ("horovodrun --host-discovery-script d.sh python t.py", "OpenMPI", "elastic MPIJobs"),
     ],
 )
 def test_uncertain_commands_are_refused_with_a_cure(

@@ -11,7 +11,7 @@ from timonel.errors import SpecError
 from timonel.training.kubeflow.job import ManifestJob
 from timonel.training.kubeflow.manifest import parse_manifest
 
-_OF_LAUNCHER = "no effect of the Launcher, as tasks have the pods of Worker"
+_OF_LAUNCHER = "Launcher fields without effect, as tasks run in pods of Worker"
 
 
 def document(
@@ -89,7 +89,7 @@ def test_what_differs_in_the_launcher_is_noted() -> None:
         "mainContainer has no effect: a pod has one container",
         "the Worker's command has no effect: its tasks run the program of mpirun",
         f"{_OF_LAUNCHER}: image, resources, env without -x (B)",
-        "no effect of mpirun's options: -bind-to none",
+        "mpirun options without effect: -bind-to none",
     )
 
 
@@ -126,7 +126,10 @@ def test_a_command_is_needed_unless_another_program_is_given() -> None:
         parsed(value)
     job = parsed(value, needs_command=False)
     assert job.replicas["worker"].replicas == 2
-    assert "each slot gets a task, because the Launcher must run mpirun" in job.notes[0]
+    assert job.notes[0] == (
+        "each slot gets a task, because the Launcher must run mpirun, mpiexec or horovodrun, but "
+        "it runs './run.sh'"
+    )
 
 
 @pytest.mark.parametrize(

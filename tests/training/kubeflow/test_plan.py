@@ -90,7 +90,7 @@ def test_this_machine_gets_the_tasks_and_their_environment_only(
     assert not worker.resources.accelerators
     assert spec.source == str(folder)
     assert list(plan.notes())[-1] == (
-        "no effect on this machine: image, resources, nodeSelector, tolerations and "
+        "fields without effect on this machine: image, resources, nodeSelector, tolerations and "
         "priorityClassName, volumes"
     )
 

@@ -85,7 +85,11 @@ _MEANINGS: Mapping[Dialect, Mapping[str, _Meaning]] = {
 }
 _PLACING = frozenset({"H", "host", "hosts", "map-by", "cpus-per-proc", "cpus-per-rank"})
 _NO_WORDS = frozenset({"flag", "one-per-pod", "none"})
-_CURE = "remove it, or name the script as well: timonel train SCRIPT -f FILE -- ARGS"
+_ELASTIC = frozenset(
+    ["min-np", "min-num-proc", "max-np", "max-num-proc", "host-discovery-script", "slots-per-host"]
+)
+"""Options of horovodrun for a changing number of processes."""
+_NAME_SCRIPT = "or name the script as well: timonel train SCRIPT -f FILE -- ARGS"
 
 
 @dataclass(frozen=True)
@@ -124,10 +128,19 @@ def parse_mpi_command(
     """
     words = without_shell(list(command))
     dialect = _dialect(words[0] if words else "", implementation)
-    if dialect is None:
-        found = f"runs {shlex.join(command)!r}" if command else "has no command"
+    if not words:
         raise SpecError(
-            f"the Launcher must run mpirun, mpiexec or horovodrun, but it {found}", hint=_CURE
+            "the Launcher has no command, and timonel does not read that of the image",
+            hint=f"write it into the manifest, {_NAME_SCRIPT}",
+        )
+    if dialect is None:
+        cure = "write the mpirun command itself into the manifest, without shell syntax"
+        if PurePosixPath(words[0]).name.startswith("python"):
+            cure = "put mpirun before it"
+        raise SpecError(
+            "the Launcher must run mpirun, mpiexec or horovodrun, but it runs "
+            f"{shlex.join(command)!r}",
+            hint=f"{cure}, {_NAME_SCRIPT}",
         )
     return _Reader(words[1:], dialect, env, words[0]).read()
 
@@ -164,11 +177,17 @@ class _Reader:
 
     def read(self) -> MpiCommand:
         if ":" in self._words:
-            raise SpecError(f"{self._launcher} starts several programs (':')", hint=_CURE)
+            raise SpecError(
+                f"{self._launcher} starts several programs (':')",
+                hint=f"keep one of them, {_NAME_SCRIPT}",
+            )
         while self._position < len(self._words) and self._words[self._position].startswith("-"):
             self._option()
         if self._position == len(self._words):
-            raise SpecError(f"{self._launcher} has no program", hint=_CURE)
+            raise SpecError(
+                f"{self._launcher} has no program",
+                hint=f"add it after the options, {_NAME_SCRIPT}",
+            )
         if not self._counts and (self._dialect == "Hydra" or self._is_placed):
             raise SpecError(
                 f"the number of processes of {self._launcher} is not known",
@@ -189,6 +208,11 @@ class _Reader:
         option = self._next("")
         name, equals, value = option.removeprefix("-").removeprefix("-").partition("=")
         meaning = _MEANINGS[self._dialect].get(name)
+        if self._dialect == "Horovod" and name in _ELASTIC:
+            raise SpecError(
+                f"elastic MPIJobs are not supported, and {self._launcher} has {option}",
+                hint="use 'timonel train SCRIPT --workers MIN:MAX'",
+            )
         # Only options of two dashes take their value after '='.
         is_joined = bool(equals)
         if meaning is None or (
@@ -196,7 +220,7 @@ class _Reader:
         ):
             raise SpecError(
                 f"{self._launcher} has the option {option}, which is unknown or not supported",
-                hint=_CURE,
+                hint=f"remove it, {_NAME_SCRIPT}",
             )
         if meaning not in _NO_WORDS and not is_joined:
             value = self._next(option)
@@ -234,6 +258,9 @@ class _Reader:
 
     def _next(self, option: str) -> str:
         if self._position == len(self._words):
-            raise SpecError(f"{option} of {self._launcher} has no value", hint=_CURE)
+            raise SpecError(
+                f"{option} of {self._launcher} has no value",
+                hint=f"add the value, {_NAME_SCRIPT}",
+            )
         self._position += 1
         return self._words[self._position - 1]

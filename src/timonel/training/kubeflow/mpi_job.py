@@ -124,7 +124,7 @@ def _command(
     except SpecError as error:
         if needs_command:
             raise
-        notes[f"each slot gets a task, because {error}"] = None
+        notes[f"each slot gets a task, because {error.message}"] = None
         return MpiCommand(program=())
 
 
@@ -163,9 +163,9 @@ def _notes(launcher: Replica, worker: Replica, command: MpiCommand) -> Iterator[
     if worker.restart not in {"Never", launcher.restart}:
         yield "the Worker's restartPolicy has no effect: that of the Launcher counts"
     if names := list(_only_of_launcher(launcher.pod, worker.pod, command)):
-        yield f"no effect of the Launcher, as tasks have the pods of Worker: {', '.join(names)}"
+        yield f"Launcher fields without effect, as tasks run in pods of Worker: {', '.join(names)}"
     if command.ignored:
-        yield f"no effect of mpirun's options: {' '.join(command.ignored)}"
+        yield f"mpirun options without effect: {' '.join(command.ignored)}"
 
 
 def _only_of_launcher(launcher: PodSpec, worker: PodSpec, command: MpiCommand) -> Iterator[str]:

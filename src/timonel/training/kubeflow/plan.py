@@ -110,7 +110,7 @@ class ManifestPlan:
         if any(pod.working_dir for pod in self._pods):
             yield "workingDir is only where the program is found; tasks run in another folder"
         if self.shares_machine and (names := list(self._only_in_clusters())):
-            yield f"no effect on this machine: {', '.join(names)}"
+            yield f"fields without effect on this machine: {', '.join(names)}"
 
     @property
     def _pods(self) -> list[PodSpec]:
