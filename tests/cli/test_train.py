@@ -290,6 +290,7 @@ spec:
     [
         (_TFJOB % "train.py", ["--workers", "2"], "--workers cannot be used with --file"),
         (_TFJOB % "absent.py", [], "no script absent.py beside tfjob.yaml"),
+        (_TFJOB % "absent.py", ["--", "train.py"], "no script absent.py beside tfjob.yaml"),
         ("kind: Job", [], "got Job of None"),
     ],
 )
@@ -308,11 +309,30 @@ def test_a_job_of_a_manifest_is_a_job_like_others(
     here: Path, timonel: Timonel, script: Path
 ) -> None:
     (here / "tfjob.yaml").write_text(_TFJOB % "train.py")
-    outcome = timonel("train", "-f", "tfjob.yaml", "--no-warm")
+    script.write_text("import sys\nprint('trained', *sys.argv[1:])\n")
+    outcome = timonel("train", "-f", "tfjob.yaml", "--no-warm", "--", "--epochs", "3")
     assert outcome.exit_code == 0
     (job,) = json.loads(timonel("jobs", "--json").out)["jobs"]
     assert job["state"] == "succeeded"
-    assert "trained" in timonel("logs").out
+    assert "trained --epochs 3" in timonel("logs").out
+
+
+def test_a_manifest_is_no_program(here: Path, timonel: Timonel) -> None:
+    (here / "mpijob.yaml").write_text("kind: MPIJob")
+    line = timonel("train", "mpijob.yaml").error_line
+    assert "mpijob.yaml is no Python program" in line
+    assert "'timonel train -f mpijob.yaml'" in line
+
+
+@pytest.mark.e2e
+def test_notes_on_a_manifest_come_with_an_accepted_command_only(
+    here: Path, timonel: Timonel, script: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (here / "tfjob.yaml").write_text(_TFJOB.replace("command", "image: a:1, command") % "train.py")
+    assert "no dataset at" in timonel("train", "-f", "tfjob.yaml", "--data", "none").error_line
+    assert "without effect" not in caplog.text
+    assert timonel("train", "-f", "tfjob.yaml", "--no-warm").exit_code == 0
+    assert "tfjob.yaml: fields without effect on this machine: image" in caplog.text
 
 
 def test_a_dry_run_of_a_manifest_has_the_image_of_the_manifest(

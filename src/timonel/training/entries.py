@@ -26,6 +26,7 @@ Entry = str | os.PathLike[str] | Callable[..., Any]
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
 _IS_A_FILE = (".py", ".ipynb")
+_IS_YAML = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,11 @@ def find_program(entry: Entry, environ: Mapping[str, str]) -> Program:
         return _function(entry, environ)
     path = Path(entry).expanduser().absolute()
     if path.is_file():
+        if path.suffix in _IS_YAML:
+            raise SpecError(
+                f"{path.name} is no Python program",
+                hint=f"run a job of Kubeflow with 'timonel train -f {os.fspath(entry)}'",
+            )
         return _notebook(path, environ) if path.suffix == ".ipynb" else _script(path, environ)
     name = os.fspath(entry)
     if _is_module_name(name):

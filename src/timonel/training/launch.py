@@ -60,7 +60,7 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
             integers: its ID or a prefix of it, its name, or ``last``. By default on the run's
             dataset; ``params`` changes ``epochs``, ``learning_rate`` and ``batch_size``.
         manifest: A file with a TFJob or an MPIJob of Kubeflow, which names the program and the
-            tasks. An entry replaces its program, and ``args`` the arguments.
+            tasks. An entry replaces its program, and ``args`` its arguments.
         workspace: A workspace or its location; see `timonel.storage.find_workspace`.
         on: Where it runs: an engine or its name, such as ``kubernetes``; by default this machine.
         detach: Return once the job is submitted.
@@ -103,6 +103,8 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
     if settings.distribution.launcher == "mpi":
         mpi.check_installed()
     run = submit(request, found, _engine(on, found), job_options)
+    if plan is not None and manifest is not None:
+        _log_notes(plan, manifest)
     if not detach:
         _follow(run, progress)
     return run
@@ -151,7 +153,10 @@ def preview(  # noqa: PLR0913 - the arguments of `train`
     )
     _check_seen(request, workspace, where)
     request = with_copies(request, workspace, where.sees)
-    return where.preview(job_spec(request, workspace, new_run_id("train"), job_options))
+    objects = where.preview(job_spec(request, workspace, new_run_id("train"), job_options))
+    if plan is not None and manifest is not None:
+        _log_notes(plan, manifest)
+    return objects
 
 
 def _given(options: TrainOptions, plan: ManifestPlan | None) -> Mapping[str, Any]:
@@ -189,12 +194,14 @@ def _engine(engine: str | Engine | None, workspace: Workspace) -> Engine:
 def _plan(
     manifest: str | os.PathLike[str], entry: Entry | None, args: Sequence[str], engine: Engine
 ) -> ManifestPlan:
-    """Read a manifest, and log what of it has no effect."""
-    path = Path(manifest)
-    plan = plan_manifest(path, entry, args, os.environ, shares_machine=engine.shares_machine)
+    shares_machine = engine.shares_machine
+    return plan_manifest(Path(manifest), entry, args, os.environ, shares_machine=shares_machine)
+
+
+def _log_notes(plan: ManifestPlan, manifest: str | os.PathLike[str]) -> None:
+    """Log what of an accepted manifest has no effect."""
     for note in plan.notes():
-        _logger.warning("%s: %s", path.name, note)
-    return plan
+        _logger.warning("%s: %s", Path(manifest).name, note)
 
 
 def _check_here(workspace: Workspace, given: Mapping[str, bool]) -> None:

@@ -124,6 +124,11 @@ def test_an_entry_replaces_the_program(folder: Path) -> None:
     assert (plan.args, plan.role_args) == (("--fast",), {})
 
 
+def test_arguments_replace_those_of_the_manifest(folder: Path) -> None:
+    plan = planned(MANIFESTS / "mnist-ps.yaml", "--fast")
+    assert (plan.program.name, plan.args, plan.role_args) == ("train.py", ("--fast",), {})
+
+
 def edited(folder: Path, *, of: str = "mnist-ps", **replaced: str) -> Path:
     """Write a manifest with pieces of its text replaced."""
     text = (MANIFESTS / f"{of}.yaml").read_text()

@@ -34,13 +34,22 @@ if TYPE_CHECKING:
 app = single()
 
 
+_AFTER_DASHES = "timonel.after_dashes"
 _REFRESH_PER_S = 4
 _PIPE_WIDTH = 200
 _PIPE_INTERVAL_S = 30.0
 """Interval of progress lines in a long epoch, outside terminals."""
 
 
-@app.command(cls=StyledCommand)
+class _TrainCommand(StyledCommand):
+    """Command that knows how many words follow ``--``, which the parser removes."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[_AFTER_DASHES] = args[args.index("--") + 1 :] if "--" in args else []
+        return super().parse_args(ctx, args)
+
+
+@app.command(cls=_TrainCommand)
 @takes(TrainOptions)
 def train(
     ctx: typer.Context,
@@ -114,6 +123,8 @@ def train(
     from timonel.training.launch import preview
     from timonel.training.mpi import is_rank
 
+    if manifest is not None and [entry, *(args or ())] == ctx.meta[_AFTER_DASHES]:
+        entry, args = None, ctx.meta[_AFTER_DASHES]  # arguments of the manifest's program
     settings = GlobalOptions.of(ctx)
     workspace = settings.find(create=not dry_run)
     remarks = settings.remarks(stderr=json)

@@ -171,7 +171,7 @@ def plan_manifest(
     Args:
         path: The manifest.
         entry: A program to run instead of the manifest's.
-        args: Arguments of `entry`, instead of the manifest's.
+        args: Arguments of the program, instead of the manifest's.
         environ: The environment.
         shares_machine: Whether the engine runs tasks on this machine.
 
@@ -209,7 +209,7 @@ def plan_manifest(
         program = find_program(command.name, environ)
     else:
         program = find_program(_find_script(place, path), environ)
-    found = {role: command.args for role, command in commands.items()}
+    found = {role: tuple(args) or command.args for role, command in commands.items()}
     return _plan(job, program, found, shares_machine=shares_machine, is_in_image=not shares_machine)
 
 
