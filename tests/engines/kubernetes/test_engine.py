@@ -75,6 +75,25 @@ def test_a_job_on_a_claim(claimed: Workspace, cluster: FakeCluster) -> None:
     assert read_run(claimed, "one").status == "succeeded"
 
 
+def test_jobs_of_another_workspace_in_the_namespace_are_not_touched(
+    bucket: Workspace, claimed: Workspace, cluster: FakeCluster
+) -> None:
+    engine = KubernetesEngine.of(bucket)
+    engine.submit(submission(bucket).model_copy(update={"args": ("ready", "wait")}))
+    eventually(lambda: engine.status("one").state is JobState.RUNNING)
+    other = KubernetesEngine.of(claimed)
+    assert other.jobs() == []
+    assert list_jobs(claimed) == []
+    for act in (other.status, other.cancel, other.resume):
+        with pytest.raises(NotFoundError, match="no such job: one"):
+            act("one")
+    with pytest.raises(NotFoundError, match="this workspace has no jobs"):
+        find_job(claimed, "last")
+    assert engine.status("one").state is JobState.RUNNING
+    engine.cancel("one")
+    eventually(lambda: engine.status("one").state.is_final)
+
+
 @pytest.mark.usefixtures("claim")
 def test_pods_that_see_other_storage_fail_the_job(claimed: Workspace, cluster: FakeCluster) -> None:
     # Pods look at the location in the manifest, the submitter at the store.

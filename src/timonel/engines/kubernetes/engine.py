@@ -46,7 +46,12 @@ from timonel.engines.kubernetes.job_store import (
     read_status,
     write_status,
 )
-from timonel.engines.kubernetes.manifests import Manifest, job_manifests, status_manifest
+from timonel.engines.kubernetes.manifests import (
+    Manifest,
+    job_manifests,
+    status_manifest,
+    workspace_of,
+)
 from timonel.engines.kubernetes.names import (
     JOB_LABEL,
     SIZES_ANNOTATION,
@@ -176,8 +181,9 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
     def _current(self, job_id: str) -> tuple[Object | None, JobStatus]:
         """Return a job's Job in the cluster, if any, with its status; see `status`."""
         # The Job first: a coordinator publishes the end before it exits.
-        job = self._api.find("Job", job_id)
-        config_map = self._api.find("ConfigMap", job_id)
+        found = self._api.find("Job", job_id)
+        job = self._own(found)
+        config_map = self._api.find("ConfigMap", job_id) if found is job else None
         published = None if config_map is None else _status_of(config_map)
         if job is not None:
             status = self._status(job, published)
@@ -260,7 +266,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         self._api.patch("Job", job_id, {"metadata": metadata})
 
     def jobs(self) -> list[JobStatus]:
-        """Return the status of every job in the namespace, newest first.
+        """Return the status of every job of the workspace in the namespace, newest first.
 
         Jobs whose status cannot be read are left out, with a warning each.
         """
@@ -270,7 +276,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
             for each in self._api.list("ConfigMap", all_coordinators())
         }
         found = []
-        for job in jobs:
+        for job in filter(self._own, jobs):
             config_map = config_maps.get(job["metadata"]["name"])
             try:
                 published = None if config_map is None else _status_of(config_map)
@@ -285,6 +291,11 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
     def fetch(self, job_id: str, target: Path, selects: Callable[[str], bool]) -> None:
         """Copy files of a job's folder, as the coordinator has saved them last."""
         fetch_files(self._workspace, job_id, target, selects)
+
+    def _own(self, job: Object | None) -> Object | None:
+        """Return a Job if it is of this workspace; others share the namespace."""
+        is_own = job is not None and workspace_of(job) == self._workspace.uri
+        return job if is_own else None
 
     def _status(self, job: Object, published: JobStatus | None) -> JobStatus | None:
         """Return the status of a job in the cluster; None while it is being submitted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from timonel.engines.base import JobStatus
@@ -89,6 +89,14 @@ def owned(manifests: Sequence[Manifest], uid: str) -> list[Manifest]:
         {**each, "metadata": {**each["metadata"], "ownerReferences": [reference]}}
         for each in others
     ]
+
+
+def workspace_of(job: Mapping[str, Any]) -> str | None:
+    """Return the URI of the workspace of a coordinator's Job; None for other Jobs."""
+    (container, *_) = job["spec"]["template"]["spec"]["containers"]
+    command = container.get("command") or [None]
+    found: str | None = command[-1]
+    return found
 
 
 def _check_name(spec: JobSpec) -> None:
