@@ -75,6 +75,7 @@ def test_a_job_on_a_claim(claimed: Workspace, cluster: FakeCluster) -> None:
     assert read_run(claimed, "one").status == "succeeded"
 
 
+@pytest.mark.usefixtures("claim")
 def test_jobs_of_another_workspace_in_the_namespace_are_not_touched(
     bucket: Workspace, claimed: Workspace, cluster: FakeCluster
 ) -> None:
