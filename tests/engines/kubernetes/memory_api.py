@@ -20,6 +20,7 @@ class MemoryApi(Api):
         objects: Objects by kind and name.
         used: Rights that the requests took.
         denied: Rights that the user lacks.
+        unknown: Kinds that the server has no API for.
         dry_runs: Kinds that were only checked.
     """
 
@@ -30,6 +31,7 @@ class MemoryApi(Api):
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
         self.used: set[Right] = set()
         self.denied: set[Right] = set()
+        self.unknown: set[str] = set()
         self.dry_runs: list[str] = []
 
     def _exchange(
@@ -58,6 +60,8 @@ class MemoryApi(Api):
             parts = [asked["resource"], *filter(None, [asked.get("subresource")])]
             right = Right(asked["group"], "/".join(parts), asked["verb"])
             return 201, {"status": {"allowed": right not in self.denied}}
+        if call.kind in self.unknown:
+            return 404, {"message": "404 page not found"}
         right = self._use(call)
         if right in self.denied:
             message = f'User "me" cannot {right.verb} resource "{right.resource}"'

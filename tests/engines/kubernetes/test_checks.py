@@ -9,6 +9,7 @@ import pytest
 
 from tests.containers.registry_server import registry_server
 from tests.engines.kubernetes.fake_cluster import FakeCluster
+from tests.engines.kubernetes.memory_api import MemoryApi
 from timonel.cli.doctor import cluster as checks
 from timonel.cli.doctor.check import Verdict
 from timonel.engines import JobSpec
@@ -37,29 +38,92 @@ def test_a_cluster_and_a_bucket_that_work(
     assert "printed 'timonel " in run.found
 
 
-@pytest.mark.parametrize(
-    ("modes", "verdict"),
-    [(["ReadWriteMany"], Verdict.OK), (["ReadWriteOnce"], Verdict.WARN), (None, Verdict.FAIL)],
-)
-def test_a_claim(
-    modes: list[str] | None,
-    verdict: Verdict,
-    cluster: FakeCluster,
-    api: Api,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a claim, of a user other than root."""
     team = tmp_path / "team"
     team.mkdir()
     monkeypatch.setenv(CLAIM_VARIABLE, f"team:{team}")
-    if modes is not None:
-        head = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "team"}}
-        api.create({**head, "spec": {"accessModes": modes}})
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    return team
+
+
+def make_claim(api: Api, modes: list[str], phase: str) -> None:
+    """Create the claim."""
+    head = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "team"}}
+    api.create({**head, "spec": {"accessModes": modes}})
+    api.patch("PersistentVolumeClaim", "team", {"status": {"phase": phase}})
+
+
+@pytest.mark.parametrize(
+    ("modes", "verdict"), [(["ReadWriteMany"], Verdict.OK), (["ReadWriteOnce"], Verdict.WARN)]
+)
+def test_a_claim(
+    modes: list[str], verdict: Verdict, cluster: FakeCluster, api: Api, team: Path
+) -> None:
+    make_claim(api, modes, "Bound")
     checked = {check.name: check for check in checks.examine(str(team / "ws"), os.environ)}
     assert checked["PersistentVolumeClaim team"].verdict is verdict
-    assert checked["claim"].found == f"shared://{team} can be written and read"
+    assert checked["folder on this machine"].found == f"shared://{team} can be written and read"
     assert list(team.iterdir()) == []
     assert "bucket" not in checked
+
+
+def test_a_missing_claim(cluster: FakeCluster, team: Path) -> None:
+    checked = {check.name: check for check in checks.examine(str(team / "ws"), os.environ)}
+    claim = checked["PersistentVolumeClaim team"]
+    assert claim.verdict is Verdict.FAIL
+    assert claim.found == "no PersistentVolumeClaim 'team' in namespace 'team'"
+    assert checked["folder on this machine"].verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("phase", "event", "verdict", "found"),
+    [
+        ("Pending", None, Verdict.FAIL, "has no volume: it is Pending"),
+        ("Lost", None, Verdict.FAIL, "has no volume: it is Lost"),
+        (
+            "Pending",
+            ("ProvisioningFailed", 'storageclass.storage.k8s.io "fast" not found'),
+            Verdict.FAIL,
+            'has no volume: it is Pending: storageclass.storage.k8s.io "fast" not found',
+        ),
+        (
+            "Pending",
+            ("WaitForFirstConsumer", "waiting for first consumer to be created before binding"),
+            Verdict.NOTE,
+            "gets a volume when the first pod uses it (WaitForFirstConsumer)",
+        ),
+    ],
+)
+def test_an_unbound_claim(
+    phase: str,
+    event: tuple[str, str] | None,
+    verdict: Verdict,
+    found: str,
+    cluster: FakeCluster,
+    api: Api,
+    team: Path,
+) -> None:
+    make_claim(api, ["ReadWriteMany"], phase)
+    if event is not None:
+        head = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "team.1"}}
+        api.create({**head, "reason": event[0], "message": event[1]})
+    checked = {check.name: check for check in checks.examine(str(team / "ws"), os.environ)}
+    claim = checked["PersistentVolumeClaim team"]
+    assert (claim.verdict, claim.found) == (verdict, found)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_pods_of_root_cannot_write_the_folder(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "team").mkdir()
+    monkeypatch.setenv(CLAIM_VARIABLE, f"team:{tmp_path}/team")
+    (*_, check) = checks.examine(f"{tmp_path}/team/ws", os.environ)
+    assert (check.name, check.verdict) == ("folder on this machine", Verdict.FAIL)
+    assert check.found.startswith("pods run as user 65532, which cannot write what root makes in")
+    assert list((tmp_path / "team").iterdir()) == []
 
 
 def test_a_workspace_of_one_machine_on_the_claim_fails(
@@ -68,7 +132,7 @@ def test_a_workspace_of_one_machine_on_the_claim_fails(
     made = find_workspace(tmp_path / "team/ws")
     monkeypatch.setenv(CLAIM_VARIABLE, f"team:{tmp_path}/team")
     (*_, check) = checks.examine(made.uri, os.environ)
-    assert (check.name, check.verdict) == ("claim", Verdict.FAIL)
+    assert (check.name, check.verdict) == ("folder on this machine", Verdict.FAIL)
     assert "it was created for one machine" in check.found
     run = checks.run_job(made, 0.0)
     assert "it was created for one machine" in run.found
@@ -78,6 +142,16 @@ def test_a_missing_queue(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("TIMONEL_KUBERNETES_QUEUE", "vision")
     checked = {check.name: check for check in checks.examine("s3://bucket/ws", os.environ)}
     assert checked["LocalQueue vision"].verdict is Verdict.FAIL
+
+
+def test_a_queue_without_kueue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIMONEL_KUBERNETES_QUEUE", "vision")
+    api = MemoryApi()
+    api.unknown.add("LocalQueue")
+    monkeypatch.setattr(Api, "connect", lambda _: api)
+    checked = {check.name: check for check in checks.examine("s3://bucket/ws", os.environ)}
+    assert checked["LocalQueue vision"].verdict is Verdict.FAIL
+    assert "Kueue is not installed" in checked["LocalQueue vision"].found
 
 
 def test_a_claim_that_this_machine_does_not_mount(

@@ -6,14 +6,12 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.engines.kubernetes.memory_api import MemoryApi
 from tests.engines.kubernetes.specs import SETTINGS, spec
 from timonel.engines.kubernetes import KubernetesEngine
-from timonel.engines.kubernetes.api_errors import Call
 from timonel.engines.kubernetes.job_store import check_writable
 from timonel.engines.kubernetes.prerequisites import check_pod_user
 from timonel.engines.kubernetes.rights import Right
@@ -26,13 +24,6 @@ pytestmark = pytest.mark.enable_socket
 
 _WITH_QUEUE = SETTINGS.model_copy(update={"queue": "vision"})
 _WITH_CLAIM = SETTINGS.model_copy(update={"claim": "tema:/mnt/team"})
-
-
-class _WithoutKueue(MemoryApi):
-    def _stored(self, call: Call, body: Any) -> tuple[int, Any]:
-        if call.kind == "LocalQueue":
-            return 404, {"message": "404 page not found"}
-        return super()._stored(call, body)
 
 
 def test_a_queue_that_does_not_exist_is_an_error(bucket: Workspace) -> None:
@@ -48,7 +39,8 @@ def test_a_queue_that_does_not_exist_is_an_error(bucket: Workspace) -> None:
 
 
 def test_a_queue_without_kueue_is_an_error(bucket: Workspace) -> None:
-    api = _WithoutKueue()
+    api = MemoryApi()
+    api.unknown.add("LocalQueue")
     with pytest.raises(SpecError, match="Kueue is not installed in this cluster") as raised:
         KubernetesEngine(bucket, api, _WITH_QUEUE).submit(spec())
     assert "unset TIMONEL_KUBERNETES_QUEUE" in str(raised.value.hint)

@@ -35,7 +35,7 @@ def check(
     run: Annotated[
         bool,
         typer.Option(
-            "--run", help="Also run a job: it tries image, DNS and bucket from inside the cluster."
+            "--run", help="Also run a job: it tries image, DNS and bucket or claim from inside."
         ),
     ] = False,
     timeout: Annotated[float, typer.Option(help="Maximum seconds for that job.", min=1)] = 300.0,
@@ -44,7 +44,7 @@ def check(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Check the cluster, rights, image and bucket that jobs need.
+    """Check the cluster, rights, image and bucket or claim that jobs need.
 
     Changes nothing in the cluster without --run. Exits with code 1 if something will not work.
     """

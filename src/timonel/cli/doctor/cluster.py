@@ -17,6 +17,7 @@ from timonel.engines.kubernetes import KubernetesEngine, pods
 from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.manifests import job_manifests, owned
 from timonel.engines.kubernetes.names import coordinator_pods
+from timonel.engines.kubernetes.prerequisites import check_claim, check_pod_user, check_queue
 from timonel.engines.kubernetes.rights import user_rights
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import InputError, NotFoundError, TimonelError
@@ -28,6 +29,7 @@ _POLL_S = 0.5
 _CLUSTER = "cluster"
 _SETTINGS = "settings"
 _WORKSPACE = "workspace"
+_FOLDER = "folder on this machine"
 _JOB = "job"
 
 
@@ -44,14 +46,19 @@ def examine(
     settings = ClusterSettings.of(environ)
     yield from _cluster(settings, workspace or "s3://bucket")
     yield _try(_SETTINGS, "image", lambda: _image(settings.image, plain_http))
-    location = "" if workspace is None else normalise(workspace)
-    folder = shared_folder(location)
-    if folder is None and is_local(location) and settings.sees(location):
-        folder = Path(location)
+    folder = None if workspace is None else _folder_of(workspace, settings)
     if folder is not None:
-        yield _try(_WORKSPACE, "claim", lambda: _claim(folder, settings))
+        yield _try(_WORKSPACE, _FOLDER, lambda: _folder(folder, settings))
     else:
         yield _try(_WORKSPACE, "bucket", lambda: _bucket(workspace))
+
+
+def _folder_of(workspace: str, settings: ClusterSettings) -> Path | None:
+    """Return the folder of a workspace on a claim; None: it is not on one."""
+    location = normalise(workspace)
+    if is_local(location) and settings.sees(location):
+        return Path(location)
+    return shared_folder(location)
 
 
 def run_job(workspace: Workspace, timeout_s: float) -> Check:
@@ -125,11 +132,14 @@ def _cluster(settings: ClusterSettings, workspace: str) -> Iterator[Check]:
         ("Secret", settings.secret),
         ("Secret", settings.image_pull_secret),
         ("ServiceAccount", settings.service_account),
-        ("LocalQueue", settings.queue),
-        ("PersistentVolumeClaim", (settings.claim_mount() or (None,))[0]),
     ):
         if name:
             yield _existence(api, kind, name)
+    if queue := settings.queue:
+        yield _try(_SETTINGS, f"LocalQueue {queue}", lambda: _queue(api, settings, queue))
+    if mount := settings.claim_mount():
+        what = f"PersistentVolumeClaim {mount[0]}"
+        yield _try(_SETTINGS, what, lambda: _claim(api, settings, mount[0]))
 
 
 def _rights(api: Api) -> str | Check:
@@ -179,21 +189,54 @@ def _dry_run(api: Api, settings: ClusterSettings, workspace: str) -> str:
 def _existence(api: Api, kind: str, name: str) -> Check:
     what = f"{kind} {name}"
     try:
-        found = api.get(kind, name)
+        api.get(kind, name)
     except NotFoundError as error:
         hint = "create it with kubectl, or change the setting"
         return Check(_SETTINGS, what, Verdict.FAIL, error.message, hint)
     except TimonelError as error:
         # Jobs do not need the right to read it.
         return Check(_SETTINGS, what, Verdict.NOTE, f"cannot be checked: {error.message}")
-    modes = (
-        found.get("spec", {}).get("accessModes", []) if kind == "PersistentVolumeClaim" else None
-    )
-    if modes is not None and "ReadWriteMany" not in modes:
-        hint = "make a claim with the access mode ReadWriteMany"
-        found_modes = f"pods on different nodes cannot mount it: {', '.join(modes)}"
-        return Check(_SETTINGS, what, Verdict.WARN, found_modes, hint)
     return Check(_SETTINGS, what, Verdict.OK, "exists")
+
+
+def _queue(api: Api, settings: ClusterSettings, name: str) -> Check:
+    check_queue(api, settings)
+    return _existence(api, "LocalQueue", name)
+
+
+def _claim(api: Api, settings: ClusterSettings, name: str) -> Check:
+    check_claim(api, settings)
+    existence = _existence(api, "PersistentVolumeClaim", name)
+    if existence.verdict is not Verdict.OK:
+        return existence
+    claim = api.get("PersistentVolumeClaim", name)
+    phase = claim.get("status", {}).get("phase", "Pending")
+    if phase != "Bound":
+        return _unbound(api, name, phase)
+    modes = claim["spec"].get("accessModes", [])
+    if "ReadWriteMany" not in modes:
+        found = f"pods on different nodes cannot mount it: {', '.join(modes)}"
+        hint = "make a claim with the access mode ReadWriteMany"
+        return Check(_SETTINGS, existence.name, Verdict.WARN, found, hint)
+    return existence
+
+
+def _unbound(api: Api, name: str, phase: str) -> Check:
+    """Explain why a claim has no volume, by its last event."""
+    what = f"PersistentVolumeClaim {name}"
+    fields = {"involvedObject.kind": "PersistentVolumeClaim", "involvedObject.name": name}
+    try:
+        events, _ = api.list_at("Event", {}, fields)
+    except TimonelError:
+        events = []
+    last = max(events, key=lambda each: each.get("lastTimestamp") or "", default={})
+    if last.get("reason") == "WaitForFirstConsumer":
+        found = "gets a volume when the first pod uses it (WaitForFirstConsumer)"
+        return Check(_SETTINGS, what, Verdict.NOTE, found)
+    reason = " ".join(str(last.get("message") or "").split())
+    found = f"has no volume: it is {phase}" + (f": {reason}" if reason else "")
+    hint = f"pods wait until it is bound; see 'kubectl describe pvc {name} -n {api.namespace}'"
+    return Check(_SETTINGS, what, Verdict.FAIL, found, hint)
 
 
 def _image(name: str | None, plain_http: bool | None) -> str | Check:
@@ -212,15 +255,17 @@ def _image(name: str | None, plain_http: bool | None) -> str | Check:
     return str(reference.with_digest(digest))
 
 
-def _claim(folder: Path, settings: ClusterSettings) -> str | Check:
+def _folder(folder: Path, settings: ClusterSettings) -> str | Check:
     if (folder / "FORMAT").exists():
         settings.check_visible(find_workspace(folder, create=False, offline=True), "jobs")
     # Whoever creates the folder of a new workspace chooses its mode.
     place = next(each for each in (folder, *folder.parents) if each.exists())
-    if settings.sees(place):
-        return _bucket(shared_uri(place))
-    found = f"this machine has no folder for the claim {settings.claim}"
-    return Check(_WORKSPACE, "claim", Verdict.FAIL, found, "mount its storage there")
+    if not settings.sees(place):
+        found = f"this machine has no folder for the claim {settings.claim}"
+        return Check(_WORKSPACE, _FOLDER, Verdict.FAIL, found, "mount its storage there")
+    written = _bucket(shared_uri(place))
+    check_pod_user(place, settings, 0o777 if place == folder else 0o700)
+    return written
 
 
 def _bucket(uri: str | None) -> str | Check:
