@@ -75,21 +75,21 @@ def test_a_job_on_a_claim(claimed: Workspace, cluster: FakeCluster) -> None:
     assert read_run(claimed, "one").status == "succeeded"
 
 
-@pytest.mark.usefixtures("claim")
 def test_jobs_of_another_workspace_in_the_namespace_are_not_touched(
-    bucket: Workspace, claimed: Workspace, cluster: FakeCluster
+    bucket: Workspace, cluster: FakeCluster
 ) -> None:
     engine = KubernetesEngine.of(bucket)
     engine.submit(submission(bucket).model_copy(update={"args": ("ready", "wait")}))
     eventually(lambda: engine.status("one").state is JobState.RUNNING)
-    other = KubernetesEngine.of(claimed)
+    workspace = find_workspace(f"{bucket.uri}/other")
+    other = KubernetesEngine.of(workspace)
     assert other.jobs() == []
-    assert list_jobs(claimed) == []
+    assert list_jobs(workspace) == []
     for act in (other.status, other.cancel, other.resume):
         with pytest.raises(NotFoundError, match="no such job: one"):
             act("one")
     with pytest.raises(NotFoundError, match="this workspace has no jobs"):
-        find_job(claimed, "last")
+        find_job(workspace, "last")
     assert engine.status("one").state is JobState.RUNNING
     engine.cancel("one")
     eventually(lambda: engine.status("one").state.is_final)
