@@ -322,6 +322,24 @@ def test_volumes_that_cannot_be_mounted(source: str) -> None:
         job_manifests(job, SETTINGS, WORKSPACE, "token")
 
 
+@pytest.mark.parametrize(
+    ("paths", "other"),
+    [
+        (("/data", "/data/"), "'pvc://photos-0' is mounted there"),
+        (("/mnt/team/",), "the claim 'team' of TIMONEL_KUBERNETES_CLAIM is mounted there"),
+        (("/tmp",), "a folder of timonel is mounted there"),
+    ],
+)
+def test_two_volumes_at_one_path(paths: tuple[str, ...], other: str) -> None:
+    settings = SETTINGS.model_copy(update={"claim": "team:/mnt/team/"})
+    volumes = [
+        Volume(source=f"pvc://photos-{number}", mount_path=path)
+        for number, path in enumerate(paths)
+    ]
+    with pytest.raises(SpecError, match=f"cannot mount 'pvc://photos-.*{other}"):
+        job_manifests(spec(volumes=tuple(volumes)), settings, WORKSPACE, "t")
+
+
 def test_tasks_have_shared_memory_and_the_coordinator_does_not() -> None:
     first, *others = job_manifests(spec(), SETTINGS, WORKSPACE, "token")
     (role,) = [each for each in others if each["kind"] == "Job"]

@@ -7,6 +7,7 @@ All pods meet the ``restricted`` level of the Pod Security Standards, and write 
 from __future__ import annotations
 
 import math
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.resources import Placement, Resources, Toleration, Volume
 from timonel.engines.spec import JobSpec, RoleSpec
 from timonel.errors import SpecError
+from timonel.storage.workspace import CLAIM_VARIABLE
 
 _COORDINATOR_REQUESTS = {"cpu": "100m", "memory": "256Mi"}
 HOME = {"HOME": "/work/home", "XDG_CACHE_HOME": "/work/cache"}
@@ -208,12 +210,30 @@ def volumes_of(
     if claim := settings.claim_mount():
         sources.append({"name": "claim", "persistentVolumeClaim": {"claimName": claim[0]}})
         mounts.append({"name": "claim", "mountPath": claim[1]})
+    _check_paths(volumes, mounts, claim)
     for number, volume in enumerate(volumes):
         name = f"volume-{number}"
         sources.append({"name": name, **_volume_source(volume)})
         read_only = {"readOnly": True} if volume.read_only else {}
         mounts.append({"name": name, "mountPath": volume.mount_path, **read_only})
     return sources, mounts
+
+
+def _check_paths(
+    volumes: Sequence[Volume], mounts: Sequence[Mapping[str, Any]], claim: tuple[str, str] | None
+) -> None:
+    """Check that each volume has a path of its own."""
+    taken = {each["mountPath"]: "a folder of timonel" for each in mounts}
+    if claim:
+        taken[claim[1]] = f"the claim '{claim[0]}' of {CLAIM_VARIABLE}"
+    for volume in volumes:
+        path = posixpath.normpath(volume.mount_path)
+        if path in taken:
+            raise SpecError(
+                f"cannot mount '{volume.source}' at {path}: {taken[path]} is mounted there",
+                hint="mount it at another path, or leave it out",
+            )
+        taken[path] = f"'{volume.source}'"
 
 
 def _volume_source(volume: Volume) -> dict[str, Any]:
