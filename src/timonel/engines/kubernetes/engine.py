@@ -25,7 +25,6 @@ from timonel.engines.commands import run_epilogue
 from timonel.engines.coordination.elastic import check_sizes
 from timonel.engines.kubernetes.api import Api, Object
 from timonel.engines.kubernetes.api_errors import ConflictError
-from timonel.engines.kubernetes.claims import Place, claim_resume
 from timonel.engines.kubernetes.job_log import LogReader
 from timonel.engines.kubernetes.job_status import (
     deleted,
@@ -65,6 +64,7 @@ from timonel.engines.kubernetes.prerequisites import (
     check_pod_user,
     check_queue,
 )
+from timonel.engines.kubernetes.resumes import Place, record_resume
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.kubernetes.submission import (
     Submission,
@@ -160,7 +160,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
             )
         manifests = self._manifests(read_spec(self._workspace, job_id), status.resumed())
         self._check_cluster()
-        claim_resume(bucket_of(self._workspace).store, status, Place.of(self._api))
+        record_resume(bucket_of(self._workspace).store, status, Place.of(self._api))
         if job is not None:
             remove_job(self._api, job)
         remove_orphans(self._api, job_id)

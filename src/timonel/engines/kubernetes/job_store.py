@@ -22,9 +22,9 @@ from pydantic import ValidationError
 
 from timonel.engines.base import JobStatus
 from timonel.engines.kubernetes.changes import Objects, Part
-from timonel.engines.kubernetes.claims import Place, last_claim
 from timonel.engines.kubernetes.file_records import has_content, matching
 from timonel.engines.kubernetes.index_store import IndexStore
+from timonel.engines.kubernetes.resumes import Place, last_resume
 from timonel.engines.kubernetes.shared_folder import SharedFolder
 from timonel.engines.source import ARCHIVE_SUFFIX, is_archive, pack
 from timonel.engines.spec import JobSpec
@@ -143,7 +143,7 @@ def read_place(workspace: Workspace, job_id: str) -> Place:
         NotFoundError: The bucket has no such job.
         CorruptError: Its document is damaged.
     """
-    if place := last_claim(bucket_of(workspace).store, job_id):
+    if place := last_resume(bucket_of(workspace).store, job_id):
         return place
     try:
         return Place(**_read_document(workspace, job_id)["place"])

@@ -10,7 +10,6 @@ import time
 from timonel.engines.base import JobStatus
 from timonel.engines.kubernetes.api import Api, Object
 from timonel.engines.kubernetes.api_errors import ConflictError, UnavailableError
-from timonel.engines.kubernetes.claims import Place
 from timonel.engines.kubernetes.index_store import IndexStore
 from timonel.engines.kubernetes.job_store import (
     bucket_of,
@@ -24,6 +23,7 @@ from timonel.engines.kubernetes.job_store import (
 )
 from timonel.engines.kubernetes.manifests import Manifest, owned
 from timonel.engines.kubernetes.names import JOB_LABEL, SUBMISSION_ANNOTATION, job_objects
+from timonel.engines.kubernetes.resumes import Place
 from timonel.engines.spec import JobSpec
 from timonel.errors import AlreadyExistsError, EngineError, JobError, NotFoundError, TimonelError
 from timonel.storage import Workspace

@@ -4,7 +4,7 @@ jobs/<job>/spec.json             the job document; the submission that creates i
 jobs/<job>/resumes/<end>.json    who resumes the job after that end, in microseconds
 
 Each is created by a conditional request, so of several clusters one starts the job. Within a
-namespace, its Job decides: a place that has the claim may resume again.
+namespace, its Job decides: the place on record may resume again.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Place:
             )
 
 
-def claim_resume(store: ObjectStore, status: JobStatus, place: Place) -> None:
-    """Claim the next start of a job that has ended.
+def record_resume(store: ObjectStore, status: JobStatus, place: Place) -> None:
+    """Record where a job that has ended starts next.
 
     Args:
         store: The bucket's objects below the workspace's URI.
@@ -104,15 +104,15 @@ def claim_resume(store: ObjectStore, status: JobStatus, place: Place) -> None:
         ) from None
 
 
-def last_claim(store: ObjectStore, job_id: str) -> Place | None:
-    """Return who claimed the last resume of a job; None if it was not resumed.
+def last_resume(store: ObjectStore, job_id: str) -> Place | None:
+    """Return where a job was resumed last; None if it was not resumed.
 
     Args:
         store: The bucket's objects below the workspace's URI.
         job_id: The job.
 
     Raises:
-        CorruptError: The claim is damaged.
+        CorruptError: The record is damaged.
     """
     _, names = store.children(f"jobs/{job_id}/resumes")
     if not names:
@@ -121,7 +121,7 @@ def last_claim(store: ObjectStore, job_id: str) -> Place | None:
     try:
         return _read(store, f"jobs/{job_id}/resumes/{last}")
     except KeyError as error:
-        raise CorruptError(f"the claim {last} of the job {job_id} is damaged") from error
+        raise CorruptError(f"the record {last} of the job {job_id} is damaged") from error
 
 
 def _holder(store: ObjectStore, name: str) -> str:
