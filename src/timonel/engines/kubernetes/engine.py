@@ -156,7 +156,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         job, status = self._current(job_id)
         if not status.state.is_final or status.state is JobState.SUCCEEDED:
             raise JobError(
-                f"only a failed or stopped job can be resumed, but {job_id} is {status.state.value}"
+                f"only a failed or stopped job can be resumed, but {job_id} {status.state.phrase}"
             )
         manifests = self._manifests(read_spec(self._workspace, job_id), status.resumed())
         self._check_cluster()
