@@ -249,15 +249,35 @@ def test_a_dry_run_prints_objects_and_creates_none(
     monkeypatch.setenv("XDG_CACHE_HOME", str(script.parent / "cache"))
     uri = f"memory://{uuid.uuid4().hex}"
     arguments = ("-w", uri, "train", script, "--workers", "3", "--on", "kubernetes", "--dry-run")
-    assert "no workspace" in timonel(*arguments).error_line
+    outcome = timonel(*arguments)  # of a workspace that the run would create
+    assert ObjectStore(uri).find() == {}
+    assert not (script.parent / "cache").exists()
+    planned = list(yaml.safe_load_all(outcome.out))
     find_workspace(uri)
-    outcome = timonel(*arguments)
-    objects = list(yaml.safe_load_all(outcome.out))
+    objects = list(yaml.safe_load_all(timonel(*arguments).out))
+    assert [each["kind"] for each in planned] == [each["kind"] for each in objects]
     sizes = [each["spec"].get("completions") for each in objects if each["kind"] == "Job"]
     assert sizes == [None, 1, 2]  # of the coordinator, the chief and the workers
     assert json.loads(timonel(*arguments, "--json").out)["items"][0]["kind"] == "Job"
     assert api.used == set()
     assert ObjectStore(uri).find().keys() == {"FORMAT"}
+
+
+def test_a_dry_run_with_a_new_workspace_on_a_claim(
+    script: Path, timonel: Timonel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Api, "connect", lambda _: MemoryApi())
+    monkeypatch.setenv("TIMONEL_KUBERNETES_IMAGE", "registry.example/timonel:1")
+    team = script.parent / "team"
+    monkeypatch.setenv("TIMONEL_KUBERNETES_CLAIM", f"team:{team}")
+    arguments = ("train", script, "--on", "kubernetes", "--dry-run")
+    assert f"shared://{team}/ws" in timonel("-w", team / "ws", *arguments).out
+    alone = script.parent / "alone"
+    assert (
+        f"{alone} is a folder that pods do not see" in timonel("-w", alone, *arguments).error_line
+    )
+    assert not team.exists()
+    assert not alone.exists()
 
 
 @pytest.mark.parametrize(
@@ -270,9 +290,8 @@ def test_a_dry_run_prints_objects_and_creates_none(
 def test_a_dry_run_is_for_clusters(
     argv: list[str], part: str, here: Path, timonel: Timonel, script: Path
 ) -> None:
-    find_workspace(here / ".timonel")
     assert part in timonel("train", script, "--dry-run", *argv).error_line
-    assert nothing_started(here)
+    assert not (here / ".timonel").exists()
 
 
 _TFJOB = """

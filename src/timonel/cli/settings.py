@@ -52,6 +52,12 @@ class GlobalOptions:
 
         return find_workspace(self.workspace, create=create, offline=offline)
 
+    def plan(self) -> Workspace:
+        """Find the workspace, or return the one that `find` would create; create nothing."""
+        from timonel.storage.workspace import plan_workspace
+
+        return plan_workspace(self.workspace)
+
     def shared_workspace(self, folder: Path) -> Path | None:
         """Return the parent folder's workspace that ``folder`` would use, if any."""
         from timonel.storage.workspace import ENVIRONMENT_VARIABLE, nearest_workspace

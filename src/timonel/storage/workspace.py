@@ -174,6 +174,34 @@ def find_workspace(
     return _make(root)
 
 
+def plan_workspace(location: str | os.PathLike[str] | None = None) -> Workspace:
+    """Find the workspace like `find_workspace`, or return the one that it would create.
+
+    Creates nothing. For a preview of what a first run would do.
+
+    Raises:
+        FormatError: The workspace was written by a newer release.
+        InputError: The workspace cannot be read.
+    """
+    try:
+        return find_workspace(location, create=False)
+    except NotFoundError:
+        pass
+    named = location or os.environ.get(ENVIRONMENT_VARIABLE)
+    if named and not is_local(named):
+        uri = normalise(named)
+    else:
+        root = local_path(named) if named else Path.cwd() / FOLDER_NAME
+        if not is_on_claim(root):
+            return Workspace(root)
+        uri = shared_uri(root)
+    from timonel.storage.local_copy import LocalCopy, copy_folder  # noqa: PLC0415
+    from timonel.storage.object_store import ObjectStore  # noqa: PLC0415
+
+    copy = copy_folder(uri, uuid.uuid4().hex)
+    return Workspace(copy, uri, LocalCopy(ObjectStore(uri), copy))
+
+
 def is_on_claim(path: Path) -> bool:
     """Return whether pods of the user's cluster see a path, by the setting of their claim.
 

@@ -126,7 +126,7 @@ def train(
     if manifest is not None and [entry, *(args or ())] == ctx.meta[_AFTER_DASHES]:
         entry, args = None, ctx.meta[_AFTER_DASHES]  # arguments of the manifest's program
     settings = GlobalOptions.of(ctx)
-    workspace = settings.find(create=not dry_run)
+    workspace = settings.plan() if dry_run else settings.find(create=True)
     remarks = settings.remarks(stderr=json)
     # A task of a user-managed cluster, or of mpirun, has run in this process and ended by now.
     is_rank_here = options["launcher"] == "mpi" and is_rank(os.environ)
