@@ -206,14 +206,17 @@ def is_on_claim(path: Path) -> bool:
     """Return whether pods of the user's cluster see a path, by the setting of their claim.
 
     Raises:
-        SpecError: The setting has no name or no path.
+        SpecError: The setting has no name or no path, or the path is ``/``.
     """
     claim = os.environ.get(CLAIM_VARIABLE)
     if not claim:
         return False
     name, _, mount = claim.partition(":")
-    if not (name and mount.startswith("/")):
-        raise SpecError(f"{CLAIM_VARIABLE} must be NAME:/PATH, got {claim!r}")
+    if not (name and mount.startswith("/") and mount.strip("/")):
+        raise SpecError(
+            f"{CLAIM_VARIABLE} must be NAME:/PATH, got '{claim}': it needs a name, and an absolute "
+            "path other than '/'"
+        )
     return path.is_relative_to(mount)
 
 

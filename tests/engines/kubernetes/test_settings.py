@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -44,9 +45,21 @@ def test_pods_with_a_claim_run_as_the_user(monkeypatch: pytest.MonkeyPatch) -> N
     assert ClusterSettings.of({CLAIM_VARIABLE: "team:/mnt/team"}).user is None
 
 
-@pytest.mark.parametrize("value", ["team", "/mnt/team", "team:mnt", "team:/", "T:/mnt", "a:/b:c"])
-def test_a_claim_has_a_name_and_a_path(value: str) -> None:
-    with pytest.raises(SpecError, match=f"CLAIM must be NAME:/PATH, got '{value}'"):
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("team", "it has no name or no path"),
+        ("/mnt/team", "it has no name or no path"),
+        ("team:mnt", "the path must be absolute"),
+        ("team:/", "pods cannot mount a claim at '/'"),
+        ("Team_X:/mnt", "only lowercase letters, digits, '-' and '.', unlike 'Team_X'"),
+        ("a:/b:c", "the path '/b:c' has ':' or an empty part"),
+        ("a:/b//c", "the path '/b//c' has ':' or an empty part"),
+    ],
+)
+def test_a_claim_has_a_name_and_a_path(value: str, reason: str) -> None:
+    expected = f"CLAIM must be NAME:/PATH, got '{value}': .*{re.escape(reason)}"
+    with pytest.raises(SpecError, match=expected):
         ClusterSettings.of({CLAIM_VARIABLE: value})
 
 
@@ -73,8 +86,11 @@ def test_workspaces_that_pods_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     settings.check_visible(shared := find_workspace(tmp_path / "team/ws"), "jobs")
     with pytest.raises(SpecError, match=r"jobs on Kubernetes cannot use .*old: it was created for"):
         settings.check_visible(of_machine, "jobs")
-    with pytest.raises(SpecError, match=r"bucket or on a claim, and .*alone is a folder that pods"):
+    with pytest.raises(
+        SpecError, match=r"bucket or on a claim, and .*alone is a folder that pods"
+    ) as raised:
         settings.check_visible(find_workspace(tmp_path / "alone"), "jobs")
+    assert str(raised.value.hint).endswith(f"the path of {CLAIM_VARIABLE}, {tmp_path}/team")
     with pytest.raises(SpecError, match=r"bucket or on a claim, and /.*ws is a folder that pods"):
         ClusterSettings().check_visible(shared, "jobs")
 

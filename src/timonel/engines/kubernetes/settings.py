@@ -20,7 +20,8 @@ ServiceType = Literal["ClusterIP", "LoadBalancer"]
 
 _PREFIX = "TIMONEL_KUBERNETES_"
 _MIRRORS = "TIMONEL_MIRRORS"
-_CLAIM = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?:(/[^/:]+)+/?")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_CLAIM = re.compile(rf"{_NAME.pattern}:(/[^/:]+)+/?")
 _USER = re.compile(r"[1-9]\d{0,9}:\d{1,10}")
 _OF_USERS = frozenset({"context", "namespace"})
 
@@ -95,7 +96,7 @@ class ClusterSettings(Requested):
                 hint=did_you_mean(str(kind), expected),
             )
         if (claim := found["claim"]) and not _CLAIM.fullmatch(claim):
-            raise SpecError(f"{CLAIM_VARIABLE} must be NAME:/PATH, got {claim!r}")
+            raise _bad_claim(claim)
         if (user := found["user"]) and not _USER.fullmatch(user):
             raise SpecError(
                 f"{_PREFIX}USER must be UID:GID, with a UID that is not 0, got {user!r}"
@@ -138,11 +139,30 @@ class ClusterSettings(Requested):
         raise SpecError(
             f"{what} on Kubernetes need a workspace in a bucket or on a claim, and {folder} is a "
             "folder that pods do not see",
-            hint="give --workspace s3://bucket/folder, or a folder below the path of "
-            f"{CLAIM_VARIABLE}",
+            hint=f"give --workspace s3://bucket/folder, or a folder below {self._below()}",
         )
+
+    def _below(self) -> str:
+        mount = self.claim_mount()
+        return f"the path of {CLAIM_VARIABLE}" + (f", {mount[1]}" if mount else "")
 
     def variables(self) -> dict[str, str]:
         """Return the environment variables that set these settings in a pod of the cluster."""
         fields = self.model_dump(exclude_none=True, exclude={*_OF_USERS, "mirrors"})
         return {_PREFIX + name.upper(): value for name, value in fields.items()}
+
+
+def _bad_claim(claim: str) -> SpecError:
+    """Return the error for a claim, with the part that is wrong."""
+    name, separator, path = claim.partition(":")
+    if not separator or not name:
+        reason = "it has no name or no path"
+    elif not _NAME.fullmatch(name):
+        reason = f"a claim's name has only lowercase letters, digits, '-' and '.', unlike '{name}'"
+    elif not path.startswith("/"):
+        reason = "the path must be absolute"
+    elif not path.strip("/"):
+        reason = "pods cannot mount a claim at '/'"
+    else:
+        reason = f"the path '{path}' has ':' or an empty part"
+    return SpecError(f"{CLAIM_VARIABLE} must be NAME:/PATH, got '{claim}': {reason}")
