@@ -189,6 +189,18 @@ def test_how_a_job_ended(
     assert type(caught.value) is error
 
 
+@pytest.mark.parametrize("has_output", [True, False])
+def test_a_failure_of_the_engine_refers_to_output_if_there_is_any(
+    script: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, *, has_output: bool
+) -> None:
+    lines = [LogLine(task_id="worker-0", text="hello")] if has_output else []
+    monkeypatch.setattr(FakeEngine, "logs", lambda *_, **__: iter(lines))
+    outcome = {"state": JobState.FAILED, "cause": FailureCause.ENGINE, "message": "no folder"}
+    with pytest.raises(EngineError, match="no folder") as caught:
+        train(script, workspace=workspace, on=FakeEngine(outcome))
+    assert ("timonel logs" in str(caught.value.hint)) is has_output
+
+
 def test_the_traceback_of_the_task_that_failed(script: Path, workspace: Workspace) -> None:
     outcome = {
         "state": JobState.FAILED,

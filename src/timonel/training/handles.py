@@ -24,6 +24,7 @@ from timonel.errors import (
     JobError,
     NotFoundError,
     SpecError,
+    TimonelError,
     UserCodeError,
 )
 from timonel.storage import Workspace
@@ -268,7 +269,8 @@ def check_outcome(status: JobStatus, run: Run) -> None:
         said = _last_lines(run, status.failed_task)
         raise UserCodeError("\n".join([*said, message]), hint=hint)
     if status.cause is FailureCause.ENGINE:
-        raise EngineError(message, hint=hint)
+        # Without output, as of pods that cannot use the workspace, the message has the cure.
+        raise EngineError(message, hint=hint if _has_output(run) else None)
     if status.cause is FailureCause.TIME_LIMIT:
         hint = f"'timonel jobs resume {run.id}' continues it from its last checkpoint"
     raise JobError(message, hint=hint)
@@ -285,6 +287,12 @@ def _traceback(run: Run, task_id: str | None) -> str | None:
     own = [event for event in reported if event.get("task") == task_id]
     found = own or reported
     return str(found[-1]["traceback"]).rstrip() if found else None
+
+
+def _has_output(run: Run) -> bool:
+    with contextlib.suppress(TimonelError):
+        return next(iter(run.job.logs()), None) is not None
+    return False
 
 
 def _last_lines(run: Run, task_id: str | None) -> list[str]:

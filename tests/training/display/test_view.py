@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cli.test_render import plain
-from timonel.engines import JobState, JobStatus, TaskStatus
+from timonel.engines import FailureCause, JobState, JobStatus, TaskStatus
 from timonel.tracking.pace import Paces
 from timonel.training.display import (
     TrainingView,
@@ -229,3 +229,5 @@ def test_a_job_that_runs_or_restarts_shows_no_reason_for_waiting() -> None:
     assert waiting_line(starting) is None  # it has restarted
     running = {"state": JobState.RUNNING, "restarts": 0, "message": "of earlier"}
     assert waiting_line(job().model_copy(update=running)) is None
+    failing = {**running, "state": JobState.PENDING, "cause": FailureCause.ENGINE}
+    assert waiting_line(job().model_copy(update=failing)) is None  # the error says it

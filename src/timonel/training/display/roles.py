@@ -66,7 +66,8 @@ def roles_line(job: JobStatus) -> Text:
 def waiting_line(job: JobStatus) -> Text | None:
     """Return why a job has not started yet; None if it has, or the cause is unknown."""
     # After a restart the message is the reason of the restart, which is shown as an event.
-    is_new = job.state.value in _NOT_STARTED and not job.restarts
+    # With a cause, the job is about to fail with this message.
+    is_new = job.state.value in _NOT_STARTED and not job.restarts and job.cause is None
     return Text(job.message, style="yellow") if is_new and job.message else None
 
 
