@@ -36,6 +36,8 @@ def test_a_cluster_and_a_bucket_that_work(
     run = checks.run_job(bucket, 60.0)
     assert run.verdict is Verdict.OK, run
     assert "printed 'timonel " in run.found
+    assert KubernetesEngine.of(bucket).jobs() == []
+    assert checks.ObjectStore(bucket.uri).find("jobs") == {}
 
 
 @pytest.fixture

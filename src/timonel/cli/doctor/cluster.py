@@ -15,11 +15,13 @@ from timonel.containers.registry import Registry
 from timonel.engines import JobSpec, JobState, JobStatus, RoleSpec
 from timonel.engines.kubernetes import KubernetesEngine, pods
 from timonel.engines.kubernetes.api import Api
+from timonel.engines.kubernetes.job_store import bucket_of
 from timonel.engines.kubernetes.manifests import job_manifests, owned
 from timonel.engines.kubernetes.names import coordinator_pods
 from timonel.engines.kubernetes.prerequisites import check_claim, check_pod_user, check_queue
 from timonel.engines.kubernetes.rights import user_rights
 from timonel.engines.kubernetes.settings import ClusterSettings
+from timonel.engines.kubernetes.submission import remove_job
 from timonel.errors import InputError, NotFoundError, TimonelError
 from timonel.storage import Workspace, find_workspace, is_local
 from timonel.storage.object_store import ObjectStore
@@ -77,7 +79,10 @@ def run_job(workspace: Workspace, timeout_s: float) -> Check:
         settings = ClusterSettings.of(os.environ)
         settings.check_visible(workspace, "jobs")
         api = Api.connect(settings)
-        return _run(KubernetesEngine(workspace, api, settings), api, spec, timeout_s)
+        check = _run(KubernetesEngine(workspace, api, settings), api, spec, timeout_s)
+        if isinstance(check, str):
+            _forget(job_id, workspace, api)
+        return check
 
     return _try(_JOB, "run", run)
 
@@ -101,6 +106,14 @@ def _run(engine: KubernetesEngine, api: Api, spec: JobSpec, timeout_s: float) ->
     if api.find("Job", spec.job_id) is not None:
         return _not_run(status, f"see 'kubectl logs {job}'")
     return _not_run(status, f"see 'kubectl get events -n {api.namespace}'")
+
+
+def _forget(job_id: str, workspace: Workspace, api: Api) -> None:
+    """Delete all of a job that has succeeded, so that ``last`` is one of the user's own."""
+    if job := api.find("Job", job_id):
+        remove_job(api, job)
+    store = bucket_of(workspace).store
+    store.delete(store.find(f"jobs/{job_id}"))
 
 
 def _is_crash_looping(api: Api, job_id: str) -> bool:
