@@ -44,7 +44,7 @@ def check(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Check the cluster, rights, image and bucket or claim that jobs need.
+    """Check the cluster, rights, image and storage that jobs need.
 
     Changes nothing in the cluster without --run. Exits with code 1 if something will not work.
     """
