@@ -141,36 +141,38 @@ def test_files_that_git_ignores_are_left_out(
     assert "app/secret.txt" not in files
 
 
+def base_in(server: RegistryServer, folder: Path) -> tuple[str, bytes]:
+    """Put the image ``base:1`` into a registry; return the digest and the content of its layer."""
+    manifest, layer = write_base(Layout(folder))
+    assert layer.path is not None
+    content = layer.path.read_bytes()
+    config = json.loads(manifest)["config"]["digest"]
+    server.blobs["base", layer.digest] = content
+    server.blobs["base", config] = Layout(folder).blob(config)
+    server.manifests["base", "1"] = (MANIFEST_TYPE, manifest)
+    return layer.digest, content
+
+
 def test_a_base_in_the_same_registry_is_mounted_and_another_one_copied(
     server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
 ) -> None:
-    manifest, layer = write_base(Layout(tmp_path / "other"))
-    assert layer.path is not None
-    config = json.loads(manifest)["config"]["digest"]
-    server.blobs["base", layer.digest] = layer.path.read_bytes()
-    server.blobs["base", config] = Layout(tmp_path / "other").blob(config)
-    server.manifests["base", "1"] = (MANIFEST_TYPE, manifest)
+    digest, content = base_in(server, tmp_path / "other")
     base = f"{server.host}/base:1"
     build_image(spec(base=base), f"{server.host}/app:v1", cache=tmp_path / "cache")
-    assert ("app", layer.digest) in server.blobs
-    assert server.count(f"GET /v2/base/blobs/{layer.digest}") == 0
+    assert ("app", digest) in server.blobs
+    assert server.count(f"GET /v2/base/blobs/{digest}") == 0
     build_image(spec(base=base), f"oci:{tmp_path}/layout", cache=tmp_path / "cache")
-    assert Layout(tmp_path / "layout").path(layer.digest).read_bytes() == layer.path.read_bytes()
+    assert Layout(tmp_path / "layout").path(digest).read_bytes() == content
 
 
 def test_a_base_that_the_registry_does_not_mount_is_copied(
     server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
 ) -> None:
-    manifest, layer = write_base(Layout(tmp_path / "other"))
-    assert layer.path is not None
-    config = json.loads(manifest)["config"]["digest"]
-    server.blobs["base", layer.digest] = layer.path.read_bytes()
-    server.blobs["base", config] = Layout(tmp_path / "other").blob(config)
-    server.manifests["base", "1"] = (MANIFEST_TYPE, manifest)
+    digest, content = base_in(server, tmp_path / "other")
     server.can_mount = False
     base = f"{server.host}/base:1"
     build_image(spec(base=base), f"{server.host}/app:v1", cache=tmp_path / "cache")
-    assert server.blobs["app", layer.digest] == layer.path.read_bytes()
+    assert server.blobs["app", digest] == content
 
 
 def test_an_index_for_two_platforms(

@@ -189,11 +189,11 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
             status = self._status(job, published)
         else:
             status = published if self._runs_on(job_id, published) else None
-        recorded = read_status(self._workspace, job_id)
-        if status is None and recorded is not None and (job or recorded.state.is_final):
-            status = recorded
         if status is not None:
             return job, status
+        recorded = read_status(self._workspace, job_id)
+        if recorded is not None and (job or recorded.state.is_final):
+            return job, recorded
         if job is not None:
             raise NotFoundError(
                 f"the submission of {job_id} has not completed",
@@ -210,7 +210,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         now = time.time()
         if published is not None:
             recorded = published
-        if recorded is None:  # an earlier release submitted it; its generation is unknown
+        if recorded is None:  # its submission was killed between its documents
             recorded = JobStatus.of(read_spec(self._workspace, job_id), now)
         status = deleted(recorded, now)
         self._record(status)

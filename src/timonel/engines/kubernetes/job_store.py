@@ -1,7 +1,7 @@
 """What a job has in the workspace's bucket: its specification, its program and its files.
 
 jobs/<job>/spec.json         the job document
-jobs/<job>/resumes/<end>     who resumed the job after an end, see `claims`
+jobs/<job>/resumes/<end>     who resumed the job after an end, see `resumes`
 jobs/<job>/status.json       status at the last submission, new generation or end
 jobs/<job>/files.json        index of the job's folder, see `shared_folder`
 jobs/<job>/files/<digest>    content of that folder
