@@ -30,7 +30,8 @@ CONTAINER_SECURITY = {
 }
 _FOLDERS = {"work": "/work", "tmp": "/tmp"}  # noqa: S108 - the container's
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the container's
-_GROUP = 65532  # of the user of images that timonel builds
+POD_USER = 65532
+"""User and group of pods in images that timonel builds."""
 # A task ends by itself when its coordinator is away for longer.
 _LOST_NODE_S = 15
 _EXTRA_GRACE_S = 15
@@ -260,7 +261,7 @@ def pod_security(volumes: Iterable[Volume], settings: ClusterSettings) -> dict[s
         "runAsNonRoot": True,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
-    group = _GROUP
+    group = POD_USER
     if settings.user:
         uid, group = map(int, settings.user.split(":"))
         security |= {"runAsUser": uid, "runAsGroup": group}

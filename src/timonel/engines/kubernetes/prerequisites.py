@@ -9,13 +9,13 @@ from pathlib import Path
 
 from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.api_errors import UnavailableError
+from timonel.engines.kubernetes.pod_template import POD_USER
 from timonel.engines.kubernetes.rights import Right
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import EngineError, NotFoundError, SpecError
 from timonel.storage.atomic import unwritable
 from timonel.storage.workspace import CLAIM_VARIABLE
 
-_POD_USER = "65532:65532"  # of images that timonel builds
 _TEST_S = 30.0
 
 
@@ -85,7 +85,7 @@ def check_pod_user(folder: Path, settings: ClusterSettings, mode: int = 0o777) -
     mount = settings.claim_mount()
     if os.geteuid() or mount is None or not settings.sees(folder):
         return
-    uid, gid = map(int, (settings.user or _POD_USER).split(":"))
+    uid, gid = map(int, (settings.user or f"{POD_USER}:{POD_USER}").split(":"))
     made = folder / f"check-{secrets.token_hex(8)}"
     try:
         made.mkdir(mode)
