@@ -8,7 +8,7 @@ WHEEL_VENV ?= .venv-wheel
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-kubernetes bench-endpoints bench-browser bench-conversion bench-reading bench-batch-prediction bench-peers lock-peers test-soak test-soak-serving test-browser test-beam test-cluster clean
+.PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-kubernetes bench-endpoints bench-browser bench-conversion bench-reading bench-batch-prediction bench-peers lock-peers test-soak test-soak-serving test-browser test-beam test-buckets test-cluster clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -95,6 +95,13 @@ test-beam: $(BEAM_VENV)/.ready $(BEAM_PARTS) ## test conversions with Apache Bea
 	TIMONEL_PRISM=$(abspath $(BEAM_VENV)/bin/prism) TIMONEL_BEAM_BOOT=$(abspath $(BEAM_VENV)/bin/boot) \
 		TIMONEL_BEAM_JARS=$(abspath $(BEAM_VENV)/jars) \
 		$(BEAM_VENV)/bin/python -m pytest -m beam --timeout 1200 tests/data/runners tests/batch
+
+# Go and what else kubelab's build needs; see test-cluster.
+test-buckets: $(VENV)/.ready ## test buckets with MinIO instead of moto
+	tests/cluster/kubelab/kubelab build
+	TIMONEL_TEST_MINIO=$${KUBELAB_HOME:-/var/tmp/kubelab}/bin/minio $(BIN)/python -m pytest --timeout 600 \
+		tests/storage tests/serving/manager/buckets tests/cli/test_bucket_workspace.py tests/tuning/test_bucket_studies.py \
+		tests/training/test_staging.py tests/training/test_upload.py tests/data/test_remote.py tests/data/sources/test_remote.py
 
 # The cluster of KUBECONFIG with the registry TIMONEL_TEST_REGISTRY, or one in network namespaces of this
 # machine (root, Go, gcc, jq, zstd, openssl; the first build takes half an hour).

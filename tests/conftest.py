@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.buckets import MINIO, client_env, running_minio, running_moto
 from tests.storage.faulty import FaultyServer
 from timonel.storage import Workspace, find_workspace
 
@@ -122,12 +123,13 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
-    """An S3 endpoint at loopback; starting it takes a second."""
-    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    """An S3 endpoint at loopback: MinIO, if `TIMONEL_TEST_MINIO` is its program, else moto."""
+    if MINIO is not None:
+        with running_minio(MINIO) as (url, _):
+            yield url
+    else:
+        with running_moto() as url:
+            yield url
 
 
 @pytest.fixture(scope="session", params=["Flink", "Spark"])
@@ -152,12 +154,7 @@ def faulty(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[st
     from timonel.storage.filesystems import forget_connections
 
     server = FaultyServer(s3_server)
-    for name, value in {
-        "AWS_ENDPOINT_URL": server.url,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
+    for name, value in client_env(server.url).items():
         monkeypatch.setenv(name, value)
     forget_connections()
     import s3fs

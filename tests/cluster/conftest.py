@@ -2,7 +2,7 @@
 
 A `KUBECONFIG` of kubelab is used as it is, and left running.
 
-The tests of jobs also need a bucket that pods reach: a new one of moto's server beside kubelab, or
+The tests of jobs also need a bucket that pods reach: a new one of MinIO beside kubelab, or
 with `KUBECONFIG` the one of `TIMONEL_TEST_BUCKET` (a URI; credentials from the variables `AWS_*`).
 """
 
@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,19 +21,13 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+from tests.buckets import client_env, running_minio
+
 _EXTRAS = ("kubernetes", "s3")
 _OF_JOBS = (*_EXTRAS, "mpi")
 _NOT_IN_JOBS = frozenset({"ai-edge-litert", "tensorflow", "tensorflow-serving-api", "uv"})
 KUBELAB = Path(__file__).parent / "kubelab/kubelab"
 _NODES = "3"
-_MOTO = """
-import logging, sys, threading
-from moto.server import ThreadedMotoServer
-logging.getLogger("werkzeug").setLevel(logging.ERROR)
-ThreadedMotoServer(sys.argv[1], int(sys.argv[2])).start()
-print("ready", flush=True)
-threading.Event().wait()
-"""
 
 
 @dataclass(frozen=True)
@@ -132,22 +124,8 @@ def bucket_server(cluster: Cluster) -> Iterator[BucketServer]:
         text=True,
     )
     host = json.loads(shown.stdout)[0]["prefsrc"]
-    with socket.create_server((host, 0)) as free:
-        port = free.getsockname()[1]
-    # A process of its own, which tests can pause.
-    with subprocess.Popen(
-        [sys.executable, "-c", _MOTO, host, str(port)], stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        env = {
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }
-        yield BucketServer(env, None, process)
-        process.kill()
+    with running_minio(str(Path(cluster.kubectl).with_name("minio")), host) as (url, process):
+        yield BucketServer(client_env(url), None, process)
 
 
 @pytest.fixture(scope="session")

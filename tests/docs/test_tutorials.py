@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import Block, after, blocks, run, run_page
+from tests.storage.conftest import set_credentials
 
 DOCS = Path(__file__).parents[2] / "docs"
 TUTORIALS = DOCS / "tutorials"
@@ -182,10 +183,7 @@ def test_the_tutorial_on_buckets_does_what_it_shows(
     tmp_path: Path, s3_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3fs = pytest.importorskip("s3fs")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    set_credentials(monkeypatch, s3_server)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     s3fs.S3FileSystem(skip_instance_cache=True).mkdir("photos")
     _, printed = run_page(TUTORIALS / "buckets.md", tmp_path)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.buckets import client_env
+
 Kill = Callable[..., None]
 
 
@@ -35,10 +37,8 @@ def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 def set_credentials(monkeypatch: pytest.MonkeyPatch, server: str) -> None:
     """Set the environment for clients of an S3 endpoint."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    for name, value in client_env(server).items():
+        monkeypatch.setenv(name, value)
 
 
 def open_bucket(

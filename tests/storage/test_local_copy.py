@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.buckets import without_minio
 from tests.storage.faulty import FaultyServer
 from tests.storage.test_workspace_contract import machine_of, saved_model
 from timonel.errors import AlreadyExistsError, CorruptError, InputError, NotFoundError
@@ -33,6 +34,7 @@ def copy_of(workspace: Workspace) -> LocalCopy:
     return workspace.local_copy
 
 
+@without_minio  # its signatures cover the bucket's name
 def test_workspaces_at_one_uri_of_two_servers_are_not_mixed(
     faulty: Server, machine: Machine, s3_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +103,7 @@ def test_a_workspace_that_two_machines_create_is_one(faulty: Server, machine: Ma
 ODD = ("a//b", "folder/", "x" * 300, "/x", "é" * 200 + "/y", "..", "../up", "a/../../b", "./c")
 
 
+@without_minio  # it refuses such names
 def test_objects_that_cannot_be_files_do_not_hide_others(
     faulty: Server, machine: Machine, tmp_path: Path
 ) -> None:

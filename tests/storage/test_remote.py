@@ -5,6 +5,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from tests.storage.conftest import set_credentials
 from timonel.errors import AlreadyExistsError, InputError, NotFoundError
 from timonel.storage import digest_tree
 from timonel.storage.bucket_errors import UnavailableError
@@ -145,9 +146,7 @@ def test_a_bucket_that_is_missing_or_away_is_said_so(
 ) -> None:
     import s3fs
 
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    set_credentials(monkeypatch, s3_server)
     s3fs.S3FileSystem.clear_instance_cache()
     with pytest.raises(NotFoundError, match="cannot write s3://no-such-bucket/x"):
         publish(folder, "s3://no-such-bucket/x")

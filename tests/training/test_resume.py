@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from benchmarks import _measure
 
+from tests.storage.conftest import set_credentials
 from tests.training.conftest import SCRIPTS, BareEngine, log_of, results
 from tests.training.disturbed import DisturbedJob
 from timonel.data import Dataset
@@ -119,10 +120,7 @@ def copies(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
     server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", port=0)
     server.start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*server.get_host_and_port()))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    set_credentials(monkeypatch, "http://{}:{}".format(*server.get_host_and_port()))
     s3fs.S3FileSystem.clear_instance_cache()
     s3fs.S3FileSystem().mkdir("copies")
     yield "s3://copies/of/a/job"

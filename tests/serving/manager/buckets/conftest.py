@@ -7,6 +7,7 @@ import uuid
 import pytest
 
 from tests.serving.manager.test_manager import Rig as FolderRig
+from tests.storage.conftest import set_credentials
 from tests.storage.faulty import FaultyServer
 from timonel.serving.manager.buckets import listing
 from timonel.serving.settings import LoadSettings
@@ -53,10 +54,7 @@ def s3(request, s3_server, monkeypatch, quick):
     import s3fs
 
     proxy = FaultyServer(s3_server)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    set_credentials(monkeypatch, proxy.url)
     monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
     s3fs.S3FileSystem.clear_instance_cache()
     direct = s3fs.S3FileSystem(endpoint_url=s3_server, use_listings_cache=False)
