@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import ssl
@@ -32,9 +33,10 @@ pytestmark = [
     pytest.mark.enable_socket,
 ]
 _CONTROL = "replica"
+_HPA = "horizontalpodautoscaler.autoscaling/"
 _KINDS = (
     "deployments,services,configmaps,secrets,roles,rolebindings,serviceaccounts,"
-    "poddisruptionbudgets"
+    "poddisruptionbudgets,horizontalpodautoscalers"
 )
 IDLE = {"window_s": 6, "scale_to_zero_grace_s": 0, "min_replicas": 0, "max_replicas": 3}
 
@@ -178,6 +180,38 @@ def test_to_zero_and_back_with_a_larger_model(lab: Lab, tmp_path: Path) -> None:
     endpoint = lab.deploy("mobilenet/1", min_replicas=1, max_replicas=1)
     answer = first_after_idle(lab, endpoint, np.zeros((1, 224, 224, 3)).tolist())
     assert np.shape(answer["predictions"]) == (1, 1000)
+
+
+def test_the_cluster_itself_scales_by_metrics_of_its_own(lab: Lab, tmp_path: Path) -> None:
+    used = {"type": "AverageValue", "averageValue": "100m"}
+    metric = {"name": "cpu", "container": _CONTROL, "target": used}
+    manifest = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "spec": {
+            "minReplicas": 1,
+            "maxReplicas": 3,
+            "metrics": [{"type": "ContainerResource", "containerResource": metric}],
+            "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
+        },
+    }
+    policy = tmp_path / "hpa.yaml"
+    policy.write_text(json.dumps(manifest))
+    endpoint = lab.deploy("digits/1", policy=policy)
+    service = f"{endpoint.name}-v1"
+
+    def ready() -> int:
+        return len(engine_of(lab.workspace).service(service).ready)
+
+    with Load(lab.address(endpoint), 4) as load:  # type: ignore[arg-type]
+        until(lambda: ready() > 1)
+        lab.deploy("digits/2")  # which gets one, too
+        until(lambda: lab.cluster.run("get", "hpa", "-o", "name").split() == [_HPA + "digits-v2"])
+    print(f"scaled by the cluster: {load.answered} answered, failed: {load.failures}")
+    assert load.failures == []
+    scaling = {"min_replicas": 1, "max_replicas": 1}
+    endpoint.change("without", scaling=scaling)
+    until(lambda: not lab.cluster.run("get", "hpa", "-o", "name").split())
 
 
 def first_after_idle(lab: Lab, endpoint: Endpoint, instances: list[object]) -> Any:

@@ -31,6 +31,20 @@ def test_a_deployment_shows_its_objects(bucket: Workspace, model: str, tmp_path:
     assert FolderDocuments(tmp_path / "endpoints").find() == []
 
 
+def test_the_autoscaler_of_the_cluster_is_shown(
+    bucket: Workspace, model: str, tmp_path: Path
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "algorithm: cluster\nmin_replicas: 2\nmax_replicas: 9\n"
+        "cluster_metrics: [{type: External}]\n"
+    )
+    shown = preview(model, workspace=bucket, on="kubernetes", policy=str(policy))[-1]
+    assert (shown["kind"], shown["metadata"]["name"]) == ("HorizontalPodAutoscaler", "digits-v3")
+    assert (shown["spec"]["minReplicas"], shown["spec"]["maxReplicas"]) == (2, 9)
+    assert shown["spec"]["metrics"] == [{"type": "External"}]
+
+
 def test_models_of_this_machine_are_refused(bucket: Workspace, tmp_path: Path) -> None:
     local = tmp_path / "models/digits"
     (local / "1").mkdir(parents=True)

@@ -60,7 +60,8 @@ def check_spec(spec: EndpointSpec, workspace: Workspace) -> None:
     Raises:
         NotFoundError: A version does not exist.
         SpecError: A server argument is reserved for the gateway, a memory target in percent has no
-            requested amount, or a file for TLS, keys or tokens cannot be used.
+            requested amount, there is no cluster to scale, or a file for TLS, keys or tokens cannot
+            be used.
         InputError: A file of keys cannot be read.
         CorruptError: The public keys of tokens are damaged.
     """
@@ -74,6 +75,11 @@ def check_spec(spec: EndpointSpec, workspace: Workspace) -> None:
     for version in spec.traffic.versions:
         _check_version(spec.model, workspace, version)
     if engine_of(workspace).is_one_machine:
+        if spec.scaling.algorithm == "cluster":
+            raise SpecError(
+                "only a cluster has a HorizontalPodAutoscaler",
+                hint="add --on kubernetes, or scale by requests, CPU or memory",
+            )
         read_files(spec.access, spec.access.files)
     elif is_local(spec.model):
         raise SpecError(

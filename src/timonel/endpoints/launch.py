@@ -10,7 +10,7 @@ from timonel.endpoints.access_documents import AccessDocuments
 from timonel.endpoints.autoscaling.policy import ScalingPolicy
 from timonel.endpoints.autoscaling.policy_files import read_policy
 from timonel.endpoints.checks import check_port, check_spec, free_port, validated, versions_at
-from timonel.endpoints.control.plan import service_spec
+from timonel.endpoints.control.plan import scaling_delegation, service_spec
 from timonel.endpoints.control.service import control_service
 from timonel.endpoints.deploy_options import DeployOptions
 from timonel.endpoints.engine import check_engine, documents_of
@@ -97,9 +97,11 @@ def preview(
     spec, _, _ = _specified(model, place, engine, server_args, options)
     if not engine.is_one_machine:
         _changed_contents(engine, spec, _given_files(options))  # checks them
-    versions = (service_spec(spec, each, place.uri, {}) for each in spec.traffic.versions)
-    services = [control_service(place, engine), *versions]
-    return [each for service in services for each in engine.preview(service)]
+    found = engine.preview(control_service(place, engine))
+    for version in spec.traffic.versions:
+        service = service_spec(spec, version, place.uri, {})
+        found += engine.preview(service, scaling_delegation(spec.scaling))
+    return found
 
 
 def _specified(

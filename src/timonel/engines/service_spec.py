@@ -21,7 +21,7 @@ import json
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -67,6 +67,15 @@ class Sidecar(Requested):
         default=None, description="Path at its first port that answers once it is ready."
     )
     resources: Resources = Field(default=Resources(), description="Its resources.")
+
+
+class ScalingDelegation(Requested):
+    """Rules by which the cluster itself scales a service, as in a HorizontalPodAutoscaler."""
+
+    least: int = Field(ge=1, description="Smallest number of replicas.")
+    most: int = Field(ge=1, description="Largest number of replicas.")
+    metrics: tuple[Mapping[str, Any], ...] = Field(description="Metrics of autoscaling/v2.")
+    behavior: Mapping[str, Any] = Field(default_factory=dict, description="Speed of changes.")
 
 
 class ServiceSpec(Requested):

@@ -6,8 +6,8 @@ import abc
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
-from timonel.engines.service_spec import ServiceSpec, ServiceStatus
-from timonel.errors import SpecError
+from timonel.engines.service_spec import ScalingDelegation, ServiceSpec, ServiceStatus
+from timonel.errors import EngineError, SpecError
 from timonel.storage.document_store import DocumentStore
 from timonel.storage.workspace import Workspace
 
@@ -131,12 +131,19 @@ class ServiceEngine(abc.ABC):
         del service
         return True
 
-    def preview(self, spec: ServiceSpec) -> list[dict[str, Any]]:
+    def preview(
+        self, spec: ServiceSpec, scaling: ScalingDelegation | None = None
+    ) -> list[dict[str, Any]]:
         """Return the objects that `apply` would create in a cluster; ask it for nothing.
+
+        Args:
+            spec: The service.
+            scaling: Rules for `delegate_scaling`, whose object is returned, too.
 
         Raises:
             SpecError: The engine creates none.
         """
+        del scaling
         raise SpecError(
             f"the engine {self.name} creates no objects for {spec.name}",
             hint="add --on kubernetes",
@@ -145,6 +152,16 @@ class ServiceEngine(abc.ABC):
     def close(self) -> None:
         """End what this process does in the background, and give up what it leads."""
         return
+
+    def delegate_scaling(self, name: str, rules: ScalingDelegation | None) -> None:
+        """Have the cluster itself scale a service; None: no longer. Idempotent.
+
+        Raises:
+            NotFoundError: No such service.
+            EngineError: The engine has no cluster that scales, or the cluster refuses the rules.
+        """
+        if rules is not None:
+            raise EngineError(f"the engine {self.name} has no cluster that could scale {name}")
 
     def expose(self, name: str, service: str, port: int) -> None:
         """Have a port of a service's replicas accept connections under a name. Idempotent.

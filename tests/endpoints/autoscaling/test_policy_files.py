@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,18 @@ spec:
       selectPolicy: Min
       policies: [{type: Pods, value: 1, periodSeconds: 30}]
 """
+
+
+def test_metrics_that_only_a_cluster_knows_are_left_to_it() -> None:
+    pods = {"type": "Pods", "pods": {"metric": {"name": "queued"}, "target": {"averageValue": "5"}}}
+    spec = {"minReplicas": 2, "maxReplicas": 8, "metrics": [pods]}
+    manifest = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "spec": spec}
+    policy = parse_policy(json.dumps(manifest))
+    assert (policy.algorithm, policy.min_replicas, policy.max_replicas) == ("cluster", 2, 8)
+    assert policy.cluster_metrics == (pods,)
+    del spec["maxReplicas"]
+    with pytest.raises(SpecError, match="needs at least one replica and a largest number"):
+        parse_policy(json.dumps(manifest))
 
 
 def test_a_knative_service() -> None:

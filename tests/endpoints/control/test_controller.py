@@ -12,6 +12,7 @@ import pytest
 
 from tests.endpoints.harness import write_version
 from timonel.endpoints.access_documents import AccessDocuments
+from timonel.endpoints.autoscaling import ScalingPolicy
 from timonel.endpoints.control.controller import Controller
 from timonel.endpoints.control.envoy import EnvoyService
 from timonel.endpoints.control.gateway import Gateway
@@ -22,6 +23,7 @@ from timonel.endpoints.gateway.process import SERVICE as GATEWAY
 from timonel.endpoints.spec import Access, EndpointSpec, Traffic
 from timonel.engines import (
     ReplicaStatus,
+    ScalingDelegation,
     ServiceEngine,
     ServiceSpec,
     ServiceState,
@@ -42,6 +44,7 @@ class MemoryEngine(ServiceEngine):
     specs: dict[str, ServiceSpec] = dataclasses.field(default_factory=dict)
     broken: dict[str, Exception] = dataclasses.field(default_factory=dict)
     ready: bool = True
+    delegated: list[tuple[str, ScalingDelegation | None]] = dataclasses.field(default_factory=list)
 
     @classmethod
     def of(cls, workspace: Workspace) -> Self:
@@ -56,6 +59,9 @@ class MemoryEngine(ServiceEngine):
 
     def scale(self, name: str, replicas: int) -> None:
         self.specs[name] = self.specs[name].model_copy(update={"replicas": replicas})
+
+    def delegate_scaling(self, name: str, rules: ScalingDelegation | None) -> None:
+        self.delegated.append((name, rules))
 
     def service(self, name: str) -> ServiceStatus:
         if name not in self.specs:
@@ -427,3 +433,25 @@ def test_the_control_plane_of_a_cluster_ends_when_it_is_not_used(
     monkeypatch.setattr("timonel.endpoints.control.controller._UNUSED_S", -1.0)
     turns(controller)
     assert SERVICE not in cluster.specs
+
+
+def test_what_the_cluster_scales_is_left_alone(workspace: Workspace, engine: MemoryEngine) -> None:
+    folder = endpoint(workspace, "digits")
+    metrics = ({"type": "External"},)
+    scaling = ScalingPolicy(
+        algorithm="cluster", min_replicas=1, max_replicas=5, cluster_metrics=metrics
+    )
+    spec = folder.revision().spec
+    folder.add(spec.model_copy(update={"scaling": scaling}), "policy", after=1)
+    controller = controller_of(workspace, engine)
+    turns(controller)
+    engine.scale("digits-v1", 4)
+    turns(controller)
+    assert engine.service("digits-v1").requested == 4
+    ((name, rules),) = engine.delegated
+    assert name == "digits-v1"
+    assert rules is not None
+    assert (rules.least, rules.most, rules.metrics) == (1, 5, metrics)
+    folder.add(spec, "policy", after=2)
+    turns(controller)
+    assert engine.delegated[1:] == [("digits-v1", None)]

@@ -142,6 +142,8 @@ def decide(
         state: Present state.
         policy: Policy of the endpoint.
     """
+    if policy.algorithm == "cluster":
+        return Decision(replicas.requested, reason="set by a HorizontalPodAutoscaler"), state
     if policy.algorithm == "hpa":
         decision, after = hpa.step(now, replicas.requested, replicas.samples, state.hpa, policy)
         return decision, replace(state, hpa=after)

@@ -5,14 +5,15 @@ Names, defaults and limits are those of Knative's autoscaler and of the Horizont
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from timonel.units import Seconds
 
-Algorithm = Literal["kpa", "hpa"]
+Algorithm = Literal["kpa", "hpa", "cluster"]
 Metric = Literal["concurrency", "rps", "cpu", "memory"]
 RESOURCES = ("cpu", "memory")
 DEFAULT_TARGETS = {"concurrency": 100.0, "rps": 200.0, "cpu": 80.0, "memory": 80.0}
@@ -107,7 +108,9 @@ class ScalingPolicy(_Document):
 
     metric: Metric = Field(default="concurrency", description="Measure of the load.")
     algorithm: Algorithm = Field(
-        default="kpa", description="kpa for concurrency and rps, hpa for any metric."
+        default="kpa",
+        description="kpa for concurrency and rps, hpa for any metric, cluster for a "
+        "HorizontalPodAutoscaler of Kubernetes itself.",
     )
     target: float = Field(
         ge=MIN_TARGET,
@@ -120,6 +123,10 @@ class ScalingPolicy(_Document):
     )
     further_metrics: tuple[ResourceTarget, ...] = Field(
         default=(), description="More metrics of the HPA algorithm."
+    )
+    cluster_metrics: tuple[Mapping[str, Any], ...] = Field(
+        default=(),
+        description="Metrics of the algorithm cluster, as in a HorizontalPodAutoscaler.",
     )
     utilization_percent: float = Field(
         default=70.0, ge=1, le=100, description="Share of the target at which KPA keeps replicas."
@@ -202,7 +209,14 @@ class ScalingPolicy(_Document):
             raise ValueError(f"kpa cannot scale by {self.metric}; use the algorithm hpa")
         if self.algorithm == "kpa" and self.further_metrics:
             raise ValueError("kpa has one metric; use the algorithm hpa for further_metrics")
-        if self.algorithm == "hpa" and self.forecast:
+        if (self.algorithm == "cluster") != bool(self.cluster_metrics):
+            raise ValueError("the algorithm cluster and cluster_metrics go together; set both")
+        if self.algorithm == "cluster" and not (self.min_replicas and self.max_replicas):
+            raise ValueError(
+                "a HorizontalPodAutoscaler needs at least one replica and a largest number; "
+                "set min_replicas and max_replicas"
+            )
+        if self.algorithm != "kpa" and self.forecast:
             raise ValueError("a forecast needs the algorithm kpa; remove the forecast")
         if self.target_unit == "MiB" and self.metric != "memory":
             raise ValueError("only a memory target has the unit MiB; remove target_unit")
@@ -240,7 +254,9 @@ class ScalingPolicy(_Document):
 
     @property
     def tick_s(self) -> float:
-        """Time between two decisions."""
+        """Time between two decisions; 0 where each turn follows the cluster."""
+        if self.algorithm == "cluster":
+            return 0.0
         return KPA_TICK_S if self.algorithm == "kpa" else HPA_TICK_S
 
     def clamp(self, replicas: int, least: int | None = None) -> int:

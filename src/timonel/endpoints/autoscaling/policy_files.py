@@ -165,6 +165,10 @@ def _from_hpa(document: Mapping[str, Any]) -> ScalingPolicy:
     metrics = spec.get("metrics") or [{}]
     if not isinstance(metrics, list) or not all(isinstance(each, Mapping) for each in metrics):
         raise SpecError(f"'metrics' must be a list of metrics, got {metrics!r}")
+    if any(each.get("type", "Resource") != "Resource" for each in metrics):
+        # Only the cluster knows their values.
+        fields |= {"algorithm": "cluster", "metric": "concurrency", "cluster_metrics": metrics}
+        return _policy(fields)
     first, *further = map(_resource, metrics)
     return _policy({**fields, **first, **({"further_metrics": further} if further else {})})
 
@@ -182,7 +186,7 @@ def _resource(metric: Mapping[str, Any]) -> dict[str, Any]:
         return {"metric": name, "target": size, "target_unit": "MiB"}
     raise SpecError(
         f"cannot scale by the metric {metric}",
-        hint="use a Resource with an averageUtilization of cpu or memory",
+        hint="use a Resource with an averageUtilization of cpu or memory, or another type",
     )
 
 

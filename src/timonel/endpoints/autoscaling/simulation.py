@@ -213,6 +213,8 @@ def simulate(
     Raises:
         SpecError: The policy cannot be simulated.
     """
+    if policy.algorithm == "cluster":
+        raise SpecError("metrics of a cluster cannot be simulated", hint="simulate another policy")
     if policy.metric == "memory" or policy.further_metrics:
         raise SpecError("memory cannot be simulated", hint="simulate one other metric")
     slots = model.slots(policy)

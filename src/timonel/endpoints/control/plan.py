@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from timonel.endpoints.autoscaling import ScalingPolicy
 from timonel.endpoints.folder import Revision
 from timonel.endpoints.gateway.parts import PROTOCOLS, Protocol, Route
 from timonel.endpoints.spec import EndpointSpec, service_name, version_of
-from timonel.engines import HealthCheck, ServiceSpec, ServiceStatus
+from timonel.engines import HealthCheck, ScalingDelegation, ServiceSpec, ServiceStatus
 
 DRAIN_S = 30.0
 """Time that a stopped replica has for the requests in flight."""
@@ -146,6 +147,18 @@ def service_spec(
         resources=spec.resources,
         image=spec.image,
     )  # fmt: skip
+
+
+def scaling_delegation(policy: ScalingPolicy) -> ScalingDelegation | None:
+    """Return the rules by which the cluster itself scales; None: the control plane does."""
+    if policy.algorithm != "cluster":
+        return None
+    return ScalingDelegation(
+        least=policy.min_replicas,
+        most=policy.max_replicas,
+        metrics=policy.cluster_metrics,
+        behavior=policy.behavior.model_dump(by_alias=True),
+    )
 
 
 def ready_addresses(

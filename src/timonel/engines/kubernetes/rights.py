@@ -44,6 +44,7 @@ _SERVICE_RULES = (
     ("apps", ("deployments",), ("create", "delete", "get", "list", "update", "watch")),
     ("apps", ("deployments/finalizers",), ("update",)),  # as for jobs/finalizers
     ("apps", ("deployments/scale",), ("patch",)),
+    ("autoscaling", ("horizontalpodautoscalers",), ("create", "delete", "get", "patch")),
     ("coordination.k8s.io", ("leases",), ("create", "get", "patch")),
     ("policy", ("poddisruptionbudgets",), ("create", "get", "patch")),
 )

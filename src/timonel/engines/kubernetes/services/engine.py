@@ -14,6 +14,7 @@ from timonel.engines.kubernetes.api import Api, Object
 from timonel.engines.kubernetes.api_errors import ConflictError
 from timonel.engines.kubernetes.manifests import Manifest, owned
 from timonel.engines.kubernetes.names import SERVICE_LABEL, all_services, service_objects
+from timonel.engines.kubernetes.services.delegation import autoscaler, delegate
 from timonel.engines.kubernetes.services.documents import ClusterDocuments
 from timonel.engines.kubernetes.services.exposure import Exposure
 from timonel.engines.kubernetes.services.leadership import Leadership
@@ -24,7 +25,7 @@ from timonel.engines.kubernetes.services.view import View
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.kubernetes.variables import POD_NAME
 from timonel.engines.kubernetes.watched import Watched
-from timonel.engines.service_spec import ServiceSpec, ServiceStatus
+from timonel.engines.service_spec import ScalingDelegation, ServiceSpec, ServiceStatus
 from timonel.engines.services import ServiceEngine
 from timonel.errors import AlreadyExistsError, EngineError, NotFoundError, SpecError, TimonelError
 from timonel.storage import Workspace
@@ -109,9 +110,12 @@ class KubernetesServiceEngine(ServiceEngine):
         except NotFoundError:
             self._create(manifests, spec)
 
-    def preview(self, spec: ServiceSpec) -> list[Manifest]:
+    def preview(
+        self, spec: ServiceSpec, scaling: ScalingDelegation | None = None
+    ) -> list[Manifest]:
         """Return a service's manifests; `apply` makes the first one the owner of the others."""
-        return service_manifests(spec, self._settings)
+        manifests = service_manifests(spec, self._settings)
+        return manifests if scaling is None else [*manifests, autoscaler(spec.name, scaling)]
 
     def scale(self, name: str, replicas: int) -> None:
         """Set the number of replicas; return when the cluster has recorded it."""
@@ -194,6 +198,10 @@ class KubernetesServiceEngine(ServiceEngine):
             leadership = Leadership(self._api, f"{service}-leader", self._pod, owner=owner)
             self._leaderships.setdefault(service, leadership)
         return self._leaderships[service].holds()
+
+    def delegate_scaling(self, name: str, rules: ScalingDelegation | None) -> None:
+        """Have a HorizontalPodAutoscaler scale a service; None: no longer."""
+        delegate(self._api, self._deployment(name), rules)
 
     def expose(self, name: str, service: str, port: int) -> None:
         """Have a port of a service's pods accept connections at a Service object."""
