@@ -24,6 +24,7 @@ from tests.waiting import until
 from timonel.endpoints import Endpoint, deploy, list_endpoints, open_endpoint
 from timonel.endpoints.control.service import SERVICE
 from timonel.endpoints.engine import documents_of, engine_of
+from timonel.errors import TimonelError
 from timonel.storage import Workspace, find_workspace
 
 pytestmark = [
@@ -196,6 +197,12 @@ def test_the_cluster_itself_scales_by_metrics_of_its_own(lab: Lab, tmp_path: Pat
         },
     }
     policy = tmp_path / "hpa.yaml"
+    policy.write_text(
+        json.dumps({**manifest, "spec": {**manifest["spec"], "metrics": [{"type": "Pods"}]}})
+    )
+    with pytest.raises(TimonelError, match="must populate information for the given metric source"):
+        lab.deploy("digits/1", policy=policy)
+    assert not list_endpoints(lab.workspace)
     policy.write_text(json.dumps(manifest))
     endpoint = lab.deploy("digits/1", policy=policy)
     service = f"{endpoint.name}-v1"

@@ -43,6 +43,8 @@ def test_the_autoscaler_of_the_cluster_is_shown(
     assert (shown["kind"], shown["metadata"]["name"]) == ("HorizontalPodAutoscaler", "digits-v3")
     assert (shown["spec"]["minReplicas"], shown["spec"]["maxReplicas"]) == (2, 9)
     assert shown["spec"]["metrics"] == [{"type": "External"}]
+    objects = preview(model, workspace=bucket, on="kubernetes", policy=str(policy), target_rps=5.0)
+    assert "HorizontalPodAutoscaler" not in {each["kind"] for each in objects}
 
 
 def test_models_of_this_machine_are_refused(bucket: Workspace, tmp_path: Path) -> None:

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from pydantic import ValidationError
 
 from timonel.endpoints.access_files import read_files
+from timonel.endpoints.control.plan import scaling_delegation
 from timonel.endpoints.engine import documents_of, engine_of
 from timonel.endpoints.folder import list_endpoints
 from timonel.endpoints.spec import EndpointSpec
+from timonel.engines import ServiceEngine
 from timonel.errors import NotFoundError, ServingError, SpecError, TimonelError
 from timonel.serving.manager.sources import version_folders
 from timonel.serving.references import resolve
@@ -86,6 +88,17 @@ def check_spec(spec: EndpointSpec, workspace: Workspace) -> None:
             f"servers of a cluster cannot read the model {spec.model}",
             hint="publish it in the workspace's bucket: timonel models add NAME FOLDER",
         )
+
+
+def check_delegation(spec: EndpointSpec, engine: ServiceEngine) -> None:
+    """Have a cluster that scales the versions itself check the rules.
+
+    Raises:
+        EngineError: It refuses them.
+    """
+    rules = scaling_delegation(spec.scaling)
+    if rules is not None:
+        engine.check_delegation(rules)
 
 
 def _check_version(model: str, workspace: Workspace, version: int) -> None:

@@ -158,10 +158,19 @@ class ServiceEngine(abc.ABC):
 
         Raises:
             NotFoundError: No such service.
-            EngineError: The engine has no cluster that scales, or the cluster refuses the rules.
+            EngineError: The engine has no cluster that scales, or the cluster refuses the rules or
+                cannot follow them.
         """
         if rules is not None:
             raise EngineError(f"the engine {self.name} has no cluster that could scale {name}")
+
+    def check_delegation(self, rules: ScalingDelegation) -> None:
+        """Have the cluster check rules; change nothing.
+
+        Raises:
+            EngineError: The cluster refuses them.
+        """
+        del rules
 
     def expose(self, name: str, service: str, port: int) -> None:
         """Have a port of a service's replicas accept connections under a name. Idempotent.

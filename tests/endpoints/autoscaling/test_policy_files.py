@@ -104,7 +104,11 @@ def test_metrics_that_only_a_cluster_knows_are_left_to_it() -> None:
     policy = parse_policy(json.dumps(manifest))
     assert (policy.algorithm, policy.min_replicas, policy.max_replicas) == ("cluster", 2, 8)
     assert policy.cluster_metrics == (pods,)
-    del spec["maxReplicas"]
+    assert policy.goal == "by metrics of the cluster"
+    spec["targetCPUUtilizationPercentage"] = 50
+    with pytest.raises(SpecError, match="has no targetCPUUtilizationPercentage"):
+        parse_policy(json.dumps(manifest))
+    del spec["targetCPUUtilizationPercentage"], spec["maxReplicas"]
     with pytest.raises(SpecError, match="needs at least one replica and a largest number"):
         parse_policy(json.dumps(manifest))
 

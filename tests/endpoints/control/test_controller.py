@@ -44,6 +44,7 @@ class MemoryEngine(ServiceEngine):
     specs: dict[str, ServiceSpec] = dataclasses.field(default_factory=dict)
     broken: dict[str, Exception] = dataclasses.field(default_factory=dict)
     ready: bool = True
+    refusal: Exception | None = None
     delegated: list[tuple[str, ScalingDelegation | None]] = dataclasses.field(default_factory=list)
 
     @classmethod
@@ -62,6 +63,8 @@ class MemoryEngine(ServiceEngine):
 
     def delegate_scaling(self, name: str, rules: ScalingDelegation | None) -> None:
         self.delegated.append((name, rules))
+        if self.refusal is not None:
+            raise self.refusal
 
     def service(self, name: str) -> ServiceStatus:
         if name not in self.specs:
@@ -455,3 +458,31 @@ def test_what_the_cluster_scales_is_left_alone(workspace: Workspace, engine: Mem
     folder.add(spec, "policy", after=2)
     turns(controller)
     assert engine.delegated[1:] == [("digits-v1", None)]
+
+
+def test_a_cluster_that_refuses_its_rules_is_asked_again_and_keeps_nothing_else(
+    workspace: Workspace, engine: MemoryEngine
+) -> None:
+    folder = endpoint(workspace, "digits")
+    engine.refusal = EngineError("forbidden")
+    controller = controller_of(workspace, engine)
+    least = ScalingPolicy(min_replicas=3)
+    spec = folder.revision().spec
+    folder.add(spec.model_copy(update={"scaling": least}), "scale", after=1)
+    turns(controller)
+    # Rights to what nobody asked for may be missing.
+    assert (engine.service("digits-v1").requested, folder.status().message) == (3, None)
+    engine.scale("digits-v1", 0)
+    scaling = ScalingPolicy(
+        algorithm="cluster", min_replicas=2, max_replicas=5, cluster_metrics=({"type": "Pods"},)
+    )
+    folder.add(spec.model_copy(update={"scaling": scaling}), "policy", after=2)
+    turns(controller)
+    # A HorizontalPodAutoscaler would leave it at zero.
+    assert engine.service("digits-v1").requested == 2
+    assert folder.status().message == "forbidden"
+    assert len(engine.delegated) == 2  # in six turns
+    engine.refusal = None
+    controller._sizing.delegations.forget()
+    turns(controller)
+    assert (len(engine.delegated), folder.status().message) == (3, None)

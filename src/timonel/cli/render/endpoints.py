@@ -66,7 +66,7 @@ def endpoint_page(endpoint: Endpoint) -> RenderableType:
         "gRPC": endpoint.url.partition("://")[2],
         **({"page": endpoint.page_url or _NO_PAGE} if endpoint.is_local else {}),
         "revision": f"{endpoint.revision.number} ({endpoint.revision.cause})",
-        "replicas": f"{scaling.min_replicas} to {most}, {scaling.target:g} {scaling.metric} each",
+        "replicas": f"{scaling.min_replicas} to {most}, {scaling.goal}",
     }
     if now.message:
         facts["reason"] = now.message

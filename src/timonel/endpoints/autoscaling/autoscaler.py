@@ -143,7 +143,9 @@ def decide(
         policy: Policy of the endpoint.
     """
     if policy.algorithm == "cluster":
-        return Decision(replicas.requested, reason="set by a HorizontalPodAutoscaler"), state
+        # Kubernetes leaves Deployments at zero alone.
+        found = replicas.requested or policy.min_replicas
+        return Decision(found, reason="set by a HorizontalPodAutoscaler"), state
     if policy.algorithm == "hpa":
         decision, after = hpa.step(now, replicas.requested, replicas.samples, state.hpa, policy)
         return decision, replace(state, hpa=after)

@@ -209,13 +209,6 @@ class ScalingPolicy(_Document):
             raise ValueError(f"kpa cannot scale by {self.metric}; use the algorithm hpa")
         if self.algorithm == "kpa" and self.further_metrics:
             raise ValueError("kpa has one metric; use the algorithm hpa for further_metrics")
-        if (self.algorithm == "cluster") != bool(self.cluster_metrics):
-            raise ValueError("the algorithm cluster and cluster_metrics go together; set both")
-        if self.algorithm == "cluster" and not (self.min_replicas and self.max_replicas):
-            raise ValueError(
-                "a HorizontalPodAutoscaler needs at least one replica and a largest number; "
-                "set min_replicas and max_replicas"
-            )
         if self.algorithm != "kpa" and self.forecast:
             raise ValueError("a forecast needs the algorithm kpa; remove the forecast")
         if self.target_unit == "MiB" and self.metric != "memory":
@@ -233,6 +226,26 @@ class ScalingPolicy(_Document):
                 f"{self.max_replicas}; raise max_replicas"
             )
         return self
+
+    @model_validator(mode="after")
+    def _check_cluster(self) -> Self:
+        if (self.algorithm == "cluster") != bool(self.cluster_metrics):
+            raise ValueError("the algorithm cluster and cluster_metrics go together; set both")
+        if self.algorithm == "cluster" and (self.metric != "concurrency" or self.further_metrics):
+            raise ValueError("the algorithm cluster scales by cluster_metrics; remove the others")
+        if self.algorithm == "cluster" and not (self.min_replicas and self.max_replicas):
+            raise ValueError(
+                "a HorizontalPodAutoscaler needs at least one replica and a largest number; "
+                "set min_replicas and max_replicas"
+            )
+        return self
+
+    @property
+    def goal(self) -> str:
+        """Load of a replica in words."""
+        if self.algorithm == "cluster":
+            return "by metrics of the cluster"
+        return f"{self.target:g} {self.metric} each"
 
     @property
     def capacity(self) -> float:

@@ -167,6 +167,11 @@ def _from_hpa(document: Mapping[str, Any]) -> ScalingPolicy:
         raise SpecError(f"'metrics' must be a list of metrics, got {metrics!r}")
     if any(each.get("type", "Resource") != "Resource" for each in metrics):
         # Only the cluster knows their values.
+        if "targetCPUUtilizationPercentage" in spec:
+            raise SpecError(
+                "a HorizontalPodAutoscaler with metrics has no targetCPUUtilizationPercentage",
+                hint="state it as a Resource metric",
+            )
         fields |= {"algorithm": "cluster", "metric": "concurrency", "cluster_metrics": metrics}
         return _policy(fields)
     first, *further = map(_resource, metrics)
@@ -186,7 +191,7 @@ def _resource(metric: Mapping[str, Any]) -> dict[str, Any]:
         return {"metric": name, "target": size, "target_unit": "MiB"}
     raise SpecError(
         f"cannot scale by the metric {metric}",
-        hint="use a Resource with an averageUtilization of cpu or memory, or another type",
+        hint="use an averageUtilization of cpu or memory, or an averageValue of memory",
     )
 
 

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from timonel.endpoints.autoscaling import ScalingPolicy
 from timonel.endpoints.control.activator import Activator
+from timonel.endpoints.control.delegation import Delegations
 from timonel.endpoints.control.endpoint import Endpoint
 from timonel.endpoints.control.peers import Peers
-from timonel.endpoints.control.plan import scaling_delegation
 from timonel.endpoints.control.samples import replica_key, samples
 from timonel.endpoints.control.scaling import Scaler
 from timonel.endpoints.control.scrape import Load, LoadReader
 from timonel.endpoints.spec import service_name
-from timonel.engines import ScalingDelegation, ServiceEngine, ServiceState, ServiceStatus
-
-_DELEGATE_AGAIN_S = 60.0
-"""Time after which the cluster is told again, as somebody may have deleted its object."""
+from timonel.engines import ServiceEngine, ServiceState, ServiceStatus
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +34,7 @@ class Sizing:
         self._activator = activator
         self._peers = peers
         self._reader = LoadReader()
-        self._delegated: dict[str, tuple[ScalingDelegation | None, float]] = {}
+        self.delegations = Delegations(engine)
 
     @property
     def held(self) -> Mapping[str, int]:
@@ -83,24 +78,18 @@ class Sizing:
         for version in endpoint.plan.services if endpoint.plan is not None else ():
             service, scaler = endpoint.services.get(version), endpoint.scalers[version]
             if service is None or service.state is not ServiceState.ACTIVE:
+                self.delegations.forget(service_name(endpoint.name, version))
                 continue
             assert endpoint.plan is not None
             if version not in endpoint.plan.proved:
                 continue  # it keeps its first size until it has started
-            await self._delegate(service.name, scaler.policy, now)
+            with endpoint.faults.of(f"delegation {version}"):
+                await self.delegations.keep(service.name, scaler.policy, now)
             replicas = self._replicas(endpoint, version, service, scaler, now)
             if replicas != service.requested:
                 await asyncio.to_thread(self._engine.scale, service.name, replicas)
                 is_changed = True
         return is_changed
-
-    async def _delegate(self, name: str, policy: ScalingPolicy, now: float) -> None:
-        """Have the cluster scale a service where its policy says so, and else no longer."""
-        rules = scaling_delegation(policy)
-        known, since = self._delegated.get(name, (None, -math.inf))
-        if known != rules or now - since >= _DELEGATE_AGAIN_S:
-            await asyncio.to_thread(self._engine.delegate_scaling, name, rules)
-            self._delegated[name] = rules, now
 
     async def start_first(self, endpoint: Endpoint) -> None:
         """Start a first replica for requests that wait here; the leader learns of them later."""

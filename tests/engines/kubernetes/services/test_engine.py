@@ -199,6 +199,14 @@ def test_the_cluster_scales_a_service_as_long_as_it_is_asked_to(harness: FakeHar
         made = harness.cluster.objects["horizontalpodautoscalers", "web"]
         assert made["spec"] == autoscaler("web", rules)["spec"]
         assert made["metadata"]["ownerReferences"][0]["name"] == "web"
+    made["status"] = {
+        "conditions": [
+            {"type": "AbleToScale", "status": "True"},
+            {"type": "ScalingActive", "status": "False", "message": "no metrics returned"},
+        ]
+    }
+    with pytest.raises(EngineError, match="cannot scale web: no metrics returned"):
+        harness.engine.delegate_scaling("web", rules)
     for _ in range(2):
         harness.engine.delegate_scaling("web", None)
         assert ("horizontalpodautoscalers", "web") not in harness.cluster.objects

@@ -195,14 +195,13 @@ def _paragraphs(notices: Iterable[str]) -> str:
 def _facts(view: EndpointView) -> str:
     spec, latest, routed = view.spec, view.latest, view.status.routed
     scaling = spec.scaling
-    each = f"{scaling.target:g} {scaling.metric} each"
     facts = {
         "REST": f"{spec.url}/v1/models/{spec.model_name}",
         "gRPC": f"{spec.host}:{spec.port}",
         "Model": spec.model,
         "Latest revision": f"{latest.number} ({latest.cause}, {_time(latest.created_at)})",
         "Routed revision": str(routed or "none yet"),
-        "Replicas": f"{scaling.min_replicas} to {scaling.max_replicas or 'any'}, {each}",
+        "Replicas": f"{scaling.min_replicas} to {scaling.max_replicas or 'any'}, {scaling.goal}",
     }
     return "".join(f"<dt>{name}</dt><dd>{_text(text)}</dd>" for name, text in facts.items())
 

@@ -12,6 +12,7 @@ from timonel.engines.service_spec import ScalingDelegation
 from timonel.errors import AlreadyExistsError, EngineError, NotFoundError
 
 _KIND = "HorizontalPodAutoscaler"
+_WORKING = frozenset({"AbleToScale", "ScalingActive"})
 _DEPLOYMENT = {"apiVersion": "apps/v1", "kind": "Deployment"}
 
 
@@ -24,7 +25,8 @@ def delegate(api: Api, deployment: Object, rules: ScalingDelegation | None) -> N
         rules: Its rules; None to delete it.
 
     Raises:
-        EngineError: The cluster refuses it, or has another one of that name.
+        EngineError: The cluster refuses it, cannot compute a number of replicas from its metrics,
+            or has another one of that name.
     """
     metadata = deployment["metadata"]
     name, uid = metadata["name"], metadata["uid"]
@@ -46,7 +48,13 @@ def delegate(api: Api, deployment: Object, rules: ScalingDelegation | None) -> N
         with contextlib.suppress(AlreadyExistsError):  # another control plane was faster
             api.create(manifest)
     else:
-        api.patch(_KIND, name, {"spec": autoscaler(name, rules)["spec"]})
+        changed = api.patch(_KIND, name, {"spec": autoscaler(name, rules)["spec"]})
+        for each in (changed.get("status") or {}).get("conditions") or ():
+            if each["type"] in _WORKING and each["status"] == "False":
+                raise EngineError(
+                    f"the cluster cannot scale {name}: {each.get('message') or each['reason']}",
+                    hint=f"see 'kubectl describe hpa {name}'",
+                )
 
 
 def autoscaler(name: str, rules: ScalingDelegation) -> Manifest:

@@ -203,6 +203,10 @@ class KubernetesServiceEngine(ServiceEngine):
         """Have a HorizontalPodAutoscaler scale a service; None: no longer."""
         delegate(self._api, self._deployment(name), rules)
 
+    def check_delegation(self, rules: ScalingDelegation) -> None:
+        """Have the cluster check the rules of a HorizontalPodAutoscaler."""
+        self._api.create(autoscaler("check", rules), dry_run=True)
+
     def expose(self, name: str, service: str, port: int) -> None:
         """Have a port of a service's pods accept connections at a Service object."""
         self._exposure.expose(name, service_objects(service), port)
