@@ -7,6 +7,7 @@ import socket
 import subprocess
 import tempfile
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -32,14 +33,39 @@ def client_env(url: str) -> dict[str, str]:
     }
 
 
+def set_credentials(monkeypatch: pytest.MonkeyPatch, server: str) -> None:
+    """Set the environment for clients of an S3 endpoint."""
+    for name, value in client_env(server).items():
+        monkeypatch.setenv(name, value)
+
+
+def open_bucket(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """Yield the URI of an empty place in a bucket."""
+    name = f"b{uuid.uuid4().hex}"
+    if kind == "memory":
+        yield f"memory://{name}"
+        return
+    import s3fs
+
+    set_credentials(monkeypatch, request.getfixturevalue("s3_server"))
+    s3fs.S3FileSystem.clear_instance_cache()
+    s3fs.S3FileSystem().mkdir(name)
+    yield f"s3://{name}/place"
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
 @contextmanager
 def running_moto() -> Iterator[str]:
     """Run moto, which checks no signatures, in this process; yield its URL."""
     server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
 
 
 @contextmanager

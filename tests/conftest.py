@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.buckets import MINIO, client_env, running_minio, running_moto
+from tests.buckets import MINIO, running_minio, running_moto, set_credentials
 from tests.storage.faulty import FaultyServer
 from timonel.storage import Workspace, find_workspace
 
@@ -138,7 +138,6 @@ def beam_cluster(
 ) -> Iterator[Any]:
     """A standalone cluster of each engine of Apache Beam; starting one takes 20 s."""
     from tests.data.runners import clusters
-    from tests.storage.conftest import set_credentials
 
     with pytest.MonkeyPatch.context() as patch:
         # For the workers, which the cluster's processes start.
@@ -154,8 +153,7 @@ def faulty(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[st
     from timonel.storage.filesystems import forget_connections
 
     server = FaultyServer(s3_server)
-    for name, value in client_env(server.url).items():
-        monkeypatch.setenv(name, value)
+    set_credentials(monkeypatch, server.url)
     forget_connections()
     import s3fs
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.buckets import set_credentials
 from tests.docs.blocks import Block, after, blocks, run, run_page
-from tests.storage.conftest import set_credentials
 
 DOCS = Path(__file__).parents[2] / "docs"
 TUTORIALS = DOCS / "tutorials"

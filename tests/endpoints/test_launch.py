@@ -57,6 +57,26 @@ def test_access_control_is_kept_until_it_is_removed(
     assert access(deploy("digits/1", workspace=workspace, wait=False)) == {**before, field: None}
 
 
+def test_one_machine_has_no_autoscaler_of_a_cluster(workspace: Workspace, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "algorithm: cluster\nmin_replicas: 1\nmax_replicas: 2\ncluster_metrics: [{type: Pods}]\n"
+    )
+    with pytest.raises(SpecError, match="only a cluster has a HorizontalPodAutoscaler"):
+        deploy("digits/1", workspace=workspace, wait=False, policy=policy)
+    assert list_endpoints(workspace) == []
+    made = deploy("digits/1", workspace=workspace, wait=False)
+    scaling = {
+        "algorithm": "cluster",
+        "min_replicas": 1,
+        "max_replicas": 2,
+        "cluster_metrics": ({"type": "Pods"},),
+    }
+    with pytest.raises(SpecError, match="only a cluster has a HorizontalPodAutoscaler"):
+        made.change("policy", scaling=scaling)
+    assert made.revision.number == 1
+
+
 def test_server_arguments_are_kept_until_they_are_removed(
     workspace: Workspace, tmp_path: Path
 ) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.buckets import client_env
+from tests.buckets import open_bucket
 
 Kill = Callable[..., None]
 
@@ -33,26 +32,3 @@ def killed() -> Kill:
 def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URI of an empty place in a bucket, in memory and on a real endpoint."""
     yield from open_bucket(request.param, request, monkeypatch)
-
-
-def set_credentials(monkeypatch: pytest.MonkeyPatch, server: str) -> None:
-    """Set the environment for clients of an S3 endpoint."""
-    for name, value in client_env(server).items():
-        monkeypatch.setenv(name, value)
-
-
-def open_bucket(
-    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
-    """Yield the URI of an empty place in a bucket."""
-    name = f"b{uuid.uuid4().hex}"
-    if kind == "memory":
-        yield f"memory://{name}"
-        return
-    import s3fs
-
-    set_credentials(monkeypatch, request.getfixturevalue("s3_server"))
-    s3fs.S3FileSystem.clear_instance_cache()
-    s3fs.S3FileSystem().mkdir(name)
-    yield f"s3://{name}/place"
-    s3fs.S3FileSystem.clear_instance_cache()

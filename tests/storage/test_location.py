@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.conftest import open_bucket
+from tests.buckets import open_bucket
 from timonel.errors import InputError, NotFoundError, SpecError
 from timonel.storage.blobs import Blob
 from timonel.storage.location import Location, distinct_names, revision_number

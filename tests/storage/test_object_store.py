@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.conftest import open_bucket
+from tests.buckets import open_bucket
 from tests.storage.faulty import FaultyServer
 from timonel.errors import AlreadyExistsError, CorruptError, InputError, NotFoundError
 from timonel.storage.bucket_errors import UnavailableError

@@ -5,7 +5,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from tests.storage.conftest import set_credentials
+from tests.buckets import set_credentials
 from timonel.errors import AlreadyExistsError, InputError, NotFoundError
 from timonel.storage import digest_tree
 from timonel.storage.bucket_errors import UnavailableError

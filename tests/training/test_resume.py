@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from benchmarks import _measure
 
-from tests.storage.conftest import set_credentials
+from tests.buckets import open_bucket
 from tests.training.conftest import SCRIPTS, BareEngine, log_of, results
 from tests.training.disturbed import DisturbedJob
 from timonel.data import Dataset
@@ -116,16 +116,7 @@ def copies(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     if request.param == "folder":
         yield (tmp_path / "copies").as_uri()
         return
-    import s3fs
-
-    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", port=0)
-    server.start()
-    set_credentials(monkeypatch, "http://{}:{}".format(*server.get_host_and_port()))
-    s3fs.S3FileSystem.clear_instance_cache()
-    s3fs.S3FileSystem().mkdir("copies")
-    yield "s3://copies/of/a/job"
-    s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+    yield from open_bucket("s3", request, monkeypatch)
 
 
 @pytest.mark.soak

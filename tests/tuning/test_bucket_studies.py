@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.storage.conftest import open_bucket
+from tests.buckets import open_bucket
 from tests.tuning.conftest import SCRIPT
 from tests.waiting import until
 from timonel.engines import JobState, get_engine

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pydantic import ValidationError
 
 from timonel.endpoints.access_files import read_files
-from timonel.endpoints.control.plan import scaling_delegation
+from timonel.endpoints.control.plan import autoscaler_spec
 from timonel.endpoints.engine import documents_of, engine_of
 from timonel.endpoints.folder import list_endpoints
 from timonel.endpoints.spec import EndpointSpec
@@ -62,8 +62,7 @@ def check_spec(spec: EndpointSpec, workspace: Workspace) -> None:
     Raises:
         NotFoundError: A version does not exist.
         SpecError: A server argument is reserved for the gateway, a memory target in percent has no
-            requested amount, there is no cluster to scale, or a file for TLS, keys or tokens cannot
-            be used.
+            requested amount, or a file for TLS, keys or tokens cannot be used.
         InputError: A file of keys cannot be read.
         CorruptError: The public keys of tokens are damaged.
     """
@@ -77,11 +76,6 @@ def check_spec(spec: EndpointSpec, workspace: Workspace) -> None:
     for version in spec.traffic.versions:
         _check_version(spec.model, workspace, version)
     if engine_of(workspace).is_one_machine:
-        if spec.scaling.algorithm == "cluster":
-            raise SpecError(
-                "only a cluster has a HorizontalPodAutoscaler",
-                hint="add --on kubernetes, or scale by requests, CPU or memory",
-            )
         read_files(spec.access, spec.access.files)
     elif is_local(spec.model):
         raise SpecError(
@@ -90,15 +84,16 @@ def check_spec(spec: EndpointSpec, workspace: Workspace) -> None:
         )
 
 
-def check_delegation(spec: EndpointSpec, engine: ServiceEngine) -> None:
+def check_autoscaler(spec: EndpointSpec, engine: ServiceEngine) -> None:
     """Have a cluster that scales the versions itself check the rules.
 
     Raises:
+        SpecError: There is no cluster.
         EngineError: It refuses them.
     """
-    rules = scaling_delegation(spec.scaling)
+    rules = autoscaler_spec(spec.scaling)
     if rules is not None:
-        engine.check_delegation(rules)
+        engine.check_autoscaler(rules)
 
 
 def _check_version(model: str, workspace: Workspace, version: int) -> None:

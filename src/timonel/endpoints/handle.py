@@ -11,7 +11,7 @@ from typing import Any
 
 from timonel.endpoints import folder as folders
 from timonel.endpoints.access_documents import AccessDocuments
-from timonel.endpoints.checks import check_delegation, check_spec, validated
+from timonel.endpoints.checks import check_autoscaler, check_spec, validated
 from timonel.endpoints.control.console.address import pages_url
 from timonel.endpoints.control.plan import services_by_version
 from timonel.endpoints.control.service import SERVICE, failure_of, run_control, update_control
@@ -139,7 +139,7 @@ class Endpoint:
         before = self.folder.revision()
         spec = validated({**before.spec.model_dump(), **changes})
         check_spec(spec, self.workspace)
-        check_delegation(spec, engine_of(self.workspace))
+        check_autoscaler(spec, engine_of(self.workspace))
         return record(self.workspace, spec, cause, after=before.number)
 
     def split(

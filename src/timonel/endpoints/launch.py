@@ -10,14 +10,14 @@ from timonel.endpoints.access_documents import AccessDocuments
 from timonel.endpoints.autoscaling.policy import ScalingPolicy
 from timonel.endpoints.autoscaling.policy_files import read_policy
 from timonel.endpoints.checks import (
-    check_delegation,
+    check_autoscaler,
     check_port,
     check_spec,
     free_port,
     validated,
     versions_at,
 )
-from timonel.endpoints.control.plan import scaling_delegation, service_spec
+from timonel.endpoints.control.plan import autoscaler_spec, service_spec
 from timonel.endpoints.control.service import control_service
 from timonel.endpoints.deploy_options import DeployOptions
 from timonel.endpoints.engine import check_engine, documents_of
@@ -73,7 +73,7 @@ def deploy(
     if engine.is_one_machine:
         envoy_binary()
     spec, version, before = _specified(model, place, engine, server_args, options)
-    check_delegation(spec, engine)
+    check_autoscaler(spec, engine)
     cause = _cause(spec, version, None if before is None else before.spec, options)
     number = 0 if before is None else before.number
     if engine.is_one_machine:
@@ -108,7 +108,7 @@ def preview(
     found = engine.preview(control_service(place, engine))
     for version in spec.traffic.versions:
         service = service_spec(spec, version, place.uri, {})
-        found += engine.preview(service, scaling_delegation(spec.scaling))
+        found += engine.preview(service, autoscaler_spec(spec.scaling))
     return found
 
 
@@ -289,8 +289,8 @@ def _scaling(given: dict[str, Any], before: ScalingPolicy | None) -> dict[str, A
             scaling[bound] = given[bound]
     for metric, option in (("concurrency", "target_concurrency"), ("rps", "target_rps")):
         if option in given:
-            scaling |= {"metric": metric, "target": given[option], "algorithm": "kpa"}
-            scaling["cluster_metrics"] = ()
+            scaling |= {"algorithm": "kpa", "metric": metric, "target": given[option]}
+            scaling |= {"cluster_metrics": ()}
     least, most = scaling.get("min_replicas", 0), scaling.get("max_replicas", 0)
     if "max_replicas" not in given and most and least > most:
         scaling["max_replicas"] = least

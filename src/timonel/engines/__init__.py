@@ -25,10 +25,10 @@ from timonel.engines.registry import (
 )
 from timonel.engines.resources import Placement, Resources, Toleration, Volume
 from timonel.engines.service_spec import (
+    AutoscalerSpec,
     HealthCheck,
     ReplicaState,
     ReplicaStatus,
-    ScalingDelegation,
     ServiceSpec,
     ServiceState,
     ServiceStatus,
@@ -41,6 +41,7 @@ __all__ = [
     "DEFAULT_ENGINE",
     "EXIT_DONE",
     "EXIT_RETRYABLE",
+    "AutoscalerSpec",
     "CommandSpec",
     "ElasticEngine",
     "Engine",
@@ -61,7 +62,6 @@ __all__ = [
     "RoleName",
     "RoleSize",
     "RoleSpec",
-    "ScalingDelegation",
     "ServiceEngine",
     "ServiceSpec",
     "ServiceState",

@@ -69,7 +69,7 @@ class Sidecar(Requested):
     resources: Resources = Field(default=Resources(), description="Its resources.")
 
 
-class ScalingDelegation(Requested):
+class AutoscalerSpec(Requested):
     """Rules by which the cluster itself scales a service, as in a HorizontalPodAutoscaler."""
 
     least: int = Field(ge=1, description="Smallest number of replicas.")

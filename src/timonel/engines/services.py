@@ -6,8 +6,8 @@ import abc
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
-from timonel.engines.service_spec import ScalingDelegation, ServiceSpec, ServiceStatus
-from timonel.errors import EngineError, SpecError
+from timonel.engines.service_spec import AutoscalerSpec, ServiceSpec, ServiceStatus
+from timonel.errors import SpecError
 from timonel.storage.document_store import DocumentStore
 from timonel.storage.workspace import Workspace
 
@@ -132,13 +132,13 @@ class ServiceEngine(abc.ABC):
         return True
 
     def preview(
-        self, spec: ServiceSpec, scaling: ScalingDelegation | None = None
+        self, spec: ServiceSpec, scaling: AutoscalerSpec | None = None
     ) -> list[dict[str, Any]]:
         """Return the objects that `apply` would create in a cluster; ask it for nothing.
 
         Args:
             spec: The service.
-            scaling: Rules for `delegate_scaling`, whose object is returned, too.
+            scaling: Rules for `autoscale`, whose object is returned, too.
 
         Raises:
             SpecError: The engine creates none.
@@ -153,24 +153,30 @@ class ServiceEngine(abc.ABC):
         """End what this process does in the background, and give up what it leads."""
         return
 
-    def delegate_scaling(self, name: str, rules: ScalingDelegation | None) -> None:
+    def autoscale(self, name: str, rules: AutoscalerSpec | None) -> None:
         """Have the cluster itself scale a service; None: no longer. Idempotent.
 
         Raises:
             NotFoundError: No such service.
-            EngineError: The engine has no cluster that scales, or the cluster refuses the rules or
-                cannot follow them.
+            SpecError: The engine has no cluster that scales.
+            EngineError: The cluster refuses the rules, or cannot follow them.
         """
+        del name
         if rules is not None:
-            raise EngineError(f"the engine {self.name} has no cluster that could scale {name}")
+            self.check_autoscaler(rules)
 
-    def check_delegation(self, rules: ScalingDelegation) -> None:
+    def check_autoscaler(self, rules: AutoscalerSpec) -> None:
         """Have the cluster check rules; change nothing.
 
         Raises:
+            SpecError: The engine has no cluster that scales.
             EngineError: The cluster refuses them.
         """
         del rules
+        raise SpecError(
+            "only a cluster has a HorizontalPodAutoscaler",
+            hint="add --on kubernetes, or scale by requests, CPU or memory",
+        )
 
     def expose(self, name: str, service: str, port: int) -> None:
         """Have a port of a service's replicas accept connections under a name. Idempotent.

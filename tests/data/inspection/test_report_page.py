@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.buckets import open_bucket
 from tests.data.conftest import MakeCsv, MakeImages
 from tests.data.inspection.test_near_duplicates import encoded, photograph
-from tests.storage.conftest import open_bucket
 from timonel.data import convert, inspect, report
 from timonel.errors import InputError, SpecError
 from timonel.storage import Workspace

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.buckets import open_bucket
 from tests.data.conftest import MakeCsv, MakeImages
-from tests.storage.conftest import open_bucket
 from tests.waiting import until
 from timonel.data.conversion import convert
 from timonel.data.runners import Report, Runner, portable

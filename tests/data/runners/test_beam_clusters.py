@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.buckets import open_bucket
 from tests.data.conftest import MakeImages
 from tests.data.runners import clusters
 from tests.data.runners.clusters import Client, Cluster, stopped
-from tests.storage.conftest import open_bucket
 from tests.waiting import until
 from timonel.data.conversion import convert
 from timonel.data.shards import ConversionJournal

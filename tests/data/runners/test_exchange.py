@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.conftest import open_bucket
+from tests.buckets import open_bucket
 from timonel.data.runners.exchange import Exchange
 from timonel.data.shards import ConversionJournal, Job, write_one
 from timonel.errors import SpecError

@@ -22,8 +22,8 @@ from timonel.endpoints.gateway.parts import SERVICE_HEADER, Secrets
 from timonel.endpoints.gateway.process import SERVICE as GATEWAY
 from timonel.endpoints.spec import Access, EndpointSpec, Traffic
 from timonel.engines import (
+    AutoscalerSpec,
     ReplicaStatus,
-    ScalingDelegation,
     ServiceEngine,
     ServiceSpec,
     ServiceState,
@@ -45,7 +45,7 @@ class MemoryEngine(ServiceEngine):
     broken: dict[str, Exception] = dataclasses.field(default_factory=dict)
     ready: bool = True
     refusal: Exception | None = None
-    delegated: list[tuple[str, ScalingDelegation | None]] = dataclasses.field(default_factory=list)
+    delegated: list[tuple[str, AutoscalerSpec | None]] = dataclasses.field(default_factory=list)
 
     @classmethod
     def of(cls, workspace: Workspace) -> Self:
@@ -61,7 +61,7 @@ class MemoryEngine(ServiceEngine):
     def scale(self, name: str, replicas: int) -> None:
         self.specs[name] = self.specs[name].model_copy(update={"replicas": replicas})
 
-    def delegate_scaling(self, name: str, rules: ScalingDelegation | None) -> None:
+    def autoscale(self, name: str, rules: AutoscalerSpec | None) -> None:
         self.delegated.append((name, rules))
         if self.refusal is not None:
             raise self.refusal
@@ -483,6 +483,6 @@ def test_a_cluster_that_refuses_its_rules_is_asked_again_and_keeps_nothing_else(
     assert folder.status().message == "forbidden"
     assert len(engine.delegated) == 2  # in six turns
     engine.refusal = None
-    controller._sizing.delegations.forget()
+    controller._sizing.autoscalers.forget()
     turns(controller)
     assert (len(engine.delegated), folder.status().message) == (3, None)

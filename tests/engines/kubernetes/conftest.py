@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.buckets import open_bucket
 from tests.engines.kubernetes.fake_cluster import FakeCluster
-from tests.storage.conftest import open_bucket
 from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.storage import Workspace, find_workspace

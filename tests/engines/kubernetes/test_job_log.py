@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.storage.conftest import open_bucket
+from tests.buckets import open_bucket
 from timonel.engines.base import LogLine
 from timonel.engines.kubernetes import job_log
 from timonel.engines.kubernetes.job_log import JobLog, LogReader

@@ -10,7 +10,7 @@ import pytest
 
 from tests.engines.kubernetes.memory_api import MemoryApi
 from tests.engines.kubernetes.specs import SETTINGS, WORKSPACE, spec
-from timonel.engines import JobState, JobStatus, RoleSpec, ScalingDelegation, ServiceSpec
+from timonel.engines import AutoscalerSpec, JobState, JobStatus, RoleSpec, ServiceSpec
 from timonel.engines.kubernetes import KubernetesEngine, KubernetesServiceEngine
 from timonel.engines.kubernetes.manifests import job_manifests
 from timonel.engines.kubernetes.names import STATUS_KEY
@@ -121,9 +121,9 @@ def _manage_services(api: MemoryApi, *, uses_engine: bool) -> None:
     fresh.close()
     api.objects.clear()
     engine.apply(service)
-    rules = ScalingDelegation(least=1, most=2, metrics=())
+    rules = AutoscalerSpec(least=1, most=2, metrics=())
     for each in (rules, rules, None):
-        engine.delegate_scaling("web", each)
+        engine.autoscale("web", each)
     engine.apply(service)
     engine.delete("web")
     engine.close()

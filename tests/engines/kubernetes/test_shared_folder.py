@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.buckets import open_bucket
 from tests.engines.kubernetes.shared import Group, Pod, index_of
 from tests.rights import limited_rights
-from tests.storage.conftest import open_bucket
 from timonel.engines.kubernetes import changes, file_records, index_store, shared_folder
 from timonel.engines.kubernetes.changes import Change, Part, decode_change, encode_change
 from timonel.errors import CorruptError, InputError

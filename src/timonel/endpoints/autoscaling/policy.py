@@ -231,9 +231,13 @@ class ScalingPolicy(_Document):
     def _check_cluster(self) -> Self:
         if (self.algorithm == "cluster") != bool(self.cluster_metrics):
             raise ValueError("the algorithm cluster and cluster_metrics go together; set both")
-        if self.algorithm == "cluster" and (self.metric != "concurrency" or self.further_metrics):
-            raise ValueError("the algorithm cluster scales by cluster_metrics; remove the others")
-        if self.algorithm == "cluster" and not (self.min_replicas and self.max_replicas):
+        if self.algorithm != "cluster":
+            return self
+        if self.metric != "concurrency" or self.further_metrics:
+            raise ValueError(
+                "the algorithm cluster scales by cluster_metrics; remove metric and further_metrics"
+            )
+        if not (self.min_replicas and self.max_replicas):
             raise ValueError(
                 "a HorizontalPodAutoscaler needs at least one replica and a largest number; "
                 "set min_replicas and max_replicas"
@@ -242,7 +246,7 @@ class ScalingPolicy(_Document):
 
     @property
     def goal(self) -> str:
-        """Load of a replica in words."""
+        """What the number of replicas follows, in words."""
         if self.algorithm == "cluster":
             return "by metrics of the cluster"
         return f"{self.target:g} {self.metric} each"

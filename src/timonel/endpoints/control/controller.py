@@ -204,7 +204,7 @@ class Controller:
         before, self._leads = self._leads, await asyncio.to_thread(self._engine.leads, SERVICE)
         if self._leads and not before:
             self._exposed = {}
-            self._sizing.delegations.forget()
+            self._sizing.autoscalers.forget()
             for endpoint in self._endpoints.values():
                 endpoint.take_over()
         if before != self._leads and not self._engine.is_one_machine:

@@ -14,7 +14,7 @@ from timonel.endpoints.autoscaling import ScalingPolicy
 from timonel.endpoints.folder import Revision
 from timonel.endpoints.gateway.parts import PROTOCOLS, Protocol, Route
 from timonel.endpoints.spec import EndpointSpec, service_name, version_of
-from timonel.engines import HealthCheck, ScalingDelegation, ServiceSpec, ServiceStatus
+from timonel.engines import AutoscalerSpec, HealthCheck, ServiceSpec, ServiceStatus
 
 DRAIN_S = 30.0
 """Time that a stopped replica has for the requests in flight."""
@@ -149,11 +149,11 @@ def service_spec(
     )  # fmt: skip
 
 
-def scaling_delegation(policy: ScalingPolicy) -> ScalingDelegation | None:
+def autoscaler_spec(policy: ScalingPolicy) -> AutoscalerSpec | None:
     """Return the rules by which the cluster itself scales; None: the control plane does."""
     if policy.algorithm != "cluster":
         return None
-    return ScalingDelegation(
+    return AutoscalerSpec(
         least=policy.min_replicas,
         most=policy.max_replicas,
         metrics=policy.cluster_metrics,

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from timonel.endpoints.control.activator import Activator
-from timonel.endpoints.control.delegation import Delegations
+from timonel.endpoints.control.cluster_autoscalers import ClusterAutoscalers
 from timonel.endpoints.control.endpoint import Endpoint
 from timonel.endpoints.control.peers import Peers
 from timonel.endpoints.control.samples import replica_key, samples
@@ -34,7 +34,7 @@ class Sizing:
         self._activator = activator
         self._peers = peers
         self._reader = LoadReader()
-        self.delegations = Delegations(engine)
+        self.autoscalers = ClusterAutoscalers(engine)
 
     @property
     def held(self) -> Mapping[str, int]:
@@ -78,13 +78,13 @@ class Sizing:
         for version in endpoint.plan.services if endpoint.plan is not None else ():
             service, scaler = endpoint.services.get(version), endpoint.scalers[version]
             if service is None or service.state is not ServiceState.ACTIVE:
-                self.delegations.forget(service_name(endpoint.name, version))
+                self.autoscalers.forget(service_name(endpoint.name, version))
                 continue
             assert endpoint.plan is not None
             if version not in endpoint.plan.proved:
                 continue  # it keeps its first size until it has started
-            with endpoint.faults.of(f"delegation {version}"):
-                await self.delegations.keep(service.name, scaler.policy, now)
+            with endpoint.faults.of(f"autoscaler of the cluster {version}"):
+                await self.autoscalers.keep(service.name, scaler.policy, now)
             replicas = self._replicas(endpoint, version, service, scaler, now)
             if replicas != service.requested:
                 await asyncio.to_thread(self._engine.scale, service.name, replicas)

@@ -10,10 +10,10 @@ import pytest
 
 from tests.engines.kubernetes.fake_services import ServiceCluster
 from tests.engines.kubernetes.services.harness import FakeHarness
-from timonel.engines import ScalingDelegation, ServiceSpec
+from timonel.engines import AutoscalerSpec, ServiceSpec
 from timonel.engines.kubernetes.manifests import Manifest
 from timonel.engines.kubernetes.services import KubernetesServiceEngine
-from timonel.engines.kubernetes.services.delegation import autoscaler
+from timonel.engines.kubernetes.services.autoscaler import autoscaler
 from timonel.engines.kubernetes.services.manifests import service_manifests
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import EngineError, NotFoundError, SpecError
@@ -184,7 +184,7 @@ def test_a_lost_replica_of_a_service_that_stays_is_left_to_the_cluster(
     harness.close()
 
 
-RULES = ScalingDelegation(
+RULES = AutoscalerSpec(
     least=1,
     most=5,
     metrics=({"type": "Pods", "pods": {"metric": {"name": "queued"}}},),
@@ -195,7 +195,7 @@ RULES = ScalingDelegation(
 def test_the_cluster_scales_a_service_as_long_as_it_is_asked_to(harness: FakeHarness) -> None:
     harness.apply()
     for rules in (RULES, RULES, RULES.model_copy(update={"most": 7})):
-        harness.engine.delegate_scaling("web", rules)
+        harness.engine.autoscale("web", rules)
         made = harness.cluster.objects["horizontalpodautoscalers", "web"]
         assert made["spec"] == autoscaler("web", rules)["spec"]
         assert made["metadata"]["ownerReferences"][0]["name"] == "web"
@@ -206,9 +206,9 @@ def test_the_cluster_scales_a_service_as_long_as_it_is_asked_to(harness: FakeHar
         ]
     }
     with pytest.raises(EngineError, match="cannot scale web: no metrics returned"):
-        harness.engine.delegate_scaling("web", rules)
+        harness.engine.autoscale("web", rules)
     for _ in range(2):
-        harness.engine.delegate_scaling("web", None)
+        harness.engine.autoscale("web", None)
         assert ("horizontalpodautoscalers", "web") not in harness.cluster.objects
     harness.close()
 
@@ -217,8 +217,10 @@ def test_an_autoscaler_of_somebody_else_is_kept(harness: FakeHarness) -> None:
     harness.apply()
     path = "/apis/autoscaling/v2/namespaces/team/horizontalpodautoscalers"
     harness.cluster.answer("POST", path, autoscaler("web", RULES))
-    with pytest.raises(EngineError, match="another HorizontalPodAutoscaler 'web'"):
-        harness.engine.delegate_scaling("web", RULES)
-    harness.engine.delegate_scaling("web", None)
+    with pytest.raises(
+        EngineError, match="has a HorizontalPodAutoscaler 'web', which the service needs"
+    ):
+        harness.engine.autoscale("web", RULES)
+    harness.engine.autoscale("web", None)
     assert harness.cluster.objects.pop(("horizontalpodautoscalers", "web"))
     harness.close()

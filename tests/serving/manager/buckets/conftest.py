@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
+from tests.buckets import set_credentials
 from tests.serving.manager.test_manager import Rig as FolderRig
-from tests.storage.conftest import set_credentials
 from tests.storage.faulty import FaultyServer
 from timonel.serving.manager.buckets import listing
 from timonel.serving.settings import LoadSettings

@@ -14,7 +14,7 @@ from timonel.engines.kubernetes.api import Api, Object
 from timonel.engines.kubernetes.api_errors import ConflictError
 from timonel.engines.kubernetes.manifests import Manifest, owned
 from timonel.engines.kubernetes.names import SERVICE_LABEL, all_services, service_objects
-from timonel.engines.kubernetes.services.delegation import autoscaler, delegate
+from timonel.engines.kubernetes.services.autoscaler import KIND, autoscaler, failure_of, is_owned
 from timonel.engines.kubernetes.services.documents import ClusterDocuments
 from timonel.engines.kubernetes.services.exposure import Exposure
 from timonel.engines.kubernetes.services.leadership import Leadership
@@ -25,7 +25,7 @@ from timonel.engines.kubernetes.services.view import View
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.kubernetes.variables import POD_NAME
 from timonel.engines.kubernetes.watched import Watched
-from timonel.engines.service_spec import ScalingDelegation, ServiceSpec, ServiceStatus
+from timonel.engines.service_spec import AutoscalerSpec, ServiceSpec, ServiceStatus
 from timonel.engines.services import ServiceEngine
 from timonel.errors import AlreadyExistsError, EngineError, NotFoundError, SpecError, TimonelError
 from timonel.storage import Workspace
@@ -110,9 +110,7 @@ class KubernetesServiceEngine(ServiceEngine):
         except NotFoundError:
             self._create(manifests, spec)
 
-    def preview(
-        self, spec: ServiceSpec, scaling: ScalingDelegation | None = None
-    ) -> list[Manifest]:
+    def preview(self, spec: ServiceSpec, scaling: AutoscalerSpec | None = None) -> list[Manifest]:
         """Return a service's manifests; `apply` makes the first one the owner of the others."""
         manifests = service_manifests(spec, self._settings)
         return manifests if scaling is None else [*manifests, autoscaler(spec.name, scaling)]
@@ -199,11 +197,26 @@ class KubernetesServiceEngine(ServiceEngine):
             self._leaderships.setdefault(service, leadership)
         return self._leaderships[service].holds()
 
-    def delegate_scaling(self, name: str, rules: ScalingDelegation | None) -> None:
+    def autoscale(self, name: str, rules: AutoscalerSpec | None) -> None:
         """Have a HorizontalPodAutoscaler scale a service; None: no longer."""
-        delegate(self._api, self._deployment(name), rules)
+        deployment = self._deployment(name)
+        uid = deployment["metadata"]["uid"]
+        if rules is None:
+            found = self._api.find(KIND, name)
+            if found is not None and is_owned(found, uid):  # else it is the user's own
+                with contextlib.suppress(NotFoundError):
+                    self._api.delete(KIND, name, uid=found["metadata"]["uid"])
+            return
+        (manifest,) = owned([deployment, autoscaler(name, rules)], uid)
+        self._put(manifest, uid)
+        failure = failure_of(self._api.find(KIND, name) or manifest)
+        if failure is not None:
+            raise EngineError(
+                f"the cluster cannot scale {name}: {failure}",
+                hint=f"see 'kubectl describe hpa {name}'",
+            )
 
-    def check_delegation(self, rules: ScalingDelegation) -> None:
+    def check_autoscaler(self, rules: AutoscalerSpec) -> None:
         """Have the cluster check the rules of a HorizontalPodAutoscaler."""
         self._api.create(autoscaler("check", rules), dry_run=True)
 

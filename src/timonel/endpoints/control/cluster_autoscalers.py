@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 
 from timonel.endpoints.autoscaling import ScalingPolicy
-from timonel.endpoints.control.plan import scaling_delegation
-from timonel.engines import ScalingDelegation, ServiceEngine
+from timonel.endpoints.control.plan import autoscaler_spec
+from timonel.engines import AutoscalerSpec, ServiceEngine
 from timonel.errors import NotFoundError, TimonelError
 
 _AGAIN_S = 60.0
@@ -17,12 +18,12 @@ _RETRY_S = 10.0
 
 @dataclass(frozen=True)
 class _Told:
-    rules: ScalingDelegation | None
+    rules: AutoscalerSpec | None
     again_at: float
     error: TimonelError | None
 
 
-class Delegations:
+class ClusterAutoscalers:
     """Tells the cluster which services it scales, when that changes and from time to time.
 
     Args:
@@ -44,7 +45,7 @@ class Delegations:
         Raises:
             TimonelError: The cluster did not take the rules, or cannot follow them.
         """
-        rules = scaling_delegation(policy)
+        rules = autoscaler_spec(policy)
         told = self._told.get(name)
         if told is None or told.rules != rules or now >= told.again_at:
             told = self._told[name] = await asyncio.to_thread(self._tell, name, rules, now)
@@ -52,14 +53,15 @@ class Delegations:
         if told.error is not None and rules is not None:
             raise told.error
 
-    def _tell(self, name: str, rules: ScalingDelegation | None, now: float) -> _Told:
+    def _tell(self, name: str, rules: AutoscalerSpec | None, now: float) -> _Told:
         try:
-            self._engine.delegate_scaling(name, rules)
+            self._engine.autoscale(name, rules)
         except NotFoundError:
             return _Told(rules, now, None)  # it is being deleted
         except TimonelError as error:
             return _Told(rules, now + (_AGAIN_S if rules is None else _RETRY_S), error)
-        return _Told(rules, now + _AGAIN_S, None)
+        # Nobody else makes one that would have to be deleted.
+        return _Told(rules, math.inf if rules is None else now + _AGAIN_S, None)
 
     def forget(self, name: str | None = None) -> None:
         """Forget what the cluster was told about a service, or about all."""
