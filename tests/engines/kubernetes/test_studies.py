@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +60,29 @@ def uploads(bucket: Workspace) -> dict[str, object]:
     }
 
 
+@contextmanager
+def laptop(
+    project: Path, bucket: Workspace, log: Path
+) -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Run the study's controller, and kill it at the end; yield how to wait for what it does."""
+    command = [sys.executable, "-c", PROGRAM, bucket.uri]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=project, stderr=output)
+
+    def seen(condition: Callable[[], object]) -> None:
+        def holds() -> bool:
+            assert process.poll() is None, log.read_text()
+            return bool(condition())
+
+        until(holds, poll_s=0.5)
+
+    try:
+        yield seen
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_a_study_of_a_lost_machine_continues_on_another(
     bucket: Workspace,
     cluster: FakeCluster,
@@ -68,35 +91,20 @@ def test_a_study_of_a_lost_machine_continues_on_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "laptop" / "cache"))
-    log = tmp_path / "laptop.log"
-    with log.open("wb") as output:
-        command = [sys.executable, "-c", PROGRAM, bucket.uri]
-        laptop = subprocess.Popen(command, cwd=project, stderr=output)
-
-    def seen(condition: Callable[[], object]) -> None:
-        """Wait for what the desk sees of the laptop's study."""
-
-        def holds() -> bool:
-            assert laptop.poll() is None, log.read_text()
-            return bool(condition())
-
-        until(holds, poll_s=0.5)
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "desk" / "cache"))
     desk = find_workspace(bucket.uri)
-    seen(lambda: list_studies(desk))
-    found = open_study(desk, "far")
-    assert found.is_running
-    engine = KubernetesEngine.of(desk)
-    # Seen from here while they run: one has ended, and the job of the last one has begun.
-    seen(lambda: any(trial.ended_at for trial in found.trials))
-    seen(lambda: len(found.trials) == 3)
-    last = str(found.trials[2].run_id)
-    seen(lambda: last in engine.job_ids() and engine.status(last).state is not JobState.PENDING)
-    before = {trial.number: (trial.params, trial.run_id) for trial in found.trials}
-    uploaded = uploads(bucket)
-    laptop.send_signal(signal.SIGKILL)
-    laptop.wait()
+    with laptop(project, bucket, tmp_path / "laptop.log") as seen:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "desk" / "cache"))
+        seen(lambda: list_studies(desk))
+        found = open_study(desk, "far")
+        seen(lambda: found.is_running)
+        engine = KubernetesEngine.of(desk)
+        # Seen from here while they run: one has ended, and the job of the last one has begun.
+        seen(lambda: any(trial.ended_at for trial in found.trials))
+        seen(lambda: len(found.trials) == 3)
+        last = str(found.trials[2].run_id)
+        seen(lambda: last in engine.job_ids() and engine.status(last).state is not JobState.PENDING)
+        before = {trial.number: (trial.params, trial.run_id) for trial in found.trials}
+        uploaded = uploads(bucket)
 
     there = tmp_path / "desk" / "project"
     shutil.copytree(project, there)
