@@ -156,6 +156,19 @@ def test_recorded_objects_are_not_undone_by_older_changes(watch: Any) -> None:
     assert _versions(watched) == {"a": "11"}
 
 
+def test_an_answer_from_before_a_deletion_does_not_restore_the_object(watch: Any) -> None:
+    server = _Server(([_pod("a", 1), _pod("b", 2)], 5))
+    watched = watch(server)
+    watched.objects()
+    server.changes.put(("DELETED", _pod("a", 7)))
+    eventually(lambda: "a" not in watched.objects())
+    watched.record(_pod("a", 6))
+    watched.record(_pod("c", 8))
+    assert _versions(watched) == {"b": "2", "c": "8"}
+    server.changes.put(("ADDED", _pod("a", 9)))
+    eventually(lambda: "a" in watched.objects())
+
+
 def test_a_watch_that_nobody_reads_ends(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server = _Server(([_pod("a", 1)], 5), ([_pod("b", 8)], 9))
     watched = watch(server)

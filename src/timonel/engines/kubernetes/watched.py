@@ -49,6 +49,8 @@ class Watched:
         self._thread: threading.Thread | None = None
         self._objects: Mapping[str, Object] | None = None
         self._early: dict[str, Object] = {}
+        self._version = "0"
+        """Version of the last list or change."""
         self._error: TimonelError | None = None
         self._read_at = 0.0
         self._closed = threading.Event()
@@ -82,12 +84,12 @@ class Watched:
         return {each["metadata"]["name"]: each for each in found}, version
 
     def record(self, found: Object) -> None:
-        """Take an object that this process has written or read, unless a newer one is known."""
+        """Take an object that this process has written or read, unless a later state is known."""
         with self._changed:
             name = found["metadata"]["name"]
             if self._objects is None:
                 self._early[name] = found  # the first list may be older
-            elif self._is_new(found):
+            elif self._is_new(found, unknown=self._version):
                 self._objects = {**self._objects, name: found}
 
     def forget(self, name: str, uid: str | None = None) -> None:
@@ -155,15 +157,15 @@ class Watched:
                 if _is_later(each["metadata"]["resourceVersion"], version)
             }
             self._objects, self._error = {**listed, **later}, None
+            self._version = version
             self._early.clear()
             self._changed.notify_all()
         return version
 
     def _take(self, change: str, found: Object) -> None:
-        if change == "BOOKMARK":
-            return
         with self._changed:
-            if self._objects is None or not self._is_new(found):
+            self._version = found["metadata"]["resourceVersion"]
+            if change == "BOOKMARK" or self._objects is None or not self._is_new(found):
                 return
             name = found["metadata"]["name"]
             if change == "DELETED":
@@ -177,12 +179,15 @@ class Watched:
             self._error = error
             self._changed.notify_all()
 
-    def _is_new(self, found: Object) -> bool:
+    def _is_new(self, found: Object, unknown: str = "0") -> bool:
+        """Whether an object is later than the known one, or else than a version.
+
+        An object that is unknown, and not later than the last change, has been deleted.
+        """
         metadata = found["metadata"]
         known = (self._objects or {}).get(metadata["name"])
-        return known is None or _is_later(
-            metadata["resourceVersion"], known["metadata"]["resourceVersion"]
-        )
+        before = unknown if known is None else known["metadata"]["resourceVersion"]
+        return _is_later(metadata["resourceVersion"], before)
 
     def _end_if_idle(self) -> bool:
         with self._changed:

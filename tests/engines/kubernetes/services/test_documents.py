@@ -51,7 +51,7 @@ class WatchedApi(Api):
                 continue
             found = self._current(labels)
             for name in known.keys() - found.keys():
-                changed += 1
+                changed = next(self._cluster._versions)
                 meta = {**known[name]["metadata"], "resourceVersion": str(changed)}
                 yield "DELETED", {**known[name], "metadata": meta}
             for name, each in found.items():
