@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Timonel
+from timonel.containers import BuiltImage
 from timonel.containers.image import MANIFEST_TYPE, encode, image_manifest
 from timonel.containers.layout import Layout
 
@@ -41,6 +42,20 @@ def test_build_writes_a_layout_and_prints_its_name(
     again = json.loads(timonel(*arguments[:-4], "--json", *arguments[-4:]).out)
     assert again["digest"] == digest
     assert again["uploaded_bytes"] == 0
+
+
+def test_packages_that_are_left_out_are_named_by_reason(
+    timonel: Timonel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    editable, system = "installed in editable mode", "installed without RECORD"
+    left_out = {"mine": editable, "yours": system, "ours": editable}
+    image = BuiltImage("oci:out", "sha256:1", 0, left_out)
+    monkeypatch.setattr("timonel.containers.build_image", lambda *_, **__: image)
+    assert timonel("image", "build", "oci:out").err.splitlines() == [
+        "left out of the image, installed in editable mode: mine, ours",
+        "left out of the image, installed without RECORD: yours",
+    ]
+    assert json.loads(timonel("image", "build", "oci:out", "--json").out)["left_out"] == [*left_out]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
 import tarfile
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -322,7 +324,7 @@ def test_bytecode_does_not_depend_on_the_run(tmp_path: Path) -> None:
         assert b"/opt/site/" in path.read_bytes()
 
 
-def test_this_environment_without_editable_packages(tmp_path: Path) -> None:
+def test_this_environment_without_packages_that_cannot_be_copied(tmp_path: Path) -> None:
     class Named(packages.Distribution):
         def __init__(self, name: str, texts: dict[str, str]) -> None:
             self._texts = {"METADATA": f"Name: {name}\nVersion: 1\n\n", **texts}
@@ -340,14 +342,76 @@ def test_this_environment_without_editable_packages(tmp_path: Path) -> None:
     found = [
         Named("mod", {"RECORD": record}),
         Named("mine", {"direct_url.json": '{"dir_info": {"editable": true}}'}),
+        Named("debian", {}),
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packages, "_distributions", lambda: iter(found))
         packages.stage_environment(tmp_path / "stage")
         patch.setattr(packages, "_distributions", lambda: iter(found))
-        assert packages.editable_packages() == ["mine"]
+        assert packages.left_out_packages() == {
+            "mine": "installed in editable mode",
+            "debian": "installed without a list of files (RECORD)",
+        }
     staged = [path for path in (tmp_path / "stage").rglob("*") if path.is_file()]
     assert staged == [tmp_path / "stage/mod/__init__.py"]
+
+
+def test_of_two_installations_of_a_package_the_imported_one_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place, version in (("venv", 2), ("system", 1)):
+        package = tmp_path / place / f"twice_installed-{version}.dist-info"
+        package.mkdir(parents=True)
+        (package / "METADATA").write_text(f"Name: twice-installed\nVersion: {version}\n")
+        (package / "RECORD").write_text(f"twice.py,,\n{package.name}/METADATA,,\n")
+        (tmp_path / place / "twice.py").write_text(f"version = {version}\n")
+    monkeypatch.setattr("sys.path", [str(tmp_path / "venv"), str(tmp_path / "system")])
+    packages.stage_environment(tmp_path / "stage")
+    assert (tmp_path / "stage/twice.py").read_text() == "version = 2\n"
+
+
+def test_the_name_of_an_image_in_a_layout_is_a_base(
+    server: RegistryServer, spec: Callable[..., ImageSpec], code: Path, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    first = build_image(spec(), f"oci:{tmp_path}/layout", cache=cache)
+    (code / "train.py").write_text("import sys\n")
+    (code / "new.py").write_text("")
+    build_image(spec(), f"oci:{tmp_path}/layout", cache=cache)
+    (code / "train.py").unlink()
+    build_image(spec(base=first.name), f"{server.host}/app:v1", cache=cache)
+    assert contents(server, "app", "v1")[0]["app/train.py"] == b"import tiny\n"
+    with pytest.raises(SpecError, match="is an existing image: write it without the digest"):
+        build_image(spec(), first.name, cache=cache)
+
+
+def test_a_failed_publication_leaves_no_layer_of_code(
+    spec: Callable[..., ImageSpec], tmp_path: Path
+) -> None:
+    (tmp_path / "layout").mkdir()
+    (tmp_path / "layout/blobs").touch()
+    with pytest.raises(InputError, match="layout"):
+        build_image(spec(), f"oci:{tmp_path}/layout", cache=tmp_path / "cache")
+    assert not list((tmp_path / "cache").glob("code-*"))
+
+
+def test_layers_that_no_build_has_used_for_a_month_are_removed(
+    server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
+) -> None:
+    cache, requirements = tmp_path / "cache", tmp_path / "requirements.txt"
+    (cache / "kept").mkdir(parents=True)
+    (cache / "packages-mine.json").touch()
+    build_image(spec(), f"{server.host}/app", cache=cache)
+    unused = set(cache.glob("packages-*")) - {cache / "packages-mine.json"}
+    requirements.write_text(f"{requirements.read_text()}# other\n")
+    build_image(spec(), f"{server.host}/app", cache=cache)
+    used = set(cache.iterdir()) - unused
+    month_ago = time.time() - 31 * 24 * 3600
+    for path in used | unused:
+        os.utime(path, (month_ago, month_ago))
+    build_image(spec(), f"{server.host}/app", cache=cache)
+    assert set(cache.iterdir()) == used
+    assert len(unused) == 2
 
 
 def test_a_base_with_the_configuration_of_another_image_is_refused(

@@ -8,10 +8,13 @@ again. The same inputs give the same bytes.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform as machine
+import re
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +43,7 @@ from timonel.containers.publish import (
 )
 from timonel.containers.requirements_files import read_requirements
 from timonel.errors import InputError, NotFoundError, SpecError
-from timonel.storage.atomic import write_json
+from timonel.storage.atomic import sweep, temporary_prefix, write_json
 from timonel.storage.digests import digest_bytes, digest_file, digest_lines
 from timonel.storage.source_files import own_files, source_files
 
@@ -53,6 +56,8 @@ Progress = Callable[[str], None]
 
 _FORMAT = "2"
 """Part of the keys of cached layers; increased when the same packages make other layers."""
+_UNUSED_S = 30 * 24 * 3600.0
+_CACHED = re.compile(r"(base|packages|timonel)-[0-9a-f]{64}\.(tar\.zst|json)|code-\d+\.tar\.zst")
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,8 @@ class ImageSpec:
 
     Args:
         folder: Folder of the code: the files that git does not ignore, in ``/app``.
-        base: ``HOST/REPOSITORY:TAG``, ``oci:FOLDER[:TAG]``, or ``self`` for this machine's Python.
+        base: ``HOST/REPOSITORY:TAG``, ``oci:FOLDER[:TAG]``, a `BuiltImage.name`, or ``self`` for
+            this machine's Python.
         requirements: Requirements or lock file; None: the packages of this environment. If it names
             ``timonel``, also with extras, their dependencies are installed.
         command: What a container runs; by default Python.
@@ -88,14 +94,14 @@ class BuiltImage:
         name: Its name with its digest, which always means this image.
         digest: Digest of the manifest, or of the index of several platforms.
         uploaded_bytes: Bytes of the layers that the registry or layout did not have.
-        left_out: Packages in editable mode, which are not in the image.
+        left_out: Packages of this environment that are not in the image, with the reasons.
         has_dependencies: Whether the packages include timonel's dependencies.
     """
 
     name: str
     digest: str
     uploaded_bytes: int
-    left_out: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
     has_dependencies: bool = True
 
 
@@ -113,7 +119,8 @@ def build_image(
         spec: What goes into it.
         target: ``HOST/REPOSITORY:TAG``, or ``oci:FOLDER[:TAG]`` for a folder.
         plain_http: Whether registries are asked without TLS; None: only on this machine.
-        cache: Folder of built layers; by default in the user's cache folder.
+        cache: Folder of built layers, where unused ones are removed after 30 days; by default in
+            the user's cache folder.
         progress: Called with a line after each step.
 
     Raises:
@@ -124,6 +131,8 @@ def build_image(
     platforms = spec.platforms or (_own_platform(),)
     _check(spec, platforms)
     place = open_place(target, plain_http=plain_http)
+    if (place.digest if isinstance(place, Layout) else place.reference.digest) is not None:
+        raise SpecError(f"{target} is an existing image", hint="write it without the digest")
     if isinstance(place, Layout) and place.root.resolve().is_relative_to(spec.folder.resolve()):
         raise SpecError(
             f"the image would contain {place.root}", hint="write it to a folder outside"
@@ -137,17 +146,20 @@ def build_image(
         base = builder.base(source, platform)
         own = builder.layers(platform)
         layers = [*base.layers, *own]
-        uploaded += publish_layers(place, base, own)
-        assert own[-1].path is not None
-        own[-1].path.unlink()  # the code's, which no later build uses
+        try:
+            uploaded += publish_layers(place, base, own)
+        finally:
+            assert own[-1].path is not None
+            own[-1].path.unlink()  # the code's, which no later build uses
         config = image_config(
             platform, base.config, layers, command=spec.command, environment=spec.environment
         )
         manifests.append(publish_manifest(place, encode(config), layers))
         descriptors.append(manifest_descriptor(manifests[-1], platform))
     digest = publish_tag(place, manifests, descriptors)
-    left_out = tuple(builder.left_out)
-    return BuiltImage(place.named(digest), digest, uploaded, left_out, builder.has_dependencies)
+    builder.prune_cache()
+    name = place.named(digest)
+    return BuiltImage(name, digest, uploaded, builder.left_out, builder.has_dependencies)
 
 
 class _Builder:
@@ -161,7 +173,7 @@ class _Builder:
         if spec.base == SELF:
             default = python_base.site_packages()
         self._place = (spec.site_packages or default).strip("/")
-        self.left_out: list[str] = []
+        self.left_out: Mapping[str, str] = {}
         path = spec.requirements
         self._requirements = () if path is None else read_requirements(path)
         self._own = OwnRequirements.of(self._requirements)
@@ -203,7 +215,7 @@ class _Builder:
         # Bytecode belongs to a version of Python, and contains its place.
         common = [python_base.VERSION, place, __version__, _FORMAT]
         if spec.requirements is None:
-            self.left_out = packages.editable_packages()
+            self.left_out = packages.left_out_packages()
             key = digest_lines(["environment", *common, packages.environment_digest()])
         else:
             added = self._own.added if self._own is not None else ()
@@ -249,16 +261,28 @@ class _Builder:
             found = json.loads(record.read_bytes())
             layer = Layer(found["digest"], found["size"], found["diff_id"], path=path)
             if path.stat().st_size == layer.size:
+                with contextlib.suppress(OSError):  # another user's file
+                    os.utime(path)
+                    os.utime(record)
                 return layer
         except (OSError, ValueError, KeyError):
             pass
         self._cache.mkdir(parents=True, exist_ok=True)
         # Beside the cache, so that files can be links.
-        with tempfile.TemporaryDirectory(dir=self._cache, prefix=".tmp-stage-") as folder:
+        with tempfile.TemporaryDirectory(dir=self._cache, prefix=temporary_prefix()) as folder:
             layer = write_layer(files(Path(folder)), path)
         write_json(record, {"digest": layer.digest, "size": layer.size, "diff_id": layer.diff_id})
         self._progress(f"built the layer of {what}, {layer.size / 1e6:.1f} MB")
         return layer
+
+    def prune_cache(self) -> None:
+        """Remove layers that no build has used for 30 days, and files of killed builds."""
+        sweep(self._cache)
+        oldest = time.time() - _UNUSED_S
+        for path in self._cache.iterdir():
+            with contextlib.suppress(OSError):  # another build was faster
+                if _CACHED.fullmatch(path.name) and path.stat().st_mtime < oldest:
+                    path.unlink()
 
     def _check_version(self, config: Mapping[str, Any]) -> None:
         """Check that the base has the Python of the bytecode and of pickled functions."""

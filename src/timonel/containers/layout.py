@@ -23,17 +23,20 @@ class Layout:
     Args:
         root: The folder.
         tag: Tag of the image; None: the only one.
+        digest: Digest of the image, which takes precedence over the tag.
     """
 
-    def __init__(self, root: Path, tag: str | None = None) -> None:
+    def __init__(self, root: Path, tag: str | None = None, digest: str | None = None) -> None:
         self.root = root
         self.tag = tag
+        self.digest = digest
 
     @classmethod
     def parse(cls, text: str) -> Layout:
-        """Parse ``oci:FOLDER[:TAG]``."""
-        folder, _, tag = text.removeprefix(PREFIX).partition(":")
-        return cls(Path(folder), tag or None)
+        """Parse ``oci:FOLDER[:TAG][@DIGEST]``."""
+        name, at, digest = text.removeprefix(PREFIX).partition("@sha256:")
+        folder, _, tag = name.partition(":")
+        return cls(Path(folder), tag or None, f"sha256:{digest}" if at else None)
 
     def manifest(self, version: str | None = None) -> tuple[dict[str, Any], str]:
         """Return a manifest or index, and its digest.
@@ -46,7 +49,7 @@ class Layout:
             CorruptError: A file is damaged.
         """
         if version is None:
-            version = self._tagged(self.tag)
+            version = self.digest or self._tagged(self.tag)
         return parse_manifest(self.blob(version), f"{PREFIX}{self.root}"), version
 
     def blob(self, digest: str) -> bytes:

@@ -46,26 +46,30 @@ def environment_digest() -> str:
 def stage_environment(folder: Path) -> None:
     """Copy the packages of this environment, without timonel's, into a folder.
 
-    Those of `editable_packages` are left out.
+    Those of `left_out_packages` are left out.
 
     Raises:
         InputError: A file cannot be copied.
     """
     for each in _distributions():
-        if _is_editable(each):
+        if _why_left_out(each) is not None:
             continue
         for file in each.files or ():
             if file.parts[0] != ".." and not _LOCAL & set(file.parts):
                 _copy(Path(str(each.locate_file(file))), folder / file)
 
 
-def editable_packages() -> list[str]:
-    """Return the names of this environment's packages in editable mode, without timonel."""
-    return [each.metadata["Name"] for each in _distributions() if _is_editable(each)]
+def left_out_packages() -> dict[str, str]:
+    """Return the packages of this environment that an image cannot contain, with the reasons."""
+    found = ((each.metadata["Name"], _why_left_out(each)) for each in _distributions())
+    return {name: reason for name, reason in found if reason is not None}
 
 
-def _is_editable(package: Distribution) -> bool:
-    return "editable" in (package.read_text("direct_url.json") or "")
+def _why_left_out(package: Distribution) -> str | None:
+    if "editable" in (package.read_text("direct_url.json") or ""):
+        return "installed in editable mode"
+    # Such as packages of the operating system.
+    return None if package.files else "installed without a list of files (RECORD)"
 
 
 def stage_requirements(
@@ -173,7 +177,9 @@ def _compile(names: Sequence[str], folder: Path, place: str) -> None:
 
 def _distributions() -> Iterator[Distribution]:
     """Yield the distributions of this environment without timonel, sorted by name."""
-    found = {each.metadata["Name"].lower(): each for each in importlib.metadata.distributions()}
+    found: dict[str, Distribution] = {}
+    for each in importlib.metadata.distributions():
+        found.setdefault(each.metadata["Name"].lower(), each)  # the first one is imported
     found.pop(_OWN, None)
     yield from (found[name] for name in sorted(found))
 

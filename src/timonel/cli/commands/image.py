@@ -93,8 +93,9 @@ def build(
         plain_http=plain_http or None,
         progress=lambda line: remarks.print(line, style="dim", markup=False),
     )
-    for name in built.left_out:
-        remarks.print(f"{name} is not in the image: it is installed in editable mode", markup=False)
+    for reason in dict.fromkeys(built.left_out.values()):
+        names = ", ".join(name for name, each in built.left_out.items() if each == reason)
+        remarks.print(f"left out of the image, {reason}: {names}", markup=False, soft_wrap=True)
     if not built.has_dependencies:
         remarks.print(
             "the image has no dependencies of timonel, unless its base has: for jobs and servers, "
