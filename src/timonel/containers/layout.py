@@ -133,7 +133,7 @@ class Layout:
         write_json(self.root / "index.json", {"schemaVersion": 2, "manifests": [*others, entry]})
 
     def named(self, digest: str) -> str:
-        """Return the name that always means the image of a digest."""
+        """Return the image's name with a digest."""
         return f"{PREFIX}{self.root}@{digest}"
 
     def _images(self) -> list[dict[str, Any]]:

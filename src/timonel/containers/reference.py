@@ -64,7 +64,7 @@ class Reference:
         return self.digest or self.tag
 
     def with_digest(self, digest: str) -> Reference:
-        """Return the name that always means the same image."""
+        """Return the name with a digest, which takes precedence over the tag."""
         return Reference(self.host, self.repository, self.tag, digest)
 
     def __str__(self) -> str:

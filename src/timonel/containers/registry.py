@@ -201,7 +201,7 @@ class Registry:
         self.push_manifest(content, media_type, self.reference.tag)
 
     def named(self, digest: str) -> str:
-        """Return the name that always means the image of a digest."""
+        """Return the image's name with a digest."""
         return str(self.reference.with_digest(digest))
 
     def _put(
@@ -254,7 +254,7 @@ class Registry:
         return answer
 
     def _authorize(self, challenge: str) -> None:
-        """Get the authorization that an answer asks for."""
+        """Authenticate as the challenge of an answer requires."""
         kind, _, rest = challenge.partition(" ")
         found = self._credentials
         with self._lock:

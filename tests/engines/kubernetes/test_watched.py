@@ -10,7 +10,7 @@ import pytest
 
 from tests.engines.kubernetes.memory_api import MemoryApi
 from timonel.engines.kubernetes import watched as module
-from timonel.engines.kubernetes.api import Event, Object, Objects
+from timonel.engines.kubernetes.api import Event, Object, ObjectList
 from timonel.engines.kubernetes.api_errors import GoneError, UnavailableError
 from timonel.engines.kubernetes.watched import Watched
 from timonel.errors import EngineError
@@ -32,7 +32,7 @@ class _Server(MemoryApi):
         watched: Versions at which watches began.
     """
 
-    def __init__(self, *lists: tuple[Objects, int] | Exception) -> None:
+    def __init__(self, *lists: tuple[ObjectList, int] | Exception) -> None:
         super().__init__()
         self.lists = list(lists)
         self.changes: queue.SimpleQueue[Event | Exception | None] = queue.SimpleQueue()
@@ -41,7 +41,7 @@ class _Server(MemoryApi):
 
     def list_at(
         self, kind: str, labels: Mapping[str, str], fields: Mapping[str, str] | None = None
-    ) -> tuple[Objects, str]:
+    ) -> tuple[ObjectList, str]:
         assert (kind, labels, fields) == ("Pod", _LABELS, {})
         self.listed += 1
         found = self.lists.pop(0) if len(self.lists) > 1 else self.lists[0]

@@ -150,7 +150,7 @@ class Controller:
                     self._wake.set()
 
     async def _turn(self) -> bool:
-        """Look once, and change what is not as it should be; return whether endpoints are left."""
+        """Reconcile once; return whether endpoints are left."""
         now = self._clock()
         found = await asyncio.to_thread(self._engine.services)
         self._services = {each.name: each for each in found}

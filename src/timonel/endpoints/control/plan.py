@@ -1,4 +1,4 @@
-"""Decide what the services and the traffic of an endpoint should be. Pure.
+"""Decide the desired services and traffic of an endpoint. Pure functions.
 
 Each version of an endpoint is a service. A new revision gets traffic once all its versions have had
 a ready replica, so a version that cannot be loaded interrupts nothing.
@@ -22,7 +22,7 @@ DRAIN_S = 30.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What should be.
+    """Desired services and traffic.
 
     Attributes:
         services: Service by version.
@@ -44,7 +44,7 @@ def plan(
     services: Mapping[int, ServiceStatus],
     spec_of: Callable[[Revision, int], ServiceSpec],
 ) -> Plan:
-    """Return what the services and the traffic of an endpoint should be.
+    """Return the desired services and traffic of an endpoint.
 
     Args:
         latest: The latest revision.

@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 class TaskLauncher(Protocol):
     """Starts and stops the tasks of one job.
 
-    The methods return at once. What becomes of the tasks arrives as events: `TaskStarted`,
-    `TaskReady` and, once nothing of a task is left, `TaskExited`; `StartFailed` if a generation or
-    a task cannot be started.
+    The methods return at once and report by events: `TaskStarted`, `TaskReady` and, once all
+    processes of a task are gone, `TaskExited`; `StartFailed` if a generation or a task cannot
+    start.
     """
 
     def start(self, action: StartGeneration, reason: str | None) -> None:
@@ -45,20 +45,20 @@ class TaskLauncher(Protocol):
         """Restart one task at its address."""
 
     def stop(self, action: StopTasks) -> None:
-        """Ask tasks to exit; kill those that have not within the grace period.
+        """Ask tasks to exit, and kill them after the grace period.
 
-        A task that is not there, because it was never started or has exited, is reported at once
-        as exited with its agent lost.
+        A task that was never started or has exited is reported at once as exited with its agent
+        lost.
         """
 
     def kill(self, action: KillTasks) -> None:
-        """Kill tasks that have not exited long after they were asked to.
+        """Kill tasks that ignore requests to exit.
 
         They never run later, even if they were about to start, and no `TaskExited` follows.
         """
 
     def close(self) -> None:
-        """Stop and release what is left."""
+        """Stop the remaining tasks, and release all resources."""
 
 
 def supervise(
@@ -76,7 +76,7 @@ def supervise(
         state: The job; its status has the last generation if the job is resumed.
         launcher: Starts and stops the tasks.
         events: Events to process, which the launcher and ``wait`` append.
-        wait: Waits for events, at most so many seconds; without a limit for None.
+        wait: Waits for events, up to a timeout in seconds; None: without a timeout.
         publish: Called with each new status.
         now: Returns the time in seconds since the epoch; it never goes back.
     """

@@ -55,7 +55,7 @@ _BACKOFF_S = 0.5
 _SHOWN_BYTES = 200
 
 Object = dict[str, Any]
-Objects = list[Object]
+ObjectList = list[Object]
 Event = tuple[str, Object]
 """Kind of a change (ADDED, MODIFIED, DELETED or BOOKMARK), and the object."""
 
@@ -136,14 +136,14 @@ class Api:
         except NotFoundError:
             return None
 
-    def list(self, kind: str, labels: Mapping[str, str]) -> Objects:
+    def list(self, kind: str, labels: Mapping[str, str]) -> ObjectList:
         """Return all objects with these labels."""
-        items: Objects = self._listed(kind, labels, None)["items"]
+        items: ObjectList = self._listed(kind, labels, None)["items"]
         return items
 
     def list_at(
         self, kind: str, labels: Mapping[str, str], fields: Mapping[str, str] | None = None
-    ) -> tuple[Objects, str]:
+    ) -> tuple[ObjectList, str]:
         """Return all objects with these labels, and the version of this list for `watch`.
 
         Args:
@@ -208,7 +208,7 @@ class Api:
             kind: Kind of the object.
             name: Its name.
             body: The fields.
-            subresource: Resource of their own, such as ``status`` or ``scale``.
+            subresource: Subresource that has the fields, such as ``status`` or ``scale``.
         """
         return self._json(
             self._call("patch", kind, name, subresource),

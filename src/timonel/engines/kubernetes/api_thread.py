@@ -121,13 +121,13 @@ class ApiThread:
         self._asked.set()
 
     def resize(self, sizes: Mapping[str, int]) -> None:
-        """Ask for so many pods of each role."""
+        """Set the number of pods of each role."""
         with self._lock:
             self._sizes = dict(sizes)
         self._asked.set()
 
     def expect(self, missing: Iterable[str]) -> None:
-        """Name the tasks whose pods should be there and are not."""
+        """Set the tasks whose pods are missing."""
         with self._lock:
             self._missing = frozenset(missing)
 
@@ -151,14 +151,14 @@ class ApiThread:
                 status, requested, missing = self._status, dict(self._sizes), self._missing
             own = partial(self._publish, status, closing), partial(self._resize, requested)
             if closing:
-                if all(map(self._tried, (*own, partial(self._leave_queue, requested)))):
+                if all(map(self._run_step, (*own, partial(self._leave_queue, requested)))):
                     return
                 time.sleep(_EVERY_S)
                 continue
             try:
                 # Each on its own: without a ConfigMap, the job still keeps its lease and can stop.
                 steps = (self._lease.renew, *own, self._delete_asked, partial(self._look, missing))
-                succeeded = [self._tried(step) for step in steps]
+                succeeded = [self._run_step(step) for step in steps]
             except LostLeaseError as error:
                 with self._lock:
                     self._error = error
@@ -167,8 +167,8 @@ class ApiThread:
             if not all(succeeded):
                 time.sleep(_EVERY_S)
 
-    def _tried(self, step: Callable[[], None]) -> bool:
-        """Do something and return whether it succeeded."""
+    def _run_step(self, step: Callable[[], None]) -> bool:
+        """Run a step; return whether it succeeded."""
         try:
             step()
         except LostLeaseError:

@@ -256,7 +256,7 @@ class Coordinator:
             self._events.append(ScaleRequested(self._seen.sizes))
 
     def _welcome(self) -> Mapping[str, Any]:
-        """Return what a pod is told that joins; called in the files' thread."""
+        """Return the welcome message for a joining pod; called in the files' thread."""
         return {"index": encode_index(self._index.index), "grace_s": self._spec.stop_grace_s}
 
     def _take(self, task_id: str, message: Mapping[str, Any]) -> None:

@@ -323,9 +323,9 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
             return status
 
     def _published_again(self, job: Object) -> JobStatus | None:
-        """Publish the recorded status of a job again, whose ConfigMap somebody deleted.
+        """Create the ConfigMap of a job again, which somebody deleted, with the recorded status.
 
-        Its coordinator continues from it; it may not create objects by itself.
+        The coordinator, which may not create objects, continues from it.
         """
         status = read_status(self._workspace, job["metadata"]["name"])
         if status is not None and not status.state.is_final:

@@ -30,7 +30,7 @@ def grows(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Fingerprint:
     """Properties of a file that change with its content.
 
     Copies may have the size and the ``mtime`` of the file that they replace.
@@ -43,7 +43,7 @@ class Seen:
     mode: int
 
     @classmethod
-    def of(cls, status: os.stat_result) -> Seen:
+    def of(cls, status: os.stat_result) -> Fingerprint:
         """Return the properties of a file."""
         mode = stat.S_IMODE(status.st_mode) & 0o777
         times = status.st_mtime_ns, status.st_ctime_ns
@@ -67,7 +67,7 @@ class Draft:
 
     name: str
     parts: tuple[Part, ...] | None = None
-    seen: Seen | None = None
+    seen: Fingerprint | None = None
     grown_from: int | None = None
     tail: bytes = b""
     sha: hashlib._Hash = field(default_factory=hashlib.sha256)
@@ -91,7 +91,7 @@ class Record:
         pending: Own changes that have not come back from the coordinator.
     """
 
-    seen: Seen | None = None
+    seen: Fingerprint | None = None
     content: tuple[str, ...] | None = None
     tail: bytes = b""
     sha: hashlib._Hash = field(default_factory=hashlib.sha256)
@@ -113,7 +113,7 @@ class Record:
 
     def is_seen(self, status: os.stat_result | None) -> bool:
         """Whether the file is as it was last seen."""
-        return self.seen == (None if status is None else Seen.of(status))
+        return self.seen == (None if status is None else Fingerprint.of(status))
 
     def is_known(self, status: os.stat_result | None) -> bool:
         """Whether the file certainly has the content that was last seen."""
@@ -125,7 +125,7 @@ class Record:
         self.is_racy, self.is_own = False, False
 
     def learn(self, draft: Draft) -> bool:
-        """Take over what was read; return whether it is a change."""
+        """Update the record from a draft; return whether the file has changed."""
         before, is_change = self.seen, draft.seen != self.seen
         content = None
         if draft.seen is None:
@@ -146,7 +146,7 @@ class Record:
         """Take over a file that was written with this content, also at another path."""
         self.content = tuple(part.digest for part in parts)
         with path.open("rb") as file:
-            self.seen = Seen.of(os.fstat(file.fileno()))
+            self.seen = Fingerprint.of(os.fstat(file.fileno()))
             self.tail = tail_of(file, self.seen.size)
             self.sha = _hash_of(file, self.seen.size if grows(name) else 0)
         self.own, self.is_racy, self.is_own = [], False, False
@@ -154,7 +154,7 @@ class Record:
     def adopt_renamed(self, status: os.stat_result | None) -> None:
         """Take over the status of that file after it was renamed, unless it has changed since."""
         if self.seen and status:
-            now = Seen.of(status)
+            now = Fingerprint.of(status)
             self.seen = now if replace(now, ctime_ns=self.seen.ctime_ns) == self.seen else self.seen
 
     def _claim(self, start: int, end: int) -> None:
@@ -174,10 +174,10 @@ def status_of(path: Path) -> os.stat_result | None:
 
 
 def is_rewritten(name: str, before: os.stat_result, now: os.stat_result) -> bool:
-    """Whether a file has changed, and not only by what may be appended to it."""
+    """Whether a file has changed other than by appends."""
     if grows(name):
         return before.st_ino != now.st_ino or before.st_size > now.st_size
-    return Seen.of(before) != Seen.of(now)
+    return Fingerprint.of(before) != Fingerprint.of(now)
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Appended:
     """
 
     start: int
-    seen: Seen
+    seen: Fingerprint
     tail: bytes
 
 
@@ -211,13 +211,13 @@ def append_to(path: Path, data: bytes, *, lines: bool) -> Appended:
         is_complete = tail_of(file, size)[-1:] in {b"", b"\n"} or data.startswith(b"\n")
         _write_all(file, data if is_complete or not lines else b"\n" + data)
         end = file.tell()
-        seen = replace(Seen.of(os.fstat(file.fileno())), size=end)
+        seen = replace(Fingerprint.of(os.fstat(file.fileno())), size=end)
         tail = tail_of(file, end)
     return Appended(end - len(data), seen, tail)
 
 
 def _write_all(file: FileIO, data: bytes) -> None:
-    """Append all content, or nothing: what stayed would be taken for a program's own."""
+    """Append all content or nothing: a rest would look like output of a program."""
     written = file.write(data)
     start = file.tell() - written
     try:
@@ -246,7 +246,7 @@ def has_content(path: Path, parts: Iterable[Part]) -> bool:
 
 
 def matching(file: BufferedReader, parts: Iterable[Part]) -> int:
-    """Return with how many of these parts a file begins."""
+    """Return how many of these parts a file starts with."""
     count = 0
     for part in parts:
         if not _has_part(file, part):
@@ -265,15 +265,15 @@ def read_draft(
     whole: bool = False,
     to_end: bool = False,
 ) -> Draft | None:
-    """Return what has changed in a file; None if nothing has, or it has changed since it was found.
+    """Read the changes of a file; None if it has none, or changed after it was found.
 
     Args:
         path: The file.
         name: Its name in the workspace.
         record: What is known of it.
-        objects: To which new content of a file that grows is uploaded.
+        objects: Destination of new content of growing files.
         status: The file as it was found; None: it is missing. What is written later is not read.
-        whole: Return the whole content, of a file that grows as well.
+        whole: Return the whole content, also of a growing file.
         to_end: Return an incomplete last line as well.
 
     Raises:
@@ -284,7 +284,7 @@ def read_draft(
         return Draft(name) if record.seen else None
     try:
         with path.open("rb") as file:
-            seen = Seen.of(os.fstat(file.fileno()))
+            seen = Fingerprint.of(os.fstat(file.fileno()))
             if is_rewritten(name, status, os.fstat(file.fileno())):
                 return None
             start = None if whole or not grows(name) else _known_size(file, record, seen)
@@ -299,7 +299,7 @@ def read_draft(
         return None  # removed meanwhile
 
 
-def _known_size(file: BufferedReader, record: Record, seen: Seen) -> int | None:
+def _known_size(file: BufferedReader, record: Record, seen: Fingerprint) -> int | None:
     """Return the size of the known content that a file begins with; None if it was replaced."""
     if record.seen is None:
         return 0
@@ -344,7 +344,7 @@ def _new_parts(
             limit *= 2
 
 
-def _whole(name: str, file: BufferedReader, seen: Seen) -> Draft | None:
+def _whole(name: str, file: BufferedReader, seen: Fingerprint) -> Draft | None:
     is_racy = abs(time.time_ns() - seen.ctime_ns) < _RACY_NS
     parts: tuple[Part, ...] = ()
     sha = hashlib.sha256()
@@ -355,7 +355,10 @@ def _whole(name: str, file: BufferedReader, seen: Seen) -> Draft | None:
         data = file.read(INLINE_BYTES + 1)
         sha.update(data)
         parts = (Part(len(data), sha.hexdigest(), data),)
-    if Seen.of(os.fstat(file.fileno())) != seen or sum(part.size for part in parts) != seen.size:
+    if (
+        Fingerprint.of(os.fstat(file.fileno())) != seen
+        or sum(part.size for part in parts) != seen.size
+    ):
         return None
     tail = tail_of(file, seen.size) if grows(name) else b""
     is_upload = seen.size > INLINE_BYTES

@@ -95,9 +95,9 @@ def is_running_orphan(pod: Object) -> bool:
 
 
 def _cannot_start(published: JobStatus, coordinators: Sequence[Object], now: float) -> bool:
-    """Decide whether a coordinator will not carry out a request to stop.
+    """Decide whether no coordinator will carry out a request to stop.
 
-    One that has run before knows files that only the pods have, so another one gets time to start.
+    After a first coordinator has run, the next one gets time to start: it collects files of pods.
     """
     if published.state is JobState.PENDING:
         return all(pods.why(pod, now) for pod in coordinators)

@@ -55,7 +55,7 @@ class KubernetesLauncher(AgentLauncher):
         token: What a pod must show.
         listener: Listening socket.
         files: Keeps the job's folder; orders are sent after the changes that precede them.
-        welcome: Returns what a pod is told that joins; called in the thread of the files.
+        welcome: Returns the welcome message for a joining pod; called in the thread of the files.
         take: Called with the task and each message of a pod about files and output.
         resize: Called with the number of pods by role, before a generation waits for them.
         discard_pod: Called with the name of a pod that was lost and does not join again, to delete

@@ -12,10 +12,10 @@ _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 def missing_lines(
     own: Iterable[bytes], known: bytes, theirs: bytes
 ) -> tuple[bytes, list[tuple[int, int]]]:
-    """Find own lines in what another process knows of a file of lines.
+    """Find local lines in another process's copy of a file.
 
-    Equal lines are counted. Those of other processes that are known here are not taken for own, so
-    none is lost. If the other process has lost them, an own line may be there once more often.
+    Equal lines are counted, without those known to be of other processes, so no local line is
+    lost. If the other process has lost some of these, a local line may occur once too often.
 
     Args:
         own: Pieces that this process appended.

@@ -28,7 +28,7 @@ from timonel.processes.loop import Channel
 
 PING_S = 2.0
 SILENT_S = 20.0
-"""Silence after which each side takes the other for lost.
+"""Silence after which each side considers the other lost.
 
 A pod then stops its task; the coordinator starts the task elsewhere only once the pod is gone.
 """
@@ -96,7 +96,7 @@ class Link(Channel):
         self._ping_at = 0.0
 
     def receive(self) -> list[dict[str, Any]]:
-        """Return the received orders or events, after the other messages before them."""
+        """Return received orders or events; pass other messages to the callback first."""
         try:
             messages = super().receive()
         except ValueError:

@@ -124,10 +124,10 @@ def _object(
     version: str,
     kind: str,
     *,
-    role: str = names.COORDINATOR,
+    role: str = names.COORDINATOR_ROLE,
     **body: Any,
 ) -> Manifest:
-    name = job_id if role == names.COORDINATOR else names.role_job(job_id, role)
+    name = job_id if role == names.COORDINATOR_ROLE else names.role_job(job_id, role)
     metadata = {"name": name, "labels": names.labels(job_id, role)}
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **body}
 
@@ -199,7 +199,7 @@ def _service(spec: JobSpec) -> Manifest:
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
         "selector": names.job_objects(spec.job_id),
-        "ports": [{"name": names.COORDINATOR, "port": names.COORDINATOR_PORT}],
+        "ports": [{"name": names.COORDINATOR_ROLE, "port": names.COORDINATOR_PORT}],
     }
     return _object(spec.job_id, "v1", "Service", spec=body)
 

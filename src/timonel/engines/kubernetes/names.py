@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-COORDINATOR = "coordinator"
+COORDINATOR_ROLE = "coordinator"
 """Role of the coordinator's pod."""
 
 JOB_LABEL = "timonel.dev/job"
@@ -57,7 +57,7 @@ MANAGED = {"app.kubernetes.io/name": "timonel", "app.kubernetes.io/managed-by": 
 """Labels of all objects."""
 
 
-def labels(job_id: str, role: str = COORDINATOR) -> dict[str, str]:
+def labels(job_id: str, role: str = COORDINATOR_ROLE) -> dict[str, str]:
     """Return all labels of an object; objects of the whole job have those of its coordinator."""
     return {
         **MANAGED,
@@ -69,12 +69,12 @@ def labels(job_id: str, role: str = COORDINATOR) -> dict[str, str]:
 
 def all_coordinators() -> dict[str, str]:
     """Return the labels that select the coordinators of all jobs: their Jobs, and their pods."""
-    return {**MANAGED, ROLE_LABEL: COORDINATOR}
+    return {**MANAGED, ROLE_LABEL: COORDINATOR_ROLE}
 
 
 def coordinator_pods(job_id: str) -> dict[str, str]:
     """Return the labels that select the pods of a job's coordinator."""
-    return role_pods(job_id, COORDINATOR)
+    return role_pods(job_id, COORDINATOR_ROLE)
 
 
 def role_pods(job_id: str, role: str) -> dict[str, str]:

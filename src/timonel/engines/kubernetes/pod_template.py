@@ -55,7 +55,7 @@ class _Pod:
 def coordinator_template(spec: JobSpec, settings: ClusterSettings, workspace: str) -> Any:
     """Return the pod template of a job's coordinator."""
     pod = _Pod(
-        role=names.COORDINATOR,
+        role=names.COORDINATOR_ROLE,
         module="timonel.engines.kubernetes.coordinator",
         restart_policy="OnFailure",
         resources={"requests": _COORDINATOR_REQUESTS},
@@ -106,8 +106,10 @@ def _template(
         # The status of the pod then has the last lines of a container that failed.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-    if pod.role == names.COORDINATOR:
-        container["ports"] = [{"name": names.COORDINATOR, "containerPort": names.COORDINATOR_PORT}]
+    if pod.role == names.COORDINATOR_ROLE:
+        container["ports"] = [
+            {"name": names.COORDINATOR_ROLE, "containerPort": names.COORDINATOR_PORT}
+        ]
     if settings.secret:
         container["envFrom"] = [{"secretRef": {"name": settings.secret}}]
     own = dict(pod.own)

@@ -53,14 +53,14 @@ class Place:
         return f"in the namespace '{self.namespace}' of {self.cluster}"
 
     def check(self, job_id: str, here: Place) -> None:
-        """Check that a job that runs in this place would be found in another one.
+        """Check that this place is the current one, where a job is missing.
 
         Args:
             job_id: The job.
             here: Where the job was not found.
 
         Raises:
-            EngineError: It would not, or that is unknown.
+            EngineError: The job runs elsewhere, or the cluster cannot be identified.
         """
         if (self.cluster, self.namespace) != (here.cluster, here.namespace):
             raise EngineError(

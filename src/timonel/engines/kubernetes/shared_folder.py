@@ -27,8 +27,8 @@ from pathlib import Path
 from timonel.engines.kubernetes.changes import Change, Index, Objects, Part, damaged
 from timonel.engines.kubernetes.file_records import (
     Draft,
+    Fingerprint,
     Record,
-    Seen,
     append_to,
     grows,
     has_content,
@@ -81,14 +81,15 @@ class SharedFolder:
         self._uploaded: dict[str, float] = {}
 
     def scan(self, *, to_end: bool = False) -> list[Change]:
-        """Return what this process has changed since the last call, in the order of writing.
+        """Return local changes since the last call, in the order of writing.
 
-        No change comes before one that a program made earlier, but those of unreadable files, and
-        lines of files to which others append. Time stamps decide: the order of what was written
-        within their granularity, some milliseconds, is unknown. Removals come last.
+        Time stamps define this order, to their granularity of some milliseconds; removals come
+        last. Unreadable files, and files to which other processes append lines, may be out of
+        order.
 
-        Large content is in the bucket then. Files that change while they are read are left for the
-        next call, with later ones. After an error, the next call returns what this one did not.
+        Large content is uploaded before this returns. A file that changes during the scan is left
+        for the next call, as are all later changes. After an error, the next call returns the
+        changes that this one did not.
 
         Args:
             to_end: Whether programs have written all: incomplete last lines are complete.
@@ -100,10 +101,10 @@ class SharedFolder:
         return self._take_found()
 
     def apply(self, change: Change) -> list[Change]:
-        """Make a change here, unless an own one follows it; return what is to be sent on.
+        """Apply a change unless a later local one exists; return the changes to forward.
 
-        Those are own changes that were found meanwhile, and in the coordinator this change after
-        them; `IndexStore.add` numbers them.
+        These are local changes found meanwhile and, in the coordinator, this change after them;
+        `IndexStore.add` numbers them.
 
         A file that cannot be written here is left out; the coordinator still sends the change on.
         A change of another folder and a damaged one are dropped.
@@ -123,10 +124,10 @@ class SharedFolder:
         return [*self._take_found(), *([change] if self._is_hub else [])]
 
     def reset(self, index: Index) -> list[Change]:
-        """Make the files equal to an index; return the own changes that it lacks.
+        """Replace the files by those of an index; return local changes that it lacks.
 
-        They are kept, except by the coordinator: changes that have not come back, and those that
-        an earlier coordinator has lost. After an error, call it again.
+        Except in the coordinator, these changes are kept: unconfirmed ones, and those that an
+        earlier coordinator has lost. After an error, call it again.
 
         Files that cannot be written here, and those whose content is damaged, are left out.
 
@@ -135,7 +136,7 @@ class SharedFolder:
         """
         if self._is_hub:
             for name, status in self._tree.files():
-                self._record(name).seen = Seen.of(status)
+                self._record(name).seen = Fingerprint.of(status)
         else:
             self.scan(to_end=True)  # no task runs
         kept = {name for name in self._records if self._is_newer(name, index)}
@@ -184,9 +185,9 @@ class SharedFolder:
         return found
 
     def _notice(self, found: Mapping[str, os.stat_result | None], *, to_end: bool = False) -> None:
-        """Find own changes of these files, up to the first that changes now.
+        """Record local changes of these files, up to the first file that is being written.
 
-        Files that were removed before it was written are found as well: it may always change.
+        Also record removals before that write, as the file may be written all the time.
         """
         drafts, end_ns = [], None
         for name, status in found.items():
@@ -211,9 +212,9 @@ class SharedFolder:
                 record.pending.append(change)
 
     def _upload(self, drafts: list[Draft]) -> list[Draft]:
-        """Upload large files; return the drafts up to the first that is no longer right.
+        """Upload large files; return the drafts before the first outdated one.
 
-        Removals that are earlier than it are returned as well.
+        Also return removals before that one.
         """
         now = time.monotonic()
         files = {
@@ -231,14 +232,14 @@ class SharedFolder:
             digest
             for digest, draft in files.items()
             if (status := status_of(self._root / draft.name)) is None
-            or Seen.of(status) != draft.seen
+            or Fingerprint.of(status) != draft.seen
         }
         self._store.delete(map(self._objects.name, bad))
         self._uploaded.update(dict.fromkeys(files.keys() - bad, now))
-        return list(self._right(drafts, bad))
+        return list(self._current(drafts, bad))
 
-    def _right(self, drafts: Iterable[Draft], bad: set[str]) -> Iterator[Draft]:
-        """Yield drafts up to the first with bad content, and earlier removals."""
+    def _current(self, drafts: Iterable[Draft], bad: set[str]) -> Iterator[Draft]:
+        """Yield drafts before the first with outdated content, and earlier removals."""
         end_ns = None
         for draft in drafts:
             if end_ns is None and draft.seen and any(p.digest in bad for p in draft.parts or ()):
@@ -319,7 +320,7 @@ class SharedFolder:
         return theirs.version <= record.version
 
     def _take(self, change: Change) -> None:
-        """Make a file equal to that of an index."""
+        """Replace a file by that of an index."""
         with self._tree.skipping(change.name):
             path, parts = self._root / change.name, change.parts or ()
             status = status_of(path)
@@ -327,7 +328,7 @@ class SharedFolder:
                 self._record(change.name).forget()
             elif (
                 status is None
-                or Seen.of(status).mode != change.mode
+                or Fingerprint.of(status).mode != change.mode
                 or not has_content(path, parts)
             ):
                 self._replace(path, change)
@@ -338,7 +339,7 @@ class SharedFolder:
         record.is_own = change.author == self.author
 
     def _resent(self, name: str, theirs: Change | None) -> Change | None:
-        """Return an own change again, unless the index has its result."""
+        """Return a local change to send again, unless the index has its result."""
         record, path = self._records[name], self._root / name
         if self._tree.is_link(name):
             return None
@@ -357,7 +358,7 @@ class SharedFolder:
         return self._made(drafts[0])
 
     def _merge_lines(self, path: Path, record: Record, theirs: Change) -> Change | None:
-        """Make a file of lines equal to that of the index, with own lines that are not there."""
+        """Replace a file by that of the index, followed by local lines that it lacks."""
         parts = list(theirs.parts or ())
         with path.open("rb") as file:
             count = matching(file, parts)

@@ -129,7 +129,7 @@ class SharedTree:
         return self._is_shared(name)
 
     def make_way(self, path: Path) -> None:
-        """Make the parent folder, where a file may be; remove a folder that is at the path."""
+        """Create the parent folder; remove a file in its place, or a folder at the path."""
         for parent in reversed(path.relative_to(self.root).parents[:-1]):
             if status_of(self.root / parent) is not None:
                 (self.root / parent).unlink(missing_ok=True)
@@ -139,7 +139,7 @@ class SharedTree:
             shutil.rmtree(path)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, and the folders that are empty then, but nothing through a link."""
+        """Remove a file and empty parent folders, but no symbolic link or file below one."""
         if self.is_link(path.relative_to(self.root).as_posix()):
             return
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -186,7 +186,7 @@ class SharedTree:
             logger.warning("not sharing '%s': %s", name, reason)
 
     def _is_shared(self, name: str) -> bool:
-        """Whether a file of this name is in a shared folder, and not one of this process only."""
+        """Whether a name is in a shared folder, and not local to one process."""
         for folder in self._folders:
             if name.startswith(f"{folder}/"):
                 parts = name.removeprefix(f"{folder}/").split("/")

@@ -147,8 +147,8 @@ class Submission:
                     write_status(self._workspace, self._earlier)
         except Exception as error:  # noqa: BLE001 - the first error is raised
             logger.warning(
-                "%s was not submitted, and what the cluster has of it could not be deleted: %s; "
-                "'timonel jobs' deletes it after an hour",
+                "%s was not submitted, and its objects could not be deleted: %s; "
+                "'timonel jobs' deletes them after an hour",
                 self._job_id,
                 error.message if isinstance(error, TimonelError) else error,
             )
@@ -181,9 +181,9 @@ def delete_job(api: Api, job: Object, version: str | None = None) -> None:
 
 
 def remove_orphans(api: Api, job_id: str) -> None:
-    """Delete what somebody left of a job who deleted only its Job, as ``--cascade=orphan`` does.
+    """Delete objects of a job whose Job was deleted alone, as with ``--cascade=orphan``.
 
-    Users may not delete all of it: a next submission takes over the rest.
+    Users may not delete all kinds of objects; the next submission takes over the others.
     """
     found = [("Service", api.find("Service", job_id))]
     for kind in ("Job", "Pod", "ConfigMap", "Secret"):

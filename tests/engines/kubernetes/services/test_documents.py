@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.engines.kubernetes.fake_cluster import FakeCluster
-from timonel.engines.kubernetes.api import Api, Event, Object, Objects
+from timonel.engines.kubernetes.api import Api, Event, Object, ObjectList
 from timonel.engines.kubernetes.api_errors import ConflictError, UnavailableError
 from timonel.engines.kubernetes.services.documents import MAX_BYTES, ClusterDocuments
 from timonel.errors import CorruptError, EngineError, InputError, NotFoundError, SpecError
@@ -38,7 +38,7 @@ class WatchedApi(Api):
     def close(self) -> None:
         self._closed.set()
 
-    def list_at(self, kind: str, labels: Any, fields: Any = None) -> tuple[Objects, str]:
+    def list_at(self, kind: str, labels: Any, fields: Any = None) -> tuple[ObjectList, str]:
         found = self._current(labels)
         versions = (int(each["metadata"]["resourceVersion"]) for each in found.values())
         return list(found.values()), str(max(versions, default=0))
