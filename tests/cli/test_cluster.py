@@ -123,6 +123,25 @@ def test_rbac_prints_what_kubectl_applies(
     assert (only["kind"], only["metadata"]["namespace"]) == ("Role", "lab")
 
 
+def test_routes_of_endpoints_are_checked_and_allowed(
+    timonel: Timonel, api: MemoryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIMONEL_KUBERNETES_DOMAIN", "models.example.org")
+    monkeypatch.setenv("TIMONEL_KUBERNETES_GATEWAY", "infra/web")
+    api.unknown = {"HTTPRoute"}
+    _, found = checked(timonel)
+    assert found["domain models.example.org"]["verdict"] == "fail"
+    assert "kubectl api-resources" in found["domain models.example.org"]["hint"]
+    api.unknown = set()
+    _, found = checked(timonel)
+    assert found["domain models.example.org"]["found"] == "HTTPRoute accepted"
+    api.denied = {Right("gateway.networking.k8s.io", "httproutes", "create")}
+    _, found = checked(timonel)
+    assert found["rights"]["found"] == "not allowed: httproutes (create)"
+    (role,) = yaml.safe_load_all(timonel("cluster", "rbac").out)
+    assert "httproutes" in str(role)
+
+
 def test_rbac_uses_the_namespace_of_the_context(
     timonel: Timonel, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

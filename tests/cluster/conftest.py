@@ -19,13 +19,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import s3fs
 from packaging.requirements import Requirement
 
 from tests.buckets import client_env, running_minio
+from tests.waiting import until
+from timonel.endpoints import Endpoint, deploy, list_endpoints
+from timonel.endpoints.engine import documents_of, engine_of
+from timonel.storage import Workspace, find_workspace
 
 _EXTRAS = ("kubernetes", "s3")
 _OF_JOBS = (*_EXTRAS, "mpi")
 _NOT_IN_JOBS = frozenset({"ai-edge-litert", "tensorflow", "tensorflow-serving-api", "uv"})
+_KINDS = (
+    "deployments,services,configmaps,secrets,roles,rolebindings,serviceaccounts,"
+    "poddisruptionbudgets,horizontalpodautoscalers"
+)
 KUBELAB = Path(__file__).parent / "kubelab/kubelab"
 _NODES = "3"
 
@@ -194,3 +203,75 @@ def job_bucket(
     s3fs.S3FileSystem().mkdir(name)
     yield f"s3://{name}/team"
     s3fs.S3FileSystem.clear_instance_cache()
+
+
+@dataclass
+class Address:
+    """Where clients of this machine find an endpoint."""
+
+    url: str
+
+
+@dataclass
+class Lab:
+    """A workspace in a bucket, its endpoints, and the cluster."""
+
+    cluster: Cluster
+    workspace: Workspace
+
+    def deploy(self, model: str, **options: object) -> Endpoint:
+        return deploy(model, workspace=self.workspace, on="kubernetes", **options)  # type: ignore[arg-type]
+
+    def address(self, endpoint: Endpoint) -> Address:
+        shown = self.cluster.run(
+            "get",
+            "service",
+            endpoint.name,
+            "-o",
+            "jsonpath={.spec.clusterIP}:{.spec.ports[0].port}",
+        )
+        return Address(f"{endpoint.spec.scheme}://{shown}")
+
+    def pods(self, service: str) -> list[str]:
+        shown = self.cluster.run(
+            "get", "pods", "-l", f"timonel.dev/service={service}", "-o", "name"
+        )
+        return shown.split()
+
+
+def write_model(folder: Path, factor: float) -> None:
+    """Write a SavedModel that multiplies."""
+    import tensorflow as tf
+
+    class Product(tf.Module):  # type: ignore[misc]
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
+        def __call__(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"y": factor * x}
+
+    made = Product()
+    tf.saved_model.save(made, str(folder), signatures=made.__call__)
+
+
+@pytest.fixture
+def lab(
+    cluster: Cluster,
+    server_image: str,
+    job_bucket: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Lab]:
+    monkeypatch.setenv("TIMONEL_KUBERNETES_IMAGE", server_image)
+    workspace = find_workspace(job_bucket)
+    for number in (1, 2):
+        write_model(tmp_path / "digits" / str(number), number)
+    s3fs.S3FileSystem().put(
+        str(tmp_path / "digits"), f"{workspace.uri.removeprefix('s3://')}/models/", recursive=True
+    )
+    made = Lab(cluster, workspace)
+    yield made
+    for endpoint in list_endpoints(workspace):
+        endpoint.delete()
+    until(lambda: not engine_of(workspace).services(), timeout_s=180)
+    assert documents_of(workspace).find() == []
+    left = cluster.run("get", _KINDS, "-l", "app.kubernetes.io/managed-by=timonel", "-o", "name")
+    assert left.split() == []

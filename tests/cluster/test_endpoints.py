@@ -7,8 +7,7 @@ import os
 import signal
 import ssl
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,14 @@ import numpy as np
 import pytest
 import s3fs
 
-from tests.cluster.conftest import Cluster
+from tests.cluster.conftest import Address, Lab
 from tests.endpoints.harness import Load
 from tests.serving.auth.certificates import Authority
 from tests.waiting import until
-from timonel.endpoints import Endpoint, deploy, list_endpoints, open_endpoint
+from timonel.endpoints import Endpoint, list_endpoints, open_endpoint
 from timonel.endpoints.control.service import SERVICE
-from timonel.endpoints.engine import documents_of, engine_of
+from timonel.endpoints.engine import engine_of
 from timonel.errors import TimonelError
-from timonel.storage import Workspace, find_workspace
 
 pytestmark = [
     pytest.mark.cluster,
@@ -35,83 +33,7 @@ pytestmark = [
 ]
 _CONTROL = "replica"
 _HPA = "horizontalpodautoscaler.autoscaling/"
-_KINDS = (
-    "deployments,services,configmaps,secrets,roles,rolebindings,serviceaccounts,"
-    "poddisruptionbudgets,horizontalpodautoscalers"
-)
 IDLE = {"window_s": 6, "scale_to_zero_grace_s": 0, "min_replicas": 0, "max_replicas": 3}
-
-
-@dataclass
-class Address:
-    """Where clients of this machine find an endpoint."""
-
-    url: str
-
-
-@dataclass
-class Lab:
-    """A workspace in a bucket, its endpoints, and the cluster."""
-
-    cluster: Cluster
-    workspace: Workspace
-
-    def deploy(self, model: str, **options: object) -> Endpoint:
-        return deploy(model, workspace=self.workspace, on="kubernetes", **options)  # type: ignore[arg-type]
-
-    def address(self, endpoint: Endpoint) -> Address:
-        shown = self.cluster.run(
-            "get",
-            "service",
-            endpoint.name,
-            "-o",
-            "jsonpath={.spec.clusterIP}:{.spec.ports[0].port}",
-        )
-        return Address(f"{endpoint.spec.scheme}://{shown}")
-
-    def pods(self, service: str) -> list[str]:
-        shown = self.cluster.run(
-            "get", "pods", "-l", f"timonel.dev/service={service}", "-o", "name"
-        )
-        return shown.split()
-
-
-def write_model(folder: Path, factor: float) -> None:
-    """Write a SavedModel that multiplies."""
-    import tensorflow as tf
-
-    class Product(tf.Module):  # type: ignore[misc]
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
-        def __call__(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {"y": factor * x}
-
-    made = Product()
-    tf.saved_model.save(made, str(folder), signatures=made.__call__)
-
-
-@pytest.fixture
-def lab(
-    cluster: Cluster,
-    server_image: str,
-    job_bucket: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Lab]:
-    monkeypatch.setenv("TIMONEL_KUBERNETES_IMAGE", server_image)
-    workspace = find_workspace(job_bucket)
-    for version in (1, 2):
-        write_model(tmp_path / "digits" / str(version), version)
-    s3fs.S3FileSystem().put(
-        str(tmp_path / "digits"), f"{workspace.uri.removeprefix('s3://')}/models/", recursive=True
-    )
-    made = Lab(cluster, workspace)
-    yield made
-    for endpoint in list_endpoints(workspace):
-        endpoint.delete()
-    until(lambda: not engine_of(workspace).services(), timeout_s=180)
-    assert documents_of(workspace).find() == []
-    left = cluster.run("get", _KINDS, "-l", "app.kubernetes.io/managed-by=timonel", "-o", "name")
-    assert left.split() == []
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 
 from tests.endpoints.harness import Endpoints, endpoints_in, write_version
 from timonel.endpoints.engine import engine_of
+from timonel.engines import OutsideAddress
 from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.services.engine import KubernetesServiceEngine
 from timonel.engines.kubernetes.settings import ClusterSettings
@@ -49,6 +50,9 @@ class Cluster(KubernetesServiceEngine):
 
     def address(self, name: str, host: str, port: int) -> str:
         return f"{name}.team.svc:{port}"
+
+    def outside(self, name: str) -> OutsideAddress:
+        return OutsideAddress(host=f"{name}.models.example.org", message="no Gateway takes it")
 
 
 @pytest.fixture

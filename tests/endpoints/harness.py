@@ -197,14 +197,14 @@ def predict(endpoint: Endpoint, *values: float, **options: Any) -> httpx.Respons
 def ask_by_grpc(endpoint: Endpoint, value: float = 1.0, timeout_s: float = 60) -> float:
     """Ask over gRPC."""
     with _channel(endpoint) as channel:
-        return _Grpc(channel).ask(value, timeout_s)[1]
+        return GrpcClient(channel).ask(value, timeout_s)[1]
 
 
 def _channel(endpoint: Endpoint) -> grpc.Channel:
     return grpc.insecure_channel(f"127.0.0.1:{endpoint.spec.port}")
 
 
-class _Grpc:
+class GrpcClient:
     """Client over gRPC."""
 
     def __init__(self, channel: grpc.Channel) -> None:
@@ -296,9 +296,9 @@ class Load:
 
     def _ask_by_grpc(self, endpoint: Endpoint, number: int) -> None:
         with _channel(endpoint) as channel:
-            self._ask(_Grpc(channel), number)
+            self._ask(GrpcClient(channel), number)
 
-    def _ask(self, client: _Rest | _Grpc, number: int) -> None:
+    def _ask(self, client: _Rest | GrpcClient, number: int) -> None:
         value = self._value + number / 2048
         while not self._ends:
             self.asked += 1

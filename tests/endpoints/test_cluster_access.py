@@ -66,6 +66,8 @@ def test_a_revision_names_the_contents_of_its_files(
     assert found.jwks == public
     assert OLD not in made.revision.model_dump_json()
     assert made.url == f"https://digits.team.svc:{made.spec.port}"
+    assert made.outside is not None
+    assert made.outside.host == "digits.models.example.org"
     # Other settings keep them, also without the files.
     for path in (cert, key, keys, tmp_path / "jwks"):
         Path(path).unlink()

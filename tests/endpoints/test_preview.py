@@ -21,10 +21,11 @@ def test_a_deployment_shows_its_objects(bucket: Workspace, model: str, tmp_path:
         ("ServiceAccount", "endpoints-controller"),
         ("Role", "endpoints-controller"),
         ("RoleBinding", "endpoints-controller"),
+        ("Service", "digits"),
         ("Deployment", "digits-v3"),
         ("PodDisruptionBudget", "digits-v3"),
     ]
-    (server,) = objects[5]["spec"]["template"]["spec"]["containers"]
+    (server,) = objects[6]["spec"]["template"]["spec"]["containers"]
     assert server["image"] == "registry.example/serve:1"
     assert server["resources"]["requests"]["cpu"] == "2000m"
     assert {"serve", "--version", "3"} <= set(server["args"])

@@ -27,7 +27,7 @@ from timonel.endpoints.rollouts.documents import (
 )
 from timonel.endpoints.spec import EndpointSpec, Traffic, format_shares
 from timonel.endpoints.waiting import wait_until_ready
-from timonel.engines import ServiceStatus
+from timonel.engines import OutsideAddress, ServiceStatus
 from timonel.errors import EngineError, NotFoundError, SpecError
 from timonel.storage import Workspace, exclusive
 
@@ -76,6 +76,11 @@ class Endpoint:
         if engine.is_one_machine:
             return spec.url
         return f"{spec.scheme}://{engine.address(self.name, spec.host, spec.port)}"
+
+    @property
+    def outside(self) -> OutsideAddress | None:
+        """Where a proxy of the cluster takes requests from outside; None: nowhere."""
+        return engine_of(self.workspace).outside(self.name)
 
     @property
     def is_local(self) -> bool:

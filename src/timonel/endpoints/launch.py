@@ -18,7 +18,7 @@ from timonel.endpoints.checks import (
     versions_at,
 )
 from timonel.endpoints.control.plan import autoscaler_spec, service_spec
-from timonel.endpoints.control.service import control_service
+from timonel.endpoints.control.service import SERVICE, control_service
 from timonel.endpoints.deploy_options import DeployOptions
 from timonel.endpoints.engine import check_engine, documents_of
 from timonel.endpoints.folder import EndpointFolder, EndpointStatus, Revision, open_endpoint
@@ -106,6 +106,8 @@ def preview(
     if not engine.is_one_machine:
         _changed_contents(engine, spec, _given_files(options))  # checks them
     found = engine.preview(control_service(place, engine))
+    has_tls = spec.access.tls is not None
+    found += engine.preview_exposed(spec.name, SERVICE, spec.port, has_tls=has_tls)
     for version in spec.traffic.versions:
         service = service_spec(spec, version, place.uri, {})
         found += engine.preview(service, autoscaler_spec(spec.scaling))

@@ -27,6 +27,7 @@ from timonel.engines.resources import Placement, Resources, Toleration, Volume
 from timonel.engines.service_spec import (
     AutoscalerSpec,
     HealthCheck,
+    OutsideAddress,
     ReplicaState,
     ReplicaStatus,
     ServiceSpec,
@@ -52,6 +53,7 @@ __all__ = [
     "JobState",
     "JobStatus",
     "LogLine",
+    "OutsideAddress",
     "Placement",
     "PreviewingEngine",
     "ReplicaState",

@@ -232,6 +232,18 @@ class ServiceState(StrEnum):
     DOWN = "down"
 
 
+class OutsideAddress(Observed):
+    """Address at which a proxy of the cluster takes requests from outside.
+
+    Attributes:
+        host: Name of the host; the port and TLS are the proxy's.
+        message: What keeps the proxy from passing requests on; None if nothing is known.
+    """
+
+    host: str
+    message: str | None = None
+
+
 class ServiceStatus(Observed):
     """Observed status of a service.
 

@@ -6,7 +6,7 @@ import abc
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
-from timonel.engines.service_spec import AutoscalerSpec, ServiceSpec, ServiceStatus
+from timonel.engines.service_spec import AutoscalerSpec, OutsideAddress, ServiceSpec, ServiceStatus
 from timonel.errors import SpecError
 from timonel.storage.document_store import DocumentStore
 from timonel.storage.workspace import Workspace
@@ -178,18 +178,26 @@ class ServiceEngine(abc.ABC):
             hint="add --on kubernetes, or scale by requests, CPU or memory",
         )
 
-    def expose(self, name: str, service: str, port: int) -> None:
+    def expose(self, name: str, service: str, port: int, *, has_tls: bool) -> None:
         """Have a port of a service's replicas accept connections under a name. Idempotent.
 
         Args:
             name: Name for clients.
             service: The service.
             port: Port at which its replicas, or their sidecars, listen.
+            has_tls: Whether it takes TLS only.
 
         Raises:
             EngineError: The name is taken, or the engine refuses.
         """
-        del name, service, port
+        del name, service, port, has_tls
+
+    def preview_exposed(
+        self, name: str, service: str, port: int, *, has_tls: bool
+    ) -> list[dict[str, Any]]:
+        """Return the objects that `expose` would create in a cluster; ask it for nothing."""
+        del name, service, port, has_tls
+        return []
 
     def conceal(self, name: str) -> None:
         """End what `expose` did. Idempotent."""
@@ -199,6 +207,11 @@ class ServiceEngine(abc.ABC):
         """Return the address, ``host:port``, of what is exposed under a name, for its clients."""
         del name
         return f"{host}:{port}"
+
+    def outside(self, name: str) -> OutsideAddress | None:
+        """Return where a proxy of the cluster takes requests for what is exposed; None: nowhere."""
+        del name
+        return None
 
     def forward_command(self, name: str, port: int) -> str | None:
         """Return a command that forwards the port of this machine to what is exposed; None: none.

@@ -249,7 +249,7 @@ class ClusterEngine(MemoryEngine):
             raise self.fault
         return FolderDocuments(self.root / "confidential")
 
-    def expose(self, name: str, service: str, port: int) -> None:
+    def expose(self, name: str, service: str, port: int, *, has_tls: bool) -> None:
         self.exposed[name] = port
 
     def conceal(self, name: str) -> None:

@@ -14,7 +14,7 @@ from timonel.engines.kubernetes.rights import Right
 
 
 class MemoryApi(Api):
-    """A cluster without controllers, in which every object belongs to one job or service.
+    """A cluster without controllers, in which all but routes belongs to one job or service.
 
     Attributes:
         objects: Objects by kind and name.
@@ -90,7 +90,10 @@ class MemoryApi(Api):
         if (call.kind, call.name) not in self.objects:
             return 404, {"kind": "Status", "reason": "NotFound", "message": "not found"}
         if call.verb == "delete":
-            self.objects.clear()
+            if call.kind in {"HTTPRoute", "Ingress"}:
+                del self.objects[call.kind, call.name]
+            else:
+                self.objects.clear()
             return 200, {}
         if call.verb == "update":
             self.objects[call.kind, call.name] = body

@@ -21,6 +21,7 @@ from timonel.engines.kubernetes.rights import (
     user_manifests,
     user_rights,
 )
+from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import NotFoundError, SpecError
 from timonel.storage import find_workspace
 from timonel.testing.engines import eventually
@@ -73,6 +74,18 @@ def test_services_have_the_rights_to_manage_services() -> None:
     assert api.used | {finalizers} == _rights(service_rules())
 
 
+@pytest.mark.parametrize("gateway", [None, "web"])
+def test_routes_to_endpoints_need_rights_of_their_own(gateway: str | None) -> None:
+    api = MemoryApi()
+    routed = ClusterSettings(domain="example.org", gateway=gateway)
+    for settings in (routed, routed, ClusterSettings()):
+        KubernetesServiceEngine(api, settings).expose("web", "web", 8500, has_tls=False)
+    group = "networking.k8s.io" if gateway is None else "gateway.networking.k8s.io"
+    added = {right for right in _rights(service_rules(has_routes=True)) if right.group == group}
+    assert api.used - _rights(service_rules()) == added
+    assert set(user_rights(has_routes=True)) >= added
+
+
 def _manage_services(api: MemoryApi, *, uses_engine: bool) -> None:
     """Use all methods of an engine in a pod."""
     engine = KubernetesServiceEngine(api, SETTINGS, pod="web-1")
@@ -99,8 +112,8 @@ def _manage_services(api: MemoryApi, *, uses_engine: bool) -> None:
     del api.objects["Pod", "web-1"]
     assert list(lines) == []
     eventually(lambda: engine.leads("web"))
-    engine.expose("web", "web", 8500)
-    engine.expose("web", "web", 8501)
+    engine.expose("web", "web", 8500, has_tls=False)
+    engine.expose("web", "web", 8501, has_tls=False)
     engine.conceal("web")
     documents = engine.documents("endpoints")
     documents.write_bytes("digits/a.json", b"{}")

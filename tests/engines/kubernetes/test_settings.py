@@ -33,6 +33,28 @@ def test_the_type_of_services_is_one_of_two() -> None:
         ClusterSettings.of({variable: "loadbalancer"})
 
 
+def test_routes_need_a_domain() -> None:
+    def of(**values: str) -> ClusterSettings:
+        return ClusterSettings.of(
+            {f"TIMONEL_KUBERNETES_{name.upper()}": value for name, value in values.items()}
+        )
+
+    settings = of(domain="models.example.org", gateway="infra/web")
+    assert (settings.domain, settings.gateway) == ("models.example.org", "infra/web")
+    assert ClusterSettings.of(settings.variables()) == settings
+    assert of(domain="example.org", ingress_class="nginx").ingress_class == "nginx"
+    for values, reason in (
+        ({"gateway": "web"}, "GATEWAY has no effect without a domain"),
+        ({"ingress_class": "nginx"}, "INGRESS_CLASS has no effect without a domain"),
+        ({"domain": "a.b", "gateway": "a", "ingress_class": "b"}, "GATEWAY contradicts"),
+        ({"domain": "https://a.b"}, "DOMAIN must be like models.example.org, got 'https://a.b'"),
+        ({"domain": "*.a.b"}, "DOMAIN must be like"),
+        ({"domain": "a.b", "gateway": "a/b/c"}, "GATEWAY must be like NAME or NAMESPACE/NAME"),
+    ):
+        with pytest.raises(SpecError, match=re.escape(reason)):
+            of(**values)
+
+
 def test_pods_with_a_claim_run_as_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(os, "getegid", lambda: 100)

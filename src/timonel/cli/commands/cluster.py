@@ -110,7 +110,7 @@ def rbac(
     place = place or find_namespace(settings.context, os.environ) or "default"
     found = (("User", user), ("Group", group), ("ServiceAccount", service_account))
     subjects = [subject(kind, name, place) for kind, name in found if name is not None]
-    manifests = user_manifests(place, subjects)
+    manifests = user_manifests(place, subjects, has_routes=settings.domain is not None)
     print_objects(manifests, as_json=json)
 
 

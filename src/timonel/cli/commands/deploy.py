@@ -85,6 +85,8 @@ def deploy(
     )
     out.print(f"  REST  {endpoint.url}/v1/models/{spec.model_name}", soft_wrap=True)
     out.print(f"  gRPC  {endpoint.url.partition('://')[2]}", soft_wrap=True)
+    if (outside := endpoint.outside) is not None:
+        out.print(f"  host  {outside.host}, from outside the cluster", soft_wrap=True)
     if (page_url := endpoint.page_url) is not None:
         out.print(f"  page  {page_url}", soft_wrap=True)
     if wait and endpoint.is_local:

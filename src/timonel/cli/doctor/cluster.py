@@ -20,6 +20,7 @@ from timonel.engines.kubernetes.manifests import job_manifests, owned
 from timonel.engines.kubernetes.names import coordinator_pods
 from timonel.engines.kubernetes.prerequisites import check_claim, check_pod_user, check_queue
 from timonel.engines.kubernetes.rights import user_rights
+from timonel.engines.kubernetes.services.routes import route
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.kubernetes.submission import remove_job
 from timonel.errors import InputError, NotFoundError, TimonelError
@@ -136,7 +137,7 @@ def _cluster(settings: ClusterSettings, workspace: str) -> Iterator[Check]:
     yield (server := _try(_CLUSTER, "server", api.version))
     if server.verdict is not Verdict.OK:
         return
-    yield _try(_CLUSTER, "rights", lambda: _rights(api))
+    yield _try(_CLUSTER, "rights", lambda: _rights(api, settings))
     settings = settings.model_copy(update={"namespace": api.namespace})
     yield (namespace := _try(_CLUSTER, "namespace", lambda: _namespace(api)))
     if namespace.verdict is Verdict.OK:
@@ -150,13 +151,15 @@ def _cluster(settings: ClusterSettings, workspace: str) -> Iterator[Check]:
             yield _existence(api, kind, name)
     if queue := settings.queue:
         yield _try(_SETTINGS, f"LocalQueue {queue}", lambda: _queue(api, settings, queue))
+    if domain := settings.domain:
+        yield _try(_SETTINGS, f"domain {domain}", lambda: _route(api, settings))
     if mount := settings.claim_mount():
         what = f"PersistentVolumeClaim {mount[0]}"
         yield _try(_SETTINGS, what, lambda: _claim(api, settings, mount[0]))
 
 
-def _rights(api: Api) -> str | Check:
-    rights = user_rights()
+def _rights(api: Api, settings: ClusterSettings) -> str | Check:
+    rights = user_rights(has_routes=settings.domain is not None)
     lacking: dict[str, list[str]] = {}
     for right in rights:
         if not api.allows(right):
@@ -172,6 +175,14 @@ def _rights(api: Api) -> str | Check:
         "give the cluster's administrator the output of 'timonel cluster rbac --namespace "
         f"{api.namespace} --user NAME'",
     )
+
+
+def _route(api: Api, settings: ClusterSettings) -> str:
+    """Let the cluster check the route of an endpoint, which it does not keep."""
+    manifest = route(f"check-{secrets.token_hex(4)}", 8501, settings)
+    assert manifest is not None
+    api.create(manifest, dry_run=True)
+    return f"{manifest['kind']} accepted"
 
 
 def _namespace(api: Api) -> str:

@@ -68,6 +68,8 @@ def endpoint_page(endpoint: Endpoint) -> RenderableType:
         "revision": f"{endpoint.revision.number} ({endpoint.revision.cause})",
         "replicas": f"{scaling.min_replicas} to {most}, {scaling.goal}",
     }
+    if (outside := endpoint.outside) is not None:
+        facts["host"] = outside.host + (f" ({outside.message})" if outside.message else "")
     if now.message:
         facts["reason"] = now.message
     if now.routed and now.routed != endpoint.revision.number:
@@ -115,6 +117,7 @@ def endpoint_json(endpoint: Endpoint, *, whole: bool = False) -> dict[str, Any]:
         "name": endpoint.name,
         "state": endpoint.state,
         "url": endpoint.url,
+        "host": None if (outside := endpoint.outside) is None else outside.host,
         "page_url": endpoint.page_url,
         "model": spec.model,
         "model_name": spec.model_name,

@@ -25,6 +25,7 @@ from timonel.endpoints.control.activator import Activator
 from timonel.endpoints.control.answers import AnswerReader
 from timonel.endpoints.control.endpoint import Endpoint
 from timonel.endpoints.control.envoy import EnvoyProcess
+from timonel.endpoints.control.exposures import Exposures
 from timonel.endpoints.control.faults import Faults
 from timonel.endpoints.control.gateway import Gateway
 from timonel.endpoints.control.peers import Peers
@@ -90,7 +91,7 @@ class Controller:
         self._peers = Peers(host)
         self._leads = False
         self._led_at = -math.inf
-        self._exposed: dict[str, int] = {}
+        self._exposures = Exposures(engine)
         self._unused_since: float | None = None
         self._endpoints: dict[str, Endpoint] = {}
         self._services: dict[str, ServiceStatus] = {}
@@ -203,7 +204,7 @@ class Controller:
         """Find out whether this process leads; a new leader takes over what is saved."""
         before, self._leads = self._leads, await asyncio.to_thread(self._engine.leads, SERVICE)
         if self._leads and not before:
-            self._exposed = {}
+            self._exposures.forget()
             self._sizing.autoscalers.forget()
             for endpoint in self._endpoints.values():
                 endpoint.take_over()
@@ -263,18 +264,14 @@ class Controller:
             with endpoint.faults.of(f"apply {version}"):
                 await self._apply_version(endpoint, version, spec)
         await self._delete(endpoint.obsolete(now))
-        port = endpoint.latest.spec.port
-        if self._exposed.get(endpoint.name) != port:
-            await asyncio.to_thread(self._engine.expose, endpoint.name, SERVICE, port)
-            self._exposed[endpoint.name] = port
+        await self._exposures.expose(endpoint.latest.spec, now)
 
     async def _delete_endpoint(
         self, endpoint: Endpoint, services: Mapping[int, ServiceStatus]
     ) -> None:
         await self._delete(services.values())
         if not services:
-            await asyncio.to_thread(self._engine.conceal, endpoint.name)
-            self._exposed.pop(endpoint.name, None)
+            await self._exposures.conceal(endpoint.name)
             await asyncio.to_thread(endpoint.folder.remove)
             del self._endpoints[endpoint.name]
 

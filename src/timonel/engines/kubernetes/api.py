@@ -23,6 +23,8 @@ _RESOURCES = {
     "Deployment": ("apps/v1", "deployments"),
     "Event": ("v1", "events"),
     "HorizontalPodAutoscaler": ("autoscaling/v2", "horizontalpodautoscalers"),
+    "HTTPRoute": ("gateway.networking.k8s.io/v1", "httproutes"),
+    "Ingress": ("networking.k8s.io/v1", "ingresses"),
     "Job": ("batch/v1", "jobs"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
     "LocalQueue": ("kueue.x-k8s.io/v1beta2", "localqueues"),

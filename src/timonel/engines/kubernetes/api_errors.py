@@ -142,7 +142,8 @@ def _not_found(call: Call, body: Mapping[str, Any], message: str) -> TimonelErro
     if call.name is None or call.verb == "create" or body.get("kind") != "Status":
         return EngineError(
             f"the cluster at {call.server} cannot {call.verb} {call.resource}: {message}",
-            hint="check that it is a Kubernetes cluster, with 'kubectl version'",
+            hint="check that it is a Kubernetes cluster with this kind of object, with "
+            "'kubectl api-resources'",
         )
     return NotFoundError(f"no {call.target}")
 

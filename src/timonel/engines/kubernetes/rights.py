@@ -50,6 +50,13 @@ _SERVICE_RULES = (
 )
 """Rights that managing services takes."""
 
+_ROUTE_VERBS = ("create", "delete", "get", "patch")
+_ROUTE_RULES = (
+    ("gateway.networking.k8s.io", ("httproutes",), _ROUTE_VERBS),
+    ("networking.k8s.io", ("ingresses",), _ROUTE_VERBS),
+)
+"""Rights that routes to endpoints from outside the cluster take."""
+
 
 @dataclass(frozen=True, order=True)
 class Right:
@@ -83,22 +90,29 @@ def coordinator_rules(job_id: str, jobs: Sequence[str]) -> list[Rule]:
     ]
 
 
-def service_rules() -> list[Rule]:
-    """Return the rules of the Role of a service whose replicas manage services."""
-    return [_rule(*rule) for rule in _SERVICE_RULES]
+def service_rules(*, has_routes: bool = False) -> list[Rule]:
+    """Return the rules of the Role of a service whose replicas manage services.
+
+    Args:
+        has_routes: Whether they create Ingresses or HTTPRoutes.
+    """
+    return [_rule(*rule) for rule in (*_SERVICE_RULES, *(_ROUTE_RULES if has_routes else ()))]
 
 
-def user_rights() -> list[Right]:
+def user_rights(*, has_routes: bool = False) -> list[Right]:
     """Return the rights that running jobs and services takes, sorted.
 
     They include all rights of coordinators and services: the cluster lets users give only rights
     that they have.
+
+    Args:
+        has_routes: Whether endpoints have Ingresses or HTTPRoutes.
     """
     rules = [_rule(*rule) for rule in _USER_RULES]
     return sorted(
         {
             Right(rule["apiGroups"][0], resource, verb)
-            for rule in [*rules, *service_rules(), *coordinator_rules("", ())]
+            for rule in [*rules, *service_rules(has_routes=has_routes), *coordinator_rules("", ())]
             for resource in rule["resources"]
             for verb in rule["verbs"]
         }
@@ -126,15 +140,18 @@ def subject(kind: str, name: str, namespace: str) -> dict[str, str]:
     return {"kind": kind, "name": parts[-1], "namespace": parts[0] if parts[1:] else namespace}
 
 
-def user_manifests(namespace: str, subjects: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+def user_manifests(
+    namespace: str, subjects: Sequence[Mapping[str, str]], *, has_routes: bool = False
+) -> list[dict[str, Any]]:
     """Return the Role of users in a namespace, and a RoleBinding for each subject.
 
     Args:
         namespace: The namespace.
         subjects: Who gets the rights; without any, only the Role is returned.
+        has_routes: Whether endpoints have Ingresses or HTTPRoutes.
     """
     verbs: dict[tuple[str, str], list[str]] = {}
-    for right in user_rights():
+    for right in user_rights(has_routes=has_routes):
         verbs.setdefault((right.group, right.resource), []).append(right.verb)
     rules = [_rule(group, [resource], found) for (group, resource), found in verbs.items()]
     metadata = {"name": _NAME, "namespace": namespace, "labels": _LABELS}

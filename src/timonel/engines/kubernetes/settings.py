@@ -23,6 +23,7 @@ _MIRRORS = "TIMONEL_MIRRORS"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _CLAIM = re.compile(rf"{_NAME.pattern}:(/[^/:]+)+/?")
 _USER = re.compile(r"[1-9]\d{0,9}:\d{1,10}")
+_GATEWAY = re.compile(rf"({_NAME.pattern}/)?{_NAME.pattern}")
 _OF_USERS = frozenset({"context", "namespace"})
 
 
@@ -65,6 +66,18 @@ class ClusterSettings(Requested):
         description="How clients reach endpoints: None or ClusterIP: within the cluster; "
         "LoadBalancer: at an address of the cluster's provider.",
     )
+    domain: str | None = Field(
+        default=None,
+        description="Domain of endpoints outside the cluster: each gets the host NAME.DOMAIN, by "
+        "an Ingress or HTTPRoute; None: neither is created.",
+    )
+    gateway: str | None = Field(
+        default=None,
+        description="[NAMESPACE/]NAME of the Gateway of the HTTPRoutes; None: Ingresses.",
+    )
+    ingress_class: str | None = Field(
+        default=None, description="Class of the Ingresses; None: the cluster's default."
+    )
     claim: str | None = Field(
         default=None,
         description="NAME:PATH: claim that all pods mount at the path at which this machine has "
@@ -95,6 +108,7 @@ class ClusterSettings(Requested):
                 f"{_PREFIX}SERVICE_TYPE must be {' or '.join(expected)}, got {kind!r}",
                 hint=did_you_mean(str(kind), expected),
             )
+        _check_routes(found)
         if (claim := found["claim"]) and not _CLAIM.fullmatch(claim):
             raise _bad_claim(claim)
         if (user := found["user"]) and not _USER.fullmatch(user):
@@ -150,6 +164,28 @@ class ClusterSettings(Requested):
         """Return the environment variables that set these settings in a pod of the cluster."""
         fields = self.model_dump(exclude_none=True, exclude={*_OF_USERS, "mirrors"})
         return {_PREFIX + name.upper(): value for name, value in fields.items()}
+
+
+def _check_routes(found: Mapping[str, str | None]) -> None:
+    domain, gateway, ingress_class = (
+        found[name] for name in ("domain", "gateway", "ingress_class")
+    )
+    for name, value, pattern, example in (
+        ("DOMAIN", domain, _NAME, "models.example.org"),
+        ("GATEWAY", gateway, _GATEWAY, "NAME or NAMESPACE/NAME"),
+        ("INGRESS_CLASS", ingress_class, _NAME, "nginx"),
+    ):
+        if value and not pattern.fullmatch(value):
+            raise SpecError(f"{_PREFIX}{name} must be like {example}, got {value!r}")
+        if value and not domain:
+            raise SpecError(
+                f"{_PREFIX}{name} has no effect without a domain",
+                hint=f"set {_PREFIX}DOMAIN to the domain of your endpoints",
+            )
+    if gateway and ingress_class:
+        raise SpecError(
+            f"{_PREFIX}GATEWAY contradicts {_PREFIX}INGRESS_CLASS", hint="set one of them"
+        )
 
 
 def _bad_claim(claim: str) -> SpecError:

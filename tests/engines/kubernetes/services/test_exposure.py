@@ -5,8 +5,11 @@ from typing import Any
 import pytest
 
 from tests.engines.kubernetes.fake_cluster import FakeCluster
+from tests.engines.kubernetes.memory_api import MemoryApi
+from timonel.engines import OutsideAddress
 from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.services.exposure import Exposure
+from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import EngineError, NotFoundError
 
 pytestmark = pytest.mark.enable_socket
@@ -19,8 +22,8 @@ def service(api: Api) -> dict[str, Any]:
 
 
 def test_a_name_accepts_connections_until_it_is_concealed(api: Api) -> None:
-    exposure = Exposure(api)
-    exposure.expose("digits", PODS, 8501)
+    exposure = Exposure(api, ClusterSettings())
+    exposure.expose("digits", PODS, 8501, has_tls=False)
     spec = service(api)["spec"]
     assert (spec["type"], spec["selector"]) == ("ClusterIP", PODS)
     (port,) = spec["ports"]
@@ -33,25 +36,27 @@ def test_a_name_accepts_connections_until_it_is_concealed(api: Api) -> None:
 
 
 def test_exposing_again_changes_what_differs(api: Api) -> None:
-    Exposure(api).expose("digits", PODS, 8501)
+    Exposure(api, ClusterSettings()).expose("digits", PODS, 8501, has_tls=False)
     before = service(api)
-    Exposure(api).expose("digits", PODS, 8501)
+    Exposure(api, ClusterSettings()).expose("digits", PODS, 8501, has_tls=False)
     assert service(api) == before
-    Exposure(api, "LoadBalancer").expose("digits", {"timonel.dev/service": "other"}, 9000)
+    Exposure(api, ClusterSettings(service_type="LoadBalancer")).expose(
+        "digits", {"timonel.dev/service": "other"}, 9000, has_tls=False
+    )
     spec = service(api)["spec"]
     assert (spec["type"], spec["selector"]) == ("LoadBalancer", {"timonel.dev/service": "other"})
     assert [(port["port"], port["targetPort"]) for port in spec["ports"]] == [(9000, 9000)]
 
 
 def test_what_the_cluster_and_users_add_stays(api: Api) -> None:
-    exposure = Exposure(api)
-    exposure.expose("digits", PODS, 8501)
+    exposure = Exposure(api, ClusterSettings())
+    exposure.expose("digits", PODS, 8501, has_tls=False)
     added = {"annotations": {"example.org/internal": "true"}}
     api.patch("Service", "digits", {"metadata": added, "spec": {"clusterIP": "10.0.0.7"}})
     before = service(api)
-    exposure.expose("digits", PODS, 8501)
+    exposure.expose("digits", PODS, 8501, has_tls=False)
     assert service(api) == before
-    exposure.expose("digits", PODS, 8502)
+    exposure.expose("digits", PODS, 8502, has_tls=False)
     after = service(api)
     assert after["metadata"]["annotations"] == added["annotations"]
     assert after["spec"]["clusterIP"] == "10.0.0.7"
@@ -66,18 +71,18 @@ def test_a_service_of_others_is_left_alone(api: Api) -> None:
     }
     before = api.create(manifest)
     with pytest.raises(EngineError, match="namespace 'team' has another Service named 'digits'"):
-        Exposure(api).expose("digits", PODS, 8501)
-    Exposure(api).conceal("digits")
+        Exposure(api, ClusterSettings()).expose("digits", PODS, 8501, has_tls=False)
+    Exposure(api, ClusterSettings()).conceal("digits")
     assert service(api) == before
 
 
 def test_a_service_that_another_replica_has_created_meanwhile(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Exposure(api).expose("digits", PODS, 8501)
-    exposure = Exposure(api)
+    Exposure(api, ClusterSettings()).expose("digits", PODS, 8501, has_tls=False)
+    exposure = Exposure(api, ClusterSettings())
     monkeypatch.setattr(api, "find", lambda *_: None)
-    exposure.expose("digits", PODS, 8502)
+    exposure.expose("digits", PODS, 8502, has_tls=False)
     assert service(api)["spec"]["ports"][0]["port"] == 8502
 
 
@@ -93,8 +98,89 @@ def test_a_service_that_another_replica_has_created_meanwhile(
 def test_the_address_is_that_of_the_load_balancer(
     api: Api, cluster: FakeCluster, ingress: list[dict[str, str]], url: str
 ) -> None:
-    exposure = Exposure(api, "LoadBalancer")
+    exposure = Exposure(api, ClusterSettings(service_type="LoadBalancer"))
     assert exposure.address("digits", 8501) == "digits.team.svc:8501"
-    exposure.expose("digits", PODS, 8501)
+    exposure.expose("digits", PODS, 8501, has_tls=False)
     cluster.objects["services", "digits"]["status"] = {"loadBalancer": {"ingress": ingress}}
     assert exposure.address("digits", 8501) == url
+
+
+GATEWAY = ClusterSettings(domain="models.example.org", gateway="infra/web")
+INGRESS = ClusterSettings(domain="models.example.org", ingress_class="nginx")
+
+
+def expose(api: Api, settings: ClusterSettings, *, has_tls: bool = False, port: int = 8501) -> None:
+    Exposure(api, settings).expose("digits", PODS, port, has_tls=has_tls)
+
+
+def routes(api: Api) -> list[str]:
+    return [kind for kind in ("HTTPRoute", "Ingress") if api.find(kind, "digits") is not None]
+
+
+def test_a_route_follows_the_settings_and_the_port(api: Api) -> None:
+    expose(api, GATEWAY)
+    assert routes(api) == ["HTTPRoute"]
+    assert service(api)["spec"]["ports"][0]["appProtocol"] == "kubernetes.io/h2c"
+    expose(api, GATEWAY, port=8502)
+    (rule,) = api.get("HTTPRoute", "digits")["spec"]["rules"]
+    assert rule["backendRefs"] == [{"name": "digits", "port": 8502}]
+    expose(api, INGRESS)
+    assert routes(api) == ["Ingress"]
+    assert "appProtocol" not in service(api)["spec"]["ports"][0]
+    expose(api, INGRESS, has_tls=True)
+    assert routes(api) == []
+    expose(api, INGRESS)
+    expose(api, ClusterSettings())
+    assert (routes(api), Exposure(api, INGRESS).outside("digits")) == ([], None)
+
+
+def test_a_route_belongs_to_the_service_object(api: Api) -> None:
+    expose(api, GATEWAY)
+    found = api.get("HTTPRoute", "digits")["metadata"]
+    (owner,) = found["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("Service", service(api)["metadata"]["uid"])
+    assert found["labels"] == service(api)["metadata"]["labels"]
+
+
+@pytest.mark.parametrize(("settings", "kind"), [(GATEWAY, "HTTPRoute"), (INGRESS, "Ingress")])
+def test_a_route_of_others_is_left_alone(api: Api, settings: ClusterSettings, kind: str) -> None:
+    (_, manifest) = Exposure(api, settings).manifests("digits", PODS, 8501, has_tls=False)
+    before = api.create(manifest)
+    with pytest.raises(EngineError, match=f"namespace 'team' has another {kind} named 'digits'"):
+        expose(api, settings)
+    expose(api, ClusterSettings())
+    assert api.get(kind, "digits") == before
+
+
+def test_a_cluster_without_the_gateway_api() -> None:
+    api = MemoryApi()
+    api.unknown = {"HTTPRoute"}
+    with pytest.raises(EngineError, match="cannot get httproutes: 404") as caught:
+        expose(api, GATEWAY)
+    assert "kubectl api-resources" in str(caught.value.hint)
+    api.unknown.clear()
+    expose(api, GATEWAY)
+    assert routes(api) == ["HTTPRoute"]
+
+
+def test_the_address_outside_is_that_of_the_route(api: Api, cluster: FakeCluster) -> None:
+    exposure = Exposure(api, ClusterSettings())
+    assert exposure.outside("digits") is None
+    expose(api, INGRESS)
+    assert exposure.outside("digits") == OutsideAddress(host="digits.models.example.org")
+    expose(api, GATEWAY)
+    outside = exposure.outside("digits")
+    assert outside is not None
+    assert outside.message == "no controller has taken the route for the Gateway infra/web"
+    accepted = {"type": "Accepted", "status": "True", "reason": "Accepted", "message": ""}
+    resolved = {"type": "ResolvedRefs", "status": "True", "reason": "ResolvedRefs", "message": ""}
+    found = cluster.objects["httproutes", "digits"]
+    found["status"] = {"parents": [{"conditions": [accepted, resolved]}]}
+    assert exposure.outside("digits") == OutsideAddress(host="digits.models.example.org")
+    refused = {**accepted, "status": "False", "reason": "NotAllowedByListeners"}
+    found["status"] = {"parents": [{"conditions": [resolved, refused]}]}
+    outside = exposure.outside("digits")
+    assert outside is not None
+    assert outside.message == (
+        "the Gateway infra/web does not use the route: NotAllowedByListeners"
+    )

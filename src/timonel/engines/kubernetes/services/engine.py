@@ -25,7 +25,7 @@ from timonel.engines.kubernetes.services.view import View
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.kubernetes.variables import POD_NAME
 from timonel.engines.kubernetes.watched import Watched
-from timonel.engines.service_spec import AutoscalerSpec, ServiceSpec, ServiceStatus
+from timonel.engines.service_spec import AutoscalerSpec, OutsideAddress, ServiceSpec, ServiceStatus
 from timonel.engines.services import ServiceEngine
 from timonel.errors import AlreadyExistsError, EngineError, NotFoundError, SpecError, TimonelError
 from timonel.storage import Workspace
@@ -64,7 +64,7 @@ class KubernetesServiceEngine(ServiceEngine):
         self._deployments = View(Watched(api, "Deployment", all_services()))
         self._pods = View(Watched(api, "Pod", all_services()))
         self._events = View(Watched(api, "Event", {}, _KILLING))
-        self._exposure = Exposure(api, settings.service_type or "ClusterIP")
+        self._exposure = Exposure(api, self._settings)
         self._documents: dict[str, ClusterDocuments] = {}
         self._leaderships: dict[str, Leadership] = {}
         self._forced: dict[str, float] = {}
@@ -220,9 +220,15 @@ class KubernetesServiceEngine(ServiceEngine):
         """Have the cluster check the rules of a HorizontalPodAutoscaler."""
         self._api.create(autoscaler("check", rules), dry_run=True)
 
-    def expose(self, name: str, service: str, port: int) -> None:
+    def expose(self, name: str, service: str, port: int, *, has_tls: bool) -> None:
         """Have a port of a service's pods accept connections at a Service object."""
-        self._exposure.expose(name, service_objects(service), port)
+        self._exposure.expose(name, service_objects(service), port, has_tls=has_tls)
+
+    def preview_exposed(
+        self, name: str, service: str, port: int, *, has_tls: bool
+    ) -> list[Manifest]:
+        """Return the Service object, and the route to it if the settings ask for one."""
+        return self._exposure.manifests(name, service_objects(service), port, has_tls=has_tls)
 
     def conceal(self, name: str) -> None:
         """Delete the Service object of that name."""
@@ -232,6 +238,10 @@ class KubernetesServiceEngine(ServiceEngine):
         """Return the address of a Service object: its own, not that of a replica."""
         del host
         return self._exposure.address(name, port)
+
+    def outside(self, name: str) -> OutsideAddress | None:
+        """Return the host of the Ingress or HTTPRoute of that name."""
+        return self._exposure.outside(name)
 
     def forward_command(self, name: str, port: int) -> str:
         """Return the command that makes a Service object reachable from this machine."""

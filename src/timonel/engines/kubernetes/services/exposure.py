@@ -1,4 +1,4 @@
-"""Service objects, at which clients reach the replicas of a service under a name."""
+"""Service objects, at which clients reach the replicas of a service, and routes to them."""
 
 from __future__ import annotations
 
@@ -7,52 +7,89 @@ from collections.abc import Mapping
 from typing import Any
 
 from timonel.engines.kubernetes.api import Api, Object
+from timonel.engines.kubernetes.manifests import Manifest
 from timonel.engines.kubernetes.names import MANAGED
+from timonel.engines.kubernetes.services.routes import outside_address, route
+from timonel.engines.kubernetes.settings import ClusterSettings
+from timonel.engines.service_spec import OutsideAddress
 from timonel.errors import AlreadyExistsError, EngineError, NotFoundError
 
 EXPOSED_LABEL = "timonel.dev/exposed"
-"""On Service objects that `Exposure` has created: their name."""
+"""On Service objects that `Exposure` has created, and on routes to them: their name."""
+ROUTE_ANNOTATION = "timonel.dev/route"
+"""On the same Service objects: the kind of the route."""
 
 _KIND = "Service"
+_H2C = "kubernetes.io/h2c"
+"""Protocol of a port that Gateways use over HTTP/2 without TLS, as gRPC needs (KEP 3726)."""
 
 
 class Exposure:
-    """Service objects of one namespace. Thread-safe; holds no state.
+    """Service objects of one namespace, and routes to them. Thread-safe; holds no state.
 
     Args:
         api: The cluster.
-        service_type: Type of new Service objects: ``ClusterIP`` or ``LoadBalancer``.
+        settings: Settings of the cluster: the type of Service objects, and the routes.
     """
 
-    def __init__(self, api: Api, service_type: str = "ClusterIP") -> None:
+    def __init__(self, api: Api, settings: ClusterSettings) -> None:
         self._api = api
-        self._type = service_type
+        self._settings = settings
 
-    def expose(self, name: str, selector: Mapping[str, str], port: int) -> None:
-        """Create a Service object, or change it. Idempotent.
+    def manifests(
+        self, name: str, selector: Mapping[str, str], port: int, *, has_tls: bool
+    ) -> list[Manifest]:
+        """Return the Service object, and the route to it if there is to be one.
 
         Args:
-            name: Its name.
+            name: Their name.
             selector: Labels of the pods.
-            port: Its port, at which the pods listen.
+            port: The port of the Service object, at which the pods listen.
+            has_tls: Whether it takes TLS only. Such a port gets no route, as a proxy would have to
+                be told which certificate to expect.
+        """
+        wanted = None if has_tls else route(name, port, self._settings)
+        entry: dict[str, Any] = {"name": "endpoint", "port": port, "targetPort": port}
+        metadata: dict[str, Any] = {"name": name, "labels": {**MANAGED, EXPOSED_LABEL: name}}
+        if wanted is not None:
+            metadata["annotations"] = {ROUTE_ANNOTATION: wanted["kind"]}
+            wanted["metadata"]["labels"] = metadata["labels"]
+            if self._settings.gateway is not None:
+                entry["appProtocol"] = _H2C
+        spec = {
+            "type": self._settings.service_type or "ClusterIP",
+            "selector": dict(selector),
+            "ports": [entry],
+        }
+        service = {"apiVersion": "v1", "kind": _KIND, "metadata": metadata, "spec": spec}
+        return [service] if wanted is None else [service, wanted]
+
+    def expose(self, name: str, selector: Mapping[str, str], port: int, *, has_tls: bool) -> None:
+        """Create the objects of `manifests`, or change them. Idempotent.
 
         Raises:
-            EngineError: Another Service has the name, or the cluster refuses.
+            EngineError: Another object has the name, or the cluster refuses.
         """
-        spec = {
-            "type": self._type,
-            "selector": dict(selector),
-            "ports": [{"name": "endpoint", "port": port, "targetPort": port}],
-        }
-        found = self._api.find(_KIND, name) or self._create(name, spec)
+        service, *routes = self.manifests(name, selector, port, has_tls=has_tls)
+        found = self._api.find(_KIND, name) or self._create(service)
         if not _is_own(found):
-            raise self._taken(name)
-        if _differs(found["spec"], spec):
-            version = {"resourceVersion": found["metadata"]["resourceVersion"]}
-            self._api.patch(_KIND, name, {"metadata": version, "spec": spec})
+            raise self._taken(_KIND, name)
+        before = _route_of(found)
+        # The annotation names a route before it exists, and until it is gone.
+        if before is not None and before not in [each["kind"] for each in routes]:
+            self._remove_route(before, found)
+        if _differs(found, service):
+            annotations = {ROUTE_ANNOTATION: _route_of(service)}
+            metadata = {
+                "resourceVersion": found["metadata"]["resourceVersion"],
+                "annotations": annotations,
+            }
+            self._api.patch(_KIND, name, {"metadata": metadata, "spec": service["spec"]})
+        for manifest in routes:
+            self._put_route(manifest, found)
 
     def conceal(self, name: str) -> None:
-        """Delete the Service object that `expose` has created. Idempotent."""
+        """Delete the Service object that `expose` has created; its route goes too. Idempotent."""
         found = self._api.find(_KIND, name)
         if found is not None and _is_own(found):
             with contextlib.suppress(NotFoundError):
@@ -67,33 +104,79 @@ class Exposure:
                 return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         return f"{name}.{self._api.namespace}.svc:{port}"
 
-    def _create(self, name: str, spec: Object) -> Object:
-        metadata = {"name": name, "labels": {**MANAGED, EXPOSED_LABEL: name}}
-        manifest = {"apiVersion": "v1", "kind": _KIND, "metadata": metadata, "spec": spec}
+    def outside(self, name: str) -> OutsideAddress | None:
+        """Return the address by which a route is reached; None without one."""
+        found = self._api.find(_KIND, name)
+        kind = None if found is None else _route_of(found)
+        if kind is None:
+            return None
+        existing = self._api.find(kind, name)
+        return None if existing is None else outside_address({**existing, "kind": kind})
+
+    def _create(self, manifest: Manifest) -> Object:
         try:
             return self._api.create(manifest)
         except AlreadyExistsError:  # created meanwhile
-            return self._api.get(_KIND, name)
+            return self._api.get(_KIND, manifest["metadata"]["name"])
 
-    def _taken(self, name: str) -> EngineError:
+    def _put_route(self, manifest: Manifest, service: Object) -> None:
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        owner = {"apiVersion": "v1", "kind": _KIND, "name": name, "uid": _uid(service)}
+        owned = {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [owner]}}
+        found = self._api.find(kind, name)
+        if found is None:
+            self._api.create(owned)
+        elif not _is_owned(found, service):
+            raise self._taken(kind, name)
+        else:
+            self._api.patch(kind, name, {"spec": manifest["spec"]})
+
+    def _remove_route(self, kind: str, service: Object) -> None:
+        name = service["metadata"]["name"]
+        found = self._api.find(kind, name)
+        if found is not None and _is_owned(found, service):
+            with contextlib.suppress(NotFoundError):
+                self._api.delete(kind, name, uid=_uid(found))
+
+    def _taken(self, kind: str, name: str) -> EngineError:
         namespace = self._api.namespace
         return EngineError(
-            f"namespace '{namespace}' has another Service named '{name}'",
-            hint=f"choose another name, or delete it with 'kubectl delete service {name} "
+            f"namespace '{namespace}' has another {kind} named '{name}'",
+            hint=f"choose another name, or delete it with 'kubectl delete {kind.lower()} {name} "
             f"-n {namespace}'",
         )
+
+
+def _uid(found: Object) -> str:
+    uid: str = found["metadata"]["uid"]
+    return uid
 
 
 def _is_own(found: Object) -> bool:
     return EXPOSED_LABEL in (found["metadata"].get("labels") or {})
 
 
-def _differs(found: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
-    """Return whether a Service needs a change; the cluster adds fields to those of `spec`."""
-    ports = found.get("ports") or []
+def _is_owned(found: Object, service: Object) -> bool:
+    owners = found["metadata"].get("ownerReferences") or ()
+    return any(each["uid"] == _uid(service) for each in owners)
+
+
+def _route_of(service: Mapping[str, Any]) -> str | None:
+    """Return the kind of the route to a Service object."""
+    annotations = service["metadata"].get("annotations") or {}
+    return annotations.get(ROUTE_ANNOTATION)
+
+
+def _differs(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Return whether a Service object needs a change; the cluster adds fields to those wanted."""
+
+    def ports(spec: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        keys = ("port", "targetPort", "appProtocol")
+        return [tuple(each.get(key) for key in keys) for each in spec.get("ports") or ()]
+
+    before, after = found["spec"], wanted["spec"]
     return (
-        found.get("type") != spec["type"]
-        or found.get("selector") != spec["selector"]
-        or [(each["port"], each.get("targetPort")) for each in ports]
-        != [(each["port"], each["targetPort"]) for each in spec["ports"]]
+        _route_of(found) != _route_of(wanted)
+        or any(before.get(key) != after[key] for key in ("type", "selector"))
+        or ports(before) != ports(after)
     )

@@ -136,6 +136,8 @@ def _rights(spec: ServiceSpec, settings: ClusterSettings) -> list[Manifest]:
     role_ref = {"apiGroup": GROUP, "kind": "Role", "name": spec.name}
     return [
         *own,
-        _object(spec, f"{GROUP}/v1", "Role", rules=service_rules()),
+        _object(
+            spec, f"{GROUP}/v1", "Role", rules=service_rules(has_routes=settings.domain is not None)
+        ),
         _object(spec, f"{GROUP}/v1", "RoleBinding", roleRef=role_ref, subjects=[account]),
     ]

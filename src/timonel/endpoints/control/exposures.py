@@ -1,0 +1,68 @@
+"""Expose endpoints to clients through the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from timonel.endpoints.control.service import SERVICE
+from timonel.endpoints.spec import EndpointSpec
+from timonel.engines import ServiceEngine
+from timonel.errors import TimonelError
+
+_RETRY_S = 5.0
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """What was exposed, when in seconds, and why it failed."""
+
+    port: int
+    has_tls: bool
+    at: float
+    error: TimonelError | None = None
+
+
+class Exposures:
+    """Endpoints that this process has exposed.
+
+    Args:
+        engine: The engine.
+    """
+
+    def __init__(self, engine: ServiceEngine) -> None:
+        self._engine = engine
+        self._last: dict[str, _Attempt] = {}
+
+    def forget(self) -> None:
+        """Expose all again: others may have changed them."""
+        self._last.clear()
+
+    async def expose(self, spec: EndpointSpec, now: float) -> None:
+        """Expose an endpoint if it has changed, or 5 s after a failure.
+
+        Args:
+            spec: Its latest specification.
+            now: Time in seconds, of any steady clock.
+
+        Raises:
+            TimonelError: The last attempt failed.
+        """
+        port, has_tls = spec.port, spec.access.tls is not None
+        last = self._last.get(spec.name)
+        if last is not None and (last.port, last.has_tls) == (port, has_tls):
+            if last.error is None:
+                return
+            if now - last.at < _RETRY_S:
+                raise last.error
+        try:
+            await asyncio.to_thread(self._engine.expose, spec.name, SERVICE, port, has_tls=has_tls)
+        except TimonelError as error:
+            self._last[spec.name] = _Attempt(port, has_tls, now, error)
+            raise
+        self._last[spec.name] = _Attempt(port, has_tls, now)
+
+    async def conceal(self, name: str) -> None:
+        """End what `expose` did."""
+        await asyncio.to_thread(self._engine.conceal, name)
+        self._last.pop(name, None)
