@@ -24,6 +24,10 @@ class UnavailableError(InputError):
     """The server of a bucket does not answer, or what it sends arrives damaged."""
 
 
+class AccessDeniedError(InputError):
+    """The server of a bucket, or the file system, refuses access."""
+
+
 @contextlib.contextmanager
 def translated(verb: str, place: str) -> Iterator[None]:
     """Translate exceptions of file systems to timonel errors.
@@ -36,7 +40,8 @@ def translated(verb: str, place: str) -> Iterator[None]:
         NotFoundError: Nothing is there.
         AlreadyExistsError: A conditional write found an object.
         UnavailableError: The server does not answer, or asks to try later.
-        InputError: The request was refused, as for expired credentials.
+        AccessDeniedError: The credentials, or this user, lack the right.
+        InputError: The request was refused for another reason, as for expired credentials.
     """
     try:
         yield
@@ -62,7 +67,9 @@ def _explained(error: Exception, verb: str, place: str) -> TimonelError:
     if isinstance(error, FileNotFoundError):
         return NotFoundError(f"cannot {verb} {place}: not found: {reason}")
     if _is_denied(error, code):
-        return InputError(f"cannot {verb} {place}: access denied: {reason}", hint=_login(place))
+        # Credentials that cannot be found may come: those of a pod, soon after its start.
+        kind = InputError if "Credentials" in name else AccessDeniedError
+        return kind(f"cannot {verb} {place}: access denied: {reason}", hint=_login(place))
     if _is_away(error, code):
         problem = "it arrives damaged" if "Checksum" in name else "the server does not answer"
         return UnavailableError(

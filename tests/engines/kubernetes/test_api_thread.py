@@ -8,6 +8,8 @@ import pytest
 
 from tests.engines.kubernetes.memory_api import MemoryApi
 from timonel.engines import JobStatus
+from timonel.engines.kubernetes import api_thread as module
+from timonel.engines.kubernetes.api_errors import UnavailableError
 from timonel.engines.kubernetes.api_thread import ApiThread
 from timonel.engines.kubernetes.lease import Lease
 from timonel.testing.engines import eventually
@@ -78,3 +80,43 @@ def test_without_a_config_map_the_lease_is_renewed_and_requests_are_read() -> No
     assert lease._renewed_at > begun
     thread.close(10.0)
     assert not thread._thread.is_alive()
+
+
+class AwayApi(MemoryApi):
+    """A cluster that answers no request to delete until it is back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_away = True
+        self.attempts: list[str] = []
+        self.deleted: list[str] = []
+
+    def delete(self, kind: str, name: str, **options: Any) -> None:
+        del kind, options
+        if self.is_away:
+            self.attempts.append(name)
+            raise UnavailableError("the API server does not answer")
+        self.deleted.append(name)
+
+
+def test_a_pod_is_deleted_once_the_api_server_is_back_unless_it_answers_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_EVERY_S", 0.01)
+    api = AwayApi()
+    for each in (("Job", "one"), ("Lease", "one")):
+        api.objects[each] = {"metadata": {"resourceVersion": "1"}, "spec": {}}
+    lease = Lease(api, "one", "one-0")
+    lease.acquire()
+    thread = ApiThread(api, "one", lease)
+    for pod in ("one-worker-0-aaaaa", "one-worker-1-aaaaa"):
+        thread.delete(pod)
+    thread.start()
+    eventually(lambda: bool(api.attempts))
+    thread.keep("one-worker-0-aaaaa")
+    tried = len(api.attempts)
+    eventually(lambda: len(api.attempts) > tried + 1)
+    api.is_away = False
+    eventually(lambda: bool(api.deleted))
+    thread.close(10.0)
+    assert api.deleted == ["one-worker-1-aaaaa"]

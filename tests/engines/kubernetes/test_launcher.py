@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tests.engines.kubernetes.specs import spec
+from timonel.engines import RoleSpec
 from timonel.engines.coordination import lifecycle as on
 from timonel.engines.kubernetes import launcher as module
 from timonel.engines.kubernetes.launcher import KubernetesLauncher
@@ -44,7 +45,14 @@ def discarded() -> list[str]:
 
 
 @pytest.fixture
-def launcher(now: list[float], discarded: list[str]) -> Iterator[KubernetesLauncher]:
+def kept() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def launcher(
+    now: list[float], discarded: list[str], kept: list[str]
+) -> Iterator[KubernetesLauncher]:
     loop = Loop(())
     launcher = KubernetesLauncher(
         spec=spec(),
@@ -57,6 +65,7 @@ def launcher(now: list[float], discarded: list[str]) -> Iterator[KubernetesLaunc
         take=lambda *_: None,
         resize=lambda _: None,
         discard_pod=discarded.append,
+        keep_pod=kept.append,
     )
     yield launcher
     launcher.listener.close()
@@ -66,14 +75,14 @@ def launcher(now: list[float], discarded: list[str]) -> Iterator[KubernetesLaunc
 
 
 @pytest.fixture
-def join(launcher: KubernetesLauncher) -> Iterator[Callable[[], Channel]]:
-    """Connects as the pod, and joins."""
+def join(launcher: KubernetesLauncher) -> Iterator[Callable[..., Channel]]:
+    """Connects as a pod, and joins."""
     channels = []
 
-    def join() -> Channel:
+    def join(pod: Member = _POD) -> Channel:
         channels.append(Channel(socket.create_connection(launcher.listener.getsockname())))
-        channels[-1].send(_POD.join("secret"))
-        while "worker-0" not in launcher.joined:
+        channels[-1].send(pod.join("secret"))
+        while pod.task_id not in launcher.joined:
             launcher.loop.wait(1.0)
         return channels[-1]
 
@@ -109,12 +118,15 @@ def test_a_pod_that_joins_again_is_kept(
     join: Callable[[], Channel],
     now: list[float],
     discarded: list[str],
+    kept: list[str],
 ) -> None:
     lose(launcher, join())
+    kept.clear()
     join()
     now[0] += 1000
     launcher.check(lambda _: None)
     assert discarded == []
+    assert kept == [_POD.pod]  # also if the cluster could not delete it yet
 
 
 def test_a_killed_task_whose_pod_does_not_join_again(
@@ -147,3 +159,24 @@ def test_a_pod_that_leaves_is_not_deleted(
     now[0] += 1000
     launcher.check(lambda _: None)
     assert discarded == []
+
+
+@pytest.mark.parametrize("sizes", [(3, 2), (2, 3), (3, 3)])
+def test_no_task_has_an_address_of_the_generation_before(
+    launcher: KubernetesLauncher, join: Callable[..., Channel], sizes: tuple[int, int]
+) -> None:
+    launcher.spec = spec(RoleSpec(name="worker", replicas=3, min_replicas=1))
+    for index in range(3):
+        join(Member(f"worker-{index}", "host", f"job-worker-{index}-abcde"))
+    seen: set[str] = set()
+    for generation in range(1, 8):
+        size = sizes[generation % 2]
+        launcher.start(on.StartGeneration(generation, {"worker": size}), None)
+        addresses = {
+            start.assignment["cluster"]["worker"][start.assignment["task"]["index"]]
+            for start in launcher.starts.values()
+        }
+        assert len(addresses) == size
+        assert not addresses & seen
+        seen = addresses
+        launcher.starts.clear()

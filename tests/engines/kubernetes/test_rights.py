@@ -12,10 +12,14 @@ from tests.engines.kubernetes.memory_api import MemoryApi
 from tests.engines.kubernetes.specs import SETTINGS, WORKSPACE, spec
 from timonel.engines import AutoscalerSpec, JobState, JobStatus, RoleSpec, ServiceSpec
 from timonel.engines.kubernetes import KubernetesEngine, KubernetesServiceEngine
+from timonel.engines.kubernetes.api_thread import ApiThread
+from timonel.engines.kubernetes.coordinator_start import read_start
+from timonel.engines.kubernetes.lease import LEASE_S, Lease, claim
 from timonel.engines.kubernetes.manifests import job_manifests
 from timonel.engines.kubernetes.names import STATUS_KEY
 from timonel.engines.kubernetes.rights import (
     Right,
+    coordinator_rules,
     service_rules,
     subject,
     user_manifests,
@@ -65,6 +69,41 @@ def test_users_have_the_rights_that_the_engine_uses_and_gives(
     confidential.remove("digits/a.json")
     given = _rights(role["rules"]) | _rights(service_rules())
     assert set(user_rights()) == api.used | given | {_FINALIZERS} | _PORT_FORWARD
+
+
+def test_coordinators_have_the_rights_that_they_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    workspace = find_workspace(f"memory://{uuid.uuid4().hex}")
+    api = MemoryApi()
+    job = spec(job_id="one")
+    KubernetesEngine(workspace, api, SETTINGS).submit(job)
+    on_lost_node = {
+        "metadata": {
+            "name": "one-worker-0-abcde",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "deletionTimestamp": "2026-01-01T00:00:00Z",
+        },
+        "spec": {"containers": [{}]},
+        "status": {"phase": "Running"},
+    }
+    api.objects["Pod", "one-worker-0-abcde"] = on_lost_node
+    api.objects["Lease", "one"]["spec"] = claim("one-0-gone", LEASE_S)
+    api.used.clear()
+    lease = Lease(api, "one", "one-0-abcde")
+    lease.acquire()
+    api.objects["Lease", "one"]["spec"] = claim("one-0-abcde", LEASE_S)
+    assert read_start(api, "one", workspace.uri) is not None
+    thread = ApiThread(api, "one", lease)
+    thread.publish(JobStatus.of(job, 1.0).model_copy(update={"state": JobState.STARTING}))
+    thread.resize({"worker": 2})
+    thread.expect(["worker-0"])
+    thread.start()
+    eventually(lambda: Right("", "pods", "delete") in api.used)
+    thread.close(10.0)
+    lease.release()
+    assert api.used == _rights(coordinator_rules("one", ["one", "one-worker"]))
 
 
 def test_services_have_the_rights_to_manage_services() -> None:

@@ -11,7 +11,6 @@ import contextlib
 import json
 import logging
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -76,7 +75,7 @@ class ApiThread:
         self._sizes: dict[str, int] = {}
         self._resized: dict[str, int] = {}
         self._missing: frozenset[str] = frozenset()
-        self._deleted: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._unwanted: set[str] = set()
         self._seen = Seen()
         self._is_new = False
         self._error: Exception | None = None
@@ -133,8 +132,14 @@ class ApiThread:
 
     def delete(self, pod: str) -> None:
         """Delete a pod that does not answer, and whose task has stopped."""
-        self._deleted.put(pod)
+        with self._lock:
+            self._unwanted.add(pod)
         self._asked.set()
+
+    def keep(self, pod: str) -> None:
+        """Do not delete a pod that answers again, unless it is deleted already."""
+        with self._lock:
+            self._unwanted.discard(pod)
 
     def close(self, timeout_s: float) -> None:
         """Publish what is left, and end; give up after ``timeout_s``."""
@@ -245,8 +250,11 @@ class ApiThread:
             self._delete(pod["metadata"]["name"])
 
     def _delete_asked(self) -> None:
-        while not self._deleted.empty():
-            self._delete(self._deleted.get())
+        with self._lock:
+            unwanted = sorted(self._unwanted)
+        for pod in unwanted:
+            self._delete(pod)
+            self.keep(pod)
 
     def _delete(self, pod: str) -> None:
         with contextlib.suppress(NotFoundError):

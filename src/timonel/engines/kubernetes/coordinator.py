@@ -8,6 +8,7 @@ the job's tasks from what they saved.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -36,39 +37,41 @@ from timonel.engines.kubernetes.changes import (
     encode_change,
     encode_index,
 )
-from timonel.engines.kubernetes.file_thread import FileThread
+from timonel.engines.kubernetes.coordinator_start import read_start
+from timonel.engines.kubernetes.file_thread import Failing, FileThread
 from timonel.engines.kubernetes.index_store import IndexStore
 from timonel.engines.kubernetes.job_log import JobLog
 from timonel.engines.kubernetes.job_store import (
     bucket_of,
-    check_writable,
-    read_spec,
-    read_status,
     shared_folder,
     write_status,
 )
 from timonel.engines.kubernetes.launcher import KubernetesLauncher
 from timonel.engines.kubernetes.lease import Lease, LostLeaseError
 from timonel.engines.kubernetes.links import parse_address
-from timonel.engines.kubernetes.names import STATUS_KEY
 from timonel.engines.kubernetes.settings import ClusterSettings
+from timonel.engines.kubernetes.status_publisher import StatusPublisher, ending
 from timonel.engines.kubernetes.variables import COORDINATOR, POD_NAME, TOKEN, work_dir
 from timonel.engines.source import unpack
 from timonel.engines.spec import JobSpec
-from timonel.errors import InputError, NotFoundError, TimonelError
+from timonel.errors import (
+    AlreadyExistsError,
+    CorruptError,
+    NotFoundError,
+    TimonelError,
+)
 from timonel.processes.clock import SteadyClock
 from timonel.processes.loop import Loop
 from timonel.processes.tree import adopt_orphans, own_identity, reap
-from timonel.storage import Workspace, find_workspace
-from timonel.storage.bucket_errors import UnavailableError
-from timonel.storage.uris import shared_folder as folder_of
+from timonel.storage import Workspace
 
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 _TICK_S = 0.5
 _SAVE_S = 1.0
 _COLLECT_S = 300.0
 _END_S = 900.0
-"""How long the end of a job waits for the cluster, and for the bucket."""
+"""How long the end of a job waits for the cluster, and unless it succeeded, for the bucket."""
+_LEAVE_S = 10.0
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +85,7 @@ class Coordinator:
 
     Args:
         spec: The job.
-        status: Its status so far.
+        status: Its status so far. If it is final, only the end of the job is left to complete.
         workspace: The workspace, of which this pod has a local copy.
         api: Talks to the cluster.
         listener: Where pods connect.
@@ -120,9 +123,15 @@ class Coordinator:
         )
         self._save_at = 0.0
         self._collect_at = time.monotonic() + _COLLECT_S
+        self._saving = Failing()
         self._seen = Seen()
-        self._unpublished: JobStatus | None = None
-        self._recorded = (status.state, status.generation, status.started_at)
+        self._publisher = StatusPublisher(
+            ending(status) if status.state.is_final else status,
+            self._files,
+            flush=self._flush,
+            record=self._record,
+            send=api.publish,
+        )
         job_dir = workspace.jobs / spec.job_id
         job_dir.mkdir(parents=True, exist_ok=True)
         self._launcher = KubernetesLauncher(
@@ -136,6 +145,7 @@ class Coordinator:
             take=self._take,
             resize=api.resize,
             discard_pod=api.delete,
+            keep_pod=api.keep,
         )
         self._commands = Commands(
             spec=spec,
@@ -153,38 +163,67 @@ class Coordinator:
             Terminated: This pod is being deleted.
             EngineError: Another coordinator works on the job.
         """
+        try:
+            self._begin()
+            has_ended = self._status.state.is_final
+            return self._end(self._status if has_ended else self._supervise())
+        except Terminated:
+            self._leave()
+            raise
+
+    def _begin(self) -> None:
         self._files.start()
         self._loop.watch(self._files.fileno(), self._files.deliver)
         self._loop.watch(self._api.fileno(), self._read_requests)
         self._files.reset(self._index.load())
         # An earlier coordinator may have uploaded more of a run than it noted in the index.
-        self._files.ask(self._pull_runs, lambda _: None)
-        self._save_all()
-        self._commands.start_sidecars()
-        outcome = supervise(
+        self._files.ask(lambda: self._files.persist(self._pull_runs), lambda _: None)
+        if self._save_all(lambda: self._seen.is_stopped):
+            self._commands.start_sidecars()
+
+    def _supervise(self) -> JobStatus:
+        return supervise(
             CoordinatorState(self._spec, self._status),
             self._launcher,
             self._events,
             wait=self._wait,
-            publish=self._publish,
+            publish=self._publisher.publish,
             now=self._now,
         )
-        return self._end(outcome)
 
     def _end(self, outcome: JobStatus) -> JobStatus:
-        self._publish(outcome.model_copy(update={"state": JobState.STOPPING, "ended_at": None}))
+        deadline = time.monotonic() + _END_S
+        # It is no success without its results; the user may still stop the job.
+        must_save = outcome.state is JobState.SUCCEEDED
+
+        def gives_up() -> bool:
+            return time.monotonic() > deadline and (not must_save or self._seen.is_stopped)
+
+        self._publisher.publish(ending(outcome))
+        # Pods stay until then: without the outcome in the bucket, another coordinator needs them.
+        self._files.scan()
+        is_saved = self._persist(functools.partial(self._save_outcome, outcome), gives_up)
+        if must_save and not is_saved:
+            message = f"its results were not saved: {self._files.failing.error}"
+            failure = {"state": JobState.FAILED, "cause": FailureCause.ENGINE, "message": message}
+            outcome = outcome.model_copy(update=failure)
         self._launcher.close()
-        self._wait_for_files()
         self._commands.run_epilogue(outcome)
-        self._save_all()
-        outcome = outcome.model_copy(update={"ended_at": self._now()})
-        self._in_thread(lambda: write_status(self._workspace, outcome))
-        self._api.publish(outcome)
+        is_saved = is_saved and self._save_all(gives_up)
+        self._publisher.end(outcome)
         logger.info("ended as %s: %s", outcome.state, outcome.message)
         self._commands.wind_down()
-        self._save_all()
-        self._files.close()
+        if is_saved and self._save_all(lambda: time.monotonic() > deadline + _END_S):
+            self._files.close()
         return outcome
+
+    def _leave(self) -> None:
+        """Save the output so far; pods keep later output for the next coordinator."""
+        done: list[bool] = []
+        self._files.ask(self._flush, lambda _: done.append(True))
+        deadline = time.monotonic() + _LEAVE_S
+        while not done and time.monotonic() < deadline:
+            self._loop.wait(_TICK_S)
 
     def _wait(self, timeout_s: float | None) -> None:
         signals = self._loop.wait(min(_TICK_S, _TICK_S if timeout_s is None else timeout_s))
@@ -194,31 +233,9 @@ class Coordinator:
             for pid, _ in reap():
                 self._commands.died(pid)
         self._api.check_lease()
+        self._publisher.show(self._files.failing.error or self._saving.error)
         self._launcher.check(self._seen.reasons.get)
         self._api.expect(self._launcher.missing())
-
-    def _wait_for_files(self) -> None:
-        """Wait until all that was asked of the thread is done."""
-        done: list[bool] = []
-        self._files.then(lambda: done.append(True))
-        deadline = time.monotonic() + _END_S
-        while not done and time.monotonic() < deadline:
-            self._loop.wait(_TICK_S)
-            self._api.check_lease()
-
-    def _publish(self, status: JobStatus) -> None:
-        """Publish a status once the output before it can be read."""
-        if self._recorded != (mark := (status.state, status.generation, status.started_at)):
-            self._recorded = mark
-            self._files.ask(lambda: self._record(status), lambda _: None)
-        before, self._unpublished = self._unpublished, status
-        if before is None:
-            self._files.ask(self._flush, self._publish_latest)
-
-    def _publish_latest(self, _: None) -> None:
-        status, self._unpublished = self._unpublished, None
-        if status is not None:
-            self._api.publish(status)
 
     def _record(self, status: JobStatus) -> None:
         """Note the state where it outlives the objects in the cluster."""
@@ -231,7 +248,10 @@ class Coordinator:
         for folder in self._spec.folders:
             parent, _, name = folder.rpartition("/")
             if parent == "runs":
-                self._bucket.runs.pull(name)
+                try:
+                    self._bucket.runs.pull(name)
+                except (AlreadyExistsError, CorruptError, NotFoundError) as error:
+                    logger.warning("%s", error)  # another attempt would fail, too
 
     def _flush(self) -> None:
         try:
@@ -239,14 +259,22 @@ class Coordinator:
         except TimonelError as error:
             logger.warning("%s", error)
 
-    def _save_all(self) -> None:
+    def _save_all(self, gives_up: Callable[[], bool]) -> bool:
         self._files.scan()
-        self._in_thread(self._save)
+        return self._persist(self._save, gives_up)
 
-    def _in_thread(self, work: Callable[[], None]) -> None:
-        """Do something with the bucket, after all that came before, until it succeeds."""
-        self._files.ask(lambda: self._files.persist(work), lambda _: None)
-        self._wait_for_files()
+    def _persist(self, work: Callable[[], None], gives_up: Callable[[], bool]) -> bool:
+        """Do something with the bucket, after all that came before; return whether it succeeded.
+
+        Repeats it until it succeeds, or ``gives_up`` returns true.
+        """
+        saved: list[None] = []
+        done: list[bool] = []
+        self._files.ask(lambda: self._files.persist(work), saved.append)
+        self._files.then(lambda: done.append(True))
+        while not done and not gives_up():
+            self._wait(_TICK_S)
+        return bool(saved)
 
     def _read_requests(self) -> None:
         before, self._seen = self._seen, self._api.read()
@@ -281,13 +309,19 @@ class Coordinator:
             if now > self._collect_at:
                 self._collect_at = now + _COLLECT_S
                 self._index.collect(now)
+            self._saving.succeeded()
         except TimonelError as error:
             logger.warning("%s", error)
+            self._saving.failed(error)
         self._save_at = time.monotonic() + _SAVE_S
 
     def _save(self) -> None:
         self._log.flush()
         self._index.save()
+
+    def _save_outcome(self, outcome: JobStatus) -> None:
+        self._save()
+        write_status(self._workspace, outcome)
 
 
 def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
@@ -298,26 +332,10 @@ def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
     api = Api.connect(ClusterSettings.of(environ))
     lease = Lease(api, job_id, environ[POD_NAME])
     lease.acquire()
-    config_map = api.find("ConfigMap", job_id)  # none: somebody deleted it
-    status = None
-    if config_map is not None:
-        status = JobStatus.model_validate_json(config_map["data"][STATUS_KEY])
-    if status is not None and status.state.is_final:
+    start = read_start(api, job_id, uri)
+    if start is None:
         return 0
-    try:
-        workspace = find_workspace(uri, create=False)
-        spec = read_spec(workspace, job_id)
-        check_writable(workspace, job_id)
-        status = status or read_status(workspace, job_id) or JobStatus.of(spec, time.time())
-    except (NotFoundError, InputError) as error:
-        if status is None or not _is_lasting(error, uri):
-            raise
-        _refuse(api, status, error)
-        return 0
-    if status.state.is_final:
-        return 0
-    if status.state is not JobState.PENDING:
-        status = status.restarted("the coordinator was replaced")
+    spec = start.spec
     work = work_dir(environ)
     (work / "source").mkdir(parents=True, exist_ok=True)
     if spec.source is not None and not any((work / "source").iterdir()):
@@ -326,8 +344,8 @@ def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
     thread = ApiThread(api, job_id, lease)
     coordinator = Coordinator(
         spec,
-        status,
-        workspace=workspace,
+        start.status,
+        workspace=start.workspace,
         api=thread,
         listener=socket.create_server(("", port), backlog=1024),
         token=environ[TOKEN],
@@ -347,22 +365,6 @@ def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
             end.pop_all()  # the other coordinator speaks for the job
             return 1
     return 0
-
-
-def _is_lasting(error: TimonelError, uri: str) -> bool:
-    """Decide whether another attempt to use the workspace would fail, too."""
-    return folder_of(uri) is not None and not isinstance(error, UnavailableError)
-
-
-def _refuse(api: Api, status: JobStatus, error: TimonelError) -> None:
-    """Publish why no coordinator can run the job; whoever reads that records its end."""
-    cure = error.hint
-    if isinstance(error, NotFoundError):
-        cure = "the claim must be the storage that the submitting machine has there"
-    message = f"pods cannot use the workspace: {error.message}; {cure}"
-    logger.error("%s", message)
-    failed = status.resumed().model_copy(update={"cause": FailureCause.ENGINE, "message": message})
-    api.patch("ConfigMap", status.job_id, {"data": {STATUS_KEY: failed.model_dump_json()}})
 
 
 if __name__ == "__main__":

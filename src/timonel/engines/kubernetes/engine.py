@@ -348,8 +348,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         has_run = published is not None and published.state is not JobState.PENDING
         if outcome is not None and has_run and outcome.generation >= status.generation:
             status = outcome  # of a coordinator that could not publish it
-        else:
-            self._record(status)
+        self._record(status)
         delete_job(self._api, job, version=job["metadata"]["resourceVersion"])
         return status
 

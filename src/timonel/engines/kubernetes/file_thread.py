@@ -23,10 +23,36 @@ from timonel.errors import TimonelError
 
 SCAN_S = 0.5
 _RETRY_S = 2.0
+_SHOWN_AFTER_S = 10.0
+"""Seconds for which work must fail before its error is shown to the user."""
 
 _Result = TypeVar("_Result")
 
 logger = logging.getLogger(__name__)
+
+
+class Failing:
+    """The last error of work that is repeated. One thread sets it, any may read it."""
+
+    def __init__(self) -> None:
+        self._since: tuple[float, str] | None = None
+
+    def failed(self, error: TimonelError) -> None:
+        """Note that the work failed."""
+        begun = time.monotonic() if self._since is None else self._since[0]
+        self._since = (begun, error.message)
+
+    def succeeded(self) -> None:
+        """Note that the work succeeded."""
+        self._since = None
+
+    @property
+    def error(self) -> str | None:
+        """The last error, if the work has failed for a while."""
+        since = self._since
+        if since is None or time.monotonic() - since[0] < _SHOWN_AFTER_S:
+            return None
+        return since[1]
 
 
 def _unchanged(change: Change) -> Change:
@@ -41,6 +67,9 @@ class FileThread:
         send: Called in the main thread with changes for the other processes.
         number: Called in the thread with each of these changes before it is sent.
         tick: Called in the thread twice a second.
+
+    Attributes:
+        failing: Work that must succeed before the thread goes on.
     """
 
     def __init__(
@@ -55,6 +84,7 @@ class FileThread:
         self._send = send
         self._number = number
         self._tick = tick
+        self.failing = Failing()
         self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._results: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -148,12 +178,15 @@ class FileThread:
         self._results.append(result)
         os.eventfd_write(self._wake, 1)
 
-    @staticmethod
-    def persist(work: Callable[[], _Result]) -> _Result:
-        """Repeat work while the bucket is away: nothing may be skipped."""
+    def persist(self, work: Callable[[], _Result]) -> _Result:
+        """Repeat work in the thread while the bucket is away: nothing may be skipped."""
         while True:
             try:
-                return work()
+                result = work()
             except TimonelError as error:
                 logger.warning("%s; trying again", error)
+                self.failing.failed(error)
                 time.sleep(_RETRY_S)
+            else:
+                self.failing.succeeded()
+                return result

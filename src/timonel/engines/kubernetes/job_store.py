@@ -11,6 +11,7 @@ sources/<digest>.tar.gz      programs, which further jobs use again
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ from timonel.engines.spec import JobSpec
 from timonel.errors import AlreadyExistsError, CorruptError, InputError, NotFoundError, SpecError
 from timonel.storage import Workspace, digest_bytes, document, join, write_bytes
 from timonel.storage.blobs import is_file_name
+from timonel.storage.bucket_errors import AccessDeniedError
 from timonel.storage.documents import parse_document
 from timonel.storage.local_copy import LocalCopy
 from timonel.storage.uris import shared_folder as folder_of
@@ -70,20 +72,24 @@ def stage_source(workspace: Workspace, spec: JobSpec) -> JobSpec:
 
 
 def check_writable(workspace: Workspace, job_id: str) -> None:
-    """Check that this process can write a job's folder, if the workspace is on a claim.
+    """Check that this process can write a job's folder in the bucket, or on the claim.
 
     Raises:
-        InputError: It cannot.
+        AccessDeniedError: It lacks the right.
+        InputError: It cannot write there now.
     """
-    if folder_of(workspace.uri) is not None:
-        store, name = bucket_of(workspace).store, f"jobs/{job_id}/writable"
-        try:
-            store.write(name, b"")
-        except InputError as error:
-            if not isinstance(error.__cause__, PermissionError):
-                raise
+    store, name = bucket_of(workspace).store, f"jobs/{job_id}/writable"
+    try:
+        store.write(name, b"")
+    except InputError as error:
+        is_denied = isinstance(error, AccessDeniedError)
+        if not is_denied and not isinstance(error.__cause__, PermissionError):
+            raise
+        hint = "the credentials of pods need the rights to read and write there"
+        if folder_of(workspace.uri) is not None:
             hint = f"pods run as user {os.geteuid()}, who needs write access there"
-            raise InputError(error.message, hint=hint) from error
+        raise AccessDeniedError(error.message, hint=hint) from error
+    with contextlib.suppress(AccessDeniedError):  # jobs run without the right to delete
         store.delete([name])
 
 

@@ -21,7 +21,7 @@ from timonel.engines.kubernetes.links import SILENT_S, Link, Member
 from timonel.processes.loop import Channel
 
 _FIRST_PORT, _PORTS = 20000, 10000
-"""Ports of tasks: a new one in each generation, so that no task meets one of an earlier one."""
+"""Ports of tasks. No task has an address of the generation before, also if the size changes."""
 _BYE_S = 5.0
 _POLL_S = 0.05
 _ELASTIC_PATIENCE_S = 60.0
@@ -60,6 +60,7 @@ class KubernetesLauncher(AgentLauncher):
         resize: Called with the number of pods by role, before a generation waits for them.
         discard_pod: Called with the name of a pod that was lost and does not join again, to delete
             it. Its task has stopped by then.
+        keep_pod: Called with the name of a pod that has joined: it is not deleted.
     """
 
     token: str
@@ -69,6 +70,7 @@ class KubernetesLauncher(AgentLauncher):
     take: Callable[[str, Mapping[str, Any]], None]
     resize: Callable[[Mapping[str, int]], None]
     discard_pod: Callable[[str], None]
+    keep_pod: Callable[[str], None]
     _connected: list[_Pod] = field(default_factory=list)
     _waiting: tuple[on.StartGeneration, str | None] | None = None
     _waiting_since: float = 0.0
@@ -117,7 +119,7 @@ class KubernetesLauncher(AgentLauncher):
         """Return the addresses of tasks at their pods."""
         generation = self._waiting[0].generation if self._waiting else 0
         joined = self.joined
-        first = generation * len(task_ids)
+        first = generation * self.spec.size
         return {
             name: f"{joined[name].host}:{_FIRST_PORT + (first + number) % _PORTS}"
             for number, name in enumerate(task_ids)
@@ -275,6 +277,7 @@ class KubernetesLauncher(AgentLauncher):
             self.lose(before.link)  # it was replaced or connected again
         pod.member = member
         self._lost.pop(member.task_id, None)
+        self.keep_pod(member.pod)
         logger.info("%s has joined as %s", member.pod, member.task_id)
         pod.link.send({"kind": "welcome", **body})
         start = self.starts.get(member.task_id)

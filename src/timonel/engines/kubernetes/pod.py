@@ -29,6 +29,7 @@ from timonel.engines.agent.messages import (
     decode_order,
     encode,
 )
+from timonel.engines.coordination.failures import TaskExit
 from timonel.engines.coordination.lifecycle import StartFailed, TaskExited
 from timonel.engines.environment import JOB_DIR, TASK_DIR
 from timonel.engines.kubernetes.changes import (
@@ -80,12 +81,10 @@ class _Task:
 
     Attributes:
         order: Its start order.
-        tail: Its output.
         is_stopping: Whether it was asked to exit.
     """
 
     order: StartOrder
-    tail: LogTail
     is_stopping: bool = False
 
 
@@ -124,6 +123,9 @@ class Pod:
         self._link: Link | None = None
         self._has_joined = False  # over the present connection
         self._grace_s = 0.0
+        self._log = work / "logs" / f"{member.task_id}.log"
+        self._output = LogTail(member.task_id, self._log, only_new=True)
+        self._queued: StartOrder | None = None
         self._task: _Task | None = None
         self._is_over = False
         self._is_leaving = False
@@ -172,6 +174,7 @@ class Pod:
                 self._stop(order)
             else:
                 # Once the changes that were sent before the order are here.
+                self._queued = order
                 self._files.then(functools.partial(self._start, order))
 
     def _take(self, message: Mapping[str, Any]) -> None:
@@ -180,16 +183,17 @@ class Pod:
                 self._has_joined = True
                 self._grace_s = float(message["grace_s"])
                 self._files.reset(decode_index(message["index"]))
+                self._send_output(to_end=True)  # of a task that ended without a coordinator
             case "changes":
                 self._files.apply([decode_change(change) for change in message["changes"]])
             case "bye":
                 self._is_over = True
 
     def _start(self, order: StartOrder) -> None:
-        if self._link is None or self._task is not None:
-            return  # the coordinator was lost meanwhile
+        if self._queued is not order:
+            return  # it was stopped, or the coordinator was lost meanwhile
+        self._queued = None
         task_dir = self._work / "tasks" / order.task_id
-        log = self._work / "logs" / f"{order.task_id}.log"
         job_dir = self._workspace.jobs / self._job_id
         job_dir.mkdir(parents=True, exist_ok=True)
         folders = {JOB_DIR: str(job_dir), TASK_DIR: str(task_dir)}
@@ -198,12 +202,23 @@ class Pod:
             env={**_own_environment(), **order.env, **folders},
             cwd=str(self._work / "source"),
             task_dir=task_dir,
-            log=log,
+            log=self._log,
         )
-        self._task = _Task(order, LogTail(order.task_id, log, only_new=True))
+        self._task = _Task(order)
         self._agent.send(encode(order))
 
     def _stop(self, order: StopOrder) -> None:
+        queued = self._queued
+        if queued is not None and (queued.generation, queued.attempt) == (
+            order.generation,
+            order.attempt,
+        ):
+            # The agent does not know the task yet, and would ignore the order.
+            self._queued = None
+            never_started = TaskExit(agent_lost=True)
+            event = TaskExited(queued.task_id, queued.generation, never_started, queued.attempt)
+            self._send(encode(event))
+            return
         if self._task is not None:
             self._task.is_stopping = True
         self._agent.send(encode(order))
@@ -232,10 +247,10 @@ class Pod:
         self._send(encode(event))
 
     def _send_output(self, *, to_end: bool = False) -> None:
-        if self._task is None:
-            return
-        lines = [line.text for line in self._task.tail.read(to_end=to_end)]
-        task_id = self._task.order.task_id
+        if self._link is None or not (self._link.is_open and self._has_joined):
+            return  # the next coordinator gets it
+        lines = [line.text for line in self._output.read(to_end=to_end)]
+        task_id = self._member.task_id
         for start in range(0, len(lines), _LINES_AT_ONCE):
             chunk = lines[start : start + _LINES_AT_ONCE]
             self._send({"kind": "output", "task_id": task_id, "lines": chunk})
@@ -259,7 +274,7 @@ class Pod:
         if self._link is not None:
             self._loop.forget(self._link)
             self._link.close()
-            self._link, self._has_joined = None, False
+            self._link, self._has_joined, self._queued = None, False, None
 
     def _leave(self) -> None:
         self._is_leaving = True

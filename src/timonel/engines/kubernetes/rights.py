@@ -83,10 +83,9 @@ def coordinator_rules(job_id: str, jobs: Sequence[str]) -> list[Rule]:
     return [
         _rule("", ["configmaps"], ["get", "patch"], [job_id]),
         _rule("batch", ["jobs"], ["get", "patch"], jobs),
-        _rule("coordination.k8s.io", ["leases"], ["get", "update", "patch"], [job_id]),
+        _rule("coordination.k8s.io", ["leases"], ["get", "patch"], [job_id]),
         _rule("", ["pods"], ["get", "list", "delete"]),
         _rule("", ["pods/status"], ["patch"]),
-        _rule("", ["events"], ["create"]),
     ]
 
 
