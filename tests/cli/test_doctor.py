@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Timonel
+from timonel.checks import Check, Verdict
 from timonel.cli.commands.doctor import examine
 from timonel.cli.doctor import check as render
 from timonel.cli.doctor import machine, tensorflow
-from timonel.cli.doctor.check import Check, Verdict
 
 FACTS = {
     "tensorflow": "2.21.0",

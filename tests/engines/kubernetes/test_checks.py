@@ -10,10 +10,9 @@ import pytest
 from tests.containers.registry_server import registry_server
 from tests.engines.kubernetes.fake_cluster import FakeCluster
 from tests.engines.kubernetes.memory_api import MemoryApi
-from timonel.cli.doctor import cluster as checks
-from timonel.cli.doctor.check import Verdict
+from timonel.checks import Verdict
 from timonel.engines import JobSpec
-from timonel.engines.kubernetes import KubernetesEngine
+from timonel.engines.kubernetes import KubernetesEngine, checks
 from timonel.engines.kubernetes.api import Api
 from timonel.storage import Workspace, find_workspace
 from timonel.storage.workspace import CLAIM_VARIABLE

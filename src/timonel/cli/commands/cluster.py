@@ -14,7 +14,7 @@ from timonel.cli.settings import GlobalOptions
 from timonel.errors import SpecError
 
 if TYPE_CHECKING:
-    from timonel.cli.doctor.check import Check
+    from timonel.checks import Check
     from timonel.engines.kubernetes.node_pools import Pool
 
 app = noun("Check a Kubernetes cluster, and prepare rights and nodes for jobs.")
@@ -48,9 +48,10 @@ def check(
 
     Changes nothing in the cluster without --run. Exits with code 1 if something will not work.
     """
-    from timonel.cli.doctor import cluster
-    from timonel.cli.doctor.check import Verdict, as_json, check_lines, summary
+    from timonel.checks import Verdict
+    from timonel.cli.doctor.check import as_json, check_lines, summary
     from timonel.cli.render.output import console, print_json
+    from timonel.engines.kubernetes.checks import examine, run_job
     from timonel.storage.workspace import ENVIRONMENT_VARIABLE
 
     options = GlobalOptions.of(ctx)
@@ -64,10 +65,10 @@ def check(
         out.print(check_lines(check), soft_wrap=True)
         checks.append(check)
 
-    for each in cluster.examine(workspace, os.environ, plain_http=plain_http or None):
+    for each in examine(workspace, os.environ, plain_http=plain_http or None):
         show(each)
     if run and not any(check.verdict is Verdict.FAIL for check in checks):
-        show(cluster.run_job(options.find(create=True), timeout))
+        show(run_job(options.find(create=True), timeout))
     if json:
         print_json(as_json(checks))
     out.print(summary(checks))

@@ -12,7 +12,7 @@ from timonel.cli.groups import Json, StyledCommand, single
 from timonel.cli.settings import GlobalOptions
 
 if TYPE_CHECKING:
-    from timonel.cli.doctor.check import Check
+    from timonel.checks import Check
 
 app = single()
 
@@ -29,7 +29,8 @@ def doctor(
 
     Exits with code 1 if something will not work.
     """
-    from timonel.cli.doctor.check import Verdict, as_json, check_lines, summary
+    from timonel.checks import Verdict
+    from timonel.cli.doctor.check import as_json, check_lines, summary
     from timonel.cli.render.output import console, print_json
 
     checks: list[Check] = []

@@ -1,37 +1,14 @@
-"""Check result with its verdict, as text and JSON."""
+"""Results of checks as text and JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from dataclasses import asdict
 from typing import Any
 
 from rich.text import Text
 
-
-class Verdict(StrEnum):
-    """Verdict of a check.
-
-    ``note`` is a possible improvement, ``fail`` will not work.
-    """
-
-    OK = "ok"
-    NOTE = "note"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True)
-class Check:
-    """Result of a check, with a hint on what to do."""
-
-    area: str
-    name: str
-    verdict: Verdict
-    found: str
-    hint: str | None = None
-
+from timonel.checks import Check, Verdict
 
 _MARKS = {
     Verdict.OK: ("ok", "green"),

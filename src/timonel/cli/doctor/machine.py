@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from timonel._version import __version__
-from timonel.cli.doctor.check import Check, Verdict
+from timonel.checks import Check, Verdict
 from timonel.errors import FormatError, TimonelError
 from timonel.processes.cores import usable_cores
 from timonel.units import format_bytes

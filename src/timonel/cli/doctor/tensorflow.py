@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from timonel.cli.doctor.check import Check, Verdict
+from timonel.checks import Check, Verdict
 from timonel.processes.cores import usable_cores
 from timonel.processes.zygote import zygote_environment
 from timonel.training.worker.strategy.devices import threads as share_of_cores

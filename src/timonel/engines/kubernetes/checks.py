@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from timonel.cli.doctor.check import Check, Verdict
+from timonel.checks import Check, Verdict
 from timonel.containers.reference import Reference
 from timonel.containers.registry import Registry
 from timonel.engines import JobSpec, JobState, JobStatus, RoleSpec
