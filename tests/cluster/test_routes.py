@@ -14,6 +14,8 @@ import pytest
 from tests.cluster.conftest import KUBELAB, Cluster, Lab
 from tests.endpoints.harness import GrpcClient
 from tests.waiting import until
+from timonel.endpoints.engine import engine_of
+from timonel.endpoints.handle import start_control
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200), pytest.mark.enable_socket]
 _DOMAIN = "models.example.org"
@@ -73,6 +75,13 @@ def test_a_gateway_takes_rest_and_grpc(
     lab.deploy("digits", port=8600)
     until(lambda: lab.address(endpoint).url.endswith(":8600"))
     until(proxy.answers)
+    lab.cluster.run("delete", "httproute", "digits")
+    until(proxy.answers)
+    monkeypatch.setenv("TIMONEL_KUBERNETES_DOMAIN", "other.example.org")
+    engine_of.cache_clear()
+    start_control(lab.workspace)
+    until(lambda: proxy.ask("digits.other.example.org").status_code == 200)
+    assert proxy.ask().status_code == 404
     endpoint.delete()
     until(lambda: not names(lab.cluster, "httproute"))
 

@@ -119,6 +119,8 @@ def test_without_a_version_an_endpoint_keeps_its_traffic(workspace: Workspace) -
     assert made.spec.traffic == traffic
     assert made.spec.scaling.max_replicas == 7
     assert made.revision.cause == "deploy digits: with --max, --timeout-s"
+    deploy("digits", workspace=workspace, wait=False, min_replicas=0, no_tls=False)
+    assert made.revision.cause == "deploy digits: with --min"
 
 
 def test_with_a_version_an_endpoint_gives_it_all_requests(workspace: Workspace) -> None:

@@ -316,7 +316,7 @@ class Endpoint:
     def wait(
         self, timeout_s: float = 600.0, on_change: Callable[[EndpointStatus], None] | None = None
     ) -> None:
-        """Wait until the latest revision is in effect and has a ready replica.
+        """Wait until the latest revision is in effect and has a ready replica, or is at zero again.
 
         Args:
             timeout_s: Time limit in seconds.

@@ -74,6 +74,7 @@ def deploy(
         envoy_binary()
     spec, version, before = _specified(model, place, engine, server_args, options)
     check_autoscaler(spec, engine)
+    engine.check_exposed(spec.name, has_tls=spec.access.tls is not None)
     cause = _cause(spec, version, None if before is None else before.spec, options)
     number = 0 if before is None else before.number
     if engine.is_one_machine:
@@ -313,7 +314,7 @@ def _cause(
     flags = [
         known[key][1].flag or f"--{key.replace('_', '-')}"
         for key, value in options.items()
-        if key not in {"name", "on"} and value not in (None, False, ())
+        if key not in {"name", "on"} and value is not None and value is not False and value != ()
     ]
     if spec.server_args != before.server_args and not options.get("no_server_args"):
         flags.append("server arguments")

@@ -44,7 +44,7 @@ class _Endpoint(Protocol):
 def wait_until_ready(
     endpoint: _Endpoint, timeout_s: float, on_change: Callable[[EndpointStatus], None] | None
 ) -> None:
-    """Wait until the latest revision is in effect and has a ready replica.
+    """Wait until the latest revision is in effect and has a ready replica, or is at zero again.
 
     Args:
         endpoint: The endpoint.
@@ -68,7 +68,9 @@ def wait_until_ready(
                 f"the gateway cannot listen for {endpoint.name}: {status.rejected}",
                 hint="deploy it with another --host or --port, or delete it",
             )
-        done = _applies(revision, status) and any(v.ready for v in status.versions.values())
+        done = _applies(revision, status) and (
+            any(v.ready for v in status.versions.values()) or _is_idle(revision, status)
+        )
         if done and not status.rejected and endpoint.is_listening():
             return
         _check_arguments(endpoint, status)
@@ -86,6 +88,12 @@ def _applies(revision: Revision, status: EndpointStatus) -> bool:
     if status.routed != revision.number:
         return status.routed > revision.number
     return status.contents == revision.spec.access.contents
+
+
+def _is_idle(revision: Revision, status: EndpointStatus) -> bool:
+    """Return whether the versions have started before, as they are, and are scaled to zero."""
+    is_proved = set(revision.spec.traffic.versions) <= set(status.proved)
+    return is_proved and status.state(time.time()) == "idle"
 
 
 def _late(name: str, status: EndpointStatus, timeout_s: float) -> ServingError:

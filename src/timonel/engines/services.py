@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 from timonel.engines.service_spec import AutoscalerSpec, OutsideAddress, ServiceSpec, ServiceStatus
@@ -31,6 +31,11 @@ class ServiceEngine(abc.ABC):
     def default_image(self) -> str | None:
         """Container image of services whose specification names none; None without containers."""
         return None
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Environment variables with settings of the engine, for services that use it."""
+        return {}
 
     @classmethod
     @abc.abstractmethod
@@ -191,6 +196,14 @@ class ServiceEngine(abc.ABC):
             EngineError: The name is taken, or the engine refuses.
         """
         del name, service, port, has_tls
+
+    def check_exposed(self, name: str, *, has_tls: bool) -> None:
+        """Have the cluster check what `expose` would create; change nothing.
+
+        Raises:
+            EngineError: The cluster refuses it.
+        """
+        del name, has_tls
 
     def preview_exposed(
         self, name: str, service: str, port: int, *, has_tls: bool

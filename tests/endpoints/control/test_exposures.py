@@ -56,6 +56,13 @@ def test_only_changes_are_exposed(engine: RecordingEngine) -> None:
     assert engine.calls[3:] == [(8501, False), (8501, False)]
 
 
+def test_what_is_exposed_is_checked_now_and_then(engine: RecordingEngine) -> None:
+    exposures = exposures_of(engine)
+    for now in (0.0, 29.0, 31.0, 60.0):
+        asyncio.run(exposures.expose(spec(), now))
+    assert len(engine.calls) == 2
+
+
 def test_a_refusal_stays_known_and_is_tried_again_after_a_while(engine: RecordingEngine) -> None:
     exposures = exposures_of(engine)
     engine.is_refusing = True

@@ -117,8 +117,8 @@ def test_services_have_the_rights_to_manage_services() -> None:
 def test_routes_to_endpoints_need_rights_of_their_own(gateway: str | None) -> None:
     api = MemoryApi()
     routed = ClusterSettings(domain="example.org", gateway=gateway)
-    for settings in (routed, routed, ClusterSettings()):
-        KubernetesServiceEngine(api, settings).expose("web", "web", 8500, has_tls=False)
+    for settings, port in ((routed, 8500), (routed, 8501), (ClusterSettings(), 8501)):
+        KubernetesServiceEngine(api, settings).expose("web", "web", port, has_tls=False)
     group = "networking.k8s.io" if gateway is None else "gateway.networking.k8s.io"
     added = {right for right in _rights(service_rules(has_routes=True)) if right.group == group}
     assert api.used - _rights(service_rules()) == added

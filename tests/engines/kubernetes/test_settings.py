@@ -49,6 +49,8 @@ def test_routes_need_a_domain() -> None:
         ({"domain": "a.b", "gateway": "a", "ingress_class": "b"}, "GATEWAY contradicts"),
         ({"domain": "https://a.b"}, "DOMAIN must be like models.example.org, got 'https://a.b'"),
         ({"domain": "*.a.b"}, "DOMAIN must be like"),
+        ({"domain": "a..b"}, "DOMAIN must be like"),
+        ({"domain": "a" * 64 + ".b"}, "DOMAIN must be like"),
         ({"domain": "a.b", "gateway": "a/b/c"}, "GATEWAY must be like NAME or NAMESPACE/NAME"),
     ):
         with pytest.raises(SpecError, match=re.escape(reason)):

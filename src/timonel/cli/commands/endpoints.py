@@ -268,7 +268,7 @@ def start(ctx: typer.Context, json: Json = False) -> None:
     if json:
         print_json({"started": names})
     else:
-        typer.echo(f"{', '.join(names)} start" if names else "there are no endpoints")
+        typer.echo(f"starting {', '.join(names)}" if names else "there are no endpoints")
 
 
 @app.command(cls=StyledCommand)

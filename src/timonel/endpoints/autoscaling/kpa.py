@@ -213,7 +213,7 @@ def _to_zero(
     since_s = now - state.activity_since
     if state.activity == "inactive":
         blocked = _wait_for_zero(now, since_s, load, state, policy)
-        return 0, load.replicas if blocked else 0, blocked or "no load"
+        return 0, load.replicas if blocked else 0, blocked
     if state.activity == "active" and since_s < policy.window_s:
         return 1, 1, f"keeping 1 replica for the first {policy.window_s:.4g} s"
     if state.activity == "active":

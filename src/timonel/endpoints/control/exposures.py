@@ -11,6 +11,7 @@ from timonel.engines import ServiceEngine
 from timonel.errors import TimonelError
 
 _RETRY_S = 5.0
+_CHECK_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,9 @@ class Exposures:
         self._last.clear()
 
     async def expose(self, spec: EndpointSpec, now: float) -> None:
-        """Expose an endpoint if it has changed, or 5 s after a failure.
+        """Expose an endpoint: when it changes, 5 s after a failure, and again every 30 s.
+
+        The last restores what somebody deleted or edited.
 
         Args:
             spec: Its latest specification.
@@ -51,9 +54,9 @@ class Exposures:
         port, has_tls = spec.port, spec.access.tls is not None
         last = self._last.get(spec.name)
         if last is not None and (last.port, last.has_tls) == (port, has_tls):
-            if last.error is None:
+            if last.error is None and now - last.at < _CHECK_S:
                 return
-            if now - last.at < _RETRY_S:
+            if last.error is not None and now - last.at < _RETRY_S:
                 raise last.error
         try:
             await asyncio.to_thread(self._engine.expose, spec.name, SERVICE, port, has_tls=has_tls)

@@ -81,6 +81,8 @@ def control_service(workspace: Workspace, engine: ServiceEngine) -> ServiceSpec:
     return common.model_copy(
         update={
             "args": (*common.args, "$(SHARED)"),
+            # Changed settings make another revision.
+            "env": engine.settings,
             "image": engine.default_image,
             "sidecar": envoy,
             "uses_engine": True,

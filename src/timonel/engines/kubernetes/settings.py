@@ -23,6 +23,8 @@ _MIRRORS = "TIMONEL_MIRRORS"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _CLAIM = re.compile(rf"{_NAME.pattern}:(/[^/:]+)+/?")
 _USER = re.compile(r"[1-9]\d{0,9}:\d{1,10}")
+_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_DOMAIN = re.compile(rf"(?=.{{1,220}}\Z){_LABEL}(\.{_LABEL})*")
 _GATEWAY = re.compile(rf"({_NAME.pattern}/)?{_NAME.pattern}")
 _OF_USERS = frozenset({"context", "namespace"})
 
@@ -171,7 +173,7 @@ def _check_routes(found: Mapping[str, str | None]) -> None:
         found[name] for name in ("domain", "gateway", "ingress_class")
     )
     for name, value, pattern, example in (
-        ("DOMAIN", domain, _NAME, "models.example.org"),
+        ("DOMAIN", domain, _DOMAIN, "models.example.org"),
         ("GATEWAY", gateway, _GATEWAY, "NAME or NAMESPACE/NAME"),
         ("INGRESS_CLASS", ingress_class, _NAME, "nginx"),
     ):

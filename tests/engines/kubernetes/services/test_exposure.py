@@ -134,6 +134,64 @@ def test_a_route_follows_the_settings_and_the_port(api: Api) -> None:
     assert (routes(api), Exposure(api, INGRESS).outside("digits")) == ([], None)
 
 
+def test_a_route_that_somebody_edits_or_deletes_is_restored(api: Api, cluster: FakeCluster) -> None:
+    expose(api, GATEWAY)
+    before = api.get("HTTPRoute", "digits")
+    expose(api, GATEWAY)
+    assert api.get("HTTPRoute", "digits") == before
+    # The cluster adds fields with defaults.
+    cluster.objects["httproutes", "digits"]["spec"]["parentRefs"][0]["group"] = "gateway"
+    version = api.get("HTTPRoute", "digits")["metadata"]["resourceVersion"]
+    expose(api, GATEWAY)
+    assert api.get("HTTPRoute", "digits")["metadata"]["resourceVersion"] == version
+    for damage in ({"hostnames": None}, {"parentRefs": [{"name": "web"}, {"name": "other"}]}):
+        api.patch("HTTPRoute", "digits", {"spec": damage})
+        outside = Exposure(api, GATEWAY).outside("digits")
+        assert outside is not None
+        assert outside.host == "digits.models.example.org"
+        expose(api, GATEWAY)
+        assert api.get("HTTPRoute", "digits")["spec"]["hostnames"] == ["digits.models.example.org"]
+        assert len(api.get("HTTPRoute", "digits")["spec"]["parentRefs"]) == 1
+    api.delete("HTTPRoute", "digits", uid=before["metadata"]["uid"])
+    outside = Exposure(api, GATEWAY).outside("digits")
+    assert outside is not None
+    assert outside.message == "there is no HTTPRoute"
+    expose(api, GATEWAY)
+    assert routes(api) == ["HTTPRoute"]
+
+
+def test_an_ingress_loses_its_class(api: Api) -> None:
+    expose(api, INGRESS)
+    assert api.get("Ingress", "digits")["spec"]["ingressClassName"] == "nginx"
+    expose(api, ClusterSettings(domain="models.example.org"))
+    assert "ingressClassName" not in api.get("Ingress", "digits")["spec"]
+
+
+def test_a_proxy_waits_as_long_as_the_endpoint(api: Api) -> None:
+    expose(api, GATEWAY)
+    (rule,) = api.get("HTTPRoute", "digits")["spec"]["rules"]
+    assert rule["timeouts"] == {"request": "0s"}
+
+
+def test_a_route_is_checked_without_creating_it() -> None:
+    api = MemoryApi()
+    Exposure(api, GATEWAY).check("digits", has_tls=False)
+    Exposure(api, GATEWAY).check("digits", has_tls=True)
+    assert (api.dry_runs, api.objects) == (["HTTPRoute"], {})
+    api.unknown = {"HTTPRoute"}
+    with pytest.raises(EngineError, match="cannot create httproutes: 404"):
+        Exposure(api, GATEWAY).check("digits", has_tls=False)
+
+
+def test_a_cluster_that_no_longer_has_the_gateway_api() -> None:
+    api = MemoryApi()
+    expose(api, GATEWAY)
+    api.unknown = {"HTTPRoute"}
+    outside = Exposure(api, ClusterSettings()).outside("digits")
+    assert outside is not None
+    assert "cannot get httproutes" in str(outside.message)
+
+
 def test_a_route_belongs_to_the_service_object(api: Api) -> None:
     expose(api, GATEWAY)
     found = api.get("HTTPRoute", "digits")["metadata"]
@@ -167,6 +225,12 @@ def test_the_address_outside_is_that_of_the_route(api: Api, cluster: FakeCluster
     exposure = Exposure(api, ClusterSettings())
     assert exposure.outside("digits") is None
     expose(api, INGRESS)
+    assert exposure.outside("digits") == OutsideAddress(
+        host="digits.models.example.org",
+        message="no controller has published an address of the Ingress",
+    )
+    balancer = {"ingress": [{"ip": "192.0.2.7"}]}
+    cluster.objects["ingresses", "digits"]["status"] = {"loadBalancer": balancer}
     assert exposure.outside("digits") == OutsideAddress(host="digits.models.example.org")
     expose(api, GATEWAY)
     outside = exposure.outside("digits")

@@ -82,6 +82,11 @@ class KubernetesServiceEngine(ServiceEngine):
         return cls(Api.connect(settings), settings, os.environ.get(POD_NAME))
 
     @property
+    def settings(self) -> Mapping[str, str]:
+        """Settings of the cluster, but for context and namespace."""
+        return self._settings.variables()
+
+    @property
     def default_image(self) -> str | None:
         """Image of the settings."""
         return self._settings.image
@@ -223,6 +228,10 @@ class KubernetesServiceEngine(ServiceEngine):
     def expose(self, name: str, service: str, port: int, *, has_tls: bool) -> None:
         """Have a port of a service's pods accept connections at a Service object."""
         self._exposure.expose(name, service_objects(service), port, has_tls=has_tls)
+
+    def check_exposed(self, name: str, *, has_tls: bool) -> None:
+        """Have the cluster check the Ingress or HTTPRoute that the settings ask for."""
+        self._exposure.check(name, has_tls=has_tls)
 
     def preview_exposed(
         self, name: str, service: str, port: int, *, has_tls: bool

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from timonel.engines.kubernetes.api import Api, Object
 from timonel.engines.kubernetes.manifests import Manifest
 from timonel.engines.kubernetes.names import MANAGED
-from timonel.engines.kubernetes.services.routes import outside_address, route
+from timonel.engines.kubernetes.services.routes import Route, hindrance, route_manifest, route_of
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.service_spec import OutsideAddress
 from timonel.errors import AlreadyExistsError, EngineError, NotFoundError
@@ -17,7 +19,7 @@ from timonel.errors import AlreadyExistsError, EngineError, NotFoundError
 EXPOSED_LABEL = "timonel.dev/exposed"
 """On Service objects that `Exposure` has created, and on routes to them: their name."""
 ROUTE_ANNOTATION = "timonel.dev/route"
-"""On the same Service objects: the kind of the route."""
+"""On the same Service objects: the route to it, as a JSON object."""
 
 _KIND = "Service"
 _H2C = "kubernetes.io/h2c"
@@ -45,24 +47,26 @@ class Exposure:
             name: Their name.
             selector: Labels of the pods.
             port: The port of the Service object, at which the pods listen.
-            has_tls: Whether it takes TLS only. Such a port gets no route, as a proxy would have to
-                be told which certificate to expect.
+            has_tls: Whether it accepts TLS only. Such a port gets no route, as a proxy would have
+                to be told which certificate to expect.
         """
-        wanted = None if has_tls else route(name, port, self._settings)
+        route = None if has_tls else route_of(name, self._settings)
         entry: dict[str, Any] = {"name": "endpoint", "port": port, "targetPort": port}
-        metadata: dict[str, Any] = {"name": name, "labels": {**MANAGED, EXPOSED_LABEL: name}}
-        if wanted is not None:
-            metadata["annotations"] = {ROUTE_ANNOTATION: wanted["kind"]}
-            wanted["metadata"]["labels"] = metadata["labels"]
-            if self._settings.gateway is not None:
-                entry["appProtocol"] = _H2C
+        if route is not None and route.kind == "HTTPRoute":
+            entry["appProtocol"] = _H2C
         spec = {
             "type": self._settings.service_type or "ClusterIP",
             "selector": dict(selector),
             "ports": [entry],
         }
+        metadata: dict[str, Any] = {"name": name, "labels": {**MANAGED, EXPOSED_LABEL: name}}
         service = {"apiVersion": "v1", "kind": _KIND, "metadata": metadata, "spec": spec}
-        return [service] if wanted is None else [service, wanted]
+        if route is None:
+            return [service]
+        metadata["annotations"] = {ROUTE_ANNOTATION: json.dumps(asdict(route))}
+        manifest = route_manifest(route, name, port)
+        manifest["metadata"]["labels"] = metadata["labels"]
+        return [service, manifest]
 
     def expose(self, name: str, selector: Mapping[str, str], port: int, *, has_tls: bool) -> None:
         """Create the objects of `manifests`, or change them. Idempotent.
@@ -74,26 +78,36 @@ class Exposure:
         found = self._api.find(_KIND, name) or self._create(service)
         if not _is_own(found):
             raise self._taken(_KIND, name)
-        before = _route_of(found)
+        before, after = _route_to(found), _route_to(service)
         # The annotation names a route before it exists, and until it is gone.
-        if before is not None and before not in [each["kind"] for each in routes]:
+        if before is not None and before != after:
             self._remove_route(before, found)
-        if _differs(found, service):
-            annotations = {ROUTE_ANNOTATION: _route_of(service)}
+        if before != after or _differs(found, service):
             metadata = {
                 "resourceVersion": found["metadata"]["resourceVersion"],
-                "annotations": annotations,
+                "annotations": {ROUTE_ANNOTATION: _annotation(service)},
             }
             self._api.patch(_KIND, name, {"metadata": metadata, "spec": service["spec"]})
         for manifest in routes:
             self._put_route(manifest, found)
+
+    def check(self, name: str, *, has_tls: bool) -> None:
+        """Have the cluster check the route that `expose` would create; change nothing.
+
+        Raises:
+            EngineError: The cluster refuses it.
+        """
+        _, *routes = self.manifests(name, {}, 1, has_tls=has_tls)
+        for manifest in routes:
+            with contextlib.suppress(AlreadyExistsError):
+                self._api.create(manifest, dry_run=True)
 
     def conceal(self, name: str) -> None:
         """Delete the Service object that `expose` has created; its route goes too. Idempotent."""
         found = self._api.find(_KIND, name)
         if found is not None and _is_own(found):
             with contextlib.suppress(NotFoundError):
-                self._api.delete(_KIND, name, uid=found["metadata"]["uid"])
+                self._api.delete(_KIND, name, uid=_uid(found))
 
     def address(self, name: str, port: int) -> str:
         """Return ``host:port`` for clients: of the load balancer, or else within the cluster."""
@@ -106,12 +120,16 @@ class Exposure:
 
     def outside(self, name: str) -> OutsideAddress | None:
         """Return the address by which a route is reached; None without one."""
-        found = self._api.find(_KIND, name)
-        kind = None if found is None else _route_of(found)
-        if kind is None:
+        service = self._api.find(_KIND, name)
+        route = None if service is None else _route_to(service)
+        if route is None:
             return None
-        existing = self._api.find(kind, name)
-        return None if existing is None else outside_address({**existing, "kind": kind})
+        try:
+            found = self._api.find(route.kind, name)
+        except EngineError as error:
+            return OutsideAddress(host=route.host, message=error.message)
+        message = f"there is no {route.kind}" if found is None else hindrance(route, found)
+        return OutsideAddress(host=route.host, message=message)
 
     def _create(self, manifest: Manifest) -> Object:
         try:
@@ -128,15 +146,15 @@ class Exposure:
             self._api.create(owned)
         elif not _is_owned(found, service):
             raise self._taken(kind, name)
-        else:
+        elif not _has(found["spec"], manifest["spec"]):
             self._api.patch(kind, name, {"spec": manifest["spec"]})
 
-    def _remove_route(self, kind: str, service: Object) -> None:
+    def _remove_route(self, route: Route, service: Object) -> None:
         name = service["metadata"]["name"]
-        found = self._api.find(kind, name)
+        found = self._api.find(route.kind, name)
         if found is not None and _is_owned(found, service):
             with contextlib.suppress(NotFoundError):
-                self._api.delete(kind, name, uid=_uid(found))
+                self._api.delete(route.kind, name, uid=_uid(found))
 
     def _taken(self, kind: str, name: str) -> EngineError:
         namespace = self._api.namespace
@@ -161,10 +179,27 @@ def _is_owned(found: Object, service: Object) -> bool:
     return any(each["uid"] == _uid(service) for each in owners)
 
 
-def _route_of(service: Mapping[str, Any]) -> str | None:
-    """Return the kind of the route to a Service object."""
-    annotations = service["metadata"].get("annotations") or {}
-    return annotations.get(ROUTE_ANNOTATION)
+def _annotation(service: Mapping[str, Any]) -> str | None:
+    return (service["metadata"].get("annotations") or {}).get(ROUTE_ANNOTATION)
+
+
+def _route_to(service: Mapping[str, Any]) -> Route | None:
+    """Return the route to a Service object; None if there is none."""
+    text = _annotation(service)
+    return None if text is None else Route(**json.loads(text))
+
+
+def _has(found: Any, wanted: Any) -> bool:
+    """Return whether an object has all that is wanted; the cluster adds fields with defaults."""
+    if isinstance(wanted, Mapping):
+        return isinstance(found, Mapping) and all(
+            _has(found.get(key), value) for key, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return (
+            isinstance(found, list) and len(found) == len(wanted) and all(map(_has, found, wanted))
+        )
+    return bool(found == wanted)
 
 
 def _differs(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
@@ -175,8 +210,6 @@ def _differs(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
         return [tuple(each.get(key) for key in keys) for each in spec.get("ports") or ()]
 
     before, after = found["spec"], wanted["spec"]
-    return (
-        _route_of(found) != _route_of(wanted)
-        or any(before.get(key) != after[key] for key in ("type", "selector"))
-        or ports(before) != ports(after)
-    )
+    return any(before.get(key) != after[key] for key in ("type", "selector")) or ports(
+        before
+    ) != ports(after)

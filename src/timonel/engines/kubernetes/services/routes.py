@@ -6,79 +6,88 @@ Pure functions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from timonel.engines.kubernetes.manifests import Manifest
 from timonel.engines.kubernetes.settings import ClusterSettings
-from timonel.engines.service_spec import OutsideAddress
 
-INGRESS, HTTP_ROUTE = "Ingress", "HTTPRoute"
+Kind = Literal["HTTPRoute", "Ingress"]
 
 
-def route(name: str, port: int, settings: ClusterSettings) -> Manifest | None:
-    """Return the route to a Service object: an HTTPRoute or an Ingress; None without a domain.
+@dataclass(frozen=True)
+class Route:
+    """Where a proxy of the cluster accepts requests for a Service object.
 
-    Args:
-        name: Name of the Service object and of the route.
-        port: Port of the Service object.
-        settings: Settings of the cluster.
+    Attributes:
+        kind: Kind of the object with the rules.
+        host: Name of the host.
+        via: The Gateway, ``NAME`` or ``NAMESPACE/NAME``, or the class of the Ingress; empty for the
+            cluster's default class.
     """
+
+    kind: Kind
+    host: str
+    via: str
+
+
+def route_of(name: str, settings: ClusterSettings) -> Route | None:
+    """Return the route to the Service object of a name; None without a domain."""
     if settings.domain is None:
         return None
     host = f"{name}.{settings.domain}"
     if settings.gateway is not None:
-        return _http_route(name, host, port, settings.gateway)
-    return _ingress(name, host, port, settings.ingress_class)
+        return Route("HTTPRoute", host, settings.gateway)
+    return Route("Ingress", host, settings.ingress_class or "")
 
 
-def outside_address(found: Mapping[str, Any]) -> OutsideAddress:
-    """Return the host of a route in the cluster, and what keeps its Gateway from using it."""
-    spec = found["spec"]
-    if found["kind"] == INGRESS:
-        return OutsideAddress(host=spec["rules"][0]["host"])
-    (gateway,) = spec["parentRefs"]
-    name = "/".join(filter(None, (gateway.get("namespace"), gateway["name"])))
+def route_manifest(route: Route, name: str, port: int) -> Manifest:
+    """Return the manifest of a route to a port of the Service object of the same name."""
+    if route.kind == "Ingress":
+        return _manifest("networking.k8s.io/v1", route, name, _ingress(route, name, port))
+    return _manifest("gateway.networking.k8s.io/v1", route, name, _http_route(route, name, port))
+
+
+def hindrance(route: Route, found: Mapping[str, Any]) -> str | None:
+    """Return what keeps a proxy from using a route in the cluster; None if nothing is known."""
+    status = found.get("status") or {}
+    if route.kind == "Ingress":
+        has_address = (status.get("loadBalancer") or {}).get("ingress")
+        return None if has_address else "no controller has published an address of the Ingress"
     conditions = [
         condition
-        for parent in (found.get("status") or {}).get("parents") or ()
+        for parent in status.get("parents") or ()
         for condition in parent.get("conditions") or ()
     ]
-    wrong = [each for each in conditions if each["status"] == "False"]
     if not conditions:
-        message: str | None = f"no controller has taken the route for the Gateway {name}"
-    elif wrong:
-        message = f"the Gateway {name} does not use the route: " + (
-            wrong[0].get("message") or wrong[0]["reason"]
-        )
-    else:
-        message = None
-    return OutsideAddress(host=spec["hostnames"][0], message=message)
+        return f"no controller has taken the route for the Gateway {route.via}"
+    wrong = [each for each in conditions if each["status"] == "False"]
+    if not wrong:
+        return None
+    reason = wrong[0].get("message") or wrong[0]["reason"]
+    return f"the Gateway {route.via} does not use the route: {reason}"
 
 
-def _http_route(name: str, host: str, port: int, gateway: str) -> Manifest:
-    namespace, _, gateway_name = gateway.rpartition("/")
-    parent = {"name": gateway_name, **({"namespace": namespace} if namespace else {})}
+def _http_route(route: Route, name: str, port: int) -> Manifest:
+    namespace, _, gateway = route.via.rpartition("/")
+    parent = {"name": gateway, **({"namespace": namespace} if namespace else {})}
     rule = {
         "backendRefs": [{"name": name, "port": port}],
         # The endpoint has a time limit of its own; those of proxies may be shorter than its start.
         "timeouts": {"request": "0s"},
     }
-    spec = {"parentRefs": [parent], "hostnames": [host], "rules": [rule]}
-    return _manifest("gateway.networking.k8s.io/v1", HTTP_ROUTE, name, spec)
+    return {"parentRefs": [parent], "hostnames": [route.host], "rules": [rule]}
 
 
-def _ingress(name: str, host: str, port: int, ingress_class: str | None) -> Manifest:
+def _ingress(route: Route, name: str, port: int) -> Manifest:
     path = {
         "path": "/",
         "pathType": "Prefix",
         "backend": {"service": {"name": name, "port": {"number": port}}},
     }
-    spec = {
-        **({"ingressClassName": ingress_class} if ingress_class else {}),
-        "rules": [{"host": host, "http": {"paths": [path]}}],
-    }
-    return _manifest("networking.k8s.io/v1", INGRESS, name, spec)
+    rules = [{"host": route.host, "http": {"paths": [path]}}]
+    return {**({"ingressClassName": route.via} if route.via else {}), "rules": rules}
 
 
-def _manifest(version: str, kind: str, name: str, spec: Mapping[str, Any]) -> Manifest:
-    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": dict(spec)}
+def _manifest(version: str, route: Route, name: str, spec: Manifest) -> Manifest:
+    return {"apiVersion": version, "kind": route.kind, "metadata": {"name": name}, "spec": spec}
