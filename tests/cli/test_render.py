@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
+from timonel.cli.render.output import console
 from timonel.cli.render.tables import bar, printable, sparkline, table
 from timonel.styles import number
 
@@ -49,6 +50,14 @@ def test_a_table_fits_and_cuts_only_its_wide_column() -> None:
     assert "x" * 30 in lines[1]
     assert "…" in lines[1]
     assert lines[1].endswith("1.235")
+
+
+def test_a_pipe_gets_whole_cells(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    console().print(table(("ID", "REASON"), [("x", "y " * 200)], wide=1))
+    assert "y " * 200 in capsys.readouterr().out
 
 
 def test_cells_have_no_control_codes() -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Timonel
+from tests.cli.test_render import plain
+from timonel.cli.render.runs import run_list
 from timonel.storage import find_workspace
-from timonel.tracking import Artifact, start_run
+from timonel.tracking import Artifact, list_runs, start_run
 
 
 @pytest.fixture
@@ -105,15 +107,13 @@ def listed(outcome) -> list[str]:
     return [line.split()[0] for line in outcome.out.splitlines()[1:]]
 
 
-def test_the_list_shows_when_and_which_model(timonel: Timonel, history, monkeypatch) -> None:
-    monkeypatch.setenv("COLUMNS", "140")
+def test_the_list_shows_when_and_which_model(timonel: Timonel, history) -> None:
     header, *lines = timonel("runs").out.splitlines()
     assert header.split() == ["RUN", "NAME", "STATUS", "STARTED", "TIME", "MODEL", "RESULT"]
     (line,) = [line for line in lines if history["fast"] in line]
     assert time.strftime("%Y-%m-%d") in line
     assert "digits/1" in line
-    monkeypatch.setenv("COLUMNS", "80")
-    narrow = timonel("runs").out.splitlines()
+    narrow = plain(run_list(list_runs(find_workspace()), {}, width=80), width=80)
     assert "MODEL" in narrow[0]
     assert "RESULT" in narrow[0]
     assert max(map(len, narrow)) <= 80

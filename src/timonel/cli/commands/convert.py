@@ -170,7 +170,7 @@ def convert(
     if json:
         print_json(render.dataset_json(dataset))
         return
-    console(whole=True).print(render.dataset_page(summarise(dataset)))
+    console().print(render.dataset_page(summarise(dataset)))
     settings.remarks().print(
         f"next: timonel train train.py --data {destination}", style="dim", soft_wrap=True
     )

@@ -119,7 +119,7 @@ def show(dataset: Annotated[str, DATASET], json: Json = False) -> None:
     if json:
         print_json(render.dataset_json(opened))
     else:
-        console(whole=True).print(render.dataset_page(summarise(opened)))
+        console().print(render.dataset_page(summarise(opened)))
 
 
 @app.command(cls=StyledCommand)
@@ -140,7 +140,7 @@ def verify(ctx: typer.Context, dataset: Annotated[str, DATASET], json: Json = Fa
     if json:
         print_json(render.verification_json(found))
     else:
-        console(whole=True).print(render.verification_page(found))
+        console().print(render.verification_page(found))
     found.check()
 
 
@@ -186,7 +186,7 @@ def inspect(
     if json:
         print_json(render.inspection_json(found))
         return
-    console(whole=True).print(render.inspection_page(found))
+    console().print(render.inspection_page(found))
     if out is not None:
         typer.echo(f"\n{len(found.images)} images written to {out}")
 
@@ -214,7 +214,7 @@ def stats(
     if json:
         print_json({"splits": {each: value.summary() for each, value in found.items()}})
     else:
-        console(whole=True).print(render.statistics_page(found))
+        console().print(render.statistics_page(found))
 
 
 @app.command(cls=StyledCommand)
@@ -242,7 +242,7 @@ def report(
     if json:
         print_json(render.report_json(found))
     else:
-        console(whole=True).print(render.report_lines(found))
+        console().print(render.report_lines(found))
 
 
 @app.command(cls=StyledCommand)
@@ -285,6 +285,6 @@ def diff(
     if json:
         print_json(render.comparison_json(found))
     else:
-        console(whole=True).print(render.comparison_page(found))
+        console().print(render.comparison_page(found))
     if found.fails(fail_on):
         raise typer.Exit(1)

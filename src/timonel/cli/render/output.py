@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,24 +14,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-PIPE_WIDTH = 120
 _ENDLESS = 1 << 15
 
 
-def console(*, stderr: bool = False, quiet: bool = False, whole: bool = False) -> Console:
+def console(*, stderr: bool = False, quiet: bool = False) -> Console:
     """Return a console, with colours and the real width on a terminal.
+
+    Elsewhere it neither truncates nor wraps lines.
 
     Args:
         stderr: Write to standard error.
         quiet: Write nothing.
-        whole: Unless on a terminal, neither truncate nor wrap lines.
     """
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
-    if whole and not stream.isatty():
-        width = _ENDLESS
+    width = None if stream.isatty() else _ENDLESS
     return Console(stderr=stderr, highlight=False, width=width, quiet=quiet)
 
 
