@@ -64,6 +64,7 @@ def test_packages_that_are_left_out_are_named_by_reason(
         (("A B",), "'A B' is no name of an image"),
         (("oci:out", "--folder", "nothing"), "no folder at nothing"),
         (("oci:out", "--env", "A"), "expected NAME=VALUE, got 'A'"),
+        (("oci:out", "--base", "slef"), "no base image 'slef': did you mean 'self'?"),
     ],
 )
 def test_mistakes(timonel: Timonel, arguments: tuple[str, ...], problem: str) -> None:

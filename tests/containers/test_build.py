@@ -22,6 +22,7 @@ from timonel.containers.layers import Layer, LayerFile, write_layer
 from timonel.containers.layout import Layout
 from timonel.errors import CorruptError, InputError, NotFoundError, SpecError
 from timonel.storage.digests import digest_bytes
+from timonel.units import format_bytes
 
 _SITE = f"usr/local/lib/python{python_base.VERSION}/site-packages"
 
@@ -120,8 +121,13 @@ def test_equal_inputs_give_equal_bytes_and_only_changes_travel(
     server: RegistryServer, spec: Callable[..., ImageSpec], code: Path, tmp_path: Path
 ) -> None:
     target = f"{server.host}/team/app"
-    first = build_image(spec(), f"{target}:v1", cache=tmp_path / "cache")
-    again = build_image(spec(), f"{target}:v2", cache=tmp_path / "other")
+    lines: list[str] = []
+    first = build_image(spec(), f"{target}:v1", cache=tmp_path / "cache", progress=lines.append)
+    uploads = [f"uploading {format_bytes(first.uploaded_bytes)} to {server.host}"]
+    assert [line for line in lines if "upload" in line] == uploads
+    lines.clear()
+    again = build_image(spec(), f"{target}:v2", cache=tmp_path / "other", progress=lines.append)
+    assert not [line for line in lines if "upload" in line]
     assert again.digest == first.digest
     assert again.uploaded_bytes == 0
     assert not list((tmp_path / "cache").glob("code-*"))

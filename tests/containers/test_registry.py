@@ -96,6 +96,16 @@ def test_a_registry_that_is_away() -> None:
         registry.manifest()
 
 
+def test_a_registry_without_tls_is_named(
+    server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timonel.containers.registry._RETRIES", False)
+    reference = Reference.parse(f"{server.host}/team/app:v1")
+    expected = f"{server.host} speaks HTTP, not HTTPS: add --plain-http"
+    with pytest.raises(InputError, match=expected):
+        Registry(reference, plain_http=False).manifest()
+
+
 def test_changed_bytes_are_refused(server: RegistryServer, layer: Layer, tmp_path: Path) -> None:
     registry = opened(server)
     server.blobs["team/app", layer.digest] = b"other"

@@ -42,7 +42,7 @@ from timonel.containers.publish import (
     publish_tag,
 )
 from timonel.containers.requirements_files import read_requirements
-from timonel.errors import InputError, NotFoundError, SpecError
+from timonel.errors import InputError, NotFoundError, SpecError, did_you_mean
 from timonel.storage.atomic import sweep, temporary_prefix, write_json
 from timonel.storage.digests import digest_bytes, digest_file, digest_lines
 from timonel.storage.source_files import own_files, source_files
@@ -147,7 +147,7 @@ def build_image(
         own = builder.layers(platform)
         layers = [*base.layers, *own]
         try:
-            uploaded += publish_layers(place, base, own)
+            uploaded += publish_layers(place, base, own, progress)
         finally:
             assert own[-1].path is not None
             own[-1].path.unlink()  # the code's, which no later build uses
@@ -298,6 +298,8 @@ class _Builder:
 
 
 def _check(spec: ImageSpec, platforms: Sequence[str]) -> None:
+    if spec.base != SELF and (hint := did_you_mean(spec.base, [SELF])):
+        raise SpecError(f"no base image {spec.base!r}", hint=hint)
     if not spec.folder.is_dir():
         raise NotFoundError(f"no folder at {spec.folder}", hint="check the path")
     if spec.requirements is not None and not spec.requirements.is_file():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from timonel.containers.layout import PREFIX, Layout
 from timonel.containers.reference import Reference
 from timonel.containers.registry import Registry
 from timonel.storage.digests import digest_bytes
+from timonel.units import format_bytes
 
 _UPLOADS = 4
 
@@ -48,8 +49,19 @@ def open_place(text: str, *, plain_http: bool | None = None) -> Place:
     return Registry(Reference.parse(text), plain_http=plain_http)
 
 
-def publish_layers(place: Place, base: Base, own: Sequence[Layer]) -> int:
+def publish_layers(
+    place: Place,
+    base: Base,
+    own: Sequence[Layer],
+    progress: Callable[[str], None] = lambda _: None,
+) -> int:
     """Publish the layers that a place lacks; return the number of uploaded bytes.
+
+    Args:
+        place: Where to.
+        base: The base, whose layers the place may lack.
+        own: Further layers.
+        progress: Called with a line before an upload.
 
     Raises:
         InputError: A registry or a disk refuses.
@@ -63,6 +75,10 @@ def publish_layers(place: Place, base: Base, own: Sequence[Layer]) -> int:
         and source.reference.host == place.reference.host
     ):
         mount_from = source.reference.repository
+    uploads = [each for each in missing if mount_from is None or each not in base.layers]
+    if uploads and isinstance(place, Registry):
+        size = format_bytes(sum(each.size for each in uploads))
+        progress(f"uploading {size} to {place.reference.host}")
 
     def push(layer: Layer) -> int:
         if (

@@ -241,6 +241,10 @@ class Registry:
                     preload_content=not stream,
                 )
             except urllib3.exceptions.HTTPError as error:
+                if "WRONG_VERSION_NUMBER" in str(error):
+                    raise InputError(
+                        f"{self.reference.host} speaks HTTP, not HTTPS", hint="add --plain-http"
+                    ) from error
                 raise InputError(
                     f"the registry {self.reference.host} does not answer: {_reason(error)}",
                     hint="check its address and your network; --plain-http is for registries "
