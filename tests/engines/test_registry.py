@@ -25,8 +25,11 @@ def test_an_engine_is_found_by_its_name(tmp_path: Path) -> None:
 
 
 def test_an_unknown_engine_names_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"no such engine: 'slurm': installed engines: .*local"):
-        get_engine("slurm", find_workspace(tmp_path / "space"))
+    workspace = find_workspace(tmp_path / "space")
+    with pytest.raises(SpecError, match=r"no such engine: 'slurm': use kubernetes or local"):
+        get_engine("slurm", workspace)
+    with pytest.raises(SpecError, match=r"'kubernets': did you mean 'kubernetes'\?"):
+        get_engine("kubernets", workspace)
     assert "local" in engine_names()
 
 
@@ -34,7 +37,7 @@ def test_a_service_engine_is_found_by_its_name(tmp_path: Path) -> None:
     engine = get_service_engine(None, find_workspace(tmp_path / "space"))
     assert isinstance(engine, LocalServiceEngine)
     assert engine.services() == []
-    with pytest.raises(SpecError, match=r"no such service engine: 'slurm': installed .*local"):
+    with pytest.raises(SpecError, match=r"no such service engine: 'slurm': use .*local"):
         get_service_engine("slurm", find_workspace(tmp_path / "space"))
     assert "local" in service_engine_names()
 

@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 
 from timonel.engines.base import Engine
 from timonel.engines.services import ServiceEngine
-from timonel.errors import EngineError, SpecError
+from timonel.errors import EngineError, SpecError, did_you_mean
 from timonel.storage import Workspace
 
 GROUP = "timonel.engines"
@@ -68,10 +68,9 @@ def _find(group: str, name: str) -> type:
     found = entry_points(group=group, name=name)
     if not found:
         kind = "engine" if group == GROUP else "service engine"
-        raise SpecError(
-            f"no such {kind}: {name!r}",
-            hint=f"installed engines: {', '.join(_names(group)) or 'none'}",
-        )
+        known = _names(group)
+        hint = did_you_mean(name, known) or f"use {' or '.join(known)}"
+        raise SpecError(f"no such {kind}: {name!r}", hint=hint)
     entry = next(iter(found))
     try:
         loaded = entry.load()
