@@ -130,11 +130,11 @@ def test_routes_of_endpoints_are_checked_and_allowed(
     monkeypatch.setenv("TIMONEL_KUBERNETES_GATEWAY", "infra/web")
     api.unknown = {"HTTPRoute"}
     _, found = checked(timonel)
-    assert found["domain models.example.org"]["verdict"] == "fail"
-    assert "kubectl api-resources" in found["domain models.example.org"]["hint"]
+    assert found["route"]["verdict"] == "fail"
+    assert "kubectl api-resources" in found["route"]["hint"]
     api.unknown = set()
     _, found = checked(timonel)
-    assert found["domain models.example.org"]["found"] == "HTTPRoute accepted"
+    assert found["route"]["found"] == "HTTPRoute accepted"
     api.denied = {Right("gateway.networking.k8s.io", "httproutes", "create")}
     _, found = checked(timonel)
     assert found["rights"]["found"] == "not allowed: httproutes (create)"

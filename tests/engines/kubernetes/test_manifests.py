@@ -308,7 +308,7 @@ def test_names_that_are_too_long_for_pods(length: int) -> None:
 
 
 def test_a_job_without_an_image() -> None:
-    with pytest.raises(SpecError, match="timonel image build"):
+    with pytest.raises(SpecError, match="timonel image build HOST/REPOSITORY:TAG"):
         job_manifests(spec(), ClusterSettings(), WORKSPACE, "token")
 
 

@@ -151,8 +151,8 @@ def _cluster(settings: ClusterSettings, workspace: str) -> Iterator[Check]:
             yield _existence(api, kind, name)
     if queue := settings.queue:
         yield _try(_SETTINGS, f"LocalQueue {queue}", lambda: _queue(api, settings, queue))
-    if domain := settings.domain:
-        yield _try(_SETTINGS, f"domain {domain}", lambda: _route(api, settings))
+    if settings.domain:
+        yield _try(_SETTINGS, "route", lambda: _route(api, settings))
     if mount := settings.claim_mount():
         what = f"PersistentVolumeClaim {mount[0]}"
         yield _try(_SETTINGS, what, lambda: _claim(api, settings, mount[0]))

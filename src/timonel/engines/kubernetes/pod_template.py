@@ -152,7 +152,7 @@ def image_of(owner: str, image: str | None, settings: ClusterSettings) -> str:
     if not found:
         raise SpecError(
             f"{owner} has no container image",
-            hint="make one with 'timonel image build', and give --image or set "
+            hint="make one with 'timonel image build HOST/REPOSITORY:TAG', and give --image or set "
             "TIMONEL_KUBERNETES_IMAGE",
         )
     return found
