@@ -37,6 +37,13 @@ def engine(here: Path) -> Iterator[LocalHarness]:
     harness.close()
 
 
+def test_an_empty_list_names_the_workspace_that_was_found(timonel: Timonel) -> None:
+    workspace = find_workspace()
+    start = "Start one with 'timonel train SCRIPT'."
+    assert timonel("jobs").out == f"No jobs in {workspace.uri}. {start}\n"
+    assert timonel("-w", workspace.uri, "jobs").out == f"No jobs. {start}\n"
+
+
 @pytest.mark.parametrize(
     ("leader", "trained_by", "workers", "tasks"),
     [

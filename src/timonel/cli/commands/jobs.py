@@ -46,7 +46,8 @@ def list_(
     elif shown:
         console().print(render.job_list(shown))
     else:
-        typer.echo("No jobs. Start one with 'timonel train SCRIPT'.")
+        place = "" if options.workspace else f" in {workspace.uri}"
+        typer.echo(f"No jobs{place}. Start one with 'timonel train SCRIPT'.")
     if any(job.machine for job in shown):
         options.remarks(stderr=True).print(
             "jobs of other machines: as read from the bucket by the last 'timonel runs'",
