@@ -257,7 +257,7 @@ def delete(
 
 @app.command(cls=StyledCommand)
 def start(ctx: typer.Context, json: Json = False) -> None:
-    """Start all endpoints again, for example after a reboot."""
+    """Start all endpoints again, as after a reboot, or apply changed settings of the cluster."""
     from timonel.cli.render.output import print_json
     from timonel.endpoints import list_endpoints
     from timonel.endpoints.handle import start_control
