@@ -6,9 +6,11 @@ import shutil
 import socket
 import subprocess
 import tarfile
+import threading
 import time
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from timonel.containers import ImageSpec, build_image, packages, python_base
 from timonel.containers.image import MANIFEST_TYPE, encode, image_index, image_manifest
 from timonel.containers.layers import Layer, LayerFile, write_layer
 from timonel.containers.layout import Layout
+from timonel.containers.publish import publish_layers
 from timonel.errors import CorruptError, InputError, NotFoundError, SpecError
 from timonel.storage.digests import digest_bytes
 from timonel.units import format_bytes
@@ -130,7 +133,7 @@ def test_equal_inputs_give_equal_bytes_and_only_changes_travel(
     assert not [line for line in lines if "upload" in line]
     assert again.digest == first.digest
     assert again.uploaded_bytes == 0
-    assert not list((tmp_path / "cache").glob("code-*"))
+    assert not list((tmp_path / "cache").glob("*code*"))
     (code / "train.py").write_text("import tiny, sys\n")
     changed = build_image(spec(), f"{target}:v3", cache=tmp_path / "cache")
     assert changed.digest != first.digest
@@ -398,7 +401,7 @@ def test_a_failed_publication_leaves_no_layer_of_code(
     (tmp_path / "layout/blobs").touch()
     with pytest.raises(InputError, match="layout"):
         build_image(spec(), f"oci:{tmp_path}/layout", cache=tmp_path / "cache")
-    assert not list((tmp_path / "cache").glob("code-*"))
+    assert not list((tmp_path / "cache").glob("*code*"))
 
 
 def test_layers_that_no_build_has_used_for_a_month_are_removed(
@@ -409,7 +412,7 @@ def test_layers_that_no_build_has_used_for_a_month_are_removed(
     (cache / "packages-mine.json").touch()
     build_image(spec(), f"{server.host}/app", cache=cache)
     unused = set(cache.glob("packages-*")) - {cache / "packages-mine.json"}
-    requirements.write_text(f"{requirements.read_text()}# other\n")
+    requirements.write_text("# no packages\n")
     build_image(spec(), f"{server.host}/app", cache=cache)
     used = set(cache.iterdir()) - unused
     month_ago = time.time() - 31 * 24 * 3600
@@ -430,3 +433,84 @@ def test_a_base_with_the_configuration_of_another_image_is_refused(
         base.push_tag(encode(image_manifest(config, [layer])), MANIFEST_TYPE)
         with pytest.raises(CorruptError, match="does not list the layers of its manifest"):
             build_image(spec(base=f"oci:{base.root}"), f"{server.host}/app", cache=tmp_path / "c")
+
+
+def test_a_base_cannot_write_files_outside_of_the_target(
+    server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
+) -> None:
+    _, layer = write_base(Layout(tmp_path / "evil"))
+    assert layer.path is not None
+    manifest = json.loads(Layout(tmp_path / "evil").blob(Layout(tmp_path / "evil").manifest()[1]))
+    manifest["layers"][0]["digest"] = "sha256:../../../planted.sh"
+    Layout(tmp_path / "evil").push_tag(encode(manifest), MANIFEST_TYPE)
+    (tmp_path / "planted.sh").write_text("evil")
+    server.manifests["evil", "1"] = (MANIFEST_TYPE, encode(manifest))
+    server.blobs["evil", manifest["config"]["digest"]] = Layout(tmp_path / "evil").blob(
+        manifest["config"]["digest"]
+    )
+    (tmp_path / "deep/er").mkdir(parents=True)
+    for base in (f"oci:{tmp_path}/evil", f"{server.host}/evil:1"):
+        with pytest.raises(CorruptError, match="is no SHA-256 digest"):
+            build_image(spec(base=base), f"oci:{tmp_path}/deep/er/out", cache=tmp_path / "cache")
+    assert not (tmp_path / "deep/planted.sh").exists()
+    assert not (tmp_path / "deep/er/planted.sh").exists()
+
+
+def test_a_base_whose_index_names_an_index_is_refused(
+    spec: Callable[..., ImageSpec], tmp_path: Path
+) -> None:
+    base = Layout(tmp_path / "nested")
+    inner = encode(image_index([]))
+    base.push_bytes(inner)
+    platform = {"os": "linux", "architecture": "amd64"}
+    outer = encode(image_index([{"digest": digest_bytes(inner), "platform": platform}]))
+    base.push_tag(outer, "application/vnd.oci.image.index.v1+json")
+    with pytest.raises(CorruptError, match="names another index"):
+        build_image(
+            spec(base=f"oci:{base.root}", platforms=("linux/amd64",)),
+            f"oci:{tmp_path}/out",
+            cache=tmp_path / "cache",
+        )
+
+
+def test_threads_that_build_at_the_same_time_have_their_own_code(
+    spec: Callable[..., ImageSpec], code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, errors = ("a", "b"), []
+    cache = tmp_path / "cache"
+    build_image(spec(), f"oci:{tmp_path}/first", cache=cache)
+    for name in names:
+        shutil.copytree(code, tmp_path / name)
+        (tmp_path / name / "train.py").write_text(f"# {name * 5_000_000}\n")
+    both_written = threading.Barrier(len(names))
+
+    def wait(*args: Any) -> int:
+        both_written.wait(60)
+        return publish_layers(*args)
+
+    monkeypatch.setattr("timonel.containers.build.publish_layers", wait)
+
+    def go(name: str) -> None:
+        try:
+            build_image(
+                replace(spec(), folder=tmp_path / name), f"oci:{tmp_path}/out-{name}", cache=cache
+            )
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=go, args=(name,)) for name in names]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    assert errors == []
+    for name in names:
+        out = Layout(tmp_path / f"out-{name}")
+        for layer in out.manifest()[0]["layers"]:
+            assert digest_bytes(out.path(layer["digest"]).read_bytes()) == layer["digest"]
+    assert not list(cache.glob(".tmp-*"))
+
+
+def test_a_cache_that_cannot_be_written(spec: Callable[..., ImageSpec], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot write /dev/null/layers"):
+        build_image(spec(), f"oci:{tmp_path}/out", cache=Path("/dev/null/layers"))

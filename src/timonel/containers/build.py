@@ -16,7 +16,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,8 @@ from timonel.containers.publish import (
     publish_tag,
 )
 from timonel.containers.requirements_files import read_requirements
-from timonel.errors import InputError, NotFoundError, SpecError, did_you_mean
-from timonel.storage.atomic import sweep, temporary_prefix, write_json
+from timonel.errors import CorruptError, InputError, NotFoundError, SpecError, did_you_mean
+from timonel.storage.atomic import aside_name, sweep, temporary_prefix, unwritable, write_json
 from timonel.storage.digests import digest_bytes, digest_file, digest_lines
 from timonel.storage.source_files import own_files, source_files
 
@@ -57,7 +57,7 @@ Progress = Callable[[str], None]
 _FORMAT = "2"
 """Part of the keys of cached layers; increased when the same packages make other layers."""
 _UNUSED_S = 30 * 24 * 3600.0
-_CACHED = re.compile(r"(base|packages|timonel)-[0-9a-f]{64}\.(tar\.zst|json)|code-\d+\.tar\.zst")
+_CACHED = re.compile(r"(base|packages|timonel)-[0-9a-f]{64}\.(tar\.zst|json)")
 
 
 @dataclass(frozen=True)
@@ -192,6 +192,8 @@ class _Builder:
         manifest, _ = source.manifest()
         if "manifests" in manifest:
             manifest, _ = source.manifest(digest_for(manifest, platform, self._spec.base))
+            if "manifests" in manifest:
+                raise CorruptError(f"the index of the base {self._spec.base} names another index")
         config = parse_config(source.blob(manifest["config"]["digest"]), manifest, self._spec.base)
         found = f"{config.get('os')}/{config.get('architecture')}"
         if found not in {platform, "None/None"}:
@@ -227,7 +229,8 @@ class _Builder:
             self._cached(
                 own, "timonel", lambda folder: self._compiled(folder, packages.stage_timonel)
             ),
-            write_layer(self._code(), self._cache / f"code-{os.getpid()}.tar.zst"),
+            # Other builds of the same process have their own.
+            write_layer(self._code(), self._cache / aside_name("code.tar.zst")),
         ]
 
     def _packages(self, folder: Path, platform: str) -> Iterator[LayerFile]:
@@ -256,9 +259,10 @@ class _Builder:
 
     def _cached(self, key: str, what: str, files: Callable[[Path], Iterator[LayerFile]]) -> Layer:
         name = f"{what}-{key.removeprefix('sha256:')}"
-        path, record = self._cache / f"{name}.tar.zst", self._cache / f"{name}.json"
+        record = self._cache / f"{name}.json"
         try:
             found = json.loads(record.read_bytes())
+            path = self._layer_path(what, found["digest"])
             layer = Layer(found["digest"], found["size"], found["diff_id"], path=path)
             if path.stat().st_size == layer.size:
                 with contextlib.suppress(OSError):  # another user's file
@@ -267,13 +271,19 @@ class _Builder:
                 return layer
         except (OSError, ValueError, KeyError):
             pass
-        self._cache.mkdir(parents=True, exist_ok=True)
         # Beside the cache, so that files can be links.
-        with tempfile.TemporaryDirectory(dir=self._cache, prefix=temporary_prefix()) as folder:
-            layer = write_layer(files(Path(folder)), path)
+        with _temporary_folder(self._cache) as folder:
+            (folder / "files").mkdir()
+            layer = write_layer(files(folder / "files"), folder / "layer.tar.zst")
+            # Versions may differ between two builds at the same time: each keeps its own layer.
+            path = (folder / "layer.tar.zst").replace(self._layer_path(what, layer.digest))
+        layer = replace(layer, path=path)
         write_json(record, {"digest": layer.digest, "size": layer.size, "diff_id": layer.diff_id})
         self._progress(f"built the layer of {what}, {layer.size / 1e6:.1f} MB")
         return layer
+
+    def _layer_path(self, what: str, digest: str) -> Path:
+        return self._cache / f"{what}-{digest.removeprefix('sha256:')}.tar.zst"
 
     def prune_cache(self) -> None:
         """Remove layers that no build has used for 30 days, and files of killed builds."""
@@ -322,3 +332,19 @@ def _own_platform() -> str:
 def _user_cache() -> Path:
     parent = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return parent / "timonel" / "layers"
+
+
+@contextlib.contextmanager
+def _temporary_folder(parent: Path) -> Iterator[Path]:
+    """Yield a new folder, and remove it after the block.
+
+    Raises:
+        InputError: The parent cannot be written.
+    """
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.TemporaryDirectory(dir=parent, prefix=temporary_prefix())
+    except OSError as error:
+        raise unwritable(parent, error) from error
+    with folder as name:
+        yield Path(name)

@@ -11,7 +11,7 @@ from typing import Any
 
 from timonel.containers.layers import LAYER_TYPE, Layer
 from timonel.errors import CorruptError, NotFoundError
-from timonel.storage.digests import digest_bytes
+from timonel.storage.digests import digest_bytes, is_digest
 
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
@@ -32,15 +32,22 @@ def parse_manifest(content: bytes, name: str) -> dict[str, Any]:
         CorruptError: It is another document.
     """
     found = _document(content)
-    entries = [found.get("config"), *_entries(found.get("layers"), {"size", "mediaType"})]
+    entries = [found.get("config"), *_entries(found.get("layers"), {"size": int, "mediaType": str})]
     if "manifests" in found:
-        entries = _entries(found["manifests"], set())
-    if not found or not all(isinstance(_field(each, "digest"), str) for each in entries):
+        entries = _entries(found["manifests"], {})
+    digests = [_field(each, "digest") for each in entries]
+    if not found or not all(isinstance(each, str) for each in digests):
         begin = " ".join(content[:60].decode(errors="replace").split())
         raise CorruptError(
             f"{name} is no image of the OCI or Docker format 2: got {begin!r}",
             hint="check its name, and whether a login page or an old registry answers",
         )
+    for each in digests:
+        if not is_digest(each):
+            raise CorruptError(
+                f"{name} names {each[:80]!r}, which is no SHA-256 digest",
+                hint="use another base, or push this one again",
+            )
     return found
 
 
@@ -57,7 +64,11 @@ def parse_config(content: bytes, manifest: Mapping[str, Any], name: str) -> dict
     """
     found = _document(content)
     layers = _field(found.get("rootfs"), "diff_ids")
-    if not isinstance(layers, list) or len(layers) != len(manifest.get("layers", ())):
+    if (
+        not isinstance(layers, list)
+        or len(layers) != len(manifest.get("layers", ()))
+        or not all(map(is_digest, layers))
+    ):
         raise CorruptError(
             f"the configuration of {name} does not list the layers of its manifest",
             hint="use another base, or push this one again",
@@ -69,16 +80,19 @@ def _document(content: bytes) -> dict[str, Any]:
     """Return a JSON object; an empty one if the content is something else."""
     try:
         found = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _entries(found: Any, fields: set[str]) -> list[Any]:
+def _entries(found: Any, fields: Mapping[str, type]) -> list[Any]:
     """Return the entries of a list, None for each that lacks fields or is no object."""
     if not isinstance(found, list):
         return [None]
-    return [each if isinstance(each, dict) and fields <= each.keys() else None for each in found]
+    return [
+        each if all(isinstance(_field(each, name), kind) for name, kind in fields.items()) else None
+        for each in found
+    ]
 
 
 def _field(found: Any, name: str) -> Any:
@@ -156,13 +170,14 @@ def digest_for(index: Mapping[str, Any], platform: str, base: str) -> str:
     system, _, architecture = platform.partition("/")
     known = []
     for each in index["manifests"]:
-        found = each.get("platform", {})
-        if (found.get("os"), found.get("architecture")) == (system, architecture):
+        found = each.get("platform")
+        names = _field(found, "os"), _field(found, "architecture")
+        if names == (system, architecture):
             digest: str = each["digest"]
             return digest
-        known.append(f"{found.get('os')}/{found.get('architecture')}")
-    names = ", ".join(name for name in known if "unknown" not in name)
-    raise NotFoundError(f"the base {base} has no image for {platform}: it has {names}")
+        known.append(f"{names[0]}/{names[1]}")
+    others = ", ".join(name for name in known if "unknown" not in name)
+    raise NotFoundError(f"the base {base} has no image for {platform}: it has {others}")
 
 
 def image_index(descriptors: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import shutil
+import contextlib
+import hashlib
 from pathlib import Path
 from typing import Any
 
 from timonel.containers.image import parse_manifest
 from timonel.containers.layers import Layer
 from timonel.errors import AlreadyExistsError, CorruptError, NotFoundError
-from timonel.storage.atomic import create_bytes, unwritable, write_bytes, write_json
-from timonel.storage.digests import digest_bytes
+from timonel.storage.atomic import create_bytes, replacing, unwritable, write_json
+from timonel.storage.digests import digest_bytes, is_digest
+from timonel.storage.locks import exclusive
 
 PREFIX = "oci:"
 _TAG = "org.opencontainers.image.ref.name"
+_VERSION = b'{"imageLayoutVersion": "1.0.0"}'
+_BLOCK_BYTES = 1 << 20
 
 
 class Layout:
@@ -68,7 +71,13 @@ class Layout:
         return content
 
     def path(self, digest: str) -> Path:
-        """Return the file of a blob."""
+        """Return the file of a blob.
+
+        Raises:
+            CorruptError: The digest is none.
+        """
+        if not is_digest(digest):
+            raise CorruptError(f"{digest[:80]!r} in {self.root} is no SHA-256 digest")
         return self.root / "blobs" / digest.replace(":", "/", 1)
 
     def has_blob(self, digest: str) -> bool:
@@ -79,18 +88,27 @@ class Layout:
         """Copy a layer into the folder, unless it is there; return whether it was copied.
 
         Raises:
+            NotFoundError: The layer has no file.
             InputError: The folder cannot be written.
+            CorruptError: The file does not have the layer's digest.
         """
         target = self.path(layer.digest)
         if target.is_file() or layer.path is None:
             return False
+        if not layer.path.is_file():
+            raise NotFoundError(f"no layer at {layer.path}", hint="use another base")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            aside = target.with_name(f".tmp-{target.name}")
-            shutil.copyfile(layer.path, aside)
-            aside.replace(target)
         except OSError as error:
             raise unwritable(target, error) from error
+        sha = hashlib.sha256()
+        with replacing(target) as file:
+            with layer.path.open("rb") as source:
+                while block := source.read(_BLOCK_BYTES):
+                    sha.update(block)
+                    file.write(block)
+            if f"sha256:{sha.hexdigest()}" != layer.digest:
+                raise CorruptError(f"the layer at {layer.path} is damaged", hint="build it again")
         return True
 
     def push_bytes(self, content: bytes) -> None:
@@ -99,12 +117,8 @@ class Layout:
         Raises:
             InputError: The folder cannot be written.
         """
-        target = self.path(digest_bytes(content))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            create_bytes(target, content)
-        except AlreadyExistsError:
-            return
+        with contextlib.suppress(AlreadyExistsError):
+            create_bytes(self.path(digest_bytes(content)), content)
 
     def push_manifest(self, content: bytes, media_type: str, version: str) -> None:  # noqa: ARG002
         """Write a manifest or an index.
@@ -127,10 +141,14 @@ class Layout:
             "size": len(content),
             "digest": digest_bytes(content),
         }
-        others = [each for each in self._images() if each.get("annotations", {}).get(_TAG) != tag]
         entry = {**descriptor, "annotations": {_TAG: tag}}
-        write_bytes(self.root / "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
-        write_json(self.root / "index.json", {"schemaVersion": 2, "manifests": [*others, entry]})
+        version = self.root / "oci-layout"
+        with contextlib.suppress(AlreadyExistsError):
+            create_bytes(version, _VERSION)
+        with exclusive(version):  # other builds write their tags into the same file
+            others = [each for each in self._images() if _tag(each) != tag]
+            index = {"schemaVersion": 2, "manifests": [*others, entry]}
+            write_json(self.root / "index.json", index)
 
     def named(self, digest: str) -> str:
         """Return the image's name with a digest."""
@@ -138,19 +156,17 @@ class Layout:
 
     def _images(self) -> list[dict[str, Any]]:
         try:
-            found: list[dict[str, Any]] = json.loads((self.root / "index.json").read_bytes())[
-                "manifests"
-            ]
+            content = (self.root / "index.json").read_bytes()
         except FileNotFoundError:
             return []
-        except (OSError, ValueError, KeyError) as error:
+        except OSError as error:
             raise CorruptError(f"{self.root}/index.json cannot be read: {error}") from error
-        return found
+        return list(parse_manifest(content, f"{PREFIX}{self.root}").get("manifests", ()))
 
     def _tagged(self, tag: str | None) -> str:
         images = self._images()
         if tag is not None:
-            images = [each for each in images if each.get("annotations", {}).get(_TAG) == tag]
+            images = [each for each in images if _tag(each) == tag]
         if len(images) != 1:
             what = "no image" if not images else f"{len(images)} images"
             raise NotFoundError(
@@ -159,3 +175,7 @@ class Layout:
             )
         digest: str = images[0]["digest"]
         return digest
+
+
+def _tag(image: dict[str, Any]) -> str | None:
+    return (image.get("annotations") or {}).get(_TAG)

@@ -6,13 +6,13 @@ import re
 from dataclasses import dataclass
 
 from timonel.errors import SpecError
+from timonel.storage.digests import is_digest
 
 _HUB = "registry-1.docker.io"
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _REPOSITORY = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*")
 _HOST = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9a-fA-F:]+\])(?::\d+)?")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Reference:
             not _HOST.fullmatch(host)
             or not _REPOSITORY.fullmatch(repository)
             or not _TAG.fullmatch(tag)
-            or (digest and not _DIGEST.fullmatch(digest))
+            or (digest and not is_digest(digest))
         ):
             raise SpecError(
                 f"{text!r} is no name of an image",

@@ -7,6 +7,7 @@ depends on names and contents and on nothing else (no times, owners or order).
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,6 +15,12 @@ from timonel.errors import CorruptError
 from timonel.storage.atomic import ASIDE_PREFIX
 
 _BLOCK_BYTES = 1 << 20
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def is_digest(value: object) -> bool:
+    """Return whether a value is the text of a digest."""
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
 def digest_bytes(content: bytes) -> str:
