@@ -12,8 +12,8 @@ import pytest
 from tests.cluster.conftest import Cluster
 from timonel.engines import JobSpec, JobState
 from timonel.engines.kubernetes import KubernetesEngine
-from timonel.engines.kubernetes.changes import Objects
-from timonel.engines.kubernetes.index_store import IndexStore
+from timonel.engines.kubernetes.files.changes import Objects
+from timonel.engines.kubernetes.files.index_store import IndexStore
 from timonel.storage import Workspace, find_workspace
 from timonel.testing.engines import EngineContract, EngineHarness, eventually, harness
 

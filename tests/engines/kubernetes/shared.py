@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from timonel.engines.kubernetes.changes import (
+from timonel.engines.kubernetes.files.changes import (
     Change,
     Index,
     decode_change,
@@ -13,8 +13,8 @@ from timonel.engines.kubernetes.changes import (
     encode_change,
     encode_index,
 )
-from timonel.engines.kubernetes.index_store import IndexStore
-from timonel.engines.kubernetes.shared_folder import SharedFolder
+from timonel.engines.kubernetes.files.folder import SharedFolder
+from timonel.engines.kubernetes.files.index_store import IndexStore
 from timonel.storage.object_store import ObjectStore
 
 FOLDERS = ("jobs/one", "runs/one")

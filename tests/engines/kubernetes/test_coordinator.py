@@ -15,9 +15,10 @@ from tests.engines.kubernetes.memory_api import MemoryApi
 from tests.engines.kubernetes.specs import spec
 from timonel.engines import JobStatus
 from timonel.engines.kubernetes import coordinator as module
-from timonel.engines.kubernetes import coordinator_start, file_thread
+from timonel.engines.kubernetes import coordinator_start
 from timonel.engines.kubernetes.api_thread import Seen
 from timonel.engines.kubernetes.coordinator import Coordinator, Terminated
+from timonel.engines.kubernetes.files import thread
 from timonel.engines.kubernetes.job_log import LogReader
 from timonel.engines.kubernetes.job_store import bucket_of
 from timonel.engines.kubernetes.names import STATUS_KEY
@@ -95,7 +96,7 @@ def coordinator(
     workspace: Workspace, api: QuietApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Coordinator]:
     monkeypatch.setattr(module, "Loop", SignalledLoop)
-    monkeypatch.setattr(file_thread, "_RETRY_S", 0.01)
+    monkeypatch.setattr(thread, "_RETRY_S", 0.01)
     listener = socket.create_server(("127.0.0.1", 0))
     coordinator = Coordinator(
         _JOB,
@@ -155,7 +156,7 @@ def test_the_events_of_a_run_are_read_again_after_an_error(
 def test_a_coordinator_shows_what_it_waits_for(
     coordinator: Coordinator, api: QuietApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_thread, "_SHOWN_AFTER_S", 0.05)
+    monkeypatch.setattr(thread, "_SHOWN_AFTER_S", 0.05)
     is_away = True
 
     def save() -> None:

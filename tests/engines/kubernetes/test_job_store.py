@@ -6,8 +6,8 @@ import uuid
 from pathlib import Path
 
 from tests.engines.kubernetes.shared import Pod
-from timonel.engines.kubernetes.changes import Change, Objects
-from timonel.engines.kubernetes.index_store import IndexStore
+from timonel.engines.kubernetes.files.changes import Change, Objects
+from timonel.engines.kubernetes.files.index_store import IndexStore
 from timonel.engines.kubernetes.job_store import fetch_files
 from timonel.storage import Workspace
 from timonel.storage.local_copy import LocalCopy

@@ -17,10 +17,10 @@ from tests.engines.kubernetes.specs import spec
 from timonel.engines import RoleSpec
 from timonel.engines.agent.messages import StartOrder, StopOrder, encode
 from timonel.engines.kubernetes import pod as module
-from timonel.engines.kubernetes.changes import Index, encode_index
+from timonel.engines.kubernetes.files.changes import Index, encode_index
+from timonel.engines.kubernetes.files.folder import SharedFolder
 from timonel.engines.kubernetes.links import Member
 from timonel.engines.kubernetes.pod import Pod
-from timonel.engines.kubernetes.shared_folder import SharedFolder
 from timonel.storage import find_workspace
 from timonel.storage.object_store import ObjectStore
 from timonel.testing.engines.harness import DEADLINE_S

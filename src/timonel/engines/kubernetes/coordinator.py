@@ -31,15 +31,15 @@ from timonel.engines.coordination.lifecycle import (
 from timonel.engines.coordination.supervision import supervise
 from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.api_thread import ApiThread, Seen
-from timonel.engines.kubernetes.changes import (
+from timonel.engines.kubernetes.coordinator_start import read_start
+from timonel.engines.kubernetes.files.changes import (
     Change,
     decode_change,
     encode_change,
     encode_index,
 )
-from timonel.engines.kubernetes.coordinator_start import read_start
-from timonel.engines.kubernetes.file_thread import Failing, FileThread
-from timonel.engines.kubernetes.index_store import IndexStore
+from timonel.engines.kubernetes.files.index_store import IndexStore
+from timonel.engines.kubernetes.files.thread import Failing, FileThread
 from timonel.engines.kubernetes.job_log import JobLog
 from timonel.engines.kubernetes.job_store import (
     bucket_of,

@@ -22,11 +22,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from timonel.engines.base import JobStatus
-from timonel.engines.kubernetes.changes import Objects, Part
-from timonel.engines.kubernetes.file_records import has_content, matching
-from timonel.engines.kubernetes.index_store import IndexStore
+from timonel.engines.kubernetes.files.changes import Objects, Part
+from timonel.engines.kubernetes.files.folder import SharedFolder
+from timonel.engines.kubernetes.files.index_store import IndexStore
+from timonel.engines.kubernetes.files.records import has_content, matching
 from timonel.engines.kubernetes.resumes import Place, last_resume
-from timonel.engines.kubernetes.shared_folder import SharedFolder
 from timonel.engines.source import ARCHIVE_SUFFIX, is_archive, pack
 from timonel.engines.spec import JobSpec
 from timonel.errors import AlreadyExistsError, CorruptError, InputError, NotFoundError, SpecError

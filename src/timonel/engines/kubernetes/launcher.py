@@ -16,7 +16,7 @@ from timonel.engines.cluster import encode as encode_assignment
 from timonel.engines.coordination import lifecycle as on
 from timonel.engines.coordination.elastic import resized
 from timonel.engines.environment import CLUSTER
-from timonel.engines.kubernetes.file_thread import FileThread
+from timonel.engines.kubernetes.files.thread import FileThread
 from timonel.engines.kubernetes.links import SILENT_S, Link, Member
 from timonel.processes.loop import Channel
 

@@ -32,17 +32,17 @@ from timonel.engines.agent.messages import (
 from timonel.engines.coordination.failures import TaskExit
 from timonel.engines.coordination.lifecycle import StartFailed, TaskExited
 from timonel.engines.environment import JOB_DIR, TASK_DIR
-from timonel.engines.kubernetes.changes import (
+from timonel.engines.kubernetes.files.changes import (
     Change,
     decode_change,
     decode_index,
     encode_change,
 )
-from timonel.engines.kubernetes.file_thread import FileThread
+from timonel.engines.kubernetes.files.folder import SharedFolder
+from timonel.engines.kubernetes.files.thread import FileThread
 from timonel.engines.kubernetes.job_store import read_spec, shared_folder
 from timonel.engines.kubernetes.links import Link, Member, parse_address
 from timonel.engines.kubernetes.names import EXIT_REFUSED
-from timonel.engines.kubernetes.shared_folder import SharedFolder
 from timonel.engines.kubernetes.variables import (
     COORDINATOR,
     INDEX,

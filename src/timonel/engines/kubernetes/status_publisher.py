@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from timonel.engines.base import JobState, JobStatus
-from timonel.engines.kubernetes.file_thread import FileThread
+from timonel.engines.kubernetes.files.thread import FileThread
 
 
 def ending(outcome: JobStatus) -> JobStatus:

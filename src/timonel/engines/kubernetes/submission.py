@@ -10,7 +10,7 @@ import time
 from timonel.engines.base import JobStatus
 from timonel.engines.kubernetes.api import Api, Object
 from timonel.engines.kubernetes.api_errors import ConflictError, UnavailableError
-from timonel.engines.kubernetes.index_store import IndexStore
+from timonel.engines.kubernetes.files.index_store import IndexStore
 from timonel.engines.kubernetes.job_store import (
     bucket_of,
     create_spec,

@@ -6,7 +6,7 @@ import json
 import logging
 from dataclasses import replace
 
-from timonel.engines.kubernetes.changes import (
+from timonel.engines.kubernetes.files.changes import (
     INLINE_BYTES,
     Change,
     Index,

@@ -10,8 +10,8 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from timonel.engines.kubernetes.changes import DamagedObjectError
-from timonel.engines.kubernetes.file_records import Record, is_rewritten, status_of
+from timonel.engines.kubernetes.files.changes import DamagedObjectError
+from timonel.engines.kubernetes.files.records import Record, is_rewritten, status_of
 from timonel.errors import NotFoundError, TimonelError
 from timonel.storage.atomic import unwritable
 

@@ -24,8 +24,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from timonel.engines.kubernetes.changes import Change, Index, Objects, Part, damaged
-from timonel.engines.kubernetes.file_records import (
+from timonel.engines.kubernetes.files.changes import Change, Index, Objects, Part, damaged
+from timonel.engines.kubernetes.files.lines import missing_lines
+from timonel.engines.kubernetes.files.records import (
     Draft,
     Fingerprint,
     Record,
@@ -38,8 +39,7 @@ from timonel.engines.kubernetes.file_records import (
     status_of,
     tail_of,
 )
-from timonel.engines.kubernetes.lines import missing_lines
-from timonel.engines.kubernetes.shared_tree import SharedTree
+from timonel.engines.kubernetes.files.tree import SharedTree
 from timonel.errors import TimonelError
 from timonel.storage.atomic import aside_name
 from timonel.storage.object_store import ObjectStore

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timonel.engines.kubernetes.lines import missing_lines
+from timonel.engines.kubernetes.files.lines import missing_lines
 
 
 def test_own_lines_are_found_among_equal_lines() -> None:

@@ -19,8 +19,10 @@ from hypothesis import strategies as st
 from tests.buckets import open_bucket
 from tests.engines.kubernetes.shared import Group, Pod, index_of
 from tests.rights import limited_rights
-from timonel.engines.kubernetes import changes, file_records, index_store, shared_folder
-from timonel.engines.kubernetes.changes import Change, Part, decode_change, encode_change
+from timonel.engines.kubernetes.files import changes, index_store
+from timonel.engines.kubernetes.files import folder as shared_folder
+from timonel.engines.kubernetes.files import records as file_records
+from timonel.engines.kubernetes.files.changes import Change, Part, decode_change, encode_change
 from timonel.errors import CorruptError, InputError
 
 JOB, EVENTS = "jobs/one", "runs/one/events.jsonl"

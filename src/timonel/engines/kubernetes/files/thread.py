@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from timonel.engines.kubernetes.changes import Change, Index
-from timonel.engines.kubernetes.shared_folder import SharedFolder
+from timonel.engines.kubernetes.files.changes import Change, Index
+from timonel.engines.kubernetes.files.folder import SharedFolder
 from timonel.errors import TimonelError
 
 SCAN_S = 0.5

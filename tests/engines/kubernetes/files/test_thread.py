@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.engines.kubernetes.shared import FOLDERS
-from timonel.engines.kubernetes.changes import Change, Index
-from timonel.engines.kubernetes.file_thread import FileThread
-from timonel.engines.kubernetes.shared_folder import SharedFolder
+from timonel.engines.kubernetes.files.changes import Change, Index
+from timonel.engines.kubernetes.files.folder import SharedFolder
+from timonel.engines.kubernetes.files.thread import FileThread
 from timonel.storage.object_store import ObjectStore
 
 DEADLINE_S = 60.0

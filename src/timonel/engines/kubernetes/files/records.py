@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from io import BufferedReader, FileIO
 from pathlib import Path
 
-from timonel.engines.kubernetes.changes import INLINE_BYTES, Change, Objects, Part
+from timonel.engines.kubernetes.files.changes import INLINE_BYTES, Change, Objects, Part
 
 _CHUNK_BYTES = 16 << 20
 _TAIL_BYTES = 4096
