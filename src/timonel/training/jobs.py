@@ -29,6 +29,7 @@ from timonel.tracking import RunRecord, list_runs, open_run, read_run
 from timonel.tracking.events import RESUME
 from timonel.tracking.reading import list_headers
 from timonel.training.handles import Job
+from timonel.training.outcomes import with_outcomes
 from timonel.training.upload import LONGEST_S, alive_name
 
 _FILE_NAME = "job.json"
@@ -92,8 +93,8 @@ def _others(workspace: Workspace, local: Iterable[JobStatus]) -> list[JobStatus]
     if not workspace.is_remote:
         return []
     known = {status.job_id for status in local}
-    runs = list_runs(workspace, kind="train")
-    return [status_of(run) for run in runs if run.job_id not in {None, *known}]
+    runs = [run for run in list_runs(workspace, kind="train") if run.job_id not in {None, *known}]
+    return [status_of(run) for run in with_outcomes(workspace, runs)]
 
 
 def status_of(run: RunRecord) -> JobStatus:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from timonel.engines import DEFAULT_ENGINE, Engine, FailureCause, JobState, JobStatus, get_engine
 from timonel.errors import EngineError, NotFoundError, TimonelError
-from timonel.storage import Workspace
+from timonel.storage import Workspace, find_workspace
 from timonel.tracking import RunRecord, read_run
 from timonel.training.finish import finish_run
 
@@ -29,6 +29,8 @@ def with_outcomes(workspace: Workspace, runs: Sequence[RunRecord]) -> list[RunRe
         runs: Their records.
     """
     unfinished = [run for run in runs if _is_elsewhere(run) and not run.is_finished]
+    if unfinished and workspace.is_remote and workspace.local_copy is None:
+        workspace = find_workspace(workspace.uri, create=False)
     engines = {
         name: _engine(workspace, name) for name in {each.header.engine for each in unfinished}
     }

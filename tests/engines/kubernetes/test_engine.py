@@ -383,6 +383,27 @@ def test_a_job_that_was_deleted_in_the_cluster_has_failed_and_can_be_resumed(
     assert engine.status("one").state is JobState.PENDING
 
 
+def test_the_list_shows_that_a_job_was_deleted_in_the_cluster(
+    bucket: Workspace, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.is_full = True
+    KubernetesEngine.of(bucket).submit(submission(bucket))
+    cluster.objects.clear()
+    workspace = find_workspace(bucket.uri, create=False, offline=True)
+    (listed,) = list_jobs(workspace)
+    assert (listed.state, listed.message) == (
+        JobState.FAILED,
+        "its objects were deleted in the cluster",
+    )
+
+    def fail(*_: object) -> JobStatus:
+        raise AssertionError("asked for a job that has ended")
+
+    monkeypatch.setattr(KubernetesEngine, "status", fail)
+    (again,) = list_jobs(workspace)
+    assert again == listed
+
+
 def test_a_job_that_was_deleted_twice_goes_on_from_its_last_generation(
     bucket: Workspace, cluster: FakeCluster
 ) -> None:
