@@ -47,6 +47,16 @@ def test_the_reason_of_the_newest_pod_of_a_task_counts() -> None:
     }
 
 
+def test_a_task_whose_pod_starts_is_described() -> None:
+    api = MemoryApi()
+    container = {"state": {"waiting": {"reason": "ContainerCreating"}}}
+    pod = _pod("one-worker-0-aaaaa", "12:00:00", containerStatuses=[container])
+    pod["status"]["startTime"] = "2026-01-01T12:00:00Z"
+    api.objects["Pod", "one-worker-0-aaaaa"] = pod
+    thread = ApiThread(api, "one", Lease(api, "one", "one-0"))
+    assert thread._look_at_pods() == {"worker-0": "is pulling its image or mounting its volumes"}
+
+
 @pytest.mark.parametrize(("size", "is_left"), [(0, False), (1, True)])
 def test_a_job_that_has_ended_leaves_its_queue(size: int, is_left: bool) -> None:
     api = MemoryApi()

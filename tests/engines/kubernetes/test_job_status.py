@@ -85,6 +85,16 @@ def test_a_pending_job_says_why_and_a_cancelled_one_has_ended() -> None:
         assert status.message == "cancelled before it started"
 
 
+def test_a_pending_job_says_that_its_coordinator_starts() -> None:
+    container = {"state": {"waiting": {"reason": "ContainerCreating"}}}
+    status = {"startTime": "2023-11-14T22:13:20Z", "containerStatuses": [container]}
+    pod = {**_NO_IMAGE, "status": status}
+    found = job_status(job(), published(), [pod], _CREATED + 10)
+    assert found is not None
+    assert found.message == "the coordinator is pulling its image or mounting its volumes"
+    assert job_status(job(stop="by the user"), published(), [pod], _CREATED + 10) == found
+
+
 @pytest.mark.parametrize("state", ["running", "waiting", "terminated"])
 def test_a_pending_job_says_why_its_coordinator_crashes(state: str) -> None:
     ended = {"exitCode": 1, "message": "Traceback ...\nModuleNotFoundError: No module named 'x'\n"}

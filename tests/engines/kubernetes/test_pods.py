@@ -15,6 +15,7 @@ from timonel.engines.kubernetes.pods import (
     is_crash_looping,
     is_lost,
     oom_killed,
+    starting,
     why,
     why_restarted,
 )
@@ -315,6 +316,33 @@ def test_pods_are_explained(case: str) -> None:
 )
 def test_restarts_are_explained(pod: dict[str, Any], expected: str | None) -> None:
     assert why_restarted(pod) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "started", "ready", "expected"),
+    [
+        (_waiting("ContainerCreating"), "11:59:50", "True", "is pulling its image"),
+        (
+            _waiting("ContainerCreating"),
+            "11:59:50",
+            "False",
+            "is pulling its image or mounting its volumes",
+        ),
+        (_waiting("PodInitializing"), "11:59:58", "True", None),
+        ({"running": {}}, "11:59:50", "True", None),
+    ],
+)
+def test_the_start_of_a_pod_is_described(
+    state: dict[str, Any], started: str, ready: str, expected: str | None
+) -> None:
+    pod = _pod(
+        state=state,
+        startTime=f"2026-03-01T{started}Z",
+        conditions=({"type": "PodReadyToStartContainers", "status": ready},),
+    )
+    assert starting(pod, _NOW) == expected
+    assert why(pod, _NOW) is None
+    assert starting(_pod(), _NOW) is None
 
 
 def test_a_crash_loop_has_several_restarts() -> None:

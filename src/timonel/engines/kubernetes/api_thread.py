@@ -235,7 +235,7 @@ class ApiThread:
             index = (metadata.get("annotations") or {}).get(INDEX_ANNOTATION)
             if pods.is_lost(pod, now):
                 self._delete_now(metadata["name"])
-            elif index is not None and (why := pods.why(pod, now)):
+            elif index is not None and (why := pods.why(pod, now) or pods.starting(pod, now)):
                 found[f"{metadata['labels'][ROLE_LABEL]}-{index}"] = why
         return found
 

@@ -110,7 +110,7 @@ def _cannot_start(published: JobStatus, coordinators: Sequence[Object], now: flo
 def _delay(job: Object, coordinators: Sequence[Object], now: float) -> str | None:
     """Explain why the coordinator does not start yet."""
     for pod in coordinators:
-        if why := pods.why(pod, now) or pods.why_restarted(pod):
+        if why := pods.why(pod, now) or pods.starting(pod, now) or pods.why_restarted(pod):
             return f"the coordinator {why}"
     if coordinators or is_incomplete(job) or now - pods.created(job) < _NO_POD_S:
         return None

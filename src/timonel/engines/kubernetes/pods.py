@@ -12,6 +12,7 @@ from timonel.units import format_bytes
 
 Pod = Mapping[str, Any]
 
+_SHORT_START_S = 5.0
 _SLOW_START_S = 60.0
 _SHOWN = 300
 """Maximum characters of a line of output in a message."""
@@ -61,6 +62,23 @@ def why(pod: Pod, now: float) -> str | None:
         or _slow_start(pod, now)
         or _failed(pod)
     )
+
+
+def starting(pod: Pod, now: float) -> str | None:
+    """Describe what a pod does before its container runs; None: it runs, or is about to.
+
+    Args:
+        pod: The pod, which `why` does not explain.
+        now: Time in seconds since the epoch.
+    """
+    reason = _container(pod).get("state", {}).get("waiting", {}).get("reason")
+    started = pod["status"].get("startTime")
+    if reason not in _STARTING or started is None or now - timestamp(started) < _SHORT_START_S:
+        return None
+    # With the network of a pod its volumes are ready.
+    if condition(pod, "PodReadyToStartContainers").get("status") == "True":
+        return "is pulling its image"
+    return "is pulling its image or mounting its volumes"
 
 
 def why_restarted(pod: Pod) -> str | None:
