@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Timonel
+from timonel.models import ModelVersion
+from timonel.storage import find_workspace
+from timonel.tracking import start_run
 
 
 @pytest.mark.parametrize(
@@ -28,3 +32,24 @@ def test_folders_need_no_workspace(
     done = timonel("models", *arguments)
     assert done.exit_code == 2
     assert problem in done.error_line
+
+
+def test_the_export_of_a_job_of_a_cluster_is_deployed_there(
+    timonel: Timonel, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
+    workspace = find_workspace(f"memory://{uuid.uuid4().hex}")
+    version = ModelVersion(name="photos", number=1, path=workspace.models / "photos/1")
+    version.path.mkdir(parents=True)
+    (version.path / "model.py").write_text("")
+    monkeypatch.setattr("timonel.export", lambda *_, **__: version)
+    for engine, command in (
+        ("local", "serve photos"),
+        ("kubernetes", "deploy photos --on kubernetes"),
+    ):
+        start_run(workspace, "train", run_id=f"train-{engine}", engine=engine)
+        monkeypatch.setattr(ModelVersion, "run_id", f"train-{engine}")
+        done = timonel("-w", workspace.uri, "export", "--name", "photos")
+        assert f"{workspace.uri}/models/photos/1\n" in done.out
+        assert str(workspace.root) not in done.out
+        assert done.out.splitlines()[-1] == f"next: timonel {command}"

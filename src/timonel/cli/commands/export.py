@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from timonel.cli.groups import Json, StyledCommand, single
 from timonel.cli.settings import GlobalOptions
+
+if TYPE_CHECKING:
+    from timonel.models import ModelVersion
+    from timonel.storage import Workspace
 
 app = single()
 
@@ -50,11 +54,12 @@ def export(
     from timonel.cli.render.progress import Steps
 
     settings = GlobalOptions.of(ctx)
+    workspace = settings.find()
     with Steps(settings.remarks(stderr=json)) as steps:
         version = timonel.export(
             run,
             name=name,
-            workspace=settings.find(),
+            workspace=workspace,
             repository=repository,
             check=check,
             data_root=data_root,
@@ -65,5 +70,17 @@ def export(
     if json:
         print_json(render.version_json(version))
         return
-    console().print(render.version_page(version))
-    settings.remarks().print(f"next: timonel serve {version.name}", style="dim", soft_wrap=True)
+    console().print(render.version_page(version, workspace.uri_of(version.uri)))
+    line = f"next: {_next_command(workspace, version)}"
+    settings.remarks().print(line, style="dim", soft_wrap=True)
+
+
+def _next_command(workspace: Workspace, version: ModelVersion) -> str:
+    """Return the command that serves a version where its run trained it."""
+    from timonel.engines import DEFAULT_ENGINE, service_engine_names
+    from timonel.tracking import read_run
+
+    engine = read_run(workspace, version.run_id).header.engine if version.run_id else None
+    if engine == DEFAULT_ENGINE or engine not in service_engine_names():
+        return f"timonel serve {version.name}"
+    return f"timonel deploy {version.name} --on {engine}"

@@ -39,9 +39,15 @@ def version_list(versions: Sequence[ModelVersion]) -> Table:
     return table(("MODEL", "VERSION", "CREATED", "ACCURACY", "CHECK", "RUN"), rows, wide=5)
 
 
-def version_page(version: ModelVersion) -> RenderableType:
-    """Render one version: its facts, signatures and check result."""
-    parts: list[RenderableType] = [Text(str(version), style="bold"), pairs(_facts(version))]
+def version_page(version: ModelVersion, uri: str | None = None) -> RenderableType:
+    """Render one version: its facts, signatures and check result.
+
+    Args:
+        version: The version.
+        uri: Its location; by default its folder on this machine.
+    """
+    facts = {"path": uri or version.uri, **_facts(version)}
+    parts: list[RenderableType] = [Text(str(version), style="bold"), pairs(facts)]
     for name, signature in version.signatures.items():
         parts += [
             Text(f"\n{name}", style="bold"),
@@ -94,7 +100,6 @@ def _runtime(version: ModelVersion) -> str | None:
 
 def _facts(version: ModelVersion) -> dict[str, Any]:
     facts: dict[str, Any] = {
-        "path": version.uri,
         "run": version.run_id,
         "runtime": _runtime(version),
     }
