@@ -37,15 +37,22 @@ def code(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "train.py").write_text("import tiny\n")
     wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("tiny/__init__.py", "names = {'a', 'b', 'c'}\n")
-        archive.writestr(
-            "tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
-        )
-        archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        archive.writestr("tiny-1.0.dist-info/RECORD", "")
+    write_wheel(wheel)
     (tmp_path / "requirements.txt").write_text(f"tiny @ {wheel.as_uri()}\n")
     return folder
+
+
+def write_wheel(path: Path, **more: str) -> None:
+    files = {
+        "tiny/__init__.py": "names = {'a', 'b', 'c'}\n",
+        "tiny-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n",
+        "tiny-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nTag: py3-none-any\n",
+        "tiny-1.0.dist-info/RECORD": "",
+        **more,
+    }
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
 
 
 @pytest.fixture
@@ -514,3 +521,65 @@ def test_threads_that_build_at_the_same_time_have_their_own_code(
 def test_a_cache_that_cannot_be_written(spec: Callable[..., ImageSpec], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot write /dev/null/layers"):
         build_image(spec(), f"oci:{tmp_path}/out", cache=Path("/dev/null/layers"))
+
+
+@pytest.mark.parametrize("line", ["tiny @ {wheel}", "--no-index\n--find-links {folder}\ntiny"])
+def test_changed_wheels_of_the_same_name_are_installed(
+    server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path, line: str
+) -> None:
+    wheel = tmp_path / "wheels/tiny-1.0-py3-none-any.whl"
+    wheel.parent.mkdir()
+    (tmp_path / "requirements.txt").write_text(
+        line.format(wheel=wheel.as_uri(), folder=wheel.parent)
+    )
+    for content in ("1", "2"):
+        write_wheel(wheel, **{"tiny/value.py": content})
+        build_image(spec(), f"{server.host}/app:v1", cache=tmp_path / "cache")
+        assert contents(server, "app", "v1")[0][f"{_SITE}/tiny/value.py"] == content.encode()
+
+
+def test_changed_files_that_requirements_include_are_installed(
+    server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
+) -> None:
+    top = tmp_path / "top.txt"
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    (tmp_path / "tiny-1.0-py3-none-any.whl").rename(wheels / "tiny-1.0-py3-none-any.whl")
+    top.write_text(f"--no-index\n--find-links {wheels}\n-r included.txt\n")
+    names = set()
+    for text in ("", "tiny\n"):
+        (tmp_path / "included.txt").write_text(text)
+        build_image(spec(requirements=top), f"{server.host}/app:v1", cache=tmp_path / "cache")
+        names.add(f"{_SITE}/tiny/__init__.py" in contents(server, "app", "v1")[0])
+    assert names == {False, True}
+
+
+def test_scripts_for_the_python_of_this_machine_are_left_out(
+    server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
+) -> None:
+    write_wheel(
+        tmp_path / "tiny-1.0-py3-none-any.whl",
+        **{
+            "tiny-1.0.dist-info/entry_points.txt": "[console_scripts]\ntiny = tiny:main\n",
+            "tiny-1.0.data/scripts/other": "#!python\n",
+            "tiny-1.0.data/scripts/program": "\x7fELF",
+        },
+    )
+    build_image(spec(), f"{server.host}/app:v1", cache=tmp_path / "cache")
+    scripts = {
+        name for name in contents(server, "app", "v1")[0] if name.startswith(f"{_SITE}/bin/")
+    }
+    assert scripts == {f"{_SITE}/bin/program"}
+
+
+def test_errors_of_uv_have_no_credentials(
+    spec: Callable[..., ImageSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uv = tmp_path / "uv"
+    uv.write_text(
+        "#!/bin/sh\necho no https://ada:TOKEN@host/y.whl or https://TOKEN@host >&2; exit 2\n"
+    )
+    uv.chmod(0o755)
+    monkeypatch.setattr(packages, "_uv", lambda: str(uv))
+    with pytest.raises(InputError, match=r"no https://\*\*\*@host/y\.whl or https://\*\*\*@host"):
+        build_image(spec(), f"oci:{tmp_path}/out", cache=tmp_path / "cache")

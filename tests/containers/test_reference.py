@@ -35,3 +35,8 @@ def test_parts_of_names(text: str, host: str, repository: str, version: str) -> 
 def test_wrong_names(text: str) -> None:
     with pytest.raises(SpecError, match="is no name of an image"):
         Reference.parse(text)
+
+
+def test_the_message_has_no_credentials() -> None:
+    with pytest.raises(SpecError, match=r"'https://\*\*\*@host/app' is no name"):
+        Reference.parse("https://ada:TOKEN@host/app")

@@ -41,7 +41,7 @@ from timonel.containers.publish import (
     publish_manifest,
     publish_tag,
 )
-from timonel.containers.requirements_files import read_requirements
+from timonel.containers.requirements_files import local_digests, local_paths, read_requirements
 from timonel.errors import CorruptError, InputError, NotFoundError, SpecError, did_you_mean
 from timonel.storage.atomic import aside_name, sweep, temporary_prefix, unwritable, write_json
 from timonel.storage.digests import digest_bytes, digest_file, digest_lines
@@ -176,6 +176,7 @@ class _Builder:
         self.left_out: Mapping[str, str] = {}
         path = spec.requirements
         self._requirements = () if path is None else read_requirements(path)
+        self._local = local_paths(self._requirements)
         self._own = OwnRequirements.of(self._requirements)
 
     @property
@@ -221,7 +222,8 @@ class _Builder:
             key = digest_lines(["environment", *common, packages.environment_digest()])
         else:
             added = self._own.added if self._own is not None else ()
-            contents = (digest_bytes(each.text.encode()) for each in self._requirements)
+            contents = [digest_bytes(each.text.encode()) for each in self._requirements]
+            contents += local_digests(self._local)
             key = digest_lines(["lock", platform, *common, *contents, *added])
         own = digest_lines(["timonel", *common, *map(digest_file, own_files().values())])
         return [
@@ -244,6 +246,8 @@ class _Builder:
                     target,
                     python_version=python_base.VERSION,
                     platform=platform,
+                    # For wheels of a folder, uv's cache does not look at times.
+                    refresh=any(path.is_dir() for path in self._local),
                 )
 
         return self._compiled(folder, stage)

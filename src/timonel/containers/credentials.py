@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any
 from timonel.errors import InputError
 
 _HELPER_S = 30.0
+_USER = re.compile(r"(?<=://)[^/\s]*@")
 _HUB_KEYS = ("https://index.docker.io/v1/", "docker.io", "index.docker.io")
 
 
@@ -56,6 +58,11 @@ def credentials_for(
             if (found := _credentials(config, key, ask=number == 0)) is not None:
                 return found
     return None
+
+
+def without_user(text: str) -> str:
+    """Return a text without the users and passwords of its URLs."""
+    return _USER.sub("***@", text)
 
 
 def _files(environment: Mapping[str, str], home: Path) -> Iterator[Path]:

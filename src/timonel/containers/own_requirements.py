@@ -17,6 +17,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from timonel._version import __version__
+from timonel.containers.credentials import without_user
 from timonel.containers.requirements_files import RequirementsFile
 from timonel.errors import SpecError
 
@@ -91,7 +92,9 @@ def _parse(line: str, path: Path) -> Requirement:
         return Requirement(text)
     except InvalidRequirement as error:
         reason = str(error).partition("\n")[0]
-        raise SpecError(f"{path} has an invalid requirement, '{text}': {reason}") from error
+        raise SpecError(
+            without_user(f"{path} has an invalid requirement, '{text}': {reason}")
+        ) from error
 
 
 def _check(requirement: Requirement, path: Path) -> None:

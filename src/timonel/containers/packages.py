@@ -18,6 +18,7 @@ from importlib.metadata import Distribution
 from pathlib import Path
 
 from timonel._version import __version__
+from timonel.containers.credentials import without_user
 from timonel.containers.own_requirements import OwnRequirements
 from timonel.errors import InputError, SpecError
 from timonel.processes.cores import usable_cores
@@ -79,6 +80,7 @@ def stage_requirements(
     *,
     python_version: str,
     platform: str,
+    refresh: bool = False,
 ) -> None:
     """Install the packages of a requirements or lock file into a folder.
 
@@ -88,6 +90,7 @@ def stage_requirements(
         folder: The folder.
         python_version: Version of Python in the image, such as ``3.11``.
         platform: Platform of the image, such as ``linux/amd64``.
+        refresh: Whether uv checks all that it has cached.
 
     Raises:
         SpecError: The platform is not supported.
@@ -99,6 +102,7 @@ def stage_requirements(
         *(_uv(), "pip", "install", "--quiet", "--target", str(folder)),
         *("--python-version", python_version, "--python-platform", _PLATFORMS[platform]),
         *("--only-binary", ":all:", "--requirements", str(requirements)),
+        *(("--refresh",) if refresh else ()),
     ]
     with tempfile.TemporaryDirectory() as scratch:
         if own is not None:
@@ -112,10 +116,8 @@ def stage_requirements(
         hint = f"try it with 'uv pip compile --only-binary :all: {requirements}'"
         if own is not None:  # which uv would not find
             hint = "check its names, and that its versions fit timonel's own requirements"
-        raise InputError(
-            f"cannot install {requirements}: {' '.join(line.strip() for line in lines[-3:])}",
-            hint=hint,
-        )
+        reason = without_user(" ".join(line.strip() for line in lines[-3:]))
+        raise InputError(f"cannot install {requirements}: {reason}", hint=hint)
     for path in folder.glob("bin/*"):
         if _is_script(path):  # its first line names the Python of this machine
             path.unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from timonel.containers.credentials import without_user
 from timonel.errors import SpecError
 from timonel.storage.digests import is_digest
 
@@ -53,7 +54,7 @@ class Reference:
             or (digest and not is_digest(digest))
         ):
             raise SpecError(
-                f"{text!r} is no name of an image",
+                f"{without_user(text)!r} is no name of an image",
                 hint="write it as HOST/REPOSITORY:TAG, in lower case",
             )
         return cls(host, repository, tag, digest or None)
