@@ -26,3 +26,9 @@ def test_shared_folders_lie_in_the_workspace(folder: str) -> None:
     assert JobSpec(job_id="one", module="m", roles=(leader,), folders=("runs/one",)).folders
     with pytest.raises(ValueError, match="expected a folder relative to the workspace"):
         JobSpec(job_id="one", module="m", roles=(leader,), folders=(folder,))
+
+
+def test_roles_have_a_maximum_of_tasks() -> None:
+    assert RoleSpec(name="worker", replicas=10_000).least == 10_000
+    with pytest.raises(ValueError, match="less than or equal to 10000"):
+        RoleSpec(name="worker", replicas=10_001)

@@ -61,6 +61,9 @@ def test_a_script_that_is_none(
     ("changes", "words"),
     [
         ({"workers": 0}, "workers must be at least 1"),
+        ({"workers": 10**9}, "--workers must be at most 10000, got 1000000000"),
+        ({"workers": 10_001}, "--workers must be at most 10000, got 10001"),
+        ({"workers": 2, "ps": 10**12}, "--ps must be at most 10000, got 1000000000000"),
         ({"devices_per_worker": 0}, "devices-per-worker must be at least 1"),
         ({"strategy": "horovod"}, "strategy must be 'auto'"),
         ({"strategy": "mirrored", "workers": 2}, "'mirrored' runs in one worker"),

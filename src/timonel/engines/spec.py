@@ -13,13 +13,15 @@ from timonel.units import Seconds
 RoleName = Literal["chief", "worker", "ps", "evaluator"]
 OnLoss = Literal["restart-job", "restart-task"]
 Success = Literal["all", "leader"]
+MAX_REPLICAS = 10_000
+"""Maximum number of tasks of a role, against numbers that were mistyped."""
 
 
 class RoleSpec(Requested):
     """Identical tasks of a role."""
 
     name: RoleName = Field(description="The role's name, as in TF_CONFIG.")
-    replicas: int = Field(default=1, ge=1, description="Maximum number of tasks.")
+    replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS, description="Maximum number of tasks.")
     min_replicas: int | None = Field(
         default=None,
         ge=0,

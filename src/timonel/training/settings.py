@@ -46,6 +46,8 @@ class StrategyName(StrEnum):
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
+MAX_TASKS = 10_000
+"""Maximum number of workers and of parameter servers, as of engines."""
 
 
 class _Group(BaseModel):
@@ -56,7 +58,7 @@ class Distribution(_Group):
     """Processes, devices, and communication between replicas."""
 
     strategy: StrategyName = StrategyName.AUTO
-    workers: Positive = 1
+    workers: Annotated[Positive, Field(le=MAX_TASKS)] = 1
     """The maximum; a job may continue with as few as `min_workers`."""
     min_workers: Positive = 1
     devices_per_worker: Positive = 1
@@ -75,7 +77,7 @@ def _parse_staleness(given: object) -> object:
 class ParameterServers(_Group):
     """Parameter server training: asynchronous, or synchronous with backup workers."""
 
-    ps: Count = 0
+    ps: Annotated[Count, Field(le=MAX_TASKS)] = 0
     max_staleness: Annotated[Count | None, BeforeValidator(_parse_staleness)] = None
     backup_workers: Count | None = None
     warmup_epochs: Count = 0
@@ -188,6 +190,7 @@ _GROUP_OF = {
 _WORDS = {
     "Input should be ": "",
     "greater than or equal to": "at least",
+    "less than or equal to": "at most",
     "a valid integer, unable to parse string as an integer": "a whole number",
     "String should match pattern '^\\d+(:\\d+)?$'": "a step such as 10 or a range such as 10:20",
 }

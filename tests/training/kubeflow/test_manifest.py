@@ -120,6 +120,10 @@ def test_null_is_absent() -> None:
         (document(successPolicy="Any"), 'must be one of "", AllWorkers, got'),
         (document(enableDynamicWorker=True), "enableDynamicWorker is not supported"),
         (document(tfReplicaSpecs={}), "must have a Chief or a Worker"),
+        (
+            document(tfReplicaSpecs={"Worker": {"replicas": 10**12}}),
+            "spec.tfReplicaSpecs.Worker.replicas must be at most 10000, got 1000000000000",
+        ),
         (document(tfReplicaSpecs={"Boss": {}}), "spec.tfReplicaSpecs.Boss is no replica type"),
         (document(tfReplicaSpecs=[1]), "spec.tfReplicaSpecs must be a mapping, got [1]"),
         ({**document(), "kind": "PyTorchJob"}, "a TFJob of kubeflow.org/v1 or an MPIJob"),

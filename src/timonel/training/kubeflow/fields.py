@@ -58,8 +58,8 @@ class Fields:
             raise SpecError(f"{self.at(name)} must be {_NAMES[kind]}, got {_shown(value)}")
         return value
 
-    def amount(self, name: str, least: int = 0) -> int | None:
-        """Return a whole number, checked against its minimum.
+    def amount(self, name: str, least: int = 0, most: int | None = None) -> int | None:
+        """Return a whole number, checked against its minimum and maximum.
 
         Raises:
             SpecError: It is no such number.
@@ -67,6 +67,8 @@ class Fields:
         value = self.take(name, int)
         if value is not None and value < least:
             raise SpecError(f"{self.at(name)} must be at least {least}, got {value}")
+        if value is not None and most is not None and value > most:
+            raise SpecError(f"{self.at(name)} must be at most {most}, got {value}")
         return value
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str | None:

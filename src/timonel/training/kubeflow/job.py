@@ -10,6 +10,7 @@ from timonel.engines import RoleName
 from timonel.errors import SpecError
 from timonel.training.kubeflow.fields import Fields
 from timonel.training.kubeflow.pods import PodSpec, parse_template
+from timonel.training.settings import MAX_TASKS
 
 RESTARTS = ("Always", "OnFailure", "Never", "ExitCode")
 NOTED: Mapping[str, Mapping[str, str]] = {
@@ -111,7 +112,7 @@ def parse_replica(
         count: Default number of replicas.
         restart: Default restart policy.
     """
-    replicas = fields.amount("replicas")
+    replicas = fields.amount("replicas", most=MAX_TASKS)
     policy = fields.choice("restartPolicy", ("", *RESTARTS))
     pod = parse_template(fields.child("template"), container_name)
     fields.close()
