@@ -31,6 +31,7 @@ class RegistryServer(ThreadingHTTPServer):
         user: ``user:password`` that it asks for; None: nobody needs one.
         faults: Status codes to answer with, before anything else.
         can_mount: Whether repositories may take blobs of each other.
+        retry_after: The header ``Retry-After`` of these answers.
         missing_bytes: Bytes that are missing at the end of each blob's download.
     """
 
@@ -43,6 +44,7 @@ class RegistryServer(ThreadingHTTPServer):
         self.requests: list[str] = []
         self.user: str | None = None
         self.faults: list[int] = []
+        self.retry_after: str | None = None
         self.can_mount = True
         self.missing_bytes = 0
 
@@ -90,7 +92,10 @@ class _Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         self.server.requests.append(f"{self.command} {url.path}")
         if self.server.faults:
-            return self._send(self.server.faults.pop(0))
+            wait = self.server.retry_after
+            return self._send(
+                self.server.faults.pop(0), headers={} if wait is None else {"Retry-After": wait}
+            )
         if url.path == "/token":
             return self._token()
         if self.server.user and self.headers.get("Authorization") != "Bearer secret":

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import gzip
 import json
+import logging
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.containers.registry_server import RegistryServer
+from timonel.containers import transport
 from timonel.containers.credentials import Credentials
 from timonel.containers.image import MANIFEST_TYPE
 from timonel.containers.layers import Layer, LayerFile, write_layer
@@ -99,7 +103,7 @@ def test_a_registry_that_is_away() -> None:
 def test_a_registry_without_tls_is_named(
     server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timonel.containers.registry._RETRIES", False)
+    monkeypatch.setattr("timonel.containers.transport._RETRIES", False)
     reference = Reference.parse(f"{server.host}/team/app:v1")
     expected = f"{server.host} speaks HTTP, not HTTPS: add --plain-http"
     with pytest.raises(InputError, match=expected):
@@ -167,5 +171,79 @@ def test_only_the_registry_gets_the_credentials(url: str, is_own: bool) -> None:
             return type("Answer", (), {"status": 200})
 
     registry._pool = Pool()  # type: ignore[assignment]
-    registry._call("PUT", url)
+    registry._open("PUT", url)
     assert sent == ["Basic secret" if is_own else None]
+
+
+def test_a_registry_that_never_answers_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(transport, "_ANSWER_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(InputError, match=f"the registry {host} does not answer"):
+            Registry(Reference.parse(f"{host}/app")).manifest()
+    assert [each.getMessage() for each in caplog.records if each.name == transport.__name__] == [
+        f"the registry {host} does not answer; trying again"
+    ] * 2
+
+
+def test_a_registry_has_more_time_to_store_an_upload() -> None:
+    assert transport.timeout_for("GET").read_timeout == 30
+    assert transport.timeout_for("PUT").read_timeout == 120
+
+
+@pytest.mark.parametrize(("asked", "waited"), [("86400", 60), ("7", 7)])
+def test_the_wait_that_a_registry_asks_for_is_limited_and_told(
+    server: RegistryServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    asked: str,
+    waited: int,
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    server.faults, server.retry_after = [429], asked
+    server.add_image("app", "latest")
+    opened(server, "app").manifest()
+    assert max(slept) == waited
+    message = f"the registry {server.host} answers 429; trying again in {waited} s"
+    assert message in [each.getMessage() for each in caplog.records]
+    assert caplog.records[-1].levelno >= logging.WARNING
+
+
+@pytest.mark.parametrize("encoding", [None, "gzip"])
+def test_documents_without_an_end_are_not_read_to_the_end(encoding: str | None) -> None:
+    block = b" " * (1 << 20)
+    if encoding is not None:
+        block = gzip.compress(block * 8)
+    sent: list[int] = []
+
+    def flood(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(1 << 16)
+            header = f"Content-Encoding: {encoding}\r\n" if encoding else ""
+            connection.sendall(f"HTTP/1.1 200 OK\r\n{header}\r\n".encode())
+            try:
+                while len(sent) < 200:
+                    connection.sendall(block)
+                    sent.append(1)
+            except OSError:
+                return
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=flood, args=(listening,), daemon=True)
+        thread.start()
+        host = f"127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(InputError, match=f"{host} sends more than 4 MiB where a document"):
+            Registry(Reference.parse(f"{host}/app")).manifest()
+        thread.join(60)
+    assert encoding or len(sent) < 100
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"config":' * 100_000])
+def test_deeply_nested_documents_are_refused(server: RegistryServer, content: bytes) -> None:
+    server.manifests["team/app", "v1"] = ("text/html", content)
+    with pytest.raises(CorruptError, match=r"team/app:v1 is no image"):
+        opened(server).manifest()

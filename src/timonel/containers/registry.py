@@ -9,34 +9,30 @@ import re
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from timonel.containers.credentials import Credentials, credentials_for
 from timonel.containers.image import INDEX_TYPE, MANIFEST_TYPE, parse_manifest
 from timonel.containers.layers import Layer
 from timonel.containers.reference import Reference
-from timonel.errors import CorruptError, InputError, MissingExtraError, NotFoundError
+from timonel.containers.transport import HTTPError, Response, content_of, open_pool, timeout_for
+from timonel.errors import CorruptError, InputError, NotFoundError
 from timonel.storage.atomic import replacing
 from timonel.storage.digests import digest_bytes, digest_file
-
-try:
-    import urllib3
-except ImportError as error:  # pragma: no cover - a submit-only installation
-    raise MissingExtraError("building images", "kubernetes") from error
 
 _DOCKER = "application/vnd.docker.distribution.manifest"
 _ACCEPTED = ", ".join((INDEX_TYPE, MANIFEST_TYPE, f"{_DOCKER}.list.v2+json", f"{_DOCKER}.v2+json"))
 _BLOCK_BYTES = 1 << 20
 _PARAMETER = re.compile(r'(\w+)="([^"]*)"')
-_TIMEOUT = urllib3.Timeout(connect=10.0, read=120.0)
-_RETRIES = urllib3.Retry(
-    total=5,
-    backoff_factor=0.3,
-    status_forcelist=(429, 500, 502, 503, 504),
-    allowed_methods=None,
-    raise_on_status=False,
-)
+
+
+class _Answer(NamedTuple):
+    """Answer of a registry, with its whole content."""
+
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
 
 
 class Registry:
@@ -61,7 +57,7 @@ class Registry:
         scheme = "http" if plain_http else "https"
         self._root = f"{scheme}://{reference.host}/v2/{reference.repository}/"
         self._credentials = credentials or credentials_for(reference.host, os.environ)
-        self._pool = urllib3.PoolManager(maxsize=8, timeout=_TIMEOUT, retries=_RETRIES)
+        self._pool = open_pool()
         self._authorization: str | None = None
         self._lock = threading.Lock()
 
@@ -110,13 +106,14 @@ class Registry:
         """
         if target.is_file() and digest_file(target) == digest:
             return
-        answer = self._call("GET", f"blobs/{digest}", stream=True)
-        self._expect(answer, 200, "read")
+        answer = self._open("GET", f"blobs/{digest}")
+        if answer.status != 200:
+            self._expect(self._read(answer), 200, "read")
         with replacing(target) as file:
             try:
                 for block in answer.stream(_BLOCK_BYTES):
                     file.write(block)
-            except urllib3.exceptions.HTTPError as error:
+            except HTTPError as error:
                 raise InputError(
                     f"the download of {digest} from {self.reference.host} broke off: "
                     f"{_reason(error)}",
@@ -204,9 +201,7 @@ class Registry:
         """Return the image's name with a digest."""
         return str(self.reference.with_digest(digest))
 
-    def _put(
-        self, opened: urllib3.BaseHTTPResponse, digest: str, size: int, body: bytes | IO[bytes]
-    ) -> None:
+    def _put(self, opened: _Answer, digest: str, size: int, body: bytes | IO[bytes]) -> None:
         if "Location" not in opened.headers:
             raise InputError(
                 f"the registry {self.reference.host} names no address for an upload",
@@ -225,8 +220,38 @@ class Registry:
         headers: Mapping[str, str] | None = None,
         *,
         body: Any = None,
-        stream: bool = False,
-    ) -> urllib3.BaseHTTPResponse:
+    ) -> _Answer:
+        """Send a request and read the answer."""
+        return self._read(self._open(method, path, headers, body=body))
+
+    def _read(self, answer: Response) -> _Answer:
+        """Read the rest of an answer.
+
+        Raises:
+            InputError: It breaks off, or is too long.
+        """
+        try:
+            return _Answer(answer.status, answer.headers, content_of(answer))
+        except HTTPError as error:
+            raise InputError(
+                f"an answer of the registry {self.reference.host} broke off: {_reason(error)}",
+                hint="try again",
+            ) from error
+        except ValueError as error:
+            raise InputError(
+                f"the registry {self.reference.host} {error}",
+                hint="check that it is a registry, and not another server",
+            ) from error
+
+    def _open(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        body: Any = None,
+    ) -> Response:
+        """Send a request; return the answer, whose content has not been read."""
         url = urljoin(self._root, path)
         is_own = _origin(url) == _origin(self._root)
         for is_first in (True, False):
@@ -238,9 +263,10 @@ class Registry:
                     url,
                     headers={**(headers or {}), **known},
                     body=body,
-                    preload_content=not stream,
+                    preload_content=False,
+                    timeout=timeout_for(method),
                 )
-            except urllib3.exceptions.HTTPError as error:
+            except HTTPError as error:
                 if "WRONG_VERSION_NUMBER" in str(error):
                     raise InputError(
                         f"{self.reference.host} speaks HTTP, not HTTPS", hint="add --plain-http"
@@ -252,6 +278,7 @@ class Registry:
                 ) from error
             if answer.status != 401 or not is_first:
                 break
+            self._read(answer)  # so that its connection can be used again
             self._authorize(answer.headers.get("WWW-Authenticate", ""))
             if isinstance(body, io.IOBase):
                 body.seek(0)
@@ -285,17 +312,20 @@ class Registry:
                     realm,
                     fields={**fields, **body, "client_id": "timonel"},
                     encode_multipart=False,
+                    preload_content=False,
                 )
             else:
                 headers = {} if found is None else {"Authorization": found.basic}
-                answer = self._pool.request("GET", realm, fields=fields, headers=headers)
-            content = json.loads(answer.data)
+                answer = self._pool.request(
+                    "GET", realm, fields=fields, headers=headers, preload_content=False
+                )
+            content = json.loads(content_of(answer))
             token = content.get("token") or content.get("access_token")
-        except (urllib3.exceptions.HTTPError, ValueError, AttributeError):
+        except (HTTPError, ValueError, AttributeError, RecursionError):
             token = None
         return None if token is None else f"Bearer {token}"
 
-    def _expect(self, answer: urllib3.BaseHTTPResponse, status: int, verb: str) -> None:
+    def _expect(self, answer: _Answer, status: int, verb: str) -> None:
         if answer.status == status:
             return
         place = f"{self.reference.host}/{self.reference.repository}"
@@ -316,11 +346,11 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def _errors(answer: urllib3.BaseHTTPResponse) -> str:
+def _errors(answer: _Answer) -> str:
     try:
         errors = json.loads(answer.data)["errors"]
         return "; ".join(str(each.get("message") or each["code"]) for each in errors)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return f"status {answer.status}"
 
 
