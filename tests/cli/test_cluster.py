@@ -63,7 +63,7 @@ def test_a_cluster_that_has_everything(
 def test_a_registry_without_tls(
     timonel: Timonel, api: MemoryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timonel.containers.registry._RETRIES", False)
+    monkeypatch.setattr("timonel.containers.transport._RETRIES", False)
     with registry_server() as registry:
         registry.add_image("team/timonel", "1")
         image = f"0.0.0.0:{registry.server_port}/team/timonel:1"
