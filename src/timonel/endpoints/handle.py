@@ -79,7 +79,7 @@ class Endpoint:
 
     @property
     def outside(self) -> OutsideAddress | None:
-        """Where a proxy of the cluster takes requests from outside; None: nowhere."""
+        """Where a proxy of the cluster accepts requests from outside; None: nowhere."""
         return engine_of(self.workspace).outside(self.name)
 
     @property

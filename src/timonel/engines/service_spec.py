@@ -233,7 +233,7 @@ class ServiceState(StrEnum):
 
 
 class OutsideAddress(Observed):
-    """Address at which a proxy of the cluster takes requests from outside.
+    """Address at which a proxy of the cluster accepts requests from outside.
 
     Attributes:
         host: Name of the host; the port and TLS are the proxy's.

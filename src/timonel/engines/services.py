@@ -190,7 +190,7 @@ class ServiceEngine(abc.ABC):
             name: Name for clients.
             service: The service.
             port: Port at which its replicas, or their sidecars, listen.
-            has_tls: Whether it takes TLS only.
+            has_tls: Whether it accepts TLS only.
 
         Raises:
             EngineError: The name is taken, or the engine refuses.
@@ -222,7 +222,7 @@ class ServiceEngine(abc.ABC):
         return f"{host}:{port}"
 
     def outside(self, name: str) -> OutsideAddress | None:
-        """Return where a proxy of the cluster takes requests for what is exposed; None: nowhere."""
+        """Return where a proxy of the cluster accepts requests from outside; None: nowhere."""
         del name
         return None
 

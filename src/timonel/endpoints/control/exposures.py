@@ -16,11 +16,11 @@ _CHECK_S = 30.0
 
 @dataclass(frozen=True)
 class _Attempt:
-    """What was exposed, when in seconds, and why it failed."""
+    """What was exposed, when that is done again in seconds, and why it failed."""
 
     port: int
     has_tls: bool
-    at: float
+    again_at: float
     error: TimonelError | None = None
 
 
@@ -53,17 +53,18 @@ class Exposures:
         """
         port, has_tls = spec.port, spec.access.tls is not None
         last = self._last.get(spec.name)
-        if last is not None and (last.port, last.has_tls) == (port, has_tls):
-            if last.error is None and now - last.at < _CHECK_S:
-                return
-            if last.error is not None and now - last.at < _RETRY_S:
-                raise last.error
-        try:
-            await asyncio.to_thread(self._engine.expose, spec.name, SERVICE, port, has_tls=has_tls)
-        except TimonelError as error:
-            self._last[spec.name] = _Attempt(port, has_tls, now, error)
-            raise
-        self._last[spec.name] = _Attempt(port, has_tls, now)
+        is_same = last is not None and (last.port, last.has_tls) == (port, has_tls)
+        if last is None or not is_same or now >= last.again_at:
+            try:
+                await asyncio.to_thread(
+                    self._engine.expose, spec.name, SERVICE, port, has_tls=has_tls
+                )
+                last = _Attempt(port, has_tls, now + _CHECK_S)
+            except TimonelError as error:
+                last = _Attempt(port, has_tls, now + _RETRY_S, error)
+            self._last[spec.name] = last
+        if last.error is not None:
+            raise last.error
 
     async def conceal(self, name: str) -> None:
         """End what `expose` did."""

@@ -20,7 +20,7 @@ from timonel.engines.kubernetes.manifests import job_manifests, owned
 from timonel.engines.kubernetes.names import coordinator_pods
 from timonel.engines.kubernetes.prerequisites import check_claim, check_pod_user, check_queue
 from timonel.engines.kubernetes.rights import user_rights
-from timonel.engines.kubernetes.services.routes import route_manifest, route_of
+from timonel.engines.kubernetes.services.exposure import Exposure
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.kubernetes.submission import remove_job
 from timonel.errors import InputError, NotFoundError, TimonelError
@@ -179,11 +179,8 @@ def _rights(api: Api, settings: ClusterSettings) -> str | Check:
 
 def _route(api: Api, settings: ClusterSettings) -> str:
     """Let the cluster check the route of an endpoint, which it does not keep."""
-    name = f"check-{secrets.token_hex(4)}"
-    route = route_of(name, settings)
-    assert route is not None
-    api.create(route_manifest(route, name, 8501), dry_run=True)
-    return f"{route.kind} accepted"
+    Exposure(api, settings).check(f"check-{secrets.token_hex(4)}", has_tls=False)
+    return f"{'Ingress' if settings.gateway is None else 'HTTPRoute'} accepted"
 
 
 def _namespace(api: Api) -> str:

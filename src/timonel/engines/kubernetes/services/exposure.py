@@ -11,7 +11,7 @@ from typing import Any
 from timonel.engines.kubernetes.api import Api, Object
 from timonel.engines.kubernetes.manifests import Manifest
 from timonel.engines.kubernetes.names import MANAGED
-from timonel.engines.kubernetes.services.routes import Route, hindrance, route_manifest, route_of
+from timonel.engines.kubernetes.services.routes import Route, failure_of, route_manifest, route_of
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.service_spec import OutsideAddress
 from timonel.errors import AlreadyExistsError, EngineError, NotFoundError
@@ -97,10 +97,10 @@ class Exposure:
         Raises:
             EngineError: The cluster refuses it.
         """
-        _, *routes = self.manifests(name, {}, 1, has_tls=has_tls)
-        for manifest in routes:
+        route = None if has_tls else route_of(name, self._settings)
+        if route is not None:
             with contextlib.suppress(AlreadyExistsError):
-                self._api.create(manifest, dry_run=True)
+                self._api.create(route_manifest(route, name, 1), dry_run=True)
 
     def conceal(self, name: str) -> None:
         """Delete the Service object that `expose` has created; its route goes too. Idempotent."""
@@ -128,7 +128,7 @@ class Exposure:
             found = self._api.find(route.kind, name)
         except EngineError as error:
             return OutsideAddress(host=route.host, message=error.message)
-        message = f"there is no {route.kind}" if found is None else hindrance(route, found)
+        message = f"there is no {route.kind}" if found is None else failure_of(route, found)
         return OutsideAddress(host=route.host, message=message)
 
     def _create(self, manifest: Manifest) -> Object:

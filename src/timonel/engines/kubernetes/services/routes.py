@@ -48,7 +48,7 @@ def route_manifest(route: Route, name: str, port: int) -> Manifest:
     return _manifest("gateway.networking.k8s.io/v1", route, name, _http_route(route, name, port))
 
 
-def hindrance(route: Route, found: Mapping[str, Any]) -> str | None:
+def failure_of(route: Route, found: Mapping[str, Any]) -> str | None:
     """Return what keeps a proxy from using a route in the cluster; None if nothing is known."""
     status = found.get("status") or {}
     if route.kind == "Ingress":
