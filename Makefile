@@ -123,6 +123,7 @@ bench-workspace: $(VENV)/.ready ## compare a workspace in a bucket with one in a
 bench-kubernetes: $(VENV)/.ready ## compare jobs on a Kubernetes cluster with YAML by hand and with TFJobs
 	$(BIN)/python benchmarks/kubernetes_jobs.py $(BENCH_KUBERNETES)
 	$(BIN)/python benchmarks/kubernetes_faults.py $(BENCH_KUBERNETES)
+	$(BIN)/python benchmarks/kubernetes_scale.py
 
 bench-batch-prediction: $(VENV)/.ready ## compare batch prediction with loops by hand and its bound (Beam's after test-beam)
 	$(BIN)/python benchmarks/batch_prediction.py

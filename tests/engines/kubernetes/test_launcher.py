@@ -129,6 +129,16 @@ def test_a_pod_that_joins_again_is_kept(
     assert kept == [_POD.pod]  # also if the cluster could not delete it yet
 
 
+def test_a_pod_that_has_pinged_before_it_is_heard_joins(launcher: KubernetesLauncher) -> None:
+    channel = Channel(socket.create_connection(launcher.listener.getsockname()))
+    channel.send(_POD.join("secret"))
+    channel.send({"kind": "ping"})
+    launcher.loop.wait(1.0)  # accepts
+    launcher.loop.wait(1.0)
+    assert launcher.joined == {"worker-0": _POD}
+    channel.close()
+
+
 def test_a_killed_task_whose_pod_does_not_join_again(
     launcher: KubernetesLauncher,
     join: Callable[[], Channel],

@@ -71,7 +71,6 @@ def test_others_do_not_join(message: dict[str, Any]) -> None:
         line("join"),
         line({"kind": "TaskExited", "task_id": "worker-0"}),
         line({"kind": "changes", "changes": []}),
-        line({"kind": "join"}) * 2,
         b"x" * 100_000,
     ],
 )
@@ -79,6 +78,13 @@ def test_a_stranger_is_disconnected(pair: Any, first: bytes) -> None:
     theirs, link, taken = pair
     assert sent(theirs, link, first) == []
     assert taken == []
+
+
+def test_a_stranger_is_not_heard_after_its_first_message(pair: Any) -> None:
+    theirs, link, taken = pair
+    join = {"kind": "join"}
+    assert sent(theirs, link, line(join), line({"kind": "changes"}), line({"kind": "Hello"})) == []
+    assert taken == [join]
 
 
 def test_messages_between_orders_are_taken(pair: Any) -> None:

@@ -103,7 +103,7 @@ class Link(Channel):
             self.is_open = False
             return []
         if not self.is_trusted:
-            return self._receive_first(messages)
+            messages = self._receive_first(messages)
         if messages:
             self._heard_at = time.monotonic()
         events = []
@@ -114,16 +114,20 @@ class Link(Channel):
                 self._take(message)
         return events
 
-    def _receive_first(self, messages: list[Any]) -> list[dict[str, Any]]:
-        """Take a first message; a stranger may send anything."""
-        if len(self._received) > _LONGEST_FIRST or len(messages) > 1:
+    def _receive_first(self, messages: list[Any]) -> list[Any]:
+        """Take a first message; return those after it, once the other side is trusted.
+
+        A stranger may send anything. A pod pings before it is welcomed.
+        """
+        if not messages:
+            self.is_open = self.is_open and len(self._received) <= _LONGEST_FIRST
+            return []
+        first, *others = messages
+        if not isinstance(first, dict) or first.get("kind") != "join":
             self.is_open = False
-        elif messages:
-            is_first = isinstance(messages[0], dict) and messages[0].get("kind") == "join"
-            self.is_open = self.is_open and is_first
-            if is_first:
-                self._take(messages[0])
-        return []
+            return []
+        self._take(first)
+        return others if self.is_trusted else []
 
     def keep_alive(self) -> bool:
         """Send a ping if one is due; return whether the other side is heard of."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from timonel.engines.base import JobStatus
+from timonel.engines.cluster import assign
 from timonel.engines.kubernetes import names
 from timonel.engines.kubernetes.pod_template import coordinator_template, role_template
 from timonel.engines.kubernetes.rights import GROUP, coordinator_rules
@@ -20,6 +22,10 @@ _KEPT_S = 7 * 24 * 3600
 _COORDINATOR_RETRIES = 1000
 _ROLE_RETRIES = 2**31 - 1
 _LEASE_S = 60
+_MAX_VARIABLE_BYTES = 128 << 10
+"""Maximum length of an environment variable with its name: MAX_ARG_STRLEN in Linux' execve(2)."""
+_RESERVED_BYTES = 1 << 10
+"""Part of it for all but the addresses: the variable's name, the task, the reason of a restart."""
 
 
 def job_manifests(
@@ -38,10 +44,11 @@ def job_manifests(
         status: Status of the job before it starts.
 
     Raises:
-        SpecError: The job's name is too long, it has no image, a volume cannot be mounted, or an
-            elastic job is to wait in a queue.
+        SpecError: The job's name is too long, it has too many tasks or no image, a volume cannot be
+            mounted, or an elastic job is to wait in a queue.
     """
     _check_name(spec)
+    _check_size(spec)
     _check_queue(spec, settings)
     # A resumed job is another group: the Workload of the earlier one may still exist.
     group = f"{spec.job_id}-{digest_bytes(token.encode()).rpartition(':')[2][:4]}"
@@ -108,6 +115,28 @@ def _check_name(spec: JobSpec) -> None:
             f"allows {allowed} with these roles",
             hint="choose a shorter name",
         )
+
+
+def _check_size(spec: JobSpec) -> None:
+    """Check that each task can have the addresses of all in `TIMONEL_CLUSTER` and `TF_CONFIG`."""
+    addresses = {
+        f"{role.name}-{index}": f"{_host(spec.job_id, role.name, index)}:65535"
+        for role in spec.roles
+        for index in range(role.replicas)
+    }
+    assignment = next(iter(assign(spec.roles, addresses, generation=1).values()))
+    size = len(json.dumps(assignment)) + _RESERVED_BYTES
+    if size > _MAX_VARIABLE_BYTES:
+        raise SpecError(
+            f"{spec.size:,} tasks are too many for Kubernetes: the addresses of all of them take "
+            f"{-(-size >> 10)} KiB in an environment variable of each, and Linux allows "
+            f"{_MAX_VARIABLE_BYTES >> 10} KiB",
+            hint="use fewer tasks with more devices each",
+        )
+
+
+def _host(job_id: str, role: str, index: int) -> str:
+    return names.address(job_id, names.pod_hostname(job_id, role, index))
 
 
 def _check_queue(spec: JobSpec, settings: ClusterSettings) -> None:
