@@ -272,16 +272,45 @@ def printed(run: Run, task_id: str) -> dict[str, Any]:
 def test_an_elastic_job_grows_and_shrinks(pods: ClusterHarness, workspace: Workspace) -> None:
     run = paced(pods, workspace, detach=True, epochs=200, workers="1:3")
     for workers in (3, 1, 2):
-        scaled_at = time.monotonic()
         run.job.scale(workers)
-        while workers_of(run) != workers:
-            time.sleep(0.5)
-            assert not run.job.status().state.is_final, run.job.status()
-        print(f"{workers} workers after {time.monotonic() - scaled_at:.1f} s")
+        wait_for_workers(run, workers)
         wait_for_metrics(run)
     run.job.stop()
     status = ended("scaled and stopped", run)
     assert status.state is JobState.STOPPED, status
+
+
+def test_an_elastic_job_goes_on_without_a_node_and_grows_with_it(
+    cluster: Cluster, pods: ClusterHarness, workspace: Workspace
+) -> None:
+    skip_unless_own(cluster)
+    # A node has two CPUs: room for one worker, and for a coordinator.
+    run = paced(pods, workspace, detach=True, epochs=1000, workers="1:3", cpus=1.1)
+    wait_for_workers(run, 3)
+    needed = {*nodes_of(pods, run, "chief"), *nodes_of(pods, run, "coordinator")}
+    node = next(node for node in nodes_of(pods, run, "worker") if node not in needed)
+    kubelab("node-kill", node.removeprefix("node"))
+    try:
+        wait_for_workers(run, 2)
+        wait_for_metrics(run)
+    finally:
+        kubelab("node-start", node.removeprefix("node"))
+        cluster.run("wait", f"node/{node}", "--for=condition=Ready", "--timeout=120s")
+    wait_for_workers(run, 3)
+    wait_for_metrics(run)
+    run.job.stop()
+    status = ended("a node lost and back, then stopped", run)
+    assert status.state is JobState.STOPPED, status
+    assert status.restarts == 1
+
+
+def wait_for_workers(run: Run, workers: int) -> None:
+    """Wait until this many workers run, the chief among them."""
+    begun = time.monotonic()
+    while workers_of(run) != workers:
+        time.sleep(0.5)
+        assert not run.job.status().state.is_final, run.job.status()
+    print(f"{workers} workers after {time.monotonic() - begun:.1f} s")
 
 
 def workers_of(run: Run) -> int:
@@ -315,8 +344,15 @@ def kubelab(*arguments: str) -> None:
 
 
 def node_of(pods: ClusterHarness, run: Run, role: str) -> str:
-    (pod,) = pods.pods(run.id, role)
-    return pods.kubectl("get", pod, "-o", "jsonpath={.spec.nodeName}")
+    (node,) = nodes_of(pods, run, role)
+    return node
+
+
+def nodes_of(pods: ClusterHarness, run: Run, role: str) -> list[str]:
+    return [
+        pods.kubectl("get", pod, "-o", "jsonpath={.spec.nodeName}")
+        for pod in pods.pods(run.id, role)
+    ]
 
 
 def ended(lost: str, run: Run) -> JobStatus:
@@ -357,6 +393,7 @@ def paced(
     detach: bool,
     epochs: int = 12,
     workers: int | str = 2,
+    cpus: float | None = None,
 ) -> Run:
     return train(
         "paced.py",
@@ -364,6 +401,7 @@ def paced(
         workspace=workspace,
         on=pods.engine,
         workers=workers,
+        cpus=cpus,
         seed=3,
         checkpoint_steps=2,
         detach=detach,
