@@ -18,7 +18,14 @@ class Channel:
 
     Never blocks: data that the peer does not accept yet is buffered until `flush`. Owns its socket.
     For one thread.
+
+    Attributes:
+        is_open: Whether the peer is there.
+        limit: Maximum number of bytes that `receive` reads; the rest waits for its next call. None:
+            all that has arrived.
     """
+
+    limit: int | None = None
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -55,9 +62,12 @@ class Channel:
     def receive(self) -> list[dict[str, Any]]:
         """Return the received messages; `is_open` is false once the peer is gone."""
         try:
-            while chunk := self._socket.recv(_CHUNK_BYTES):
+            while chunk := self._socket.recv(self.limit or _CHUNK_BYTES):
                 self._received += chunk
-            self.is_open = False
+                if self.limit is not None:
+                    break
+            else:
+                self.is_open = False
         except BlockingIOError:
             pass
         except OSError:

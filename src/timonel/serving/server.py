@@ -12,7 +12,6 @@ import gc
 import importlib
 import logging
 import os
-import resource
 import signal
 import socket
 import threading
@@ -24,6 +23,7 @@ import psutil
 import uvloop
 
 from timonel.errors import ServingError
+from timonel.processes.descriptors import raise_limit
 from timonel.processes.tree import REPLICA
 from timonel.serving.auth.access import Access
 from timonel.serving.frontends import Frontends
@@ -229,10 +229,6 @@ def _registered(folder: str | None, record: ServerRecord) -> Iterator[None]:
         remove_record(Path(folder), record.pid)
 
 
-# More connections than one process can answer; some systems reject an unlimited value.
-_ENOUGH = 2**20
-
-
 def configure_logging() -> None:
     """Log to standard error."""
     logging.basicConfig(
@@ -242,19 +238,3 @@ def configure_logging() -> None:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     # TensorFlow warns about the API that this server calls, not about the model.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
-
-
-def raise_limit() -> None:
-    """Raise this process's limit of open file descriptors to its maximum.
-
-    The usual limit of 1024 is for programs that use ``select``. A server that reaches it cannot
-    accept connections, which looks to clients as if it hung.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    target = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
-    if soft == resource.RLIM_INFINITY or soft >= target:
-        return
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
-    except (OSError, ValueError) as error:
-        _LOG.warning("cannot raise the limit of %d open files: %s", soft, error)

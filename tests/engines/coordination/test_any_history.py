@@ -20,6 +20,7 @@ from timonel.engines.coordination.lifecycle import (
     StopRequested,
     TaskExited,
     TaskReady,
+    TasksMissing,
     TasksPending,
     TaskStarted,
     Tick,
@@ -37,9 +38,10 @@ def test_any_history_keeps_the_invariants_and_ends(data: st.DataObject, spec: Jo
     resizes = 0
     for _ in range(data.draw(st.integers(0, 25))):
         job.now += data.draw(st.floats(0, 50))
-        was = job.state.resizing
-        job.tell(data.draw(_events(job)))
-        resizes += job.state.resizing and not was
+        was, generation, event = job.state.resizing, job.generation, data.draw(_events(job))
+        job.tell(event)
+        is_smaller = isinstance(event, TasksMissing) and job.generation > generation
+        resizes += is_smaller or (job.state.resizing and not was)
         _check(job, resizes)
     # Whatever happened, a stop and time bring it to its end.
     job.tell(StopRequested())
@@ -104,6 +106,7 @@ def _events(job: Job, *, current: bool = False) -> st.SearchStrategy[Event]:
         st.builds(TaskExited, names, generations, task_exits, attempts),
         st.builds(StartFailed, generations, st.just("broken")),
         st.builds(TasksPending, generations, st.just("waiting")),
+        st.builds(TasksMissing, generations, st.tuples(names)),
         st.just(Tick()),
         st.builds(
             ScaleRequested,

@@ -152,6 +152,18 @@ def test_a_start_that_takes_too_long_is_named(job: Job) -> None:
     assert job.state.status.failed_task == "worker-1"
 
 
+def test_of_many_tasks_that_are_late_some_are_named() -> None:
+    job = Job(spec_of(("worker", 1000)))
+    job.tell(Begin())
+    job.now += job.spec.start_timeout_s
+    job.tell(Tick())
+    for name in job.spec.task_ids:
+        job.exit(name, ENDED_BY_TERM)
+    message = job.state.status.message
+    assert message is not None
+    assert message.startswith("worker-0, worker-1, worker-2, worker-3, worker-4 and 995 more did ")
+
+
 def test_tasks_without_a_machine_do_not_time_out(job: Job) -> None:
     job.tell(Begin())
     for _ in range(3):

@@ -25,6 +25,7 @@ from timonel.engines.coordination.lifecycle import (
     StartGeneration,
     StopRequested,
     StopTasks,
+    TasksMissing,
 )
 from timonel.engines.spec import RestartPolicy, RoleSpec
 from timonel.errors import SpecError
@@ -166,6 +167,30 @@ class TestJobs:
         job.exit_all(LEFT)
         assert job.actions[-1] == start(4, 3)
         assert job.state.status.restarts == restarts == 2
+
+    def test_tasks_without_a_machine_are_left_out_for_a_while(self) -> None:
+        job = job_of(rest_s=60)
+        job.run()
+        job.exit("worker-1", KILLED)
+        job.exit_all(LEFT)
+        assert job.wait() == [start(2, 3)]
+        missing_at = job.now
+        assert job.tell(TasksMissing(1, ("worker-1",))) == []
+        assert job.tell(TasksMissing(2, ("worker-1",))) == [start(3, 2)]
+        assert job.state.status.message == "continues with 3 tasks instead of 4"
+        job.all_ready()
+        assert job.state.status.restarts == 1
+        assert job.state.wake_at == missing_at + 60
+        job.wait()
+        job.exit_all(LEFT)
+        assert job.actions[-1] == start(4, 3)
+
+    def test_a_generation_waits_for_tasks_that_it_needs(self) -> None:
+        job = job_of()
+        job.tell(Begin())
+        assert job.tell(TasksMissing(1, ("chief-0",))) == []
+        job.ready("chief-0")
+        assert job.tell(TasksMissing(1, ("worker-1",))) == []  # it has begun
 
     def test_a_loss_long_after_another_stands_for_itself(self) -> None:
         job = job_of(reset_after_s=600)

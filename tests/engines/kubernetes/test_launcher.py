@@ -139,6 +139,37 @@ def test_a_pod_that_has_pinged_before_it_is_heard_joins(launcher: KubernetesLaun
     channel.close()
 
 
+def test_a_pod_that_leaves_before_it_is_welcomed_is_not_there(
+    launcher: KubernetesLauncher, caplog: pytest.LogCaptureFixture
+) -> None:
+    channel = Channel(socket.create_connection(launcher.listener.getsockname()))
+    for message in (_POD.join("secret"), {"kind": "leaving"}, {"kind": "leaving"}):
+        channel.send(message)
+    launcher.loop.wait(1.0)  # accepts
+    launcher.loop.wait(1.0)
+    assert launcher.joined == {}
+    assert "refused" not in caplog.text
+    channel.close()
+    launcher.loop.wait(1.0)
+
+
+def test_an_elastic_job_does_without_pods_that_have_not_come_within_a_minute(
+    launcher: KubernetesLauncher, join: Callable[..., Channel], now: list[float]
+) -> None:
+    told: list[on.Event] = []
+    launcher.emit = told.append
+    launcher.spec = spec(RoleSpec(name="worker", replicas=3, min_replicas=1))
+    channel = join(Member("worker-1", "host", "job-worker-1-abcde"))
+    launcher.start(on.StartGeneration(1, {"worker": 3}), None)
+    launcher.check(lambda _: None)
+    assert told == [on.TasksPending(1, "waiting for 2 of 3 pods")]
+    now[0] += 61
+    channel.send({"kind": "ping"})
+    launcher.loop.wait(1.0)
+    launcher.check(lambda _: None)
+    assert told[1:] == [on.TasksMissing(1, ("worker-0", "worker-2"))]
+
+
 def test_a_killed_task_whose_pod_does_not_join_again(
     launcher: KubernetesLauncher,
     join: Callable[[], Channel],

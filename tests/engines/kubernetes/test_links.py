@@ -72,6 +72,7 @@ def test_others_do_not_join(message: dict[str, Any]) -> None:
         line({"kind": "TaskExited", "task_id": "worker-0"}),
         line({"kind": "changes", "changes": []}),
         b"x" * 100_000,
+        b"[" * 2000 + b"\n",
     ],
 )
 def test_a_stranger_is_disconnected(pair: Any, first: bytes) -> None:
@@ -85,6 +86,14 @@ def test_a_stranger_is_not_heard_after_its_first_message(pair: Any) -> None:
     join = {"kind": "join"}
     assert sent(theirs, link, line(join), line({"kind": "changes"}), line({"kind": "Hello"})) == []
     assert taken == [join]
+
+
+def test_no_more_is_read_of_a_stranger_than_a_first_message_has(pair: Any) -> None:
+    theirs, link, _ = pair
+    theirs.sendall(b"x" * 20_000)
+    link.receive()
+    assert not link.is_open
+    assert len(link._received) <= 4096
 
 
 def test_messages_between_orders_are_taken(pair: Any) -> None:

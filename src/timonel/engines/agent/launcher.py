@@ -15,6 +15,8 @@ from timonel.engines.spec import JobSpec
 from timonel.processes.loop import Channel, Loop
 
 _LOST = TaskExit(agent_lost=True)
+_LONGEST_REASON = 500
+"""Most characters of a reason, which is in an environment variable with the addresses of all."""
 
 
 @dataclass(eq=False)
@@ -86,7 +88,7 @@ class AgentLauncher(abc.ABC):
         self._assignments = assign(roles, self._addresses, action.generation)
         for name in names:
             if reason is not None:
-                self._assignments[name]["reason"] = reason
+                self._assignments[name]["reason"] = reason[:_LONGEST_REASON]
             self._begin(name)
 
     def restart(self, action: on.StartTask) -> None:

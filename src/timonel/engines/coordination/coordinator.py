@@ -34,6 +34,7 @@ from timonel.engines.coordination.lifecycle import (
     StopRequested,
     TaskExited,
     TaskReady,
+    TasksMissing,
     TasksPending,
     TaskStarted,
     Tick,
@@ -114,6 +115,12 @@ def _on_pending(state: CoordinatorState, event: TasksPending, now: float) -> Ste
         return state, ()
     state = with_status(state, message=event.message)
     return replace(state, deadline=now + state.spec.start_timeout_s), ()
+
+
+def _on_missing(state: CoordinatorState, event: TasksMissing, now: float) -> Step:
+    if state.phase is not CoordinatorPhase.STARTING or event.generation != state.status.generation:
+        return state, ()
+    return generations.do_without(state, event.task_ids, now)
 
 
 def _on_stop(state: CoordinatorState, _event: StopRequested, now: float) -> Step:
@@ -211,6 +218,7 @@ _HANDLERS: dict[type, Callable[[CoordinatorState, Any, float], Step]] = {
     TaskExited: _on_exited,
     StartFailed: _on_start_failed,
     TasksPending: _on_pending,
+    TasksMissing: _on_missing,
     StopRequested: _on_stop,
     ScaleRequested: _on_scale,
     Tick: _on_tick,

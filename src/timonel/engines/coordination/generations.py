@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from timonel.engines.base import FailureCause, JobState, RoleSize, TaskStatus
@@ -33,6 +34,8 @@ task that failed first can print its traceback. A stop or a resize uses the job'
 """
 DRAIN_MARGIN_S = 5.0
 """Seconds beyond the grace period after which an agent counts as lost."""
+_NAMED = 5
+"""Most tasks that a message names."""
 
 
 def start(state: CoordinatorState, now: float) -> Step:
@@ -85,16 +88,27 @@ def resize(state: CoordinatorState, now: float) -> Step:
     ends = any(task.state == "succeeded" for task in ending(state))
     if state.phase is not CoordinatorPhase.RUNNING or ends or requested == present:
         return state, ()
-    message = f"continues with {sum(requested.values())} tasks instead of {sum(present.values())}"
+    message = _resized(requested, present)
     state = with_status(state, cause=None, failed_task=None, message=message)
     return drain(replace(state, resizing=True), now)
+
+
+def do_without(state: CoordinatorState, missing: Collection[str], now: float) -> Step:
+    """Start a smaller generation instead of one that waits for these tasks, if there may be one."""
+    if any(task.state != "pending" for task in state.status.tasks):
+        return state, ()
+    slots = _record_losses(state, missing, FailureCause.START_TIMEOUT, now)
+    sizes, present = elastic.sizes(state.spec.roles, slots), sizes_of(state)
+    if sizes == present:
+        return state, ()
+    return start(with_status(replace(state, slots=slots), message=_resized(sizes, present)), now)
 
 
 def time_out(state: CoordinatorState, now: float) -> Step:
     """Fail a generation whose tasks were not all ready in time."""
     late = not_ready(state)
     seconds = state.spec.start_timeout_s
-    message = f"{', '.join(late)} did not report ready within {seconds:g} s"
+    message = f"{_listed(late)} did not report ready within {seconds:g} s"
     failures = (Failure(name, FailureCause.START_TIMEOUT, message) for name in late)
     return fail(state, now, *failures)
 
@@ -204,6 +218,16 @@ def show_sizes(state: CoordinatorState) -> CoordinatorState:
     return with_status(state, sizes=shown)
 
 
+def _resized(sizes: Mapping[str, int], before: Mapping[str, int]) -> str:
+    return f"continues with {sum(sizes.values())} tasks instead of {sum(before.values())}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Name some of the tasks: the text goes into an environment variable of each task."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
 def _not_serving(state: CoordinatorState) -> tuple[str, ...]:
     named = {task.task_id: task for task in state.status.tasks}
     return tuple(name for name in alive(state) if not role_of(state, named[name]).is_serving)
@@ -221,20 +245,27 @@ def _with_losses(state: CoordinatorState, root: Failure, now: float) -> Coordina
     # Several tasks may time out together; otherwise only the root was lost.
     late = root.cause is FailureCause.START_TIMEOUT
     names = {f.task_id for f in state.failures if f is root or (late and f.cause is root.cause)}
-    found = [task for task in state.status.tasks if task.task_id in names]
+    return replace(state, slots=_record_losses(state, names, root.cause, now))
+
+
+def _record_losses(
+    state: CoordinatorState, names: Collection[str], cause: FailureCause, now: float
+) -> elastic.ElasticSlots:
+    """Return the slots after tasks of a generation were lost together."""
+    roles = [task.role for task in state.status.tasks if task.task_id in names]
     slots = state.slots
-    for role in {task.role: None for task in found}:
+    for role in dict.fromkeys(roles):
         slots = elastic.record_loss(
             state.spec.roles,
             slots,
             role,
-            root.cause,
+            cause,
             state.spec.restart,
-            count=sum(task.role == role for task in found),
+            count=roles.count(role),
             ran_s=_ran_s(state, now),
             now=now,
         )
-    return replace(state, slots=slots)
+    return slots
 
 
 def _drain_state(state: CoordinatorState, now: float) -> JobState:

@@ -139,6 +139,17 @@ class TasksPending:
 
 
 @dataclass(frozen=True)
+class TasksMissing:
+    """Tasks of a generation have had no machine for so long that it need not wait for them.
+
+    None of its tasks has started.
+    """
+
+    generation: int
+    task_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class StopRequested:
     """The user asked the job to stop."""
 
@@ -162,6 +173,7 @@ Event = (
     | TaskExited
     | StartFailed
     | TasksPending
+    | TasksMissing
     | StopRequested
     | ScaleRequested
     | Tick

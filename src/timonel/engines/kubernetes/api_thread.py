@@ -148,8 +148,9 @@ class ApiThread:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
+        look_at = 0.0
         while True:
-            self._asked.wait(_EVERY_S)
+            self._asked.wait(max(0.0, look_at - time.monotonic()))
             self._asked.clear()
             closing = self._closed.is_set()
             with self._lock:
@@ -162,7 +163,10 @@ class ApiThread:
                 continue
             try:
                 # Each on its own: without a ConfigMap, the job still keeps its lease and can stop.
-                steps = (self._lease.renew, *own, self._delete_asked, partial(self._look, missing))
+                steps: list[Callable[[], None]] = [self._lease.renew, *own, self._delete_asked]
+                if time.monotonic() >= look_at:
+                    look_at = time.monotonic() + _EVERY_S
+                    steps.append(partial(self._look, missing))
                 succeeded = [self._run_step(step) for step in steps]
             except LostLeaseError as error:
                 with self._lock:

@@ -61,6 +61,7 @@ from timonel.errors import (
     TimonelError,
 )
 from timonel.processes.clock import SteadyClock
+from timonel.processes.descriptors import raise_limit
 from timonel.processes.loop import Loop
 from timonel.processes.tree import adopt_orphans, own_identity, reap
 from timonel.storage import Workspace
@@ -329,6 +330,7 @@ def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     job_id, uri = arguments
     adopt_orphans()
+    raise_limit()  # each pod has a connection
     api = Api.connect(ClusterSettings.of(environ))
     lease = Lease(api, job_id, environ[POD_NAME])
     lease.acquire()

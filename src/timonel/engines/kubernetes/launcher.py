@@ -196,12 +196,14 @@ class KubernetesLauncher(AgentLauncher):
         if self._waiting is None:
             return
         missing, (action, _) = self.missing(), self._waiting
-        if missing and not self._can_do_without(missing):
+        if missing and self._can_do_without(missing):
+            self.emit(on.TasksMissing(action.generation, tuple(missing)))
+        elif missing:
             reasons = [f"{name} {why}" for name in missing if (why := describe(name))]
             message = f"waiting for {len(missing)} of {len(self._names())} pods"
             message += f": {reasons[0]}" if reasons else ""
             self.emit(on.TasksPending(action.generation, message))
-        elif not missing:
+        else:
             self._start_complete()
 
     def _discard_lost(self) -> None:
@@ -251,12 +253,12 @@ class KubernetesLauncher(AgentLauncher):
         self.watch(pod.link)
 
     def _on_message(self, pod: _Pod, message: Mapping[str, Any]) -> None:
-        if pod.member is None:
+        if not pod.link.is_trusted:
             self._join(pod, message)
         elif message["kind"] == "leaving":
-            logger.info("%s is leaving", pod.member.pod)
+            logger.info("%s is leaving", pod.member.pod if pod.member else "a pod")
             pod.is_leaving = True
-        else:
+        elif pod.member is not None:
             self.take(pod.member.task_id, message)
 
     def _join(self, pod: _Pod, message: Mapping[str, Any]) -> None:

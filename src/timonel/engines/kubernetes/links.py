@@ -97,9 +97,10 @@ class Link(Channel):
 
     def receive(self) -> list[dict[str, Any]]:
         """Return received orders or events; pass other messages to the callback first."""
+        self.limit = None if self.is_trusted else _LONGEST_FIRST
         try:
             messages = super().receive()
-        except ValueError:
+        except (ValueError, RecursionError):
             self.is_open = False
             return []
         if not self.is_trusted:
@@ -120,7 +121,7 @@ class Link(Channel):
         A stranger may send anything. A pod pings before it is welcomed.
         """
         if not messages:
-            self.is_open = self.is_open and len(self._received) <= _LONGEST_FIRST
+            self.is_open = self.is_open and len(self._received) < _LONGEST_FIRST
             return []
         first, *others = messages
         if not isinstance(first, dict) or first.get("kind") != "join":

@@ -118,7 +118,7 @@ def _check_name(spec: JobSpec) -> None:
 
 
 def _check_size(spec: JobSpec) -> None:
-    """Check that each task can have the addresses of all in `TIMONEL_CLUSTER` and `TF_CONFIG`."""
+    """Check that each task can run programs with the addresses of all in `TF_CONFIG`."""
     addresses = {
         f"{role.name}-{index}": f"{_host(spec.job_id, role.name, index)}:65535"
         for role in spec.roles
@@ -128,9 +128,8 @@ def _check_size(spec: JobSpec) -> None:
     size = len(json.dumps(assignment)) + _RESERVED_BYTES
     if size > _MAX_VARIABLE_BYTES:
         raise SpecError(
-            f"{spec.size:,} tasks are too many for Kubernetes: the addresses of all of them take "
-            f"{-(-size >> 10)} KiB in an environment variable of each, and Linux allows "
-            f"{_MAX_VARIABLE_BYTES >> 10} KiB",
+            f"{spec.size:,} tasks are too many: their addresses take {-(-size >> 10)} KiB, and "
+            f"Linux limits an environment variable to {_MAX_VARIABLE_BYTES >> 10} KiB",
             hint="use fewer tasks with more devices each",
         )
 

@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from timonel.serving.server import raise_limit
+from timonel.processes.descriptors import raise_limit
 
 
 @pytest.mark.parametrize(
