@@ -287,6 +287,7 @@ def test_an_elastic_job_goes_on_without_a_node_and_grows_with_it(
     # A node has two CPUs: room for one worker, and for a coordinator.
     run = paced(pods, workspace, detach=True, epochs=1000, workers="1:3", cpus=1.1)
     wait_for_workers(run, 3)
+    wait_for_metrics(run)
     needed = {*nodes_of(pods, run, "chief"), *nodes_of(pods, run, "coordinator")}
     node = next(node for node in nodes_of(pods, run, "worker") if node not in needed)
     kubelab("node-kill", node.removeprefix("node"))
