@@ -178,6 +178,7 @@ class TestJobs:
         assert job.tell(TasksMissing(1, ("worker-1",))) == []
         assert job.tell(TasksMissing(2, ("worker-1",))) == [start(3, 2)]
         assert job.state.status.message == "continues with 3 tasks instead of 4"
+        assert job.state.status.cause is None
         job.all_ready()
         assert job.state.status.restarts == 1
         assert job.state.wake_at == missing_at + 60

@@ -88,8 +88,7 @@ def resize(state: CoordinatorState, now: float) -> Step:
     ends = any(task.state == "succeeded" for task in ending(state))
     if state.phase is not CoordinatorPhase.RUNNING or ends or requested == present:
         return state, ()
-    message = _resized(requested, present)
-    state = with_status(state, cause=None, failed_task=None, message=message)
+    state = _with_resize(state, requested, present)
     return drain(replace(state, resizing=True), now)
 
 
@@ -101,7 +100,7 @@ def do_without(state: CoordinatorState, missing: Collection[str], now: float) ->
     sizes, present = elastic.sizes(state.spec.roles, slots), sizes_of(state)
     if sizes == present:
         return state, ()
-    return start(with_status(replace(state, slots=slots), message=_resized(sizes, present)), now)
+    return start(_with_resize(replace(state, slots=slots), sizes, present), now)
 
 
 def time_out(state: CoordinatorState, now: float) -> Step:
@@ -218,8 +217,11 @@ def show_sizes(state: CoordinatorState) -> CoordinatorState:
     return with_status(state, sizes=shown)
 
 
-def _resized(sizes: Mapping[str, int], before: Mapping[str, int]) -> str:
-    return f"continues with {sum(sizes.values())} tasks instead of {sum(before.values())}"
+def _with_resize(
+    state: CoordinatorState, sizes: Mapping[str, int], before: Mapping[str, int]
+) -> CoordinatorState:
+    message = f"continues with {sum(sizes.values())} tasks instead of {sum(before.values())}"
+    return with_status(state, cause=None, failed_task=None, message=message)
 
 
 def _listed(names: Sequence[str]) -> str:
