@@ -120,7 +120,7 @@ bench-workspace: $(VENV)/.ready ## compare a workspace in a bucket with one in a
 	$(BIN)/python benchmarks/workspace.py
 
 # BENCH_KUBERNETES="--image HOST/REPOSITORY:TAG --workspace s3://BUCKET/PATH", with KUBECONFIG and AWS_*.
-bench-kubernetes: $(VENV)/.ready ## compare jobs on a Kubernetes cluster with YAML by hand and with TFJobs
+bench-kubernetes: $(VENV)/.ready ## compare jobs on a Kubernetes cluster with YAML by hand and with TFJobs, and measure a large one
 	$(BIN)/python benchmarks/kubernetes_jobs.py $(BENCH_KUBERNETES)
 	$(BIN)/python benchmarks/kubernetes_faults.py $(BENCH_KUBERNETES)
 	$(BIN)/python benchmarks/kubernetes_scale.py

@@ -11,6 +11,7 @@ from timonel.errors import SpecError
 from timonel.units import (
     ByteSize,
     Seconds,
+    first_of,
     format_bytes,
     format_seconds,
     parse_bytes,
@@ -120,3 +121,8 @@ def test_specifications_take_both() -> None:
         Limits.model_validate({"size": "much", "time": "long"})
     assert caught.value.error_count() == 2
     assert "expected a size such as 64MB or 1.5GiB, got 'much'" in str(caught.value)
+
+
+def test_the_first_of_many_names() -> None:
+    assert first_of(["a", "b"], 2) == "a, b"
+    assert first_of(["a", "b", "c", "d"], 2) == "a, b and 2 more"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Annotated
 
@@ -99,6 +99,12 @@ def format_seconds(seconds: float) -> str:
 def counted(count: int, noun: str) -> str:
     """Return a count with a noun that takes an ``s``: ``1 row``, ``2,000 rows``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """Return the first names as text: ``a, b and 3 more``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _parse(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from timonel.data.dataset import Dataset
 from timonel.data.schema import PLAIN_NUMBERS, SPLITS, ImageSchema, Spread, type_word
-from timonel.units import counted, format_bytes
+from timonel.units import counted, first_of, format_bytes
 
 _NAMED = 5
 
@@ -129,9 +129,8 @@ def warnings_of(dataset: Dataset) -> tuple[str, ...]:
     doubtful = [column for column in manifest.columns if column.is_doubtful]
     dropped = [column for column in doubtful if column.role == "drop"]
     if dropped:
-        names = ", ".join(f"{column.name} ({column.note})" for column in dropped[:_NAMED])
-        more = f" and {len(dropped) - _NAMED} more" if len(dropped) > _NAMED else ""
-        line = f"{counted(len(dropped), 'column')} dropped: {names}{more}"
+        names = first_of([f"{column.name} ({column.note})" for column in dropped], _NAMED)
+        line = f"{counted(len(dropped), 'column')} dropped: {names}"
         # Columns of formatted numbers need new values: another column type does not help.
         usable = [column for column in dropped if not column.note.endswith(PLAIN_NUMBERS)]
         if usable:

@@ -27,6 +27,7 @@ from timonel.training import record
 from timonel.training.cluster import Cluster
 from timonel.training.request import JobOptions, Request
 from timonel.training.spec import FILE_NAME, TrainSpec, read_spec
+from timonel.units import first_of
 
 _PATIENCE_S = 300.0
 _SILENT_S = 5.0
@@ -160,13 +161,10 @@ def _name_missing(cluster: Cluster, ready: Path, ended: threading.Event) -> None
             if not is_there
         ]
         if missing and missing != shown and not ended.is_set():
-            more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-            names = ", ".join(missing[:_NAMED])
             _logger.warning(
-                "%s waits for %s%s: start each with its --task-type and --task-index",
+                "%s waits for %s: start each with its --task-type and --task-index",
                 cluster.task_id,
-                names,
-                more,
+                first_of(missing, _NAMED),
             )
         shown = missing
 

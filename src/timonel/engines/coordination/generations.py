@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from timonel.engines.base import FailureCause, JobState, RoleSize, TaskStatus
@@ -24,7 +24,7 @@ from timonel.engines.coordination.lifecycle import (
     with_task,
 )
 from timonel.engines.coordination.restarts import Decision, Loss, decide
-from timonel.units import format_seconds
+from timonel.units import first_of, format_seconds
 
 DRAIN_GRACE_S = 2.0
 """Grace period in seconds of tasks in a failed generation.
@@ -35,7 +35,7 @@ task that failed first can print its traceback. A stop or a resize uses the job'
 DRAIN_MARGIN_S = 5.0
 """Seconds beyond the grace period after which an agent counts as lost."""
 _NAMED = 5
-"""Most tasks that a message names."""
+"""Most tasks that a message names: it goes into an environment variable of each task."""
 
 
 def start(state: CoordinatorState, now: float) -> Step:
@@ -107,7 +107,7 @@ def time_out(state: CoordinatorState, now: float) -> Step:
     """Fail a generation whose tasks were not all ready in time."""
     late = not_ready(state)
     seconds = state.spec.start_timeout_s
-    message = f"{_listed(late)} did not report ready within {seconds:g} s"
+    message = f"{first_of(late, _NAMED)} did not report ready within {seconds:g} s"
     failures = (Failure(name, FailureCause.START_TIMEOUT, message) for name in late)
     return fail(state, now, *failures)
 
@@ -222,12 +222,6 @@ def _with_resize(
 ) -> CoordinatorState:
     message = f"continues with {sum(sizes.values())} tasks instead of {sum(before.values())}"
     return with_status(state, cause=None, failed_task=None, message=message)
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Name some of the tasks: the text goes into an environment variable of each task."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def _not_serving(state: CoordinatorState) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ _COORDINATOR_RETRIES = 1000
 _ROLE_RETRIES = 2**31 - 1
 _LEASE_S = 60
 _MAX_VARIABLE_BYTES = 128 << 10
-"""Maximum length of an environment variable with its name: MAX_ARG_STRLEN in Linux' execve(2)."""
+"""Maximum length of an environment variable with its name: MAX_ARG_STRLEN in execve(2)."""
 _RESERVED_BYTES = 1 << 10
 """Part of it for all but the addresses: the variable's name, the task, the reason of a restart."""
 
@@ -120,9 +120,10 @@ def _check_name(spec: JobSpec) -> None:
 def _check_size(spec: JobSpec) -> None:
     """Check that each task can run programs with the addresses of all in `TF_CONFIG`."""
     addresses = {
-        f"{role.name}-{index}": f"{_host(spec.job_id, role.name, index)}:65535"
+        f"{role.name}-{index}": f"{names.address(spec.job_id, hostname)}:65535"
         for role in spec.roles
         for index in range(role.replicas)
+        for hostname in [names.pod_hostname(spec.job_id, role.name, index)]
     }
     assignment = next(iter(assign(spec.roles, addresses, generation=1).values()))
     size = len(json.dumps(assignment)) + _RESERVED_BYTES
@@ -132,10 +133,6 @@ def _check_size(spec: JobSpec) -> None:
             f"Linux limits an environment variable to {_MAX_VARIABLE_BYTES >> 10} KiB",
             hint="use fewer tasks with more devices each",
         )
-
-
-def _host(job_id: str, role: str, index: int) -> str:
-    return names.address(job_id, names.pod_hostname(job_id, role, index))
 
 
 def _check_queue(spec: JobSpec, settings: ClusterSettings) -> None:
