@@ -1,5 +1,6 @@
 # make demo: set up and run the main path. make test: set up and pass the tests.
-PYTHON ?= python3.11
+# PYTHON=/path/to/python names the interpreter of new environments; else it is the newest supported one.
+export PYTHON
 VENV ?= .venv
 DEMO_VENV ?= .venv-demo
 BEAM_VENV ?= .venv-beam
@@ -7,21 +8,29 @@ SCHEMATHESIS_VENV ?= .venv-schemathesis
 WHEEL_VENV ?= .venv-wheel
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
+# Tests start dozens of interpreters, each of which would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-kubernetes bench-endpoints bench-browser bench-conversion bench-reading bench-batch-prediction bench-peers lock-peers test-soak test-soak-serving test-browser test-beam test-buckets test-cluster clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
 
+# An environment of another Python than PYTHON names is made again.
+ifneq ($(PYTHON),)
+$(foreach venv,$(VENV) $(DEMO_VENV),$(shell \
+	[ "$$($(venv)/bin/python --version 2>&1)" = "$$($(PYTHON) --version 2>&1)" ] || rm -f $(venv)/.ready))
+endif
+
 COMPILED := setup.py src/timonel/serving/protocols/tfs_rest/_numbers.c
 
 # A stamp per environment: set up once, and again when what it is made of changes.
 $(VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requirements/dev.txt
-	@sh scripts/setup-venv.sh "$(PYTHON)" "$(VENV)" requirements/dev.txt
+	@sh scripts/setup-venv.sh "$(VENV)" requirements/dev.txt
 	@touch $@
 
 $(DEMO_VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requirements/demo.txt
-	@sh scripts/setup-venv.sh "$(PYTHON)" "$(DEMO_VENV)" requirements/demo.txt
+	@sh scripts/setup-venv.sh "$(DEMO_VENV)" requirements/demo.txt
 	@touch $@
 
 demo: $(DEMO_VENV)/.ready ## set up and run the whole path on real digits
@@ -72,7 +81,7 @@ test-browser: $(VENV)/.browser ## test pages in Chromium (Debian: apt install ch
 
 # In an environment of its own: Beam needs pillow 12.
 $(BEAM_VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requirements/beam.txt
-	@sh scripts/setup-venv.sh "$(PYTHON)" "$(BEAM_VENV)" requirements/beam.txt
+	@sh scripts/setup-venv.sh "$(BEAM_VENV)" requirements/beam.txt
 	@touch $@
 
 # Prism, Flink and Spark are tested where Go, or Java and Maven, are installed.
@@ -148,7 +157,7 @@ bench-peers: $(VENV)/.ready ## install the other model servers, each in its own 
 	$(BIN)/python benchmarks/serving.py --setup
 
 benchmarks/peers/datasets/.venv/.ready: benchmarks/peers/datasets/requirements.txt $(VENV)/.ready
-	sh benchmarks/peers/setup.sh $(abspath $(BIN)/uv) $(PYTHON) datasets
+	sh benchmarks/peers/setup.sh $(abspath $(BIN)/uv) $(abspath $(BIN)/python) datasets
 
 bench-conversion: $(VENV)/.ready benchmarks/peers/datasets/.venv/.ready ## compare conversions with other tools (Beam's after test-beam)
 	$(BIN)/python benchmarks/conversion.py
@@ -157,7 +166,7 @@ bench-reading: $(VENV)/.ready ## compare reading for training with other readers
 	$(BIN)/python benchmarks/reading.py
 
 $(WHEEL_VENV)/.ready: requirements/bootstrap.txt
-	@sh scripts/setup-venv.sh "$(PYTHON)" "$(WHEEL_VENV)"
+	@sh scripts/setup-venv.sh "$(WHEEL_VENV)"
 	@touch $@
 
 # The wheel is built from the sdist, each in an environment that has setuptools and nothing else.

@@ -1,12 +1,14 @@
 #!/bin/sh
 # Make a virtual environment; install the pinned requirements and timonel itself into it.
-# usage: setup-venv.sh PYTHON VENV [REQUIREMENTS]    without requirements: the installer alone
+# usage: setup-venv.sh VENV [REQUIREMENTS]    without requirements: the installer alone
+# PYTHON names the interpreter; without it, the newest supported one is used.
 set -eu
-python=$1 venv=$2 requirements=${3:-}
+venv=$1 requirements=${2:-}
 
-command -v "$python" >/dev/null 2>&1 || python=python3
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
-    echo "expected Python 3.11 or newer, found $("$python" --version 2>&1): set PYTHON=/path/to/python3.11" >&2
+python=${PYTHON:-}
+[ -n "$python" ] || python=$(sh scripts/find-python.sh)
+"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || {
+    echo "PYTHON=$python: expected Python 3.11, 3.12 or 3.13, got $("$python" --version 2>&1 | head -n 1)" >&2
     exit 1
 }
 # Debian splits the part of Python that makes environments into a package of its own.
@@ -20,9 +22,13 @@ if ! "$python" -c 'import ensurepip' 2>/dev/null; then
         exit 1
     fi
 fi
-[ -z "$requirements" ] || echo "setting up $venv (a few minutes the first time: TensorFlow alone is 550 MB)"
-"$python" -m venv "$venv"
+[ -z "$requirements" ] ||
+    echo "setting up $venv with $("$python" --version) (a few minutes the first time: its packages take 3 GB)"
+if [ "$("$venv/bin/python" --version 2>/dev/null)" != "$("$python" --version)" ]; then
+    "$python" -m venv --clear "$venv"
+fi
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements/bootstrap.txt
 [ -n "$requirements" ] || exit 0
-"$venv/bin/uv" pip sync --quiet --python "$venv/bin/python" requirements/bootstrap.txt "$requirements"
+# Compiled at once, as importing TensorFlow takes more than twice as long from sources, in each process.
+"$venv/bin/uv" pip sync --quiet --compile-bytecode --python "$venv/bin/python" requirements/bootstrap.txt "$requirements"
 "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --no-deps --editable .
