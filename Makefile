@@ -5,20 +5,21 @@ VENV ?= .venv
 DEMO_VENV ?= .venv-demo
 BEAM_VENV ?= .venv-beam
 SCHEMATHESIS_VENV ?= .venv-schemathesis
+LOWEST_VENV ?= .venv-lowest
 WHEEL_VENV ?= .venv-wheel
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Tests start dozens of interpreters, each of which would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check lint types format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-kubernetes bench-endpoints bench-browser bench-conversion bench-reading bench-batch-prediction bench-peers lock-peers test-soak test-soak-serving test-browser test-beam test-buckets test-cluster clean
+.PHONY: help demo test test-all test-pythons test-lowest check lint types budget format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-kubernetes bench-endpoints bench-browser bench-conversion bench-reading bench-batch-prediction bench-peers lock-peers test-soak test-soak-serving test-browser test-beam test-buckets test-cluster clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
 
 # An environment of another Python than PYTHON names is made again.
 ifneq ($(PYTHON),)
-$(foreach venv,$(VENV) $(DEMO_VENV),$(shell \
+$(foreach venv,$(VENV) $(DEMO_VENV) $(LOWEST_VENV),$(shell \
 	[ "$$($(venv)/bin/python --version 2>&1)" = "$$($(PYTHON) --version 2>&1)" ] || rm -f $(venv)/.ready))
 endif
 
@@ -36,11 +37,42 @@ $(DEMO_VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requi
 demo: $(DEMO_VENV)/.ready ## set up and run the whole path on real digits
 	$(DEMO_VENV)/bin/timonel demo
 
+# Which tests run where: "Tests" in CONTRIBUTING.md.
+ELSEWHERE := not soak and not browser and not beam and not cluster
+QUICK := $(ELSEWHERE) and (capability or not (process or slow))
+REST := $(ELSEWHERE) and not capability and (process or slow or hypothesis)
 # Tests of one file share what they set up, and much of their time is waiting for processes.
-test: $(VENV)/.ready check ## set up, check and test everything that runs in minutes
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# SHUFFLE=1 runs them in random order.
+PYTEST = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+	$(if $(SHUFFLE),,-p no:randomly)
 
-check: lint types ## check format, lint, types and layers
+test: $(VENV)/.ready check ## check the code, run the quick tests and each capability once
+	$(PYTEST) -m "$(QUICK)" --hypothesis-profile quick --junitxml .pytest_cache/quick.xml
+
+# Both parts run, whatever the first finds.
+test-all: $(VENV)/.ready check ## run all tests that need no service: make test, then the rest
+	$(PYTEST) -m "$(QUICK)" --hypothesis-profile quick --junitxml .pytest_cache/quick.xml; \
+	quick=$$?; $(PYTEST) -m "$(REST)" --junitxml .pytest_cache/rest.xml; rest=$$?; \
+	$(BIN)/python scripts/summarise_tests.py .pytest_cache/quick.xml .pytest_cache/rest.xml; \
+	[ $$quick = 0 ] && [ $$rest = 0 ]
+
+test-pythons: ## run the demo and make test with each supported Python found
+	sh scripts/test-pythons.sh
+
+# The lowest versions that pyproject.toml allows, and what the tests need besides.
+$(LOWEST_VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requirements/lowest.txt
+	@sh scripts/setup-venv.sh "$(LOWEST_VENV)" requirements/lowest.txt
+	@$(LOWEST_VENV)/bin/uv pip install --quiet --compile-bytecode --python $(LOWEST_VENV)/bin/python \
+		--group test --constraints requirements/lowest.txt
+	@touch $@
+
+# Old releases warn of newer ones of what they import.
+test-lowest: BIN := $(LOWEST_VENV)/bin
+test-lowest: $(LOWEST_VENV)/.ready ## import all modules and run the quick tests with the lowest versions allowed
+	$(BIN)/python scripts/import_all.py
+	$(PYTEST) -m "$(QUICK)" --hypothesis-profile quick -W ignore::DeprecationWarning
+
+check: lint types budget ## check format, lint, types, layers and budgets
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
@@ -49,6 +81,10 @@ lint: $(VENV)/.ready
 
 types: $(VENV)/.ready
 	$(BIN)/mypy
+
+budget: $(VENV)/.ready ## check lines and modules against budget.toml
+	$(BIN)/python scripts/check_budget.py
+	$(BIN)/python scripts/trace_paths.py
 
 format: $(VENV)/.ready ## rewrite the sources in the house format
 	$(BIN)/ruff format .
@@ -183,5 +219,5 @@ lock-peers: $(VENV)/.ready ## resolve the requirements of the other model server
 	sh benchmarks/peers/lock.sh $(BIN)/uv
 
 clean: ## remove everything that make created
-	rm -rf $(VENV) $(DEMO_VENV) $(BEAM_VENV) $(SCHEMATHESIS_VENV) $(WHEEL_VENV) benchmarks/peers/*/.venv site dist build demo
+	rm -rf $(VENV) $(DEMO_VENV) $(BEAM_VENV) $(SCHEMATHESIS_VENV) $(LOWEST_VENV) $(WHEEL_VENV) benchmarks/peers/*/.venv site dist build demo
 	rm -rf src/*.egg-info src/timonel/serving/protocols/tfs_rest/_numbers*.so

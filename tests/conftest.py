@@ -15,11 +15,13 @@ import pytest
 from hypothesis import settings
 
 from tests.buckets import MINIO, running_minio, running_moto, set_credentials
+from tests.process_guard import ProcessGuard
 from tests.storage.faulty import FaultyServer
 from timonel.storage import Workspace, find_workspace
 
 # Tests share the machine with others: how long an example takes says nothing about the code.
 settings.register_profile("timonel", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=20)
 settings.load_profile("timonel")
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -40,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Also for fixtures of modules, which `clean_environment` comes too late for.
     os.environ["TIMONEL_MIRRORS"] = "none"
+    config.pluginmanager.register(ProcessGuard())
     report = os.environ.get("TIMONEL_SOAK_REPORT")
     if report:
         from tests.soak_page import SoakPage
@@ -53,9 +56,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start files with end-to-end tests first: started last, the longest would run alone."""
-    slow = {item.path for item in items if item.get_closest_marker("e2e")}
-    items.sort(key=lambda item: item.path not in slow)
+    """Start files whose tests start processes first: started last, the longest would run alone."""
+    long = {item.path for item in items if item.get_closest_marker("process")}
+    items.sort(key=lambda item: item.path not in long)
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from tests.storage.test_workspace_contract import saved_model
 from timonel.data import Dataset
 from timonel.storage.object_store import ObjectStore
 
-pytestmark = pytest.mark.e2e
+pytestmark = pytest.mark.process
 
 Server = tuple[str, FaultyServer]
 Call = Callable[..., "subprocess.Popen[str]"]

@@ -276,7 +276,7 @@ def test_latencies_are_ranked() -> None:
     assert LoadStats().latency_ms(0.5) == 0.0
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 @pytest.mark.timeout(700)
 def test_the_whole_demo_and_what_it_leaves(here: Path) -> None:
     argv = [sys.executable, "-m", "timonel", "demo"]
@@ -324,7 +324,7 @@ def run_what_to_try_next(text: str, folder: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "moment", [pytest.param("$ timonel convert", marks=pytest.mark.soak), "$ timonel train"]

@@ -84,7 +84,7 @@ def test_a_port_in_use(timonel: Timonel, fake: Workspace) -> None:
     assert f"port {port} " in outcome.error_line
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 def test_a_broken_savedmodel(timonel: Timonel, place: Workspace) -> None:
     folder = place.models / "broken" / "1"
     folder.mkdir(parents=True)

@@ -111,7 +111,7 @@ def test_datasets_are_named() -> None:
         parse_data(["left=x", "y"])
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 def test_a_script_that_raises_shows_its_own_traceback_once(here: Path, timonel: Timonel) -> None:
     (here / "train.py").write_text("import sys\nraise ValueError(sys.argv[1:])\n")
     outcome = timonel("train", "train.py", *QUICK, "--set", "lr=0.1", "--", "--debug", "-w", "--")
@@ -130,7 +130,7 @@ def test_a_script_that_raises_shows_its_own_traceback_once(here: Path, timonel: 
     assert timonel("stop").out.endswith("has failed already\n")
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 @pytest.mark.parametrize("error", ["ValueError", "SystemExit"])
 def test_an_error_with_a_lone_surrogate_is_shown_and_recorded(
     error: str, here: Path, timonel: Timonel
@@ -145,7 +145,7 @@ def test_an_error_with_a_lone_surrogate_is_shown_and_recorded(
     assert "no file \\udcff" in timonel("runs", "show").out
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 def test_what_a_script_says_that_ends_itself_is_shown(here: Path, timonel: Timonel) -> None:
     (here / "train.py").write_text(
         "import argparse\n"
@@ -161,7 +161,7 @@ def test_what_a_script_says_that_ends_itself_is_shown(here: Path, timonel: Timon
     assert last.startswith("error: the script ended with exit code 2: 'timonel logs train-")
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 def test_secrets_among_a_scripts_options_are_not_recorded(timonel: Timonel) -> None:
     script = Path(__file__).parents[1] / "training" / "scripts" / "secretive.py"
     words = ("--set", "auth-token=s3cr3t-set", "--", "--password=7654321")
@@ -186,7 +186,7 @@ def test_secrets_among_a_scripts_options_are_not_recorded(timonel: Timonel) -> N
     assert (record / "train.json").stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 def test_a_run_without_a_model_is_not_to_be_exported(timonel: Timonel, script: Path) -> None:
     outcome = timonel("train", "train.py", *QUICK)
     assert outcome.exit_code == 0
@@ -194,7 +194,7 @@ def test_a_run_without_a_model_is_not_to_be_exported(timonel: Timonel, script: P
     assert "export" not in outcome.out
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 def test_a_detached_job_is_looked_after_and_stopped(here: Path, timonel: Timonel) -> None:
     (here / "train.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(100)\n")
     outcome = timonel("train", "train.py", *QUICK, "--detach", "--name", "long")
@@ -213,7 +213,7 @@ def test_a_detached_job_is_looked_after_and_stopped(here: Path, timonel: Timonel
     assert timonel("logs", "nope").exit_code == 2
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_stops_the_job_and_leaves_nothing(number: signal.Signals, here: Path) -> None:
     (here / "train.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(100)\n")
@@ -323,7 +323,7 @@ def test_manifests_that_cannot_run_are_refused_before_anything_starts(
     assert nothing_started(here)
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 def test_a_job_of_a_manifest_is_a_job_like_others(
     here: Path, timonel: Timonel, script: Path
 ) -> None:
@@ -343,7 +343,7 @@ def test_a_manifest_is_no_program(here: Path, timonel: Timonel) -> None:
     assert "'timonel train -f mpijob.yaml'" in line
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 def test_notes_on_a_manifest_come_with_an_accepted_command_only(
     here: Path, timonel: Timonel, script: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

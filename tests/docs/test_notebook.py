@@ -16,7 +16,7 @@ def test_it_is_committed_without_outputs() -> None:
     assert all(not cell.get("outputs") for cell in notebook.cells)
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 @pytest.mark.timeout(400)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:jupyter_client")
 def test_it_runs_from_top_to_bottom(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_blocks_are_found_and_folders_followed(tmp_path: Path) -> None:
         run(Block("sh", "no-such-command"), tmp_path)
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", SEQUENCE)
 def test_a_tutorial_does_what_it_shows(page: str, reader: dict[str, Path]) -> None:
@@ -118,7 +118,7 @@ def test_the_certificate_of_the_serving_tutorial_is_one_that_clients_accept(tmp_
             thread.join()
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 @pytest.mark.timeout(600)
 def test_the_tutorial_on_python_does_what_it_shows(tmp_path: Path) -> None:
     try:
@@ -131,14 +131,14 @@ def test_the_tutorial_on_python_does_what_it_shows(tmp_path: Path) -> None:
     assert "stopped server" in printed[3]
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 @pytest.mark.timeout(600)
 def test_the_table_tutorial_does_what_it_shows(tmp_path: Path) -> None:
     _, printed = run_page(TUTORIALS / "table.md", tmp_path)
     assert "fast" in printed[-1] or "slow" in printed[-1]
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 def test_the_tutorial_on_clusters_does_what_it_shows(tmp_path: Path) -> None:
     _, printed = run_page(TUTORIALS / "cluster.md", tmp_path)
     assert "kind: RoleBinding" in (tmp_path / "rights.yaml").read_text()
@@ -146,7 +146,7 @@ def test_the_tutorial_on_clusters_does_what_it_shows(tmp_path: Path) -> None:
         assert command in printed[1]
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 @pytest.mark.timeout(300)
 def test_the_tutorial_on_images_does_what_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -158,7 +158,7 @@ def test_the_tutorial_on_images_does_what_it_shows(
     assert printed[2].startswith("sha256:")
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 @pytest.mark.timeout(120)
 def test_the_tutorial_on_kubeflow_does_what_it_shows(tmp_path: Path) -> None:
     _, printed = run_page(TUTORIALS / "kubeflow.md", tmp_path)
@@ -166,7 +166,7 @@ def test_the_tutorial_on_kubeflow_does_what_it_shows(tmp_path: Path) -> None:
     assert "2 replicas, 8 steps" in printed[-1]
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", ["columns", "formats", "tfrecorder"])
 def test_the_tutorials_on_sources_do_what_they_show(page: str, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_the_tutorials_on_sources_do_what_they_show(page: str, tmp_path: Path) -
     )
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 @pytest.mark.timeout(300)
 def test_the_tutorial_on_buckets_does_what_it_shows(
     tmp_path: Path, s3_server: str, monkeypatch: pytest.MonkeyPatch

@@ -14,7 +14,7 @@ from timonel.edge.report import ConversionReport
 from timonel.errors import SpecError
 from timonel.models import ModelVersion
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 def test_formats_are_compared_and_drawn(row_version: ModelVersion, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from timonel.edge.interpreter import LiteModel
 from timonel.errors import AlreadyExistsError, InputError, SpecError
 from timonel.models import ModelRepository, ModelVersion
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 def convert(version: ModelVersion, folder: Path, **options: Any) -> Conversion:

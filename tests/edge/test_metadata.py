@@ -13,7 +13,7 @@ from flatbuffers import encode, number_types, table
 from timonel.edge import Conversion
 from timonel.edge.report import labels_text
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

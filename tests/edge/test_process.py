@@ -17,7 +17,7 @@ from timonel.errors import ModelError, SpecError
 from timonel.models import ModelVersion
 
 pytestmark = [
-    pytest.mark.e2e,
+    pytest.mark.process,
     pytest.mark.timeout(300),
     # The converter's calibration uses it.
     pytest.mark.filterwarnings(r"ignore:\s*Warning. tf.lite.Interpreter is deprecated"),

@@ -13,7 +13,7 @@ from tests.waiting import until
 from timonel.endpoints import Endpoint
 from timonel.endpoints.rollouts.documents import Command, Phase, RolloutFolder, RolloutState
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("fake_runtime")]
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("fake_runtime")]
 
 SERVER_ARGS = ("--runtime", "faulty", "--isolation", "none", "--no-page")
 SAME, CLOSE, OTHER, FAILING = 2, 3, 4, 5

@@ -30,7 +30,7 @@ from timonel.endpoints.rollouts.documents import Command
 from timonel.endpoints.spec import service_name
 from timonel.processes.ports import PortReservation
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("fake_runtime")]
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("fake_runtime")]
 
 MODELS = {1: 1, 2: 2}
 

@@ -37,7 +37,7 @@ from timonel.engines import ServiceState
 from timonel.engines.local.services.folder import ServiceFolder
 from timonel.errors import EngineError, NotFoundError, ServingError, SpecError
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("fake_runtime")]
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("fake_runtime")]
 
 MODELS = {1: 1, 2: 2, 3: 3}
 

@@ -37,7 +37,7 @@ from timonel.endpoints.spec import service_name
 from timonel.processes.ports import PortReservation
 from timonel.storage import Workspace, find_workspace
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("fake_runtime")]
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("fake_runtime")]
 
 MODELS = {1: 1}
 

@@ -15,7 +15,7 @@ from tests.waiting import until
 from timonel.cli.main import run
 from timonel.endpoints import Endpoint
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("fake_runtime")]
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("fake_runtime")]
 
 MODELS = {1: 1, 2: 2}
 

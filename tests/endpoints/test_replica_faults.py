@@ -15,7 +15,7 @@ from timonel.endpoints.control.scrape import parse_totals
 from timonel.endpoints.spec import service_name
 from timonel.serving.settings.server import METRICS_PATH
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("fake_runtime")]
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("fake_runtime")]
 
 MODELS = {1: 1}
 

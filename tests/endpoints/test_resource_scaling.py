@@ -14,7 +14,7 @@ from tests.waiting import until
 from timonel.endpoints.spec import service_name
 from timonel.errors import SpecError, TimonelError
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("fake_runtime")]
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("fake_runtime")]
 
 MODELS = {1: 1, 2: 2}
 

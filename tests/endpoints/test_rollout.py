@@ -14,7 +14,7 @@ from timonel.endpoints.rollouts.documents import Command, Phase, RolloutFolder, 
 from timonel.endpoints.rollouts.report import write_report
 from timonel.errors import EngineError, NotFoundError, SpecError
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("fake_runtime")]
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("fake_runtime")]
 
 SERVER_ARGS = ("--runtime", "faulty", "--isolation", "none", "--no-page")
 GOOD, SLOW, FAILING = 2, 3, 4

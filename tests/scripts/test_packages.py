@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(sys.executable).parent
 
 pytestmark = [
-    pytest.mark.e2e,
+    pytest.mark.process,
     pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no checkout"),
 ]
 

@@ -1,9 +1,11 @@
-"""The script that sets up environments, where Python cannot make any."""
+"""The scripts that find a Python and set up environments."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,15 +28,20 @@ def bare(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def set_up(bare: Path, uid: int) -> subprocess.CompletedProcess[str]:
+def run(bare: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["sh", "scripts/setup-venv.sh", str(bare / "python3"), "/dev/null/venv", "none.txt"],
+        ["sh", *words],
         cwd=ROOT,
-        env={"PATH": f"{bare}:/usr/bin:/bin", "FAKE_UID": str(uid)},
+        env={"PATH": f"{bare}:/usr/bin:/bin", "HOME": str(bare), **variables},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def set_up(bare: Path, uid: int) -> subprocess.CompletedProcess[str]:
+    words = ("scripts/setup-venv.sh", "/dev/null/venv", "none.txt")
+    return run(bare, *words, PYTHON=str(bare / "python3"), FAKE_UID=str(uid))
 
 
 def test_a_user_is_told_the_command(bare: Path) -> None:
@@ -49,6 +56,70 @@ def test_root_installs_it_and_says_so(bare: Path) -> None:
     done = set_up(bare, uid=0)
     assert f"'apt-get install {PACKAGE}'" in done.stdout
     assert (bare / "apt-get.log").read_text().splitlines()[-1].endswith(PACKAGE)
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Callable[..., Path]:
+    """A folder of commands for the Pythons that are installed, as (3, 12) or None: it does not run.
+
+    Only what the script needs of the system is in it.
+    """
+
+    def make(**installed: tuple[int, int] | None) -> Path:
+        for tool in ("sh", "head"):
+            (tmp_path / tool).symlink_to(shutil.which(tool) or tool)
+        for name in ("python3_13", "python3_12", "python3_11", "python3"):
+            version = installed.get(name)
+            body = "exit 127"
+            if version is not None:
+                unfit = int(not (3, 11) <= version <= (3, 13))
+                body = f'case "$*" in *sys.exit*) exit {unfit};; *) echo {name};; esac'
+            path = tmp_path / name.replace("_", ".")
+            path.write_text(f"#!/bin/sh\n{body}\n")
+            path.chmod(0o755)
+        return tmp_path
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("installed", "found"),
+    [
+        ({"python3_13": (3, 13), "python3_11": (3, 11)}, "python3_13"),
+        ({"python3_13": None, "python3_12": (3, 12), "python3": (3, 11)}, "python3_12"),
+        ({"python3": (3, 12)}, "python3"),
+        ({"python3": (3, 14)}, None),
+        ({"python3": (3, 10)}, None),
+        ({}, None),
+    ],
+)
+def test_the_newest_supported_python_is_found(
+    commands: Callable[..., Path], installed: dict[str, tuple[int, int] | None], found: str | None
+) -> None:
+    folder = commands(**installed)
+    done = subprocess.run(
+        [str(folder / "sh"), "scripts/find-python.sh"],
+        cwd=ROOT,
+        env={"PATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == (found or "")
+    assert (done.returncode == 0) == (found is not None)
+    if found is None:
+        (line,) = done.stderr.splitlines()
+        assert "apt-get install python3 python3-venv" in line
+        assert "dnf install python3.13" in line
+        assert "PYTHON=" in line
+
+
+def test_an_unsupported_python_is_refused(bare: Path) -> None:
+    (bare / "python3").write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.10.2\nexit 1\n')
+    done = set_up(bare, uid=1000)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "expected Python 3.11, 3.12 or 3.13, got Python 3.10.2" in line
 
 
 def test_the_readme_names_what_a_bare_machine_lacks() -> None:

@@ -15,7 +15,7 @@ from tests.waiting import until
 from timonel.engines import HealthCheck, ServiceSpec
 from timonel.storage import find_workspace
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

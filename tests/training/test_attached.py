@@ -24,7 +24,7 @@ from timonel.processes.ports import PortReservation
 from timonel.storage import Workspace
 from timonel.tracking import RunRecord, list_runs
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
 TIMONEL = [sys.executable, "-c", "from timonel.cli.entry import main; main()"]
 

@@ -15,7 +15,7 @@ from timonel.errors import SpecError, UserCodeError
 from timonel.storage import Workspace
 from timonel.training import Run, context, train
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
 
 @pytest.fixture

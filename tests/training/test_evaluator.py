@@ -16,7 +16,7 @@ from timonel.storage import Workspace
 from timonel.training import Run, train
 from timonel.training.evaluations import EvaluationRecords
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 def result_of(run: Run, task_id: str) -> dict[str, Any]:

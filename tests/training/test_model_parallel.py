@@ -12,7 +12,7 @@ from timonel.models.exports import verify_export
 from timonel.storage import Workspace
 from timonel.training import Run, train
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 EXAMPLES = Path(__file__).parents[2] / "examples" / "model_parallel"
 
 

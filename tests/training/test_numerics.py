@@ -18,7 +18,7 @@ from timonel.errors import UserCodeError
 from timonel.storage import Workspace
 from timonel.training import Run, train
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 def run_numerics(dataset: Dataset, workspace: Workspace, engine: BareEngine, **options: Any) -> Run:

@@ -26,7 +26,7 @@ from timonel.models.exports import verify_export
 from timonel.storage import Workspace
 from timonel.training import Run, train
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 ROWS = 320
 STEPS = ROWS // 8

@@ -15,7 +15,7 @@ from tests.training.conftest import SCRIPTS, BareEngine, results
 from timonel.storage import Workspace
 from timonel.training import train
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("flavour", ["keras", pytest.param("tf_keras", marks=pytest.mark.soak)])

@@ -27,7 +27,7 @@ from timonel.errors import UserCodeError
 from timonel.storage import Workspace
 from timonel.training import Run, train
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 SEED = os.environ.get("TIMONEL_SOAK_SEED") or str(zlib.crc32(_measure.commit().encode()))
 KERASES = ("keras", "tf_keras")

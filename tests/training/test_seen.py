@@ -11,7 +11,7 @@ from timonel.storage import Workspace
 from timonel.training import train
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 def test_each_worker_tells_its_own_pace_and_has_its_profile(
     jobs_workspace: Workspace, engine: BareEngine
 ) -> None:

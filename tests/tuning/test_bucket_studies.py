@@ -21,7 +21,7 @@ from timonel.tuning import Study, lease, list_studies, open_study, resume, tune
 from timonel.tuning.controller import Controller
 from timonel.tuning.lease import ControllerLease, LostLeaseError
 
-pytestmark = [pytest.mark.enable_socket, pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.enable_socket, pytest.mark.process, pytest.mark.timeout(300)]
 Machine = Callable[[str], Workspace]
 
 

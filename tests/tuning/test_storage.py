@@ -61,7 +61,7 @@ def _password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 @pytest.mark.timeout(300)
 def test_a_database_that_goes_away_ends_a_study_that_resume_finishes(
     workspace: Workspace, server: Server, tmp_path: Path
@@ -146,7 +146,7 @@ def test_the_lock_of_a_killed_writer_is_removed(tmp_path: Path) -> None:
     assert time.monotonic() - began < 10, "Optuna would wait 30 s"
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 @pytest.mark.timeout(300)
 def test_unreadable_studies_do_not_hide_the_others(
     workspace: Workspace, caplog: pytest.LogCaptureFixture
@@ -170,7 +170,7 @@ def test_unreadable_studies_do_not_hide_the_others(
     assert "refused" in down["error"]
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 @pytest.mark.timeout(300)
 def test_journals_that_are_damaged_or_gone(workspace: Workspace) -> None:
     found = study(workspace, "journal", trials=1)

@@ -29,7 +29,7 @@ from timonel.tracking import list_runs
 from timonel.tuning import Study, list_studies, open_study, resume, tune
 from timonel.tuning.controller import Controller
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 X = "x=float(0,1)"
 
 

@@ -14,7 +14,7 @@ from timonel.errors import SpecError
 from timonel.storage import Workspace
 from timonel.tuning import open_study, tune
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 SCRIPT = Path(__file__).parent / "scripts" / "summaries.py"
 TAG = "training/hptuning/metric"
 CONFIG = """

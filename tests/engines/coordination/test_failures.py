@@ -66,6 +66,39 @@ def test_while_stopping_only_roots_count(task_exit: TaskExit, cause: FailureCaus
     assert classify(task_exit, stopping=True) is cause
 
 
+@pytest.mark.parametrize(
+    ("task_exit", "message"),
+    [
+        (TaskExit(exit_code=1, report=USER), "no such column"),
+        (TaskExit(exit_code=3), "worker-0 ended with exit code 3"),
+        (TaskExit(exit_code=75), "worker-0 ended with exit code 75, which asks for a restart"),
+        (TaskExit(agent_lost=True), "the agent of worker-0 died"),
+        (
+            TaskExit(signal=signal.SIGKILL, hung="no step for 600 s"),
+            "worker-0 hung: no step for 600 s",
+        ),
+        (
+            TaskExit(signal=signal.SIGKILL, oom_killed=True),
+            "worker-0 was killed by the kernel because memory ran out",
+        ),
+        (
+            TaskExit(exit_code=137, oom_killed=True),
+            "worker-0 was killed by the kernel because memory ran out",
+        ),
+        (TaskExit(signal=signal.SIGKILL), "worker-0 was ended by signal 9 (SIGKILL)"),
+        (
+            TaskExit(signal=signal.SIGABRT, oom_killed=True),
+            "worker-0 was ended by signal 6 (SIGABRT)",
+        ),
+        (TaskExit(signal=99), "worker-0 was ended by signal 99 (unknown)"),
+    ],
+)
+def test_a_failure_says_what_happened(task_exit: TaskExit, message: str) -> None:
+    failure = fail("worker-0", task_exit)
+    assert failure is not None
+    assert failure.message == message
+
+
 @given(task_exits, st.booleans())
 def test_only_a_bare_zero_is_success(task_exit: TaskExit, stopping: bool) -> None:
     succeeded = task_exit.exit_code == 0
@@ -98,6 +131,12 @@ def test_the_first_of_equals_is_the_root() -> None:
     followed = Failure("worker-0", FailureCause.USER_ERROR, "raised UnavailableError")
     assert root_failure([killed, followed]) == killed
     assert root_failure([followed, killed]) == followed
+
+
+def test_a_lack_of_memory_is_the_root_of_an_earlier_crash() -> None:
+    crashed = Failure("worker-1", FailureCause.CRASHED, "killed")
+    no_memory = Failure("worker-0", FailureCause.OUT_OF_MEMORY, "memory ran out")
+    assert root_failure([crashed, no_memory]) == no_memory
 
 
 @given(st.text())

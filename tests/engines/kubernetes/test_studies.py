@@ -23,7 +23,7 @@ from timonel.storage.filesystems import open_filesystem
 from timonel.tracking import list_runs
 from timonel.tuning import lease, list_studies, open_study, resume
 
-pytestmark = [pytest.mark.enable_socket, pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.enable_socket, pytest.mark.process, pytest.mark.timeout(600)]
 SCRIPT = Path(__file__).parents[2] / "tuning" / "scripts" / "measured.py"
 PROGRAM = """
 import sys

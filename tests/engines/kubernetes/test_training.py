@@ -27,7 +27,7 @@ from timonel.storage.object_store import ObjectStore
 from timonel.tracking import list_runs
 from timonel.training.handles import Run
 
-pytestmark = [pytest.mark.enable_socket, pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.enable_socket, pytest.mark.process, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -217,6 +217,9 @@ def test_plans_end_with_exactly_the_latest_versions(count, numbers, tracked):
         ),
         pytest.param({2: failed(0.0)}, on_disk(2), ([2], []), id="retries where nothing serves"),
         pytest.param(
+            {1: failed(0.0), 2: failed(0.0)}, on_disk(1, 2), ([2], []), id="retries one at a time"
+        ),
+        pytest.param(
             {1: SERVING, 2: failed()},
             on_disk(1, 2, changed={2}),
             ([], [1]),

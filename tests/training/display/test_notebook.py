@@ -102,7 +102,7 @@ def test_this_is_no_notebook() -> None:
     assert not in_notebook()
 
 
-@pytest.mark.e2e
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:jupyter_client")
 def test_a_real_kernel_shows_a_job(tmp_path: Path) -> None:
     from nbclient import NotebookClient

@@ -15,7 +15,7 @@ from timonel.errors import JobError, SpecError, UserCodeError
 from timonel.storage import Workspace
 from timonel.training import Run, train
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 _WRITES = """
 import json, os, sys, time

@@ -23,7 +23,7 @@ from timonel.training import train
 from timonel.training.quantize_aware.plan import plan_fine_tuning
 
 pytestmark = [
-    pytest.mark.e2e,
+    pytest.mark.process,
     pytest.mark.timeout(600),
     pytest.mark.skipif(
         importlib.util.find_spec("tensorflow_model_optimization") is None,

@@ -1,0 +1,88 @@
+"""Fail tests that start processes without saying so with the marker ``process``."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+class ProcessGuard:
+    """Plugin of pytest that watches for new programs; a mere fork takes milliseconds.
+
+    A fixture that started one has all its tests checked, also those that find it ready, so that
+    the outcome hardly depends on the order of tests.
+    """
+
+    def __init__(self) -> None:
+        # Shared with forked children, which may execute a program.
+        self._shared = mmap.mmap(-1, 256)
+        self._fixtures: dict[str, str] = {}
+        sys.addaudithook(self._on_event)
+
+    @property
+    def _started(self) -> str | None:
+        return self._shared[:].rstrip(b"\0").decode(errors="replace") or None
+
+    @_started.setter
+    def _started(self, program: str | None) -> None:
+        self._shared[:] = (program or "").encode()[:256].ljust(256, b"\0")
+
+    def _on_event(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "subprocess.Popen":
+            program = _program(arguments[0], arguments[1])
+        elif event == "os.exec":
+            program = os.fsdecode(arguments[0])
+        else:
+            return
+        if _is_ours(program):
+            self._started = Path(program).name
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
+        """Remember which fixtures start processes."""
+        before, self._started = self._started, None
+        try:
+            return (yield)
+        finally:
+            if self._started is not None:
+                self._fixtures[fixturedef.argname] = self._started
+            self._started = self._started or before
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self) -> Generator[None, Any, Any]:
+        """Forget what earlier tests started."""
+        self._started = None
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Check a test that passed."""
+        result = yield
+        started = self._started or next(
+            (self._fixtures[name] for name in _fixtures_of(item) if name in self._fixtures), None
+        )
+        if started and item.get_closest_marker("process") is None:
+            pytest.fail(f"it starts a process ({started}): mark it with @pytest.mark.process")
+        return result
+
+
+def _program(executable: Any, arguments: Any) -> str:
+    if executable is None:
+        executable = arguments if isinstance(arguments, str | bytes | os.PathLike) else arguments[0]
+    return os.fsdecode(executable)
+
+
+def _is_ours(program: str) -> bool:
+    """Whether it is a Python, or part of an installed package; tools such as git answer at once."""
+    path = Path(program)
+    return path.name.startswith("python") or path.is_relative_to(sys.prefix)
+
+
+def _fixtures_of(item: pytest.Item) -> list[str]:
+    return getattr(item, "fixturenames", [])

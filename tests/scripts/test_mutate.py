@@ -1,0 +1,139 @@
+"""The mutants of a source: which changes are made, and what they are called."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def mutate() -> Iterator[ModuleType]:
+    """The script, which is in no package."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "scripts")
+        yield importlib.import_module("mutate")
+
+
+def changes(mutate: ModuleType, text: str) -> set[tuple[str, str]]:
+    return {(each.before, each.after) for each in mutate.mutants(text, "m.py")}
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "after"),
+    [
+        ("a < b", "a < b", "a <= b"),
+        ("a <= b < c", "a <= b < c", "a <= b <= c"),
+        ("a is not b", "a is not b", "a is b"),
+        ("a in b", "a in b", "a not in b"),
+        ("a and b or c", "a and b", "a or b"),
+        ("(a or b) and c", "a or b", "a and b"),
+        ("not a", "not a", "a"),
+        ("a + b", "a + b", "a - b"),
+        ("a -= b", "a -= b", "a += b"),
+        ("a = 2", "a = 2", "a = 3"),
+        ("f(x=True)", "x=True", "x=False"),
+        ("def f():\n    return x", "return x", "return None"),
+        ("f(x)", "f(x)", "pass"),
+        ("a.b = c", "a.b = c", "pass"),
+        ("if a < b:\n    pass", "if a < b", "if not a < b"),
+        ("a if b else c", "a if b else c", "a if not b else c"),
+        ("for a in b:\n    break", "break", "continue"),
+    ],
+)
+def test_operators(mutate: ModuleType, text: str, before: str, after: str) -> None:
+    assert (before, after) in changes(mutate, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"""Words."""',
+        "__all__ = [not_a_name + other]",
+        "_logger.info(1 + 2)",
+        "raise ValueError(1 + 2)",
+        "assert a < b",
+        'a = f"{b + 1}"',
+        "a: f[1] = b",
+        "def f(a: g[1]) -> g[2]: pass",
+        "@f(True)\nclass A: pass",
+        "if TYPE_CHECKING:\n    a = 1",
+        "A = Literal[1]",
+        "a = zip(b, c, strict=True)",
+        "def f():\n    return None",
+        "a = 'word'",
+    ],
+)
+def test_code_without_behaviour_has_no_mutants(mutate: ModuleType, text: str) -> None:
+    assert changes(mutate, text) == set()
+
+
+def test_a_negated_condition_is_one_mutant(mutate: ModuleType) -> None:
+    assert changes(mutate, "if a is b:\n    pass") == {("a is b", "a is not b")}
+    assert changes(mutate, "if not a:\n    pass") == {("not a", "a")}
+
+
+def test_a_mutant_changes_one_place(mutate: ModuleType) -> None:
+    text = "def f(a):\n    if a < 1:\n        return -a\n    return a\n"
+    sources = [mutate.mutated(text, each) for each in mutate.mutants(text, "m.py")]
+    assert len(set(sources)) == len(sources)
+    for source in sources:
+        pairs = zip(text.splitlines(), source.splitlines(), strict=True)
+        assert sum(old != new for old, new in pairs) == 1
+
+
+def test_ids_do_not_depend_on_lines(mutate: ModuleType) -> None:
+    text = "def f(a):\n    return a < 1\n"
+    moved = f"# A comment.\nB = g()\n\n{text}"
+    one, other = ({each.id for each in mutate.mutants(each, "m.py")} for each in (text, moved))
+    assert one == other
+
+
+def test_equal_changes_in_one_function_have_different_ids(mutate: ModuleType) -> None:
+    found = mutate.mutants("def f(a):\n    g(a)\n    g(a)\n", "m.py")
+    assert len({each.id for each in found}) == 2
+
+
+def test_a_module_may_be_one_class(mutate: ModuleType) -> None:
+    text = "class A:\n    def f(self):\n        return a\n\n\nclass B:\n    b = 1\n"
+    assert [each.before for each in mutate.mutants(text, "m.py:B")] == ["b = 1"]
+    assert mutate.mutants(text, "m.py:B")[0].id in {
+        each.id for each in mutate.mutants(text, "m.py")
+    }
+
+
+def test_a_choice_depends_on_the_seed_and_hardly_on_other_mutants(mutate: ModuleType) -> None:
+    text = "\n".join(f"a{n} = {n}" for n in range(100))
+    found = mutate.mutants(text, "m.py")
+    first, second = (mutate.chosen(found, seed, 30) for seed in (0, 1))
+    assert first == mutate.chosen(found, 0, 30)
+    assert first != second
+    assert set(first) - set(mutate.chosen(found[:90], 0, 30)) <= set(found[90:])
+
+
+def test_cores_name_files_that_exist(mutate: ModuleType) -> None:
+    for core in mutate.CORES:
+        for path in core.files:
+            assert (ROOT / "src" / "timonel" / path).is_file()
+        for path in (*core.tests, *core.deselected):
+            file, _, name = path.partition("::")
+            assert (ROOT / "tests" / file).exists()
+            assert not name or f"def {name}" in (ROOT / "tests" / file).read_text()
+
+
+def test_a_report_lists_survivors_and_reasons(
+    mutate: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed, survivor, same = mutate.mutants("a = b | 1\nc = 2\nd = 3\n", "m.py")
+    monkeypatch.setattr(mutate, "EQUIVALENT", {same.id: "nothing reads it"})
+    core = mutate.Core("deciding", ("m.py",), ())
+    result = mutate.Result(core, (killed,), (survivor,), (same,), 61.4)
+    page = mutate.report([result], 0, 3)
+    assert "| deciding | 1 | 1 | 1 | 50% | 61 s |" in page
+    assert f"| {survivor.id} | m.py:2 | `c = 2` | `c = 3` |\n" in page
+    assert f"| {same.id} | m.py:3 | `d = 3` | `d = 4` | nothing reads it |" in page
