@@ -94,6 +94,7 @@ def test_no_name_is_a_packages_name() -> None:
     assert not packages & set(NAMES)
 
 
+@pytest.mark.process
 def test_importing_it_loads_nothing_else() -> None:
     code = "import json, sys; before = set(sys.modules); import timonel; "
     code += "print(json.dumps(sorted(set(sys.modules) - before)))"

@@ -21,7 +21,10 @@ keras = pytest.importorskip("keras")
 Train = Callable[..., Any]
 
 # Keras 3 says so of every fit on a tf.data.Dataset.
-pytestmark = pytest.mark.filterwarnings("ignore:`shuffle=True` was passed:UserWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:`shuffle=True` was passed:UserWarning"),
+]
 
 
 @pytest.fixture

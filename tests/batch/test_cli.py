@@ -22,6 +22,7 @@ def rows(here: Path) -> Path:
     return path
 
 
+@pytest.mark.process
 def test_a_batch_prediction(models: Workspace, rows: Path, timonel: Timonel) -> None:
     loaded = "tensorflow" in sys.modules
     done = timonel("-w", models.uri, "predict", "doubler", "--batch", rows, "--out", "o.csv")

@@ -112,6 +112,7 @@ def test_files_in_a_bucket(
     assert predicted("table", "rows.csv") == [{"key": "rows.csv#1", "value": 9.0}]
 
 
+@pytest.mark.slow
 def test_predictions_to_a_bucket(
     models: Workspace,
     faulty: tuple[str, FaultyServer],

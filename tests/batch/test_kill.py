@@ -83,6 +83,7 @@ def check_a_kill(number: int, source: Path, expected: Path, models: Workspace) -
     assert not list(expected.parent.glob(".tmp-*"))
 
 
+@pytest.mark.process
 def test_a_killed_job_continues_with_the_same_bytes(
     models: Workspace, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +99,7 @@ def test_many_kills(
         check_a_kill(number, source, expected, models)
 
 
+@pytest.mark.slow
 def test_the_models_process_is_killed(
     models: Workspace, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +145,7 @@ def test_a_changed_input_starts_anew(
     assert "predicting anew" in caplog.text
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["out.csv", "folder"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_job_that_was_stopped_after_publishing_ends(

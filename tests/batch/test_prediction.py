@@ -38,6 +38,7 @@ def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.process
 def test_images_of_folders(models: Workspace, make_images: MakeImages, png, tmp_path: Path) -> None:
     root = make_images(count=40)
     (root / "dog" / "white.png").write_bytes(png())
@@ -68,6 +69,7 @@ def test_images_of_folders(models: Workspace, make_images: MakeImages, png, tmp_
     assert not list(models.servers.glob("*"))
 
 
+@pytest.mark.process
 def test_predictions_equal_those_of_the_server(
     models: Workspace, make_images: MakeImages, tmp_path: Path
 ) -> None:

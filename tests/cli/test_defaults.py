@@ -38,6 +38,7 @@ def test_options_come_from_the_file_and_the_command_line_goes_before(runs, timon
     assert "elsewhere" in timonel("runs", "-w", "elsewhere").error_line
 
 
+@pytest.mark.process
 def test_each_kind_of_option(timonel: Timonel, here: Path) -> None:
     (here / "train.py").write_text("import json, sys; json.dump(sys.argv[1:], open('argv', 'w'))")
     CONFIG.write_text(

@@ -136,6 +136,7 @@ def test_threads_that_the_environment_limits() -> None:
     assert tensorflow.threads(None, "100000").verdict is Verdict.OK
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("code", "part"),
     [
@@ -180,6 +181,7 @@ def test_hints_are_shown_where_there_is_something_to_do() -> None:
     assert "do this" in render.check_lines(warn).plain
 
 
+@pytest.mark.slow
 def test_this_machine_is_examined_without_tensorflow(here: Path, monkeypatch) -> None:
     monkeypatch.setattr(tensorflow, "load_facts", lambda *_: FACTS)
     checks = list(examine())

@@ -21,6 +21,7 @@ def base(tmp_path: Path) -> Layout:
     return layout
 
 
+@pytest.mark.process
 def test_build_writes_a_layout_and_prints_its_name(
     timonel: Timonel, base: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def test_an_empty_list_names_the_workspace_that_was_found(timonel: Timonel) -> N
     assert timonel("-w", workspace.uri, "jobs").out == f"No jobs. {start}\n"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("leader", "trained_by", "workers", "tasks"),
     [
@@ -73,6 +74,7 @@ def test_a_job_is_scaled(
     assert (size["now"], size["requested"]) == (2, 2)
 
 
+@pytest.mark.process
 def test_a_size_that_cannot_be_is_refused(timonel: Timonel, engine: LocalHarness) -> None:
     engine.submit("ready", "await:go", roles=(RoleSpec(name="chief"), WORKERS))
     engine.submit("ready", "await:go", job_id="fixed")
@@ -84,6 +86,7 @@ def test_a_size_that_cannot_be_is_refused(timonel: Timonel, engine: LocalHarness
     assert "it has ended (stopped)" in timonel("jobs", "scale", "job", 2).error_line
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -114,6 +117,7 @@ def test_a_job_that_cannot_be_read_is_named(
     assert "this workspace has no jobs" in timonel("jobs", "show", "last").error_line
 
 
+@pytest.mark.process
 def test_the_document_of_a_job_is_newer_or_damaged(timonel: Timonel, engine: LocalHarness) -> None:
     engine.submit("ready", "print:done")
     engine.wait("job")
@@ -163,6 +167,7 @@ def start_failing(engine: LocalHarness) -> None:
     assert engine.wait("job").state is JobState.FAILED
 
 
+@pytest.mark.process
 def test_a_failed_job_is_resumed_with_its_run(timonel: Timonel, engine: LocalHarness) -> None:
     start_failing(engine)
     before = read_run(find_workspace(), "job")
@@ -197,6 +202,7 @@ def test_a_job_that_cannot_be_resumed_keeps_its_run(
 Bucket = tuple[str, FaultyServer]
 
 
+@pytest.mark.process
 def test_commands_of_a_local_job_do_not_ask_the_bucket(
     timonel: Timonel, here: Path, faulty: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +260,7 @@ def test_a_job_of_another_machine_is_named_with_its_machine(
     assert (listed["state"], listed["cause"], listed["machine"]) == ("failed", "crashed", "gpu8")
 
 
+@pytest.mark.process
 def test_jobs_on_kubernetes(here: Path, timonel: Timonel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Api, "connect", lambda _: api)
     monkeypatch.setenv("TIMONEL_KUBERNETES_IMAGE", "registry.example/timonel:1")

@@ -90,6 +90,7 @@ def test_options_become_settings() -> None:
     assert access_settings({"max_body": "none"}).limits.max_body is None
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("fake_runtime")
 def test_the_client_shows_a_key_and_checks_the_certificate(
     timonel: Timonel, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -42,6 +42,7 @@ def modules_after(code: str, folder: Path) -> set[str]:
     return set(json.loads(done.stderr.splitlines()[-1]))
 
 
+@pytest.mark.process
 def test_help_imports_nothing_but_the_parser(tmp_path: Path) -> None:
     loaded = modules_after("from timonel.cli.main import run; run(['--help'])", tmp_path)
     assert not loaded.intersection(HEAVY)
@@ -50,6 +51,7 @@ def test_help_imports_nothing_but_the_parser(tmp_path: Path) -> None:
     assert mine == set()
 
 
+@pytest.mark.process
 def test_a_listing_loads_no_tensorflow_nor_what_comes_with_it(here: Path) -> None:
     from timonel.storage import find_workspace
     from timonel.tracking import start_run
@@ -249,6 +251,7 @@ def test_an_interrupt_outside_a_command_is_one_line_too(timonel, monkeypatch) ->
     assert (outcome.exit_code, outcome.error_line) == (130, "error: interrupted")
 
 
+@pytest.mark.process
 def test_interrupts_in_a_hurry_do_not_break_off_the_tidying(here: Path) -> None:
     code = """
 import os, signal, sys, time

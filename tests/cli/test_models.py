@@ -13,6 +13,7 @@ from timonel.storage import find_workspace
 from timonel.tracking import start_run
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

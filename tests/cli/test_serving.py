@@ -74,6 +74,7 @@ def test_an_unknown_model(timonel: Timonel, place: Workspace) -> None:
         assert "nope" in outcome.error_line
 
 
+@pytest.mark.process
 def test_a_port_in_use(timonel: Timonel, fake: Workspace) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -114,6 +115,7 @@ def server(fake: Workspace) -> Iterator[subprocess.Popen[str]]:
         child.kill()
 
 
+@pytest.mark.process
 def test_serve_announces_follows_versions_and_ends_in_order(
     server: subprocess.Popen[str], fake: Workspace, timonel: Timonel
 ) -> None:
@@ -141,6 +143,7 @@ def test_serve_announces_follows_versions_and_ends_in_order(
     assert json.loads(timonel("servers", "--json").out) == {"servers": []}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_order_as_soon_as_it_is_announced(
     server: subprocess.Popen[str], timonel: Timonel, number: signal.Signals
@@ -153,6 +156,7 @@ def test_a_signal_ends_it_in_order_as_soon_as_it_is_announced(
     assert json.loads(timonel("servers", "--json").out) == {"servers": []}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_server_that_is_killed_is_an_error(
     server: subprocess.Popen[str], number: signal.Signals
@@ -167,6 +171,7 @@ def test_a_server_that_is_killed_is_an_error(
     assert "stopped" not in out
 
 
+@pytest.mark.process
 def test_a_server_does_not_outlive_the_command(server: subprocess.Popen[str]) -> None:
     read_until(server, "m: loaded version 1")
     (child,) = psutil.Process(server.pid).children()
@@ -174,6 +179,7 @@ def test_a_server_does_not_outlive_the_command(server: subprocess.Popen[str]) ->
     child.wait(60)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_in_the_foreground_is_this_process(
     fake: Workspace, timonel: Timonel, number: signal.Signals
@@ -208,6 +214,7 @@ def test_errors_of_a_server_in_the_foreground(
     assert (outcome.exit_code, part in outcome.error_line) == (code, True)
 
 
+@pytest.mark.process
 def test_a_closed_server_is_still_watched(fake: Workspace, here: Path) -> None:
     argv = [sys.executable, "-m", "timonel"]
     keys = str(here / "keys.json")
@@ -238,6 +245,7 @@ def read_until(child: subprocess.Popen[str], part: str) -> list[str]:
     return lines
 
 
+@pytest.mark.process
 def test_a_detached_server_is_listed_and_stopped(timonel: Timonel, fake: Workspace) -> None:
     # In a process of its own, as the server is to outlive it.
     argv = [sys.executable, "-m", "timonel", "serve", "m", "--runtime", "fake", *FREE, "--detach"]
@@ -270,6 +278,7 @@ def test_versions_are_listed_shown_and_deleted(timonel: Timonel, published: Path
     assert "No models." in timonel("models").out
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("answer", "code"), [("n", 1), ("y", 0)])
 def test_deleting_asks_on_a_terminal(answer, code, published: Path, place: Workspace) -> None:
     argv = [sys.executable, "-m", "timonel", "models", "delete", "digits/1"]

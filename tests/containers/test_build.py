@@ -105,6 +105,7 @@ def contents(server: RegistryServer, repository: str, tag: str) -> tuple[dict[st
     return files, json.loads(server.blobs[repository, manifest["config"]["digest"]])
 
 
+@pytest.mark.process
 def test_an_image_has_base_packages_timonel_and_code(
     server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
 ) -> None:
@@ -127,6 +128,7 @@ def test_an_image_has_base_packages_timonel_and_code(
     assert ("team/app", built.digest) in server.manifests
 
 
+@pytest.mark.process
 def test_equal_inputs_give_equal_bytes_and_only_changes_travel(
     server: RegistryServer, spec: Callable[..., ImageSpec], code: Path, tmp_path: Path
 ) -> None:
@@ -147,6 +149,7 @@ def test_equal_inputs_give_equal_bytes_and_only_changes_travel(
     assert 0 < changed.uploaded_bytes < 1000
 
 
+@pytest.mark.process
 def test_files_that_git_ignores_are_left_out(
     server: RegistryServer, spec: Callable[..., ImageSpec], code: Path, tmp_path: Path
 ) -> None:
@@ -171,6 +174,7 @@ def base_in(server: RegistryServer, folder: Path) -> tuple[str, bytes]:
     return layer.digest, content
 
 
+@pytest.mark.process
 def test_a_base_in_the_same_registry_is_mounted_and_another_one_copied(
     server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
 ) -> None:
@@ -183,6 +187,7 @@ def test_a_base_in_the_same_registry_is_mounted_and_another_one_copied(
     assert Layout(tmp_path / "layout").path(digest).read_bytes() == content
 
 
+@pytest.mark.process
 def test_a_base_that_the_registry_does_not_mount_is_copied(
     server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
 ) -> None:
@@ -193,6 +198,7 @@ def test_a_base_that_the_registry_does_not_mount_is_copied(
     assert server.blobs["app", digest] == content
 
 
+@pytest.mark.process
 def test_an_index_for_two_platforms(
     server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
 ) -> None:
@@ -256,6 +262,7 @@ def test_a_layout_in_the_folder_of_the_code_is_refused(
     assert not (code / "image").exists()
 
 
+@pytest.mark.process
 def test_requirements_that_do_not_exist(
     server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
 ) -> None:
@@ -268,6 +275,7 @@ def test_requirements_that_do_not_exist(
     assert server.count("PUT") == 0
 
 
+@pytest.mark.process
 def test_requirements_that_name_timonel_bring_its_dependencies(
     server: RegistryServer,
     spec: Callable[..., ImageSpec],
@@ -301,6 +309,7 @@ def test_a_registry_that_does_not_answer_is_named_before_the_build(
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.slow
 def test_this_machines_python_runs_from_its_layer(tmp_path: Path) -> None:
     layer = write_layer(python_base.base_files(), tmp_path / "base")
     root = tmp_path / "root"
@@ -327,6 +336,7 @@ def test_this_machines_python_runs_from_its_layer(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+@pytest.mark.process
 def test_bytecode_does_not_depend_on_the_run(tmp_path: Path) -> None:
     source = Path(packages.__file__).parent
     for name in ("one", "two"):
@@ -386,6 +396,7 @@ def test_of_two_installations_of_a_package_the_imported_one_is_copied(
     assert (tmp_path / "stage/twice.py").read_text() == "version = 2\n"
 
 
+@pytest.mark.process
 def test_the_name_of_an_image_in_a_layout_is_a_base(
     server: RegistryServer, spec: Callable[..., ImageSpec], code: Path, tmp_path: Path
 ) -> None:
@@ -401,6 +412,7 @@ def test_the_name_of_an_image_in_a_layout_is_a_base(
         build_image(spec(), first.name, cache=cache)
 
 
+@pytest.mark.process
 def test_a_failed_publication_leaves_no_layer_of_code(
     spec: Callable[..., ImageSpec], tmp_path: Path
 ) -> None:
@@ -411,6 +423,7 @@ def test_a_failed_publication_leaves_no_layer_of_code(
     assert not list((tmp_path / "cache").glob("*code*"))
 
 
+@pytest.mark.process
 def test_layers_that_no_build_has_used_for_a_month_are_removed(
     server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
 ) -> None:
@@ -480,6 +493,7 @@ def test_a_base_whose_index_names_an_index_is_refused(
         )
 
 
+@pytest.mark.process
 def test_threads_that_build_at_the_same_time_have_their_own_code(
     spec: Callable[..., ImageSpec], code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -523,6 +537,7 @@ def test_a_cache_that_cannot_be_written(spec: Callable[..., ImageSpec], tmp_path
         build_image(spec(), f"oci:{tmp_path}/out", cache=Path("/dev/null/layers"))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("line", ["tiny @ {wheel}", "--no-index\n--find-links {folder}\ntiny"])
 def test_changed_wheels_of_the_same_name_are_installed(
     server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path, line: str
@@ -538,6 +553,7 @@ def test_changed_wheels_of_the_same_name_are_installed(
         assert contents(server, "app", "v1")[0][f"{_SITE}/tiny/value.py"] == content.encode()
 
 
+@pytest.mark.process
 def test_changed_files_that_requirements_include_are_installed(
     server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
 ) -> None:
@@ -554,6 +570,7 @@ def test_changed_files_that_requirements_include_are_installed(
     assert names == {False, True}
 
 
+@pytest.mark.process
 def test_scripts_for_the_python_of_this_machine_are_left_out(
     server: RegistryServer, spec: Callable[..., ImageSpec], tmp_path: Path
 ) -> None:
@@ -572,6 +589,7 @@ def test_scripts_for_the_python_of_this_machine_are_left_out(
     assert scripts == {f"{_SITE}/bin/program"}
 
 
+@pytest.mark.process
 def test_errors_of_uv_have_no_credentials(
     spec: Callable[..., ImageSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

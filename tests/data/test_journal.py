@@ -86,6 +86,7 @@ def check_killed(root: Path, out: Path, workspace: Workspace, moments: list[int]
         assert files_of(target) == whole
 
 
+@pytest.mark.process
 def test_killed_conversions_continue_with_the_same_bytes(
     make_images: MakeImages, out: Path, workspace: Workspace
 ) -> None:
@@ -184,6 +185,7 @@ def published(
     return root
 
 
+@pytest.mark.process
 def test_a_conversion_that_was_stopped_after_publishing_ends(
     published: Path, out: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +202,7 @@ def test_a_conversion_that_was_stopped_after_publishing_ends(
         convert(published, out, workspace=workspace)
 
 
+@pytest.mark.process
 def test_another_conversion_after_one_that_was_stopped_after_publishing(
     published: Path, out: Path, workspace: Workspace
 ) -> None:

@@ -180,6 +180,7 @@ class TestImages:
         ):
             load(dataset.uri, channels=1)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("resize", [True, False])
     def test_the_exported_graph_does_the_same_as_training(
         self, images: Dataset, tmp_path: Path, resize: bool
@@ -461,6 +462,7 @@ class TestCache:
         with_cache.seek(2, 1)
         assert self.epoch(with_cache) == epochs[2][1:]
 
+    @pytest.mark.slow
     def test_workers_and_later_runs_share_a_folder(self, images: Dataset, tmp_path: Path) -> None:
         for index in range(2):
             load_registry.configure(InputShard(index, 2))
@@ -471,6 +473,7 @@ class TestCache:
             path.write_bytes(b"")
         assert self.epoch(self.batches(images, cache=tmp_path / "cache")) == expected
 
+    @pytest.mark.slow
     def test_rows_of_other_options_are_not_used(self, images: Dataset, tmp_path: Path) -> None:
         cache = tmp_path / "cache"
         others = [{"scale": 1.0}, {"label_mode": "onehot"}, {"channels": 1}, {"split": "test"}]

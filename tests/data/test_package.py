@@ -3,6 +3,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import timonel.data
 
 
@@ -35,6 +37,7 @@ def test_public_names() -> None:
     assert not hasattr(timonel.data, "no_such_name")
 
 
+@pytest.mark.process
 def test_converting_imports_no_tensorflow() -> None:
     program = (
         "import sys, timonel.data, timonel.data.load_registry, timonel.data.sources as sources;"

@@ -173,6 +173,7 @@ def test_several_labels_are_multi_hot(mixed: Dataset) -> None:
         loaded(mixed, label_mode="int")
 
 
+@pytest.mark.slow
 def test_the_record_of_a_load_repeats_it(mixed: Dataset) -> None:
     loaded(mixed, image_size=(3, 4), scale=1.0)
     found = load_registry.loads[-1].preprocessing

@@ -86,6 +86,7 @@ def test_a_dataset_is_converted_to_a_bucket(
     assert Dataset.open(made.uri).digest == again.digest
 
 
+@pytest.mark.slow
 def test_an_interrupted_conversion_to_a_bucket_is_invisible(
     faulty: Server, local: Dataset, uri: str, tmp_path: Path, workspace: Workspace
 ) -> None:

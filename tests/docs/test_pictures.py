@@ -25,6 +25,7 @@ def test_a_picture_has_no_background_and_no_black(picture: Path) -> None:
     assert "#000000" not in text
 
 
+@pytest.mark.process
 def test_bars_that_are_cut_are_marked(tmp_path: Path) -> None:
     # In a process of its own: it sets matplotlib's backend and style for good.
     tables = {

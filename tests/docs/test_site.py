@@ -35,6 +35,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.process
 def test_every_page_is_there(site: Path) -> None:
     pages = {
         path.relative_to(ROOT / "docs").with_suffix("") for path in (ROOT / "docs").rglob("*.md")
@@ -44,12 +45,14 @@ def test_every_page_is_there(site: Path) -> None:
         assert (site / folder / "index.html").is_file(), page
 
 
+@pytest.mark.process
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         loaded = [url for url in _LOADED.findall(page.read_text()) if "rel=canonical" not in url]
         assert loaded == [], page
 
 
+@pytest.mark.process
 def test_the_references_are_written_from_the_code(site: Path) -> None:
     commands = (site / "reference" / "cli" / "index.html").read_text()
     for entry in ENTRIES:

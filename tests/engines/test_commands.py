@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 _COMMAND = """
 import json, os, sys, time
 names = ("TIMONEL_JOB_DIR", "TIMONEL_JOB_OUTCOME", "OF_JOB")
@@ -45,6 +47,7 @@ assert not list(marked(token))
 """
 
 
+@pytest.mark.process
 def test_commands_run_in_the_given_folders_and_are_stopped(tmp_path: Path) -> None:
     for name in ("job", "program"):
         (tmp_path / name).mkdir()

@@ -34,6 +34,7 @@ def request(folder: Path) -> CheckRequest:
     )
 
 
+@pytest.mark.process
 def test_a_process_that_dies_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = executable(tmp_path / "python", "echo loading >&2; echo out of memory >&2; kill -9 $$")
     monkeypatch.setattr(sys, "executable", python)
@@ -48,6 +49,7 @@ def others() -> list[psutil.Process]:
     return psutil.Process().children()
 
 
+@pytest.mark.process
 def test_a_process_that_hangs_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[psutil.Process]
 ) -> None:
@@ -59,6 +61,7 @@ def test_a_process_that_hangs_is_ended(
     assert set(psutil.Process().children()) <= set(others)
 
 
+@pytest.mark.process
 def test_ctrl_c_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[psutil.Process]
 ) -> None:

@@ -17,6 +17,8 @@ from timonel.errors import (
 )
 from timonel.models.child import ChildProcess
 
+pytestmark = pytest.mark.process
+
 MODULE = """
 import os, signal, sys, threading
 from pydantic import BaseModel

@@ -37,6 +37,7 @@ def test_counts_and_shares_fit_together(pairs: list[tuple[int, int]]) -> None:
         assert accuracy(confusion) == right / len(pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 10, 40, 200])
 def test_the_picture_is_a_png_without_leftovers(tmp_path: Path, classes: int) -> None:
     labels = [f"a label with a long name {number}" for number in range(classes)]

@@ -54,6 +54,7 @@ def test_other_content_is_no_saved_model(tmp_path: Path, content: bytes) -> None
         signatures_of(tmp_path)
 
 
+@pytest.mark.process
 def test_models_are_listed_without_tensorflow(export_folder: Path) -> None:
     script = """
 import sys

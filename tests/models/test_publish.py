@@ -76,6 +76,7 @@ def rewrite_reference(folder: Path, sources: Path) -> None:
     (folder / EXPORT_FILE).write_text(json.dumps(document))
 
 
+@pytest.mark.process
 def test_a_version_is_published_without_a_choice_that_fails(
     workspace: Workspace,
     export_folder: Path,
@@ -92,6 +93,7 @@ def test_a_version_is_published_without_a_choice_that_fails(
     assert not (version.path / EVIDENCE_FILE).exists()
 
 
+@pytest.mark.process
 def test_a_run_becomes_a_checked_version_with_its_lineage(
     workspace: Workspace,
     export_folder: Path,
@@ -147,6 +149,7 @@ def test_a_run_becomes_a_checked_version_with_its_lineage(
     assert "12 of them from the dataset's records" in again.message
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("in_this_process")
 def test_another_answer_is_not_published_without_force(
     workspace: Workspace, export_folder: Path, raw: Path
@@ -166,6 +169,7 @@ def test_another_answer_is_not_published_without_force(
     assert forced.check.status == "failed"
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("in_this_process")
 def test_a_model_that_does_not_load_is_not_published(
     workspace: Workspace, export_folder: Path, raw: Path
@@ -193,6 +197,7 @@ def test_a_place_of_the_raw_files_that_is_none(
     assert ModelRepository(workspace.models).names() == []
 
 
+@pytest.mark.process
 def test_without_held_out_predictions_the_check_says_so(
     workspace: Workspace, export_folder: Path
 ) -> None:
@@ -205,6 +210,7 @@ def test_without_held_out_predictions_the_check_says_so(
     assert "no held-out predictions" in version.check.message
 
 
+@pytest.mark.process
 def test_a_tensor_model_is_published_unchecked(workspace: Workspace, export_folder: Path) -> None:
     document = json.loads((export_folder / EXPORT_FILE).read_text())
     document["preparation"] = {"input_kind": "tensor", "source": "unknown"}
@@ -218,6 +224,7 @@ def test_a_tensor_model_is_published_unchecked(workspace: Workspace, export_fold
     )
 
 
+@pytest.mark.process
 def test_a_run_is_chosen_by_id_and_name(
     workspace: Workspace, export_folder: Path, tmp_path: Path
 ) -> None:
@@ -242,6 +249,7 @@ def test_a_run_that_failed_has_no_model(workspace: Workspace) -> None:
     assert list_runs(workspace, kind="export") == []
 
 
+@pytest.mark.process
 def test_the_last_run_is_the_newest_with_a_model(workspace: Workspace, export_folder: Path) -> None:
     trained = finished_run(workspace, export_folder)
     stopped = start_run(workspace, "train")
@@ -317,6 +325,7 @@ def test_a_job_folder_that_is_gone(workspace: Workspace, export_folder: Path) ->
         export(name="tiny", workspace=workspace)
 
 
+@pytest.mark.process
 def test_a_repository_in_the_way(workspace: Workspace, export_folder: Path, tmp_path: Path) -> None:
     finished_run(workspace, export_folder)
     (tmp_path / "file").write_text("")

@@ -297,6 +297,7 @@ class Subclassed(keras.Model):  # type: ignore[misc]
         return keras.ops.softmax(self.dense(self.flatten(self.double(inputs))))
 
 
+@pytest.mark.process
 def test_custom_layers_are_served_without_their_python(tmp_path: Path) -> None:
     model = Subclassed()
     model.compile(loss="sparse_categorical_crossentropy")
@@ -400,6 +401,7 @@ def test_held_out_predictions_are_kept_as_scores(tmp_path: Path, truth: Any) -> 
     np.testing.assert_allclose(first.scores, tf.nn.softmax(logits[0]), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_mirrored_variables_are_saved_once(tmp_path: Path) -> None:
     # Two replicas on one device: distributed variables, without devices to configure before
     # TensorFlow starts.
@@ -439,6 +441,7 @@ def test_the_chief_is_the_one_whose_files_are_kept() -> None:
     assert not is_chief(Strategy("evaluator", 0, ["chief", "evaluator"]))
 
 
+@pytest.mark.process
 def test_tf_keras_models_are_exported_too(tmp_path: Path) -> None:
     script = Path(__file__).with_name("legacy_export.py")
     subprocess.run(

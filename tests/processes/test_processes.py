@@ -42,6 +42,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 class TestLowerPriority:
+    @pytest.mark.process
     def test_others_come_first_within_the_session_and_beyond_it(self) -> None:
         program = (
             "import os, pathlib\n"
@@ -148,6 +149,7 @@ class TestProcesses:
         assert kill_all(lambda: marked("1-2-three"))
         assert sleeper.wait() == -signal.SIGKILL
 
+    @pytest.mark.process
     def test_a_process_can_mark_itself(self) -> None:
         program = (
             "from timonel.processes.tree import mark_process\n"

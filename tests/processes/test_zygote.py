@@ -43,6 +43,7 @@ def fork(control: socket.socket) -> tuple[ForkedChild, socket.socket]:
     return child, kept
 
 
+@pytest.mark.process
 def test_children_do_not_hide_the_zygotes_end_from_each_other() -> None:
     control, zygote_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-c", ZYGOTE, str(zygote_end.fileno())]

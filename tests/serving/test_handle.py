@@ -39,6 +39,7 @@ def start(workspace, name="m", **options):
     return serve(name, workspace=workspace, runtime="fake", **options)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("option", "purpose"), [("rest_port", "REST"), ("grpc_port", "gRPC")])
 def test_a_port_in_use_is_told_at_once_with_another_one(workspace, model, option, purpose):
     with socket.socket() as taken:
@@ -54,6 +55,7 @@ def test_a_port_in_use_is_told_at_once_with_another_one(workspace, model, option
     assert "Traceback" not in log.read_text()
 
 
+@pytest.mark.process
 def test_a_broken_model_is_told_at_start(workspace, model):
     (model / "saved_model.pb").write_text("no number")
     with pytest.raises(ServingError) as caught:
@@ -62,11 +64,13 @@ def test_a_broken_model_is_told_at_start(workspace, model):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.process
 def test_a_share_of_requests_beyond_all_is_refused(workspace, model, tmp_path):
     with pytest.raises(SpecError, match="sampling_rate"):
         start(workspace, request_log=tmp_path, request_log_rate=1.5)
 
 
+@pytest.mark.process
 def test_requests_are_logged_where_asked(workspace, model, tmp_path):
     folder = tmp_path / "logs"
     with start(workspace, request_log=folder, request_log_rate=1.0) as server:
@@ -79,6 +83,7 @@ def test_requests_are_logged_where_asked(workspace, model, tmp_path):
     assert len(list(read_records(path))) == 1
 
 
+@pytest.mark.process
 def test_an_unknown_runtime_is_told_with_the_known_ones(workspace, model):
     with pytest.raises(ServingError, match=r"no runtime nope: .*fake, .*tensorflow"):
         serve("m", workspace=workspace, runtime="nope", rest_port=0, grpc_port=0, block=False)
@@ -108,6 +113,7 @@ def test_a_server_that_dies_while_it_starts_says_where_to_look(workspace, model,
         start(workspace)
 
 
+@pytest.mark.process
 def test_a_server_that_is_killed_while_it_starts_says_so(workspace, model, monkeypatch, tmp_path):
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\nkill -KILL $$\n")
@@ -117,6 +123,7 @@ def test_a_server_that_is_killed_while_it_starts_says_so(workspace, model, monke
         start(workspace)
 
 
+@pytest.mark.slow
 def test_starts_that_fail_do_not_delete_the_log_of_a_running_server(workspace, model, monkeypatch):
     with start(workspace) as server:
         monkeypatch.setattr(sys, "executable", "/bin/false")
@@ -135,6 +142,7 @@ def ask(url, x, answers):
     connection.close()
 
 
+@pytest.mark.process
 def test_a_stopped_server_answers_first_and_leaves_nothing(workspace, model):
     server = start(workspace)
     host = server.rest_url.removeprefix("http://")
@@ -162,6 +170,7 @@ def test_a_stopped_server_answers_first_and_leaves_nothing(workspace, model):
     idle.close()
 
 
+@pytest.mark.process
 def test_a_request_that_takes_too_long_does_not_hold_the_end_up(workspace, model):
     server = start(workspace, drain_s=1.0)
     with ThreadPoolExecutor(1) as pool:
@@ -187,6 +196,7 @@ SCRIPT = textwrap.dedent(
 )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("mode", ["leash", "detach"])
 def test_a_server_ends_with_its_parent_unless_detached(workspace, model, mode):
     with subprocess.Popen(
@@ -207,6 +217,7 @@ def test_a_server_ends_with_its_parent_unless_detached(workspace, model, mode):
     assert not list(workspace.servers.glob("*.json"))
 
 
+@pytest.mark.process
 def test_waiting_passes_a_stop_signal_on(workspace, model):
     server = start(workspace)
     assert server.grpc_address is None
@@ -216,6 +227,7 @@ def test_waiting_passes_a_stop_signal_on(workspace, model):
     timer.join()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("block", [True, False])
 def test_ctrl_c_on_the_announcement_ends_a_server_in_good_order(workspace, model, block):
     told = []
@@ -235,6 +247,7 @@ def test_ctrl_c_on_the_announcement_ends_a_server_in_good_order(workspace, model
     assert not list(workspace.servers.glob("*.json"))
 
 
+@pytest.mark.process
 def test_a_configuration_file_instead_of_models(workspace, model):
     other = workspace.models / "n" / "1"
     other.mkdir(parents=True)

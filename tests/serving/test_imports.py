@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import json, sys
 import timonel.serving.__main__, timonel.serving.protocols.v2.service
@@ -13,6 +15,7 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 
+@pytest.mark.process
 def test_a_server_imports_nothing_of_who_starts_it_nor_of_what_it_does_not_offer() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
     loaded = set(json.loads(done.stdout))

@@ -53,10 +53,12 @@ def arenas(**env):
     return int(done.stdout)
 
 
+@pytest.mark.process
 def test_threads_share_two_arenas():
     assert arenas() == 2
 
 
+@pytest.mark.process
 def test_the_environments_limit_of_arenas_holds():
     assert arenas(MALLOC_ARENA_MAX="3") == 3
     assert arenas(GLIBC_TUNABLES="glibc.malloc.arena_max=4") == 4

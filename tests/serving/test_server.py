@@ -24,6 +24,8 @@ from timonel.serving import curl_example, predict, running_servers, serve
 from timonel.serving.protocols.v2.service import SERVICE, message_class
 from timonel.storage import find_workspace
 
+pytestmark = pytest.mark.process
+
 SWAPS = 12
 
 

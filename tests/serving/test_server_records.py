@@ -34,6 +34,7 @@ def other():
         process.communicate(b"\n")
 
 
+@pytest.mark.process
 def test_running_servers_are_found_newest_first(tmp_path, other):
     mine, theirs = record(models=("a", "b")), record(other, started=2.0, models=("b",))
     for each in (mine, theirs):
@@ -54,6 +55,7 @@ def test_replicas_of_endpoints_are_listed_but_not_found(tmp_path):
     assert find_server(tmp_path, "m") is None
 
 
+@pytest.mark.process
 def test_a_document_of_a_gone_process_or_of_a_number_used_again_is_removed(tmp_path):
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
@@ -65,6 +67,7 @@ def test_a_document_of_a_gone_process_or_of_a_number_used_again_is_removed(tmp_p
     assert not any(path.exists() for path in stale)
 
 
+@pytest.mark.process
 def test_a_zombie_is_not_alive(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", ""])
     try:

@@ -262,6 +262,7 @@ atomic.write_bytes(Path(sys.argv[1]), b"new content")
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("before", [False, True])
 def test_a_writer_killed_at_work_leaves_the_folder_as_it_was(
     tmp_path: Path, killed: Kill, before: bool
@@ -281,6 +282,7 @@ def test_a_writer_killed_at_work_leaves_the_folder_as_it_was(
     assert names(target) == ["new"]
 
 
+@pytest.mark.process
 def test_a_writer_killed_at_work_leaves_the_file_as_it_was(tmp_path: Path, killed: Kill) -> None:
     target = tmp_path / "file"
     target.write_bytes(b"old")
@@ -387,6 +389,7 @@ def test_an_error_without_a_reason_is_shown_as_it_is(tmp_path: Path) -> None:
     assert ": odd" in unwritable(tmp_path, OSError("odd")).message
 
 
+@pytest.mark.process
 def test_temporary_folders_of_dead_processes_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

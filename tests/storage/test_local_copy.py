@@ -65,6 +65,7 @@ def test_workspaces_at_one_uri_of_two_servers_are_not_mixed(
         other.close()
 
 
+@pytest.mark.slow
 def test_a_workspace_that_was_created_again_does_not_get_the_old_runs(
     faulty: Server, machine: Machine
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_workspace_that_was_created_again_does_not_get_the_old_runs(
     assert list(store.find()) == ["FORMAT"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id_", [None, "", "../../x", 7])
 def test_a_workspace_without_a_valid_id_is_refused(
     faulty: Server, machine: Machine, tmp_path: Path, id_: object
@@ -222,6 +224,7 @@ def test_an_incomplete_folder_is_not_uploaded(machine: Machine) -> None:
         copy_of(here).push_folder(*[here.jobs / "job" / "export"] * 2)
 
 
+@pytest.mark.slow
 def test_the_next_publication_removes_what_an_interrupted_one_left(
     faulty: Server, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

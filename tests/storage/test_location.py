@@ -59,6 +59,7 @@ def test_kinds_of_locations(place: Location) -> None:
     assert file.parent == place
 
 
+@pytest.mark.slow
 def test_content(place: Location) -> None:
     file = place / "b" / "c.csv"
     assert file.read() == b"b/c.csv"

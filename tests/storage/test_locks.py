@@ -81,6 +81,7 @@ def test_a_long_wait_is_logged_once(
     ]
 
 
+@pytest.mark.process
 def test_a_holder_that_is_killed_frees_the_lock(
     tmp_path: Path, killed: Callable[..., None]
 ) -> None:

@@ -73,6 +73,7 @@ def test_of_many_creators_one_succeeds(store: ObjectStore) -> None:
     assert [number for number, did in enumerate(won) if did] == [int(store.read("n"))]
 
 
+@pytest.mark.slow
 def test_files_are_copied_there_and_back(store: ObjectStore, tmp_path: Path) -> None:
     for name in ("a", "b c%20", "empty"):
         (tmp_path / name).write_bytes(name.encode() * 1000 if name != "empty" else b"")
@@ -108,6 +109,7 @@ def test_a_server_that_comes_back_is_waited_for(
     assert next(asked, None) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["away", "busy"])
 def test_a_server_that_stays_away_is_named(faulty: tuple[str, FaultyServer], fault: str) -> None:
     uri, server = faulty
@@ -155,6 +157,7 @@ def test_a_download_that_was_damaged_on_the_way_is_repeated(
     assert len([path for method, path, _ in server.seen if method == "GET" and "/a" in path]) == 2
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_named(bucket: str, small_disk: Path) -> None:
     store = ObjectStore(bucket)
     store.write("a", bytes(100_000))

@@ -141,6 +141,7 @@ def test_names_that_lead_out_of_the_folder_are_skipped(tmp_path: Path) -> None:
         fs.store.pop("/evil/data/../../../x")
 
 
+@pytest.mark.slow
 def test_a_bucket_that_is_missing_or_away_is_said_so(
     folder: Path, s3_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_a_location_cannot_lead_out_of_the_workspace(bucket_machine: Machine) ->
             here.path_of(f"{here.uri}/{below}")
 
 
+@pytest.mark.slow
 def test_other_weights_of_the_same_size_are_uploaded(bucket_machine: Machine) -> None:
     here = bucket_machine("a")
     assert here.local_copy is not None
@@ -145,6 +146,7 @@ def test_an_id_is_used_once(machine: Machine) -> None:
     assert read_run(machine("c"), "mine").params == {"from": "a"}
 
 
+@pytest.mark.slow
 def test_runs_of_several_machines_come_together(machine: Machine) -> None:
     spaces = [machine(f"m{number}") for number in range(4)]
 
@@ -194,6 +196,7 @@ def test_versions_get_numbers_of_their_own(machine: Machine, tmp_path: Path) -> 
     }
 
 
+@pytest.mark.slow
 def test_a_deleted_version_is_gone_everywhere_and_its_number_with_it(
     machine: Machine, tmp_path: Path
 ) -> None:
@@ -264,6 +267,7 @@ def test_one_bad_run_does_not_hide_the_others(
         read_run(workspace, run.run_id)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("away_s", [2.0, pytest.param(30.0, marks=pytest.mark.soak, id="soak")])
 def test_a_server_that_is_away_for_a_while_loses_nothing(
     bucket_machine: Machine, server: FaultyServer, tmp_path: Path, away_s: float
@@ -289,6 +293,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ObjectStore.__init__, "__kwdefaults__", {"patience_s": 0.2})
 
 
+@pytest.mark.process
 def test_what_a_server_that_stays_away_missed_is_uploaded_later(
     bucket_machine: Machine, server: FaultyServer, impatient: None
 ) -> None:
@@ -307,6 +312,7 @@ def test_what_a_server_that_stays_away_missed_is_uploaded_later(
     assert (found.status, found.metrics) == ("succeeded", {"n": 1.0})
 
 
+@pytest.mark.process
 def test_the_first_error_of_a_run_is_the_one_reported(
     bucket_machine: Machine, server: FaultyServer, impatient: None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -325,6 +331,7 @@ def test_the_first_error_of_a_run_is_the_one_reported(
     assert read_run(bucket_machine("b")).message == "the disk is full"
 
 
+@pytest.mark.process
 def test_expired_credentials_lose_nothing(bucket_machine: Machine, server: FaultyServer) -> None:
     run = start_run(bucket_machine("a"), "convert")
     server.fault = lambda *_: "expired"
@@ -335,6 +342,7 @@ def test_expired_credentials_lose_nothing(bucket_machine: Machine, server: Fault
     assert read_run(bucket_machine("b")).status == "succeeded"
 
 
+@pytest.mark.process
 def test_an_interrupted_upload_of_a_version_is_invisible_and_can_be_repeated(
     bucket_machine: Machine, server: FaultyServer, tmp_path: Path, impatient: None
 ) -> None:
@@ -358,6 +366,7 @@ def test_an_interrupted_upload_of_a_version_is_invisible_and_can_be_repeated(
     assert (version.path / "saved_model.pb").read_bytes() == b"graph"
 
 
+@pytest.mark.process
 def test_a_slow_server_with_lost_answers_is_only_slow(
     bucket_machine: Machine, server: FaultyServer, tmp_path: Path
 ) -> None:
@@ -374,6 +383,7 @@ def test_a_slow_server_with_lost_answers_is_only_slow(
     assert workspace_models(bucket_machine("b")).get("m").number == 1
 
 
+@pytest.mark.process
 def test_nothing_is_downloaded_twice(
     bucket_machine: Machine, server: FaultyServer, tmp_path: Path
 ) -> None:

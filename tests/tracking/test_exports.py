@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from timonel import storage, tracking
 from timonel.tracking import mirrors
 
@@ -29,6 +31,7 @@ def test_the_public_names() -> None:
         assert all(hasattr(module, name) for name in module.__all__)
 
 
+@pytest.mark.process
 def test_importing_them_imports_nothing_heavy() -> None:
     heavy = ["tensorflow", "keras", "mlflow", "fsspec", "numpy", "pandas", "rich", "asyncio"]
     code = (

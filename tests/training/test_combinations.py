@@ -177,11 +177,13 @@ def adopted(kind, maker, own):
     return done.stdout.strip()
 
 
+@pytest.mark.process
 def test_a_mirrored_strategy_is_the_jobs():
     told = adopted("mirrored", "tf.distribute.MirroredStrategy(devices)", "MirroredStrategy")
     assert told == f"{[name == 'MirroredStrategy' for name in NAMES]} 2 2"
 
 
+@pytest.mark.process
 def test_a_multi_worker_strategy_is_the_jobs_by_both_names():
     own = "MultiWorkerMirroredStrategy"
     told = adopted("multi-worker", f"tf.distribute.{own}()", own)

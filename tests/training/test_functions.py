@@ -71,6 +71,7 @@ def test_a_closure_travels_by_value() -> None:
     assert function(**keywords) == 42
 
 
+@pytest.mark.process
 def test_a_function_of_main_runs_in_another_process(tmp_path: Path) -> None:
     script = tmp_path / "main.py"
     script.write_text(

@@ -17,6 +17,8 @@ from timonel.storage import Workspace, find_workspace
 from timonel.tracking import start_run
 from timonel.training.jobs import find_job, list_jobs
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:

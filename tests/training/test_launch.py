@@ -225,6 +225,7 @@ def test_a_handle_reads_anew(script: Path, workspace: Workspace) -> None:
     assert read_run(workspace, run.id).metrics == run.metrics
 
 
+@pytest.mark.process
 def test_the_control_side_imports_no_tensorflow() -> None:
     code = (
         "import sys, timonel.training.launch, timonel.training.finish;"

@@ -17,6 +17,8 @@ from timonel.tracking import Artifact, RunWriter, open_run, read_run, start_run
 from timonel.training.jobs import restore_job
 from timonel.training.upload import alive_name, follow, upload_job
 
+pytestmark = pytest.mark.process
+
 Server = tuple[str, FaultyServer]
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "formats" / "1"
 

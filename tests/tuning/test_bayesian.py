@@ -163,6 +163,7 @@ def test_log_expected_improvement_is_exact_and_finite() -> None:
     assert (np.diff(far) < 0).all()
 
 
+@pytest.mark.process
 def test_importing_loads_no_scientific_package() -> None:
     code = (
         "import sys, timonel.tuning.samplers\n"

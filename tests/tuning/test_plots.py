@@ -77,6 +77,7 @@ def study(
 ALL = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "made",
     [

@@ -101,6 +101,7 @@ def test_unknown_rules_name_the_nearest() -> None:
         make_rule("medain", "maximize")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kept", "saved"),
     [

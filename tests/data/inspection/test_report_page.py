@@ -170,6 +170,7 @@ def test_a_regression_with_few_rows(
     assert page_of(tmp_path / "page.html").names.count("svg") == 2
 
 
+@pytest.mark.slow
 def test_many_labels_and_an_empty_split(
     make_images: MakeImages, tmp_path: Path, workspace: Workspace
 ) -> None:

@@ -10,12 +10,15 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from timonel import __version__
 from timonel.data.runners.worker_wheel import CONVERSION, all_packages, build_wheel
 
 INFO = f"timonel-{__version__}.dist-info"
 
 
+@pytest.mark.process
 def test_the_wheel_is_importable_and_reproducible(tmp_path: Path) -> None:
     path = build_wheel(tmp_path, CONVERSION)
     content = path.read_bytes()

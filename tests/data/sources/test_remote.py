@@ -91,6 +91,7 @@ def digests(root: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(root.glob("*.tfrecord"))]
 
 
+@pytest.mark.slow
 def test_a_folder_of_images_in_a_bucket(
     faulty: Faulty, make_images: MakeImages, tmp_path: Path, workspace: Workspace
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_folder_of_images_in_a_bucket(
     assert again.digest == dataset.digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["csv.gz", "parquet"])
 def test_a_table_in_a_bucket(
     faulty: Faulty, tmp_path: Path, workspace: Workspace, ending: str

@@ -81,6 +81,7 @@ def test_requests_that_waited_are_no_load() -> None:
         assert expected <= 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_replicas", [0, 80])
 def test_a_diurnal_load_is_served_better_for_fewer_replica_hours(max_replicas: int) -> None:
     trace, model = diurnal(high=500, days=2), ServiceModel(startup_s=60)
@@ -91,6 +92,7 @@ def test_a_diurnal_load_is_served_better_for_fewer_replica_hours(max_replicas: i
     assert ahead.replica_hours < plain.replica_hours
 
 
+@pytest.mark.slow
 def test_a_forecast_avoids_cold_starts() -> None:
     trace, model = diurnal(high=500, days=2, base=0), ServiceModel(startup_s=60)
     policy = ScalingPolicy(target=5, max_replicas=80)

@@ -127,6 +127,7 @@ def test_requests_are_conserved(
     assert (result.waiting <= np.cumsum(result.arrivals) + 1e-6).all()
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_result() -> None:
     trace, policy = diurnal(days=1), ScalingPolicy(target=10)
     first, again, other = (
@@ -136,6 +137,7 @@ def test_the_same_seed_gives_the_same_result() -> None:
     assert first != other
 
 
+@pytest.mark.slow
 def test_ten_thousand_replicas_cost_no_more_than_a_few() -> None:
     """The work of a step does not depend on the number of replicas."""
     cpu_s = []

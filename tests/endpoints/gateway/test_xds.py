@@ -169,6 +169,7 @@ def test_hosts_are_checked_on_loopback_addresses(host: str, domains: list[str]) 
     assert found(made["routes-digits"], "domains") == [domains]
 
 
+@pytest.mark.process
 @settings(max_examples=5)
 @given(traffics(), comparisons)
 def test_envoy_accepts_it(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +43,7 @@ def test_answers_wait_for_a_minute_at_most() -> None:
     assert found == Counts(pairs=1, agreements=1)
 
 
+@pytest.mark.slow
 def test_few_answers_wait() -> None:
     pairs = Pairs()
     pairs.add(0.0, 1, (Answer(str(number), "x") for number in range(30_000)))

@@ -11,6 +11,8 @@ import textwrap
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
 from tests.waiting import until
 from timonel.engines.agent.messages import AgentEvent, StartOrder, decode_event, encode
 from timonel.engines.coordination.lifecycle import TaskExited, TaskReady, TaskStarted
@@ -58,6 +60,7 @@ def order(folder: Path) -> StartOrder:
     )
 
 
+@pytest.mark.process
 def test_an_old_kill_for_want_of_memory_explains_no_later_one(tmp_path: Path) -> None:
     counter, samples = tmp_path / "counter", tmp_path / "samples"
     counter.write_text("oom_kill 0\n")

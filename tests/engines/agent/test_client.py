@@ -18,7 +18,7 @@ from timonel.errors import EngineError
 from timonel.processes.tree import MARKER, marked, own_identity
 from timonel.testing.engines import TASK_MODULE
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 
 
 class Command:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +31,7 @@ from timonel.engines.spec import JobSpec, RestartPolicy
 DONE = TaskExit(exit_code=0)
 
 
+@pytest.mark.slow
 @given(st.data(), specs())
 @settings(max_examples=40, deadline=None)
 def test_any_history_keeps_the_invariants_and_ends(data: st.DataObject, spec: JobSpec) -> None:
@@ -54,6 +56,7 @@ def test_any_history_keeps_the_invariants_and_ends(data: st.DataObject, spec: Jo
     assert job.state == ended
 
 
+@pytest.mark.slow
 @given(st.data(), specs())
 @settings(max_examples=40, deadline=None)
 def test_nothing_old_is_believed(data: st.DataObject, spec: JobSpec) -> None:

@@ -152,6 +152,7 @@ def test_a_start_that_takes_too_long_is_named(job: Job) -> None:
     assert job.state.status.failed_task == "worker-1"
 
 
+@pytest.mark.slow
 def test_of_many_tasks_that_are_late_some_are_named() -> None:
     job = Job(spec_of(("worker", 1000)))
     job.tell(Begin())

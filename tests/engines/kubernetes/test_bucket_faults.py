@@ -18,7 +18,7 @@ from timonel.storage import Workspace, find_workspace
 from timonel.testing.engines import eventually
 from timonel.tracking import read_run, start_run
 
-pytestmark = pytest.mark.enable_socket
+pytestmark = [pytest.mark.process, pytest.mark.enable_socket]
 
 
 class Bucket:

@@ -21,6 +21,7 @@ from timonel.testing.engines import eventually
 pytestmark = pytest.mark.enable_socket
 
 
+@pytest.mark.process
 def test_a_cluster_and_a_bucket_that_work(
     bucket: Workspace, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +165,7 @@ def test_a_claim_that_this_machine_does_not_mount(
     assert check.found == f"this machine has no folder for the claim team:{tmp_path}/team"
 
 
+@pytest.mark.process
 def test_a_job_that_does_not_end(bucket: Workspace, cluster: FakeCluster) -> None:
     run = checks.run_job(bucket, 0.0)
     assert run.verdict is Verdict.FAIL

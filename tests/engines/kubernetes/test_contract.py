@@ -17,7 +17,7 @@ from timonel.engines.kubernetes import KubernetesEngine
 from timonel.storage import Workspace
 from timonel.testing.engines import EngineContract, EngineHarness, eventually
 
-pytestmark = pytest.mark.enable_socket
+pytestmark = [pytest.mark.process, pytest.mark.enable_socket]
 
 
 @dataclass

@@ -66,6 +66,7 @@ def claim(api: Api) -> None:
     api.create({**head, "spec": {"accessModes": ["ReadWriteMany"]}})
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("claim")
 def test_a_job_on_a_claim(claimed: Workspace, cluster: FakeCluster) -> None:
     engine = KubernetesEngine.of(claimed)
@@ -75,6 +76,7 @@ def test_a_job_on_a_claim(claimed: Workspace, cluster: FakeCluster) -> None:
     assert read_run(claimed, "one").status == "succeeded"
 
 
+@pytest.mark.process
 def test_jobs_of_another_workspace_in_the_namespace_are_not_touched(
     bucket: Workspace, cluster: FakeCluster
 ) -> None:
@@ -95,6 +97,7 @@ def test_jobs_of_another_workspace_in_the_namespace_are_not_touched(
     eventually(lambda: engine.status("one").state.is_final)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("claim")
 def test_pods_that_see_other_storage_fail_the_job(claimed: Workspace, cluster: FakeCluster) -> None:
     # Pods look at the location in the manifest, the submitter at the store.
@@ -136,6 +139,7 @@ def is_idle(cluster: FakeCluster) -> bool:
     return not any(process.popen.poll() is None for process in cluster.processes.values())
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("cause", ["image", "node", "quota"])
 def test_cancelling_a_job_that_cannot_start_ends_it_at_once(
     bucket: Workspace,
@@ -162,6 +166,7 @@ def test_cancelling_a_job_that_cannot_start_ends_it_at_once(
     assert [(each.state, each.machine) for each in list_jobs(other)] == [(job.status().state, None)]
 
 
+@pytest.mark.process
 def test_a_job_whose_coordinator_crashes_at_start_shows_the_last_line_of_its_output(
     bucket: Workspace, cluster: FakeCluster, tmp_path: Path
 ) -> None:
@@ -183,6 +188,7 @@ def test_a_job_whose_coordinator_crashes_at_start_shows_the_last_line_of_its_out
     engine.cancel("one")
 
 
+@pytest.mark.process
 def test_a_cancelled_job_ends_as_soon_as_it_is_clear_that_it_cannot_start(
     bucket: Workspace, cluster: FakeCluster
 ) -> None:
@@ -198,6 +204,7 @@ def test_a_cancelled_job_ends_as_soon_as_it_is_clear_that_it_cannot_start(
     assert read_run(bucket, "one").status == "stopped"
 
 
+@pytest.mark.process
 def test_a_cancelled_job_can_be_resumed(bucket: Workspace, cluster: FakeCluster) -> None:
     cluster.is_full = True
     engine = KubernetesEngine.of(bucket)
@@ -210,6 +217,7 @@ def test_a_cancelled_job_can_be_resumed(bucket: Workspace, cluster: FakeCluster)
     assert leftovers(cluster) == []
 
 
+@pytest.mark.process
 def test_the_end_of_a_job_whose_coordinator_failed_for_good_is_recorded(
     bucket: Workspace, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -229,6 +237,7 @@ def test_the_end_of_a_job_whose_coordinator_failed_for_good_is_recorded(
     eventually(lambda: leftovers(cluster) == [] and is_idle(cluster))
 
 
+@pytest.mark.process
 def test_a_status_that_only_the_bucket_has_is_not_replaced(
     bucket: Workspace, cluster: FakeCluster
 ) -> None:
@@ -292,6 +301,7 @@ def lose_connection() -> None:
     raise ConnectionResetError("reset by peer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize(
     ("fail", "error"), [(interrupt, KeyboardInterrupt), (lose_connection, EngineError)]
@@ -328,6 +338,7 @@ def test_the_job_of_another_submission_is_not_deleted(
     assert ("jobs", "one") in cluster.objects
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("write", [1, 3, _WRITES - 2])
 def test_a_killed_submission_is_removed_by_a_later_command(
     bucket: Workspace,
@@ -369,6 +380,7 @@ def test_a_run_without_a_job_is_completed_when_it_is_old(
     assert (run.status, run.message) == ("failed", "its submission was interrupted")
 
 
+@pytest.mark.process
 def test_a_job_that_was_deleted_in_the_cluster_has_failed_and_can_be_resumed(
     bucket: Workspace, cluster: FakeCluster
 ) -> None:
@@ -383,6 +395,7 @@ def test_a_job_that_was_deleted_in_the_cluster_has_failed_and_can_be_resumed(
     assert engine.status("one").state is JobState.PENDING
 
 
+@pytest.mark.process
 def test_the_list_shows_that_a_job_was_deleted_in_the_cluster(
     bucket: Workspace, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -404,6 +417,7 @@ def test_the_list_shows_that_a_job_was_deleted_in_the_cluster(
     assert again == listed
 
 
+@pytest.mark.process
 def test_a_job_that_was_deleted_twice_goes_on_from_its_last_generation(
     bucket: Workspace, cluster: FakeCluster
 ) -> None:
@@ -444,6 +458,7 @@ def _recorded(engine: KubernetesEngine) -> tuple[int, float | None]:
     return status.generation, status.started_at
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("write", [_WRITES - 4, _WRITES - 2, _WRITES - 1])
 def test_an_interrupted_resume_leaves_the_job_as_it_ended(
     bucket: Workspace, cluster: FakeCluster, write: int
@@ -459,6 +474,7 @@ def test_an_interrupted_resume_leaves_the_job_as_it_ended(
     assert engine.status("one") == before
 
 
+@pytest.mark.process
 def test_a_job_without_its_config_map_runs_on_and_can_be_stopped(
     bucket: Workspace, cluster: FakeCluster
 ) -> None:
@@ -485,6 +501,7 @@ def test_a_job_without_its_config_map_runs_on_and_can_be_stopped(
     assert engine.status("one").state is JobState.STOPPED
 
 
+@pytest.mark.process
 def test_the_end_of_a_job_without_its_config_map_is_known(
     bucket: Workspace, cluster: FakeCluster
 ) -> None:
@@ -501,6 +518,7 @@ def test_the_end_of_a_job_without_its_config_map_is_known(
     eventually(lambda: engine.status("one").state is JobState.RUNNING)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_a_job_whose_job_was_deleted_without_its_objects_can_be_resumed(
     bucket: Workspace, cluster: FakeCluster, is_cancelled: bool
@@ -551,6 +569,7 @@ def test_a_submission_that_was_killed_before_its_status_is_no_job(
         KubernetesEngine.of(bucket).status("one")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("is_kept", [False, True])
 def test_of_two_resumes_one_starts(
     bucket: Workspace, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, is_kept: bool

@@ -25,7 +25,7 @@ from timonel.storage import find_workspace
 from timonel.storage.object_store import ObjectStore
 from timonel.testing.engines.harness import DEADLINE_S
 
-pytestmark = pytest.mark.enable_socket
+pytestmark = [pytest.mark.process, pytest.mark.enable_socket]
 
 Message = dict[str, Any]
 

@@ -71,6 +71,7 @@ def test_of_two_submissions_one_starts(
     assert engine.status("one").state is JobState.PENDING
 
 
+@pytest.mark.process
 def test_a_resumed_job_is_not_resumed_in_another_cluster(
     bucket: Workspace,
     engine: KubernetesEngine,
@@ -102,6 +103,7 @@ def test_a_resumed_job_is_not_resumed_in_another_cluster(
         engine.resume("one")
 
 
+@pytest.mark.process
 def test_an_interrupted_resume_is_repeated_in_its_cluster(
     bucket: Workspace, engine: KubernetesEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +154,7 @@ def test_a_job_of_another_cluster_at_the_same_address_is_not_taken_for_a_deleted
         successor.close()
 
 
+@pytest.mark.process
 def test_without_verification_no_job_counts_as_deleted(
     bucket: Workspace,
     engine: KubernetesEngine,

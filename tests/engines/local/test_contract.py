@@ -10,6 +10,8 @@ from tests.engines.local.harness import LocalHarness
 from timonel.engines.local.zygote_client import LINGER
 from timonel.testing.engines import EngineContract
 
+pytestmark = pytest.mark.process
+
 
 class TestPlain(EngineContract):
     @pytest.fixture

@@ -57,6 +57,7 @@ def agent_of(status: JobStatus, index: int) -> int:
     return parent_of(pid)
 
 
+@pytest.mark.process
 def test_a_job_goes_on_under_another_supervisor(engine: LocalHarness) -> None:
     sidecars = (CommandSpec(module=TASK_MODULE, args=("ignore-term", "wait")),)
     steps = ("g1@ignore-term", "stray", "ready", "g2@dump:again.json", "await:go")
@@ -79,6 +80,7 @@ def test_a_job_goes_on_under_another_supervisor(engine: LocalHarness) -> None:
     assert [json.loads(line)["state"] for line in outcomes] == ["succeeded"]
 
 
+@pytest.mark.process
 def test_a_supervisor_that_is_killed_again_and_again_fails_the_job(engine: LocalHarness) -> None:
     restart = RestartPolicy(max_restarts=1)
     engine.submit("ignore-term", "stray", "ready", "wait", epilogue=EPILOGUE, restart=restart)
@@ -94,6 +96,7 @@ def test_a_supervisor_that_is_killed_again_and_again_fails_the_job(engine: Local
     assert [json.loads(line)["state"] for line in outcomes] == ["failed"]
 
 
+@pytest.mark.process
 def test_a_job_that_was_to_stop_is_not_started_again(engine: LocalHarness) -> None:
     engine.submit("ignore-term", "ready", "wait", stop_grace_s=30.0)
     engine.wait_for_state("job", JobState.RUNNING)
@@ -105,6 +108,7 @@ def test_a_job_that_was_to_stop_is_not_started_again(engine: LocalHarness) -> No
     assert (status.state, status.generation) == (JobState.STOPPED, 1)
 
 
+@pytest.mark.process
 def test_a_job_whose_epilogue_has_begun_is_not_started_again(engine: LocalHarness) -> None:
     steps = ("touch:begun", "await:go", "append:outcomes")
     engine.submit("ready", epilogue=CommandSpec(module=TASK_MODULE, args=steps))
@@ -118,6 +122,7 @@ def test_a_job_whose_epilogue_has_begun_is_not_started_again(engine: LocalHarnes
     assert json.loads(last)["state"] == "failed"
 
 
+@pytest.mark.process
 def test_a_job_is_resumed_though_its_sidecar_takes_its_time(engine: LocalHarness) -> None:
     sidecar = CommandSpec(module=TASK_MODULE, args=("wait",), patience_s=600.0)
     engine.submit("ready", "g1@wait", sidecars=(sidecar,))
@@ -130,6 +135,7 @@ def test_a_job_is_resumed_though_its_sidecar_takes_its_time(engine: LocalHarness
     record_of(engine).supervisor.signal(signal.SIGTERM)
 
 
+@pytest.mark.process
 def test_a_job_ends_even_if_guard_and_supervisor_are_killed(engine: LocalHarness) -> None:
     engine.submit("ignore-term", "stray", "ready", "wait")
     engine.wait_for_state("job", JobState.RUNNING)
@@ -142,6 +148,7 @@ def test_a_job_ends_even_if_guard_and_supervisor_are_killed(engine: LocalHarness
     engine.engine.cancel("job")
 
 
+@pytest.mark.process
 def test_a_job_whose_supervisor_and_guard_were_killed_is_resumed(engine: LocalHarness) -> None:
     engine.submit("ignore-term", "stray", "ready", "g1@wait")
     engine.wait_for_state("job", JobState.RUNNING)
@@ -165,6 +172,7 @@ def test_a_job_that_cannot_be_resumed_is_as_it_was(
     assert engine.engine.status("job") == before
 
 
+@pytest.mark.process
 def test_a_job_does_not_need_its_guard(engine: LocalHarness) -> None:
     engine.submit("ready", "await:go")
     engine.wait_for_state("job", JobState.RUNNING)
@@ -173,6 +181,7 @@ def test_a_job_does_not_need_its_guard(engine: LocalHarness) -> None:
     assert engine.wait("job").state is JobState.SUCCEEDED
 
 
+@pytest.mark.process
 def test_a_killed_agent_takes_its_task_along_and_is_replaced(engine: LocalHarness) -> None:
     engine.submit("g1@ignore-term", "g1@stray", "ready", "g1@wait", stop_grace_s=0.2)
     status = engine.wait_for_state("job", JobState.RUNNING)
@@ -181,6 +190,7 @@ def test_a_killed_agent_takes_its_task_along_and_is_replaced(engine: LocalHarnes
     assert (status.state, status.generation) == (JobState.SUCCEEDED, 2)
 
 
+@pytest.mark.process
 def test_a_task_comes_back_in_place_after_its_agent_was_killed(engine: LocalHarness) -> None:
     roles = (RoleSpec(name="chief"), RoleSpec(name="worker", on_loss="restart-task"))
     engine.submit("a1@stray", "listen", "ready", "await:go", roles=roles)
@@ -197,6 +207,7 @@ def test_a_task_comes_back_in_place_after_its_agent_was_killed(engine: LocalHarn
     assert engine.wait("job").state is JobState.SUCCEEDED
 
 
+@pytest.mark.process
 def test_killed_agents_and_supervisor_leave_nothing_to_cancel(engine: LocalHarness) -> None:
     engine.submit("ignore-term", "stray", "ready", "wait")
     status = engine.wait_for_state("job", JobState.RUNNING)
@@ -209,6 +220,7 @@ def test_killed_agents_and_supervisor_leave_nothing_to_cancel(engine: LocalHarne
     engine.engine.cancel("job")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("engine", ["warm"], indirect=True)  # takes the margin of five seconds
 def test_an_agent_that_hangs_is_killed(engine: LocalHarness) -> None:
     engine.submit("ready", "wait", stop_grace_s=0.1)
@@ -218,6 +230,7 @@ def test_an_agent_that_hangs_is_killed(engine: LocalHarness) -> None:
     assert engine.wait("job").state is JobState.STOPPED
 
 
+@pytest.mark.process
 def test_sigterm_to_the_supervisor_is_recorded_and_stops_the_job(engine: LocalHarness) -> None:
     engine.submit("ready", "wait")
     engine.wait_for_state("job", JobState.RUNNING)
@@ -226,6 +239,7 @@ def test_sigterm_to_the_supervisor_is_recorded_and_stops_the_job(engine: LocalHa
     assert "signal" in json.loads(engine.file("stop").read_text())["reason"]
 
 
+@pytest.mark.process
 def test_strays_are_gone_before_the_next_generation(engine: LocalHarness) -> None:
     engine.submit("g1@stray", "g1@exit:75", "ready", "await:go")
     engine.wait_until("job", lambda s: s.generation == 2 and s.state is JobState.RUNNING)
@@ -291,6 +305,7 @@ def small_group() -> Iterator[Path]:
     group.rmdir()
 
 
+@pytest.mark.process
 def test_a_kill_for_want_of_memory_is_told_from_others(tmp_path: Path, small_group: Path) -> None:
     harness = LocalHarness.at(tmp_path / "jobs", tmp_path)
     (tmp_path / "hog.py").write_text("import time\nhog = bytearray(1 << 30)\ntime.sleep(60)")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.engines.local.harness import LocalHarness
 from timonel.engines import JobState
 from timonel.engines.local.zygote_client import LINGER
@@ -27,6 +29,7 @@ print("threads of linear algebra", os.environ["OPENBLAS_NUM_THREADS"], blas_thre
 """
 
 
+@pytest.mark.process
 def test_tasks_compute_in_images_forked_after_the_import(
     tmp_path: Path, zygote_runtime: Path
 ) -> None:

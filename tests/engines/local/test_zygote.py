@@ -16,6 +16,8 @@ from timonel.engines import JobState, RoleSpec
 from timonel.engines.local.zygote_client import LINGER
 from timonel.testing.engines import eventually
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -14,6 +14,8 @@ from timonel.engines.source import pack
 from timonel.processes.tree import descendants, kill_all
 from timonel.testing.engines import EngineContract
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:

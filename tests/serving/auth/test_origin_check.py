@@ -132,6 +132,7 @@ PATHS = [
 ]
 
 
+@pytest.mark.process
 def test_a_server_on_loopback(workspace, fake_runtime):
     body = b'{"instances": [1]}'
     with serving(workspace) as server:
@@ -148,6 +149,7 @@ def test_a_server_on_loopback(workspace, fake_runtime):
         assert ask(server, "POST", path, body, Origin=server.rest_url)[0] == 200
 
 
+@pytest.mark.process
 def test_hosts_and_origins_can_be_allowed(workspace, fake_runtime):
     access = AccessSettings(allowed_hosts=("models.example",))
     with serving(workspace, access=access, rest=RestSettings(cors=True)) as server:

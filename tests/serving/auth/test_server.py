@@ -32,6 +32,8 @@ from timonel.serving.settings.auth import parse_grant
 from timonel.serving.settings.server import METRICS_PATH
 from timonel.storage import find_workspace
 
+pytestmark = pytest.mark.process
+
 BODY = b'{"instances": [1.0]}'
 MAX_BODY = 100_000
 MAX_HEAD = 4096

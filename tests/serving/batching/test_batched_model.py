@@ -511,6 +511,7 @@ def attempt(model, choose, values, deadline):
     return "ok"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signature", ["s", "fixed"])
 def test_a_refused_request_is_freed_without_garbage_collection(wrapped, signature):
     # A thread of the batcher keeps its last batch until the next one: hence the second request.

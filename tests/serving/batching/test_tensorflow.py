@@ -86,6 +86,7 @@ def test_images_are_batched_once_one_was_seen(exports, png):
     assert [batch.rows for batch in observed] == [1], "the first one was computed apart"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

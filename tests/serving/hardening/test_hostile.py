@@ -254,6 +254,7 @@ def check(target, outcomes: Counter[str], told: Told):
     assert "Traceback" not in log, log[-5000:]
 
 
+@pytest.mark.process
 def test_some_hostile_requests(export, workspace, tmp_path):
     with served("process", export, workspace, tmp_path) as target:
         with asking(*good_clients(target), pause_s=0.02) as told:

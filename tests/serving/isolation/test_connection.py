@@ -263,6 +263,7 @@ def test_a_loop_that_is_closed_leaves_nothing_unsent(half):
     assert packets_of(right) == [[0, 1, 2]]
 
 
+@pytest.mark.slow
 def test_descriptors_are_given_back():
     def count():
         return len(list(Path("/proc/self/fd").iterdir()))

@@ -27,6 +27,8 @@ from timonel.serving.settings.runtime import ComputeSettings
 from timonel.serving.signature import DEFAULT_SIGNATURE
 from timonel.serving.status import Code, StatusError
 
+pytestmark = pytest.mark.process
+
 SETTINGS = RuntimeSettings(batching=AdaptiveBatching(slots=2))
 """Two batches at once, on any number of cores."""
 MIB = 1 << 20

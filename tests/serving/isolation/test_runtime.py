@@ -35,6 +35,7 @@ def tensorflow():
     runtime.close()
 
 
+@pytest.mark.process
 class TestContract(RuntimeContract):
     @pytest.fixture
     def runtime(self, doubler):
@@ -48,6 +49,7 @@ class TestContract(RuntimeContract):
         return folder
 
 
+@pytest.mark.process
 class TestContractWithTensorFlow(RuntimeContract):
     @pytest.fixture
     def runtime(self, tensorflow):
@@ -58,6 +60,7 @@ class TestContractWithTensorFlow(RuntimeContract):
         return exports / "doubler"
 
 
+@pytest.mark.process
 def test_scalars_bytes_and_a_large_array(tensorflow, exports):
     model = tensorflow.load(exports / "shapes", RuntimeSettings())
     outputs = model.run("serving_default", {"n": np.array(200_000, np.int32)})
@@ -68,6 +71,7 @@ def test_scalars_bytes_and_a_large_array(tensorflow, exports):
     model.close()
 
 
+@pytest.mark.process
 def test_batches_are_formed_there_and_told_here(tensorflow, exports):
     model = tensorflow.load(exports / "versioned-2", RuntimeSettings(intra_op_threads=1))
     BATCHES.clear()
@@ -81,6 +85,7 @@ def test_batches_are_formed_there_and_told_here(tensorflow, exports):
     assert all(batch.compute_s > 0 and min(batch.queue_s) >= 0 for batch in BATCHES)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_what_an_event_loop_asks_in_a_turn_is_computed_together(tensorflow, exports, new_loop):
     model = tensorflow.load(exports / "versioned-2", RuntimeSettings(intra_op_threads=1))

@@ -77,6 +77,7 @@ def states(server):
     return {status["version"]: (status["state"], status["status"]["error_code"]) for status in told}
 
 
+@pytest.mark.process
 def test_deaths_end_neither_the_listener_nor_other_models(server, folders):
     listener = server.pid
     assert ask(server, "double") == (200, 2.0)
@@ -104,6 +105,7 @@ def test_deaths_end_neither_the_listener_nor_other_models(server, folders):
     assert psutil.pid_exists(listener)
 
 
+@pytest.mark.process
 def test_a_stop_answers_first_and_leaves_no_process(server):
     pids = [each.pid for each in psutil.Process(server.pid).children(recursive=True)]
     assert len(pids) == 3, "a zygote and two models"
@@ -121,6 +123,7 @@ def test_a_stop_answers_first_and_leaves_no_process(server):
     assert "Traceback" not in server.logs()
 
 
+@pytest.mark.process
 def test_a_process_that_hangs_is_replaced_where_that_is_asked_for(faulty, workspace):
     with serve(
         "m",

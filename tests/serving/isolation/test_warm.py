@@ -55,6 +55,7 @@ def write_version(folder: Path, factor: str = "2") -> Path:
     return version
 
 
+@pytest.mark.process
 def test_versions_run_in_processes_of_the_warm_zygote(
     warm: subprocess.Popen[bytes], paths: None, tmp_path: Path
 ) -> None:
@@ -77,6 +78,7 @@ def test_versions_run_in_processes_of_the_warm_zygote(
     until(lambda: not zygote.is_running() and not compute.is_running())
 
 
+@pytest.mark.process
 def test_a_killed_server_leaves_no_process(
     warm: subprocess.Popen[bytes], paths: None, tmp_path: Path
 ) -> None:
@@ -100,6 +102,7 @@ def test_a_killed_server_leaves_no_process(
     until(lambda: not any(process.is_running() for process in family))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("difference", ["runtime", "path", "variable"])
 def test_another_server_imports_by_itself(
     warm: subprocess.Popen[bytes],

@@ -145,6 +145,7 @@ def test_settings_come_back_from_the_proto_that_they_are_written_to():
     assert next_models(config_from(())) == ()
 
 
+@pytest.mark.process
 def test_tensorflow_is_not_imported():
     modules = "timonel.serving.manager.model_config, timonel.serving.manager.manager"
     code = f"import sys, {modules}; sys.exit('tensorflow' in sys.modules)"

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 # Imports the protos and both skins, tells what that loaded, then wants TensorFlow after all.
 LIGHT = """
 import hashlib, json, sys

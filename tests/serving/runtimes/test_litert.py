@@ -31,6 +31,7 @@ def folder(tmp_path):
     return made
 
 
+@pytest.mark.process
 class TestContract(RuntimeContract):
     @pytest.fixture
     def runtime(self):
@@ -172,6 +173,7 @@ def test_both_runtimes_live_in_one_process(folder, exports):
         runtime.load(folder, RuntimeSettings(name="other"))
 
 
+@pytest.mark.process
 def test_importing_it_starts_no_thread_and_no_tensorflow():
     """The parent of compute processes must be able to fork."""
     code = (

@@ -23,6 +23,7 @@ from timonel.testing.runtimes import RuntimeContract
 SETTINGS = RuntimeSettings(intra_op_threads=1, inter_op_threads=1)
 
 
+@pytest.mark.process
 class TestContract(RuntimeContract):
     @pytest.fixture
     def runtime(self):
@@ -89,6 +90,7 @@ def test_clients_are_not_told_of_graphs(message, expected):
     assert without_graph(message) == expected
 
 
+@pytest.mark.slow
 def test_a_damaged_graph_and_missing_variables_are_told(exports, tmp_path):
     (tmp_path / "saved_model.pb").write_bytes(b"\x08\x01nonsense")
     with pytest.raises(StatusError) as caught:
@@ -107,6 +109,7 @@ def test_other_tags_are_not_there(exports):
         TensorFlowRuntime().load(exports / "doubler", RuntimeSettings(tags=("gpu",)))
 
 
+@pytest.mark.slow
 def test_unloading_frees_the_graph(exports):
     model = TensorFlowRuntime().load(exports / "versioned-1", SETTINGS)
     model.run("serving_default", {"x": np.ones(1, np.float32)})
@@ -134,6 +137,7 @@ def test_the_private_api_is_as_we_know_it():
             call(np.ones(3, np.float64))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("legacy", "keras"), [("0", "keras"), pytest.param("1", "tf_keras", marks=pytest.mark.soak)]
 )
@@ -189,6 +193,7 @@ print(len(os.listdir("/proc/self/task")) - before)
 """
 
 
+@pytest.mark.process
 def test_operations_have_as_many_threads_as_asked(exports):
     # In a process of its own: the first session of one decides for all.
     command = [sys.executable, "-c", _THREADS, str(exports / "doubler")]

@@ -47,6 +47,7 @@ def test_what_is_needed_at_the_start(lite, tmp_path):
     assert needed(AUTO, model(tmp_path / "python")) == set()
 
 
+@pytest.mark.process
 def test_a_parent_is_started_for_what_is_used(lite):
     asked = []
 

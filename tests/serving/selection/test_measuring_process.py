@@ -90,6 +90,7 @@ def rows(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_litert_takes_over_and_clients_see_no_difference(dense, rows, faster):
     before = AutoRuntime().load(dense, AUTO)
     x = np.random.default_rng(1).random((3, 8, 8, 2), dtype=np.float32)
@@ -114,6 +115,7 @@ def test_litert_takes_over_and_clients_see_no_difference(dense, rows, faster):
     assert type(AutoRuntime().load(dense, told)) is type(before)
 
 
+@pytest.mark.slow
 def test_evidence_counts_for_what_was_measured_only(dense, rows, faster, exports):
     optimize(open_version(dense), rows)
     flatbuffer = (dense / FLATBUFFER_FILE).read_bytes()
@@ -141,6 +143,7 @@ def test_other_answers_are_not_served(dense, rows, monkeypatch):
     assert not (dense / FLATBUFFER_FILE).exists()
 
 
+@pytest.mark.slow
 def test_what_litert_lacks_may_do_without_variables(exports, tmp_path, png, faster):
     images = shutil.copytree(exports / "images", tmp_path / "images" / "1")
     assert obstacle(images) == "LiteRT has no DecodeImage"
@@ -157,6 +160,7 @@ def test_what_litert_lacks_may_do_without_variables(exports, tmp_path, png, fast
     assert obstacle(exports / "doubler") == "LiteRT has no AsString"
 
 
+@pytest.mark.slow
 def test_variables_that_signatures_share_are_frozen_once(tmp_path, faster, monkeypatch):
     import tensorflow as tf
 
@@ -243,6 +247,7 @@ def test_something_to_compare_on_is_needed(dense, rows, tmp_path):
     assert not (dense / EVIDENCE_FILE).exists()
 
 
+@pytest.mark.slow
 def test_warm_up_requests_are_samples(dense, faster):
     (dense / WARMUP_FILE).parent.mkdir()
     x = np.random.default_rng(0).random((2, 8, 8, 2), dtype=np.float32)
@@ -353,6 +358,7 @@ def test_a_model_of_tensors_has_no_held_out_inputs(images, table):
     assert held_out(images.export, []) == []
 
 
+@pytest.mark.slow
 def test_small_models_are_measured_only_if_that_is_required(exports, tmp_path):
     np.savez(tmp_path / "rows.npz", x=np.zeros((1, 8, 8, 2), np.float32))
     request = MeasuringRequest(

@@ -134,6 +134,7 @@ def read(server):
     return sums, before, time.monotonic()
 
 
+@pytest.mark.process
 def test_a_server_reports_the_concurrency_of_a_known_load(server, gate):
     with ThreadPoolExecutor(REST + GRPC) as pool:
         answers = [pool.submit(predict_over_rest, server) for _ in range(REST)]

@@ -171,6 +171,7 @@ def test_batches_loads_warmups_and_logs():
     assert value(monitor, logged, model_name="m", status_code="OK") == 1
 
 
+@pytest.mark.slow
 def test_names_that_clients_make_up_do_not_fill_the_memory():
     monitor = Monitor()
     for number in range(300):

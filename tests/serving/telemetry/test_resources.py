@@ -4,6 +4,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from tests.waiting import until
 from timonel.serving.telemetry.resources import ResourceMeter, measure, proportional_bytes
 
@@ -17,6 +19,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.process
 def test_processes_below_count_while_they_run_and_afterwards() -> None:
     before = measure()
     assert before.memory["server"] > 10_000_000

@@ -98,6 +98,7 @@ def value(found, name, **labels):
     return found.get((name, frozenset(labels.items())))
 
 
+@pytest.mark.process
 def test_requests_over_both_skins_are_counted_by_version_and_stage(server):
     import grpc
 
@@ -142,6 +143,7 @@ def test_requests_over_both_skins_are_counted_by_version_and_stage(server):
     assert value(found, "timonel_memory_bytes", process="server") > 10_000_000
 
 
+@pytest.mark.process
 def test_loads_and_warm_ups_are_counted(server, place):
     found = metrics(server)
     path = str(place.models / "m" / "3")
@@ -172,6 +174,7 @@ def test_batches_and_logs_follow_the_configuration(place):
     }
 
 
+@pytest.mark.process
 def test_other_methods_and_queries_are_refused_by_the_page(server):
     for method in ("PUT", "DELETE", "OPTIONS"):
         assert ask(server, PATH, method=method)[0] == 405
@@ -180,6 +183,7 @@ def test_other_methods_and_queries_are_refused_by_the_page(server):
     assert text.decode() == f"Unexpected path: {PATH}?x=1. Should be {PATH}"
 
 
+@pytest.mark.process
 def test_what_is_logged_is_on_disk_once_the_server_has_ended(place, fake_runtime, tmp_path):
     settings = settings_for(place, monitoring=MonitoringSettings(metrics_path=None))
     load = settings.load.model_copy(update={"warm_up": False})
@@ -198,6 +202,7 @@ def test_what_is_logged_is_on_disk_once_the_server_has_ended(place, fake_runtime
     assert list(log.response.outputs["y"].float_val) == [0.5]
 
 
+@pytest.mark.process
 def test_a_version_that_cannot_be_warmed_up_is_not_served(place, fake_runtime):
     (place.models / "m" / "3" / WARMUP_FILE).write_bytes(b"no records")
     with pytest.raises(ServingError, match="Please verify your warmup data is in TFRecord format"):

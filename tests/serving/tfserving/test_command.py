@@ -133,6 +133,7 @@ def test_starts_that_fail_at_once(tmp_path, capsys):
     )
 
 
+@pytest.mark.process
 def test_a_model_that_cannot_be_loaded_ends_the_start(tmp_path):
     broken = publish(tmp_path / "m", 3, "no number")
     done = subprocess.run(
@@ -157,6 +158,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_start(tmp_path):
     )
 
 
+@pytest.mark.process
 def test_it_waits_for_its_first_version_then_takes_other_models_by_call(tmp_path):
     arguments = ["--nope=1", f"--model_base_path={tmp_path}/a", "--model_name=a"]
     with Running(tmp_path, *arguments, "--enable_profiler") as server:
@@ -179,6 +181,7 @@ def test_it_waits_for_its_first_version_then_takes_other_models_by_call(tmp_path
         assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
+@pytest.mark.process
 def test_a_configuration_file_is_followed_and_a_poll_period_of_zero_hangs_nobody(tmp_path):
     for name in ("a", "b"):
         publish(tmp_path / name, 1)

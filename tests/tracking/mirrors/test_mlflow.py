@@ -54,6 +54,7 @@ def found(workspace: Workspace, run_id: str) -> list[Any]:
     return runs
 
 
+@pytest.mark.slow
 class TestMlflowMirror(MirrorContract):
     def make(self, workspace: Workspace) -> MlflowMirror:
         return MlflowMirror(workspace)
@@ -235,6 +236,7 @@ def test_without_mlflow_the_extra_is_named(
         MlflowMirror(workspace).begin(read_run(workspace, start_run(workspace, "train").run_id))
 
 
+@pytest.mark.process
 def test_the_first_use_is_silent_and_reports_nothing_home(
     workspace: Workspace, database: Path
 ) -> None:

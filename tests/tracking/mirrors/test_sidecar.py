@@ -116,6 +116,7 @@ def mirrored(workspace: Workspace, count: int) -> list[str]:
     raise AssertionError(f"expected {count} events, got {lines}")
 
 
+@pytest.mark.process
 def test_the_process_is_nice_and_ends_with_the_run(
     workspace: Workspace, program: list[str]
 ) -> None:
@@ -133,6 +134,7 @@ def test_the_process_is_nice_and_ends_with_the_run(
     assert (earlier.folder / "mirrors" / "memory.json").exists()
 
 
+@pytest.mark.process
 def test_the_process_ends_when_it_is_told_to(workspace: Workspace, program: list[str]) -> None:
     run = start_run(workspace, "train", job_id="job")
     run.metrics({"loss": 1.0}, step=1)
@@ -144,6 +146,7 @@ def test_the_process_ends_when_it_is_told_to(workspace: Workspace, program: list
     assert mirrored(workspace, 2) == ["metrics", "metrics"]
 
 
+@pytest.mark.process
 def test_the_process_ends_when_its_parent_is_gone(workspace: Workspace, program: list[str]) -> None:
     run = start_run(workspace, "train", job_id="job")
     run.metrics({"loss": 1.0}, step=1)
@@ -171,6 +174,7 @@ def file_mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     known_mirrors.cache_clear()
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("file_mirror")
 def test_a_run_is_mirrored_in_the_background(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch

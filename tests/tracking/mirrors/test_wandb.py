@@ -86,6 +86,7 @@ def _config(found: MirroredRun, update: dict[str, object]) -> None:
             found.params[name] = as_text(value)
 
 
+@pytest.mark.process
 class TestWandbMirror(MirrorContract):
     def make(self, workspace: Workspace) -> WandbMirror:
         return WandbMirror(workspace)
@@ -119,6 +120,7 @@ def test_the_whole_record_is_in_wandbs_file(workspace: Workspace) -> None:
     assert found["exit"][0].exit.exit_code == 130
 
 
+@pytest.mark.process
 def test_a_run_that_breaks_off_is_whole_after_the_next_sync(workspace: Workspace) -> None:
     with start_run(workspace, "train") as run:
         run.metrics({"loss": 1.0}, step=1)
@@ -231,6 +233,7 @@ def test_where_a_run_goes_is_said() -> None:
     assert offline_folder({"WANDB_DIR": "/w"}, Path("x")) == Path("/w/wandb")
 
 
+@pytest.mark.process
 def test_without_a_login_nobody_is_called_and_nothing_is_printed(
     workspace: Workspace, tmp_path: Path
 ) -> None:

@@ -131,6 +131,7 @@ def test_a_subclassed_model_has_no_architecture(tmp_path: Path) -> None:
         read_architecture(tmp_path)
 
 
+@pytest.mark.slow
 def test_ranges_come_from_the_data(modules: SimpleNamespace, tmp_path: Path) -> None:
     keras.utils.set_random_seed(0)
     model = keras.Sequential(

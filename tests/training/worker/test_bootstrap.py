@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -51,6 +51,7 @@ def test_outside_a_job_one_process_leads(here: TrainingContext, tmp_path: Path) 
     assert not here.job_dir.exists()
 
 
+@pytest.mark.process
 def test_the_fitted_model_takes_what_was_loaded(
     here: TrainingContext, model: object, dataset: Dataset
 ) -> None:
@@ -67,6 +68,7 @@ def test_the_fitted_model_takes_what_was_loaded(
     assert np.allclose(scores, [example.scores for example in reference], atol=1e-6)
 
 
+@pytest.mark.process
 def test_the_users_own_preprocessing(
     here: TrainingContext, model: object, dataset: Dataset
 ) -> None:
@@ -85,6 +87,7 @@ def test_the_users_own_preprocessing(
     assert verify_export(here.export_dir).digest == before
 
 
+@pytest.mark.process
 def test_a_model_of_arrays_takes_tensors(here: TrainingContext, model: object) -> None:
     assert (
         exporting.export_fitted(here.export_dir, Fitted(model, np.zeros((4, 8, 8, 1), np.float32)))
@@ -140,6 +143,7 @@ def test_rows_of_a_table(here: TrainingContext, tmp_path: Path) -> None:
     assert np.allclose(served(**raw)["scores"][0], first.scores, atol=1e-6)
 
 
+@pytest.mark.process
 def test_an_evaluator_exports_nothing(tmp_path: Path, model: object) -> None:
     cluster = Cluster({"chief": ("127.0.0.1:1",)}, "evaluator", 0)
     TrainingContext(cluster=cluster, job_dir=tmp_path).export(model)

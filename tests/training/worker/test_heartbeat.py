@@ -4,7 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from timonel.testing.engines import eventually
+
+pytestmark = pytest.mark.process
 
 PROGRAM = """
 import sys, time

@@ -13,6 +13,8 @@ import pytest
 
 from timonel.engines.base import EXIT_RETRYABLE
 
+pytestmark = pytest.mark.process
+
 _PROGRAM = """
 import ctypes, signal, sys
 from pathlib import Path

@@ -251,6 +251,7 @@ def test_the_sampler_goes_on_after_an_unexpected_error(
     ] * 2
 
 
+@pytest.mark.slow
 def test_a_report_of_a_rollout_is_a_page_without_scripts(rig: Rig) -> None:
     documents = RolloutFolder(rig.add("digits").documents, "digits", 1)
     documents.create(Rollout(to=2, base=1, revision=1, created_at=NOW))

@@ -117,6 +117,7 @@ def write(path: Path, content: bytes) -> None:
     aside.replace(path)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(ACTIONS, max_size=30))
 def test_random_edits_end_in_equal_folders(actions: list[tuple[Any, ...]]) -> None:
@@ -129,6 +130,7 @@ def test_random_edits_end_in_equal_folders(actions: list[tuple[Any, ...]]) -> No
         actor.check()
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.lists(st.one_of(ACTIONS, st.just(("restart",)), st.just(("save",))), max_size=30))
 def test_a_lost_coordinator_loses_no_file_of_a_pod(actions: list[tuple[Any, ...]]) -> None:

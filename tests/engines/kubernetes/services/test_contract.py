@@ -9,7 +9,7 @@ from tests.engines.kubernetes.services.harness import FakeHarness
 from timonel.engines.kubernetes.services import KubernetesServiceEngine
 from timonel.testing.services import ServiceEngineContract
 
-pytestmark = pytest.mark.enable_socket
+pytestmark = [pytest.mark.process, pytest.mark.enable_socket]
 
 
 class TestKubernetes(ServiceEngineContract):

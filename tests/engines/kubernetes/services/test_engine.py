@@ -28,6 +28,7 @@ def harness(engine: KubernetesServiceEngine, services: ServiceCluster) -> FakeHa
     return FakeHarness(engine, services)
 
 
+@pytest.mark.process
 def test_a_refused_service_leaves_nothing(harness: FakeHarness) -> None:
     refusals = harness.cluster.refusals
     refusals["poddisruptionbudgets"] = (403, "exceeded quota: small, requested: 1")
@@ -41,6 +42,7 @@ def test_a_refused_service_leaves_nothing(harness: FakeHarness) -> None:
     harness.close()
 
 
+@pytest.mark.process
 def test_an_unfinished_service_is_completed_by_another_apply(harness: FakeHarness) -> None:
     # As if the process had been killed after the first object.
     first = service_manifests(harness.spec(), ClusterSettings(image="registry.example/timonel:1"))
@@ -52,6 +54,7 @@ def test_an_unfinished_service_is_completed_by_another_apply(harness: FakeHarnes
     harness.close()
 
 
+@pytest.mark.process
 def test_a_deployment_that_changes_all_the_time_is_changed(harness: FakeHarness) -> None:
     harness.apply()
     is_over = threading.Event()
@@ -72,6 +75,7 @@ def test_a_deployment_that_changes_all_the_time_is_changed(harness: FakeHarness)
     harness.close()
 
 
+@pytest.mark.process
 def test_a_failed_apply_leaves_the_service_that_another_one_has_finished(
     harness: FakeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +116,7 @@ def test_objects_of_others_are_left_alone(harness: FakeHarness) -> None:
     eventually(lambda: harness.leftovers() == ["('serviceaccounts', 'web')"])
 
 
+@pytest.mark.process
 def test_replicas_that_manage_services(harness: FakeHarness) -> None:
     harness.apply(uses_engine=True)
     kinds = {kind for kind, name in harness.cluster.objects if name == "web"}
@@ -123,6 +128,7 @@ def test_replicas_that_manage_services(harness: FakeHarness) -> None:
     harness.close()
 
 
+@pytest.mark.process
 def test_frequent_reads_send_no_requests(harness: FakeHarness) -> None:
     harness.apply()
     before = harness.cluster.requests
@@ -133,6 +139,7 @@ def test_frequent_reads_send_no_requests(harness: FakeHarness) -> None:
     harness.close()
 
 
+@pytest.mark.process
 def test_a_forgotten_version_and_a_server_that_was_away(harness: FakeHarness) -> None:
     harness.apply()
     refusals = harness.cluster.refusals
@@ -153,6 +160,7 @@ def test_a_folder_is_no_workspace_of_clusters(tmp_path: Path) -> None:
         KubernetesServiceEngine.of(find_workspace(str(tmp_path)))
 
 
+@pytest.mark.process
 def test_a_deleted_service_does_not_wait_for_a_lost_node(harness: FakeHarness) -> None:
     harness.apply()
     (replica,) = harness.engine.service("web").replicas
@@ -167,6 +175,7 @@ def test_a_deleted_service_does_not_wait_for_a_lost_node(harness: FakeHarness) -
     assert ("pods", replica.name) not in harness.cluster.objects
 
 
+@pytest.mark.process
 def test_a_lost_replica_of_a_service_that_stays_is_left_to_the_cluster(
     harness: FakeHarness,
 ) -> None:
@@ -192,6 +201,7 @@ RULES = AutoscalerSpec(
 )
 
 
+@pytest.mark.process
 def test_the_cluster_scales_a_service_as_long_as_it_is_asked_to(harness: FakeHarness) -> None:
     harness.apply()
     for rules in (RULES, RULES, RULES.model_copy(update={"most": 7})):
@@ -213,6 +223,7 @@ def test_the_cluster_scales_a_service_as_long_as_it_is_asked_to(harness: FakeHar
     harness.close()
 
 
+@pytest.mark.process
 def test_an_autoscaler_of_somebody_else_is_kept(harness: FakeHarness) -> None:
     harness.apply()
     path = "/apis/autoscaling/v2/namespaces/team/horizontalpodautoscalers"

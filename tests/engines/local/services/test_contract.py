@@ -9,6 +9,8 @@ import pytest
 from tests.engines.local.services.harness import LocalHarness
 from timonel.testing.services import ServiceEngineContract
 
+pytestmark = pytest.mark.process
+
 
 class TestLocal(ServiceEngineContract):
     @pytest.fixture

@@ -12,6 +12,8 @@ from tests.engines.local.services.harness import LocalHarness
 from timonel.testing.engines import eventually
 from timonel.testing.services import get
 
+pytestmark = pytest.mark.process
+
 _ROOT = Path(__file__).parents[4]
 
 

@@ -64,6 +64,7 @@ def pids(status: ServiceStatus) -> set[int]:
     return {get(replica)["pid"] for replica in status.replicas}
 
 
+@pytest.mark.process
 def test_another_supervisor_adopts_the_replicas(harness: LocalHarness) -> None:
     before = harness.apply(replicas=2)
     processes = pids(before)
@@ -77,6 +78,7 @@ def test_another_supervisor_adopts_the_replicas(harness: LocalHarness) -> None:
     harness.wait_until(lambda s: not s.replicas)
 
 
+@pytest.mark.process
 def test_a_replica_that_ends_without_a_supervisor_is_restarted(harness: LocalHarness) -> None:
     (replica,) = harness.apply("stray").replicas
     keeper = guard(harness)
@@ -90,6 +92,7 @@ def test_a_replica_that_ends_without_a_supervisor_is_restarted(harness: LocalHar
     assert after.replicas[0].message == "ended without a supervisor"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", ["apply", "scale"])
 def test_the_next_command_adopts_the_replicas(harness: LocalHarness, command: str) -> None:
     before = harness.apply(replicas=2)
@@ -106,6 +109,7 @@ def test_the_next_command_adopts_the_replicas(harness: LocalHarness, command: st
     assert (after, pids(after)) == (before, processes)
 
 
+@pytest.mark.process
 def test_nothing_runs_after_a_reboot_until_the_next_command(harness: LocalHarness) -> None:
     """Kill all processes, as a reboot does."""
     before = harness.apply(replicas=2)
@@ -123,6 +127,7 @@ def test_nothing_runs_after_a_reboot_until_the_next_command(harness: LocalHarnes
     assert [(r.name, r.restarts) for r in after.replicas] == [(r.name, 1) for r in before.replicas]
 
 
+@pytest.mark.process
 def test_a_supervisor_killed_during_a_stop_is_replaced(harness: LocalHarness) -> None:
     harness.apply("ignore-term", "stray", stop_grace_s=1.0)
     harness.engine.delete("web")
@@ -130,6 +135,7 @@ def test_a_supervisor_killed_during_a_stop_is_replaced(harness: LocalHarness) ->
     harness.wait_for_end()
 
 
+@pytest.mark.process
 def test_a_replica_that_is_stopping_gets_one_signal(harness: LocalHarness) -> None:
     (replica,) = harness.apply("ignore-term").replicas
     harness.engine.scale("web", 0)
@@ -141,6 +147,7 @@ def test_a_replica_that_is_stopping_gets_one_signal(harness: LocalHarness) -> No
     harness.kill_replica("web", replica.name)
 
 
+@pytest.mark.process
 def test_old_replicas_that_are_stopping_count_in_a_replacement(harness: LocalHarness) -> None:
     harness.apply("ignore-term", replicas=3)
     harness.engine.apply(harness.spec(revision=2))
@@ -157,6 +164,7 @@ def test_old_replicas_that_are_stopping_count_in_a_replacement(harness: LocalHar
     harness.wait_until(lambda s: s.is_settled)
 
 
+@pytest.mark.process
 def test_killing_the_supervisor_again_and_again_starts_nothing_twice(
     harness: LocalHarness,
 ) -> None:
@@ -170,6 +178,7 @@ def test_killing_the_supervisor_again_and_again_starts_nothing_twice(
     assert len(replicas(harness)) == len(pids(status)) == 4
 
 
+@pytest.mark.process
 def test_a_signal_to_stop_ends_the_replicas_and_keeps_the_service(harness: LocalHarness) -> None:
     harness.apply()
     supervisor(harness).signal(signal.SIGTERM)
@@ -180,6 +189,7 @@ def test_a_signal_to_stop_ends_the_replicas_and_keeps_the_service(harness: Local
     harness.wait_until(lambda s: s.is_settled)
 
 
+@pytest.mark.process
 def test_a_request_during_a_shutdown_is_fulfilled(harness: LocalHarness) -> None:
     harness.apply("ignore-term", stop_grace_s=1.0)
     supervisor(harness).signal(signal.SIGTERM)
@@ -189,12 +199,14 @@ def test_a_request_during_a_shutdown_is_fulfilled(harness: LocalHarness) -> None
     assert status.requested == 2
 
 
+@pytest.mark.process
 def test_nothing_of_a_service_outlives_its_folder(harness: LocalHarness) -> None:
     harness.apply(replicas=2)
     shutil.rmtree(harness.folder().root)
     eventually(lambda: not harness.leftovers())
 
 
+@pytest.mark.process
 def test_a_damaged_record_is_replaced(harness: LocalHarness) -> None:
     before = pids(harness.apply(replicas=2))
     kill_guard_and_supervisor(harness)
@@ -205,6 +217,7 @@ def test_a_damaged_record_is_replaced(harness: LocalHarness) -> None:
     assert not pids(after) & before
 
 
+@pytest.mark.process
 def test_with_a_damaged_record_nothing_is_recorded(harness: LocalHarness) -> None:
     harness.apply()
     record = harness.folder().root / "status.json"
@@ -216,6 +229,7 @@ def test_with_a_damaged_record_nothing_is_recorded(harness: LocalHarness) -> Non
     record.write_text(content)
 
 
+@pytest.mark.process
 def test_a_stopped_supervisor_does_not_take_replicas_for_hung(harness: LocalHarness) -> None:
     before = harness.apply(hang_timeout_s=1.0)
     found = supervisor(harness)
@@ -228,6 +242,7 @@ def test_a_stopped_supervisor_does_not_take_replicas_for_hung(harness: LocalHarn
     assert after.replicas[0] == before.replicas[0]
 
 
+@pytest.mark.process
 def test_a_stopped_supervisor_is_reported(harness: LocalHarness) -> None:
     before = harness.apply(replicas=2)
     found = supervisor(harness)
@@ -252,6 +267,7 @@ def test_a_stopped_supervisor_is_reported(harness: LocalHarness) -> None:
     harness.wait_until(lambda s: s.is_settled and s.replicas[1].restarts == 1)
 
 
+@pytest.mark.process
 def test_a_dead_supervisor_is_not_taken_for_a_stopped_one(harness: LocalHarness) -> None:
     harness.apply()
     keeper = guard(harness)
@@ -268,6 +284,7 @@ def test_a_dead_supervisor_is_not_taken_for_a_stopped_one(harness: LocalHarness)
     harness.wait_until(lambda s: s.is_settled and len(s.ready) == 2)
 
 
+@pytest.mark.process
 def test_a_change_of_the_clock_does_not_look_like_silence(harness: LocalHarness) -> None:
     harness.apply()
     with pytest.MonkeyPatch.context() as patch:
@@ -275,6 +292,7 @@ def test_a_change_of_the_clock_does_not_look_like_silence(harness: LocalHarness)
         assert harness.engine.service("web").is_settled
 
 
+@pytest.mark.process
 def test_a_command_of_a_service_does_not_wait_for_those_of_others(harness: LocalHarness) -> None:
     harness.apply()
     with exclusive(harness.services / ".locks" / "other"):
@@ -287,6 +305,7 @@ def test_a_command_of_a_service_does_not_wait_for_those_of_others(harness: Local
         assert other.result(60).is_settled
 
 
+@pytest.mark.process
 def test_appliers_in_several_processes(harness: LocalHarness) -> None:
     program = (
         "import sys; from pathlib import Path\n"
@@ -320,6 +339,7 @@ def test_an_unwritable_folder_is_an_error(tmp_path: Path) -> None:
         harness.engine.apply(harness.spec())
 
 
+@pytest.mark.process
 def test_a_full_disk_ends_no_replica(small_disk: Path) -> None:
     small = LocalHarness(small_disk / "services")
     before = small.apply(hang_timeout_s=1.0)
@@ -360,6 +380,7 @@ def test_a_damaged_document_is_an_error(tmp_path: Path) -> None:
     assert harness.engine.services() == []
 
 
+@pytest.mark.process
 def test_the_specification_is_private(harness: LocalHarness) -> None:
     harness.apply(env={"TOKEN": "secret"})
     assert harness.folder().root.stat().st_mode & 0o077 == 0

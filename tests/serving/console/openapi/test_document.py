@@ -105,6 +105,7 @@ def test_a_server_without_a_model_or_a_list():
 names = st.text(st.sampled_from("ab/_: %ü{}"), min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(st.sets(names, max_size=4))
 def test_any_names_give_a_valid_document(found):

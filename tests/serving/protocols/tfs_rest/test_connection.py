@@ -238,6 +238,7 @@ OTHERS = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_answers_come_in_order_however_requests_are_cut(data):

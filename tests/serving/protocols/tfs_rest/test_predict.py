@@ -295,6 +295,7 @@ def test_the_wait_for_a_batch_is_told_apart(asked):
     assert 0 <= compute_s < queue_s
 
 
+@pytest.mark.slow
 def test_only_what_is_large_is_read_in_the_pool(asked, pool):
     served = asked()
     served.slow.may_go_on.set()

@@ -174,6 +174,7 @@ def test_many_strings_are_written_in_pieces(shape, name):
     assert values.reshape(-1)[-1] == {"b64": "/w=="}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("special", [None, np.nan, np.inf])
 @pytest.mark.parametrize(
     "shape", [(CHUNK + 1,), (3, CHUNK + 1), (CHUNK, 2, 1), (1, 1, 2 * CHUNK), (2, 3, CHUNK // 2)]

@@ -108,6 +108,7 @@ def failure(future):
     return error.code, error.message
 
 
+@pytest.mark.process
 class TestContract(RuntimeContract):
     @pytest.fixture
     def runtime(self, runtime):
@@ -118,6 +119,7 @@ class TestContract(RuntimeContract):
         return doubler
 
 
+@pytest.mark.process
 def test_two_versions_with_a_module_of_the_same_name_do_not_clash(load):
     code = """
         from helper import FACTOR
@@ -135,6 +137,7 @@ def test_two_versions_with_a_module_of_the_same_name_do_not_clash(load):
     assert second.run(DEFAULT_SIGNATURE, ONE)["y"].tolist() == [3]
 
 
+@pytest.mark.process
 def test_nothing_is_written_into_the_version(load, tmp_path):
     load(
         "import helper\n" + "class PythonModel:\n  inputs = outputs = {'x': ('int8', [])}\n"
@@ -148,6 +151,7 @@ def test_nothing_is_written_into_the_version(load, tmp_path):
     ]
 
 
+@pytest.mark.process
 def test_what_was_pickled_with_the_codes_own_classes_is_found(load, tmp_path):
     pickled = b"\x80\x04cmodel\nScaler\n)\x81}\x8c\x01f\x4b\x03sb."
     assert pickle.PROTO in pickled
@@ -173,6 +177,7 @@ def test_what_was_pickled_with_the_codes_own_classes_is_found(load, tmp_path):
     assert model.run(DEFAULT_SIGNATURE, ONE)["x"].tolist() == [3]
 
 
+@pytest.mark.process
 def test_tensors_may_be_declared_by_load_and_further_signatures_by_name(load):
     model = load(
         """
@@ -200,6 +205,7 @@ def test_tensors_may_be_declared_by_load_and_further_signatures_by_name(load):
     assert model.run("length", texts)["length"].tolist() == [0, 3]
 
 
+@pytest.mark.process
 def test_rows_of_different_requests_are_put_together_only_where_that_is_declared(load):
     code = """
         import time
@@ -222,6 +228,7 @@ def test_rows_of_different_requests_are_put_together_only_where_that_is_declared
         assert bool(BATCHES) is together
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("code", "words"),
     [
@@ -260,12 +267,14 @@ def test_code_that_is_no_model_is_refused_in_a_line(load, code, words):
     assert "\n" not in caught.value.message
 
 
+@pytest.mark.process
 def test_a_load_that_may_succeed_later_says_so(load):
     with pytest.raises(StatusError) as caught:
         load("class PythonModel:\n  def load(self, directory): raise ConnectionError('refused')")
     assert caught.value.code is Code.UNAVAILABLE
 
 
+@pytest.mark.process
 def test_a_client_is_told_in_a_line_whose_fault_it_was(faulty):
     assert failure(faulty("refuse")) == (Code.INVALID_ARGUMENT, "no such city")
     assert failure(faulty("fail")) == (Code.INTERNAL, "KeyError: 3")
@@ -274,6 +283,7 @@ def test_a_client_is_told_in_a_line_whose_fault_it_was(faulty):
     assert faulty("double").result(20)["y"].tolist() == [2, 2]
 
 
+@pytest.mark.process
 def test_the_traceback_is_in_the_log_once_and_begins_with_the_models_own_code(tmp_path, capfd):
     # Of its own: the other one writes where this test does not look.
     runtime = ProcessRuntime(PYTHON)
@@ -289,6 +299,7 @@ def test_the_traceback_is_in_the_log_once_and_begins_with_the_models_own_code(tm
     assert "serving/runtimes/python/code.py" not in log
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("do", "words"), [("exit", "ended with exit code 3"), ("crash", "was killed by SIGSEGV")]
 )
@@ -300,6 +311,7 @@ def test_the_end_of_the_process_is_unavailable_and_it_comes_back(faulty, do, wor
         time.sleep(0.02)
 
 
+@pytest.mark.process
 def test_a_hang_keeps_to_deadlines_and_does_not_hold_up_unloading(runtime, load, faulty):
     other = load(DOUBLER, {"factor.txt": "2"}, 2)
     began = time.monotonic()
@@ -313,6 +325,7 @@ def test_a_hang_keeps_to_deadlines_and_does_not_hold_up_unloading(runtime, load,
     assert faulty("double").result(20)["y"].tolist() == [2, 2]
 
 
+@pytest.mark.process
 def test_what_it_leaks_comes_back_when_it_is_unloaded(runtime, tmp_path):
     model = runtime.load(write_version(tmp_path / "m" / "1", FAULTY), RuntimeSettings())
     model.run(DEFAULT_SIGNATURE, doing("leak"))

@@ -23,7 +23,7 @@ from timonel.errors import NotFoundError, ServingError, SpecError
 from timonel.serving import serve
 from timonel.storage import find_workspace
 
-pytestmark = pytest.mark.usefixtures("fake_runtime")
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("fake_runtime")]
 
 HOOKS = """
     import os, time

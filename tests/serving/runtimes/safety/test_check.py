@@ -262,6 +262,7 @@ def test_text_is_read_too(exports, tmp_path):
         check_folder(tmp_path, TAGS)
 
 
+@pytest.mark.slow
 def test_the_runtime_refuses_before_it_loads(save):
     import tensorflow as tf
 

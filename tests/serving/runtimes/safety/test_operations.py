@@ -52,6 +52,7 @@ def test_what_models_are_made_of_is_harmless(operation):
     assert reason_against(operation) is None
 
 
+@pytest.mark.process
 def test_the_list_is_that_of_tensorflows_registry():
     """A release with new operations: look at what it has, then run scripts/list_operations.py."""
     # In a process of its own: converters for LiteRT register more in theirs.

@@ -106,6 +106,7 @@ def test_a_task_that_does_not_lead_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("other", [[], [np.zeros(2)], [np.zeros(3, np.float16)]])
 def test_another_model_is_refused(other: list[np.ndarray]) -> None:
     with pytest.raises(TimonelError, match="model differs from the checkpoint"):

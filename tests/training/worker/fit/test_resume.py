@@ -33,6 +33,7 @@ from timonel.training.worker.private import hidden_state
 from timonel.training.worker.termination import Terminated
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:.*shuffle=True.*:UserWarning"),
     # Of Keras 3 and NumPy 2, where weights are read.
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),

@@ -59,6 +59,7 @@ def end_epoch(watch: FitWatch, epoch: int, **options: Any) -> None:
     watch.epoch_ends(epoch, {"loss": 1.0 / (epoch + 1)}, **options)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("is_last", [False, True])
 def test_an_epoch_that_was_lost_is_recorded_once(
     is_last: bool,

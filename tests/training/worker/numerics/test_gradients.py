@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 CHILD = Path(__file__).parent / "numerics_child.py"
 
 

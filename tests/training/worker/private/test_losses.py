@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import json
 import keras
@@ -51,6 +53,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.process
 def test_a_loss_beside_those_of_keras_is_told_once_and_steps_run_one_by_one() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], check=False, capture_output=True, text=True

@@ -101,6 +101,7 @@ print(json.dumps(differing))
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("keras", ["keras", pytest.param("tf_keras", marks=pytest.mark.soak)])
 def test_two_devices_report_and_train_as_one(keras: str) -> None:
     done = subprocess.run(
