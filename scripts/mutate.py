@@ -41,8 +41,9 @@ _WARM = ("hypothesis.stateful", "numpy", "optuna", "psutil", "pyarrow.compute", 
 _LIMIT_FACTOR, _LIMIT_MARGIN_S = 4, 20
 _MEMORY = 8 * 2**30
 """Memory of a test process in bytes: an endless loop may fill a list."""
-_EXAMPLES = 25
-"""Examples of a property: a mutant that only more of them find counts as a survivor."""
+_MARKERS = "not (process or slow or soak or browser or beam or cluster)"
+_EXAMPLES = 20
+"""Examples of a property, as in make test: a mutant that only more of them find survives."""
 _LOST_COPY = 71
 
 
@@ -54,13 +55,11 @@ class Core:
         name: Name of the core.
         modules: Files in ``src/timonel``; ``FILE:CLASS`` mutates one class only.
         tests: Paths in ``tests``, fast ones first. None starts a process.
-        deselected: Tests in these paths that are too slow.
     """
 
     name: str
     modules: tuple[str, ...]
     tests: tuple[str, ...]
-    deselected: tuple[str, ...] = ()
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -95,10 +94,6 @@ CORES = (
         _in("endpoints/autoscaling", "autoscaler decisions forecast hpa kpa policy windows"),
         _in("endpoints/autoscaling", "test_policy test_autoscaler test_windows test_kpa test_hpa")
         + _in("endpoints/autoscaling", "test_forecast"),
-        (
-            "endpoints/autoscaling/test_forecast.py::test_a_diurnal_load",
-            "endpoints/autoscaling/test_forecast.py::test_a_forecast_avoids_cold_starts",
-        ),
     ),
     Core(
         "rollout plan",
@@ -226,10 +221,8 @@ class Checkout:
 
 
 def _pytest_arguments(core: Core, file: str) -> list[str]:
-    # The default markers come from pyproject.toml.
-    arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    arguments = ["-x", "-q", "-m", _MARKERS, "-p", "no:cacheprovider", "-p", "no:randomly"]
     arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # imported before the fork
-    arguments += [f"--deselect=tests/{each}" for each in core.deselected]
     tests = sorted(core.tests, key=lambda path: Path(path).name != f"test_{Path(file).name}")
     return [*arguments, *(f"tests/{each}" for each in tests)]
 

@@ -111,7 +111,7 @@ def test_tune(project: Path) -> None:
     study = timonel.tune("objective.py", ["x=float(0,1)"], "loss", goal="minimize", trials=3)
     losses = [trial.values[0] for trial in study.trials]
     assert len(losses) == 3
-    assert study.best_run().metrics["loss"] == min(losses)
+    assert study.best_run.metrics["loss"] == min(losses)
 
 
 def test_export_and_lineage(version: timonel.ModelVersion, trained: Trained) -> None:

@@ -48,6 +48,7 @@ def test_a_batch_prediction(models: Workspace, rows: Path, timonel: Timonel) -> 
     ]
 
 
+@pytest.mark.process
 def test_the_run_is_recorded(models: Workspace, rows: Path, timonel: Timonel) -> None:
     timonel("-w", models.uri, "predict", "doubler", "--batch", rows, "--out", "o.csv")
     (run,) = list_runs(models, kind="predict")

@@ -124,6 +124,7 @@ def test_the_models_process_is_killed(
     assert out.read_bytes() == expected.read_bytes()
 
 
+@pytest.mark.process
 def test_a_changed_input_starts_anew(
     models: Workspace, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog
 ) -> None:

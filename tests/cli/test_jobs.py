@@ -183,6 +183,7 @@ def test_a_failed_job_is_resumed_with_its_run(timonel: Timonel, engine: LocalHar
     assert types == ["finish", "resume", "finish"]
 
 
+@pytest.mark.process
 def test_a_job_that_cannot_be_resumed_keeps_its_run(
     timonel: Timonel, engine: LocalHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def test_each_tutorial_is_run_here() -> None:
     assert all(blocks(TUTORIALS / f"{page}.md") for page in pages)
 
 
+@pytest.mark.process
 def test_blocks_are_found_and_folders_followed(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("```sh\nmkdir a\ncd a\n```\ntext\n```\nshown\n```\n```python\nprint(1)\n```\n")

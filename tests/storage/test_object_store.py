@@ -96,6 +96,7 @@ def test_an_object_replaced_after_the_listing_is_not_taken_for_it(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["away", "busy"])
 def test_a_server_that_comes_back_is_waited_for(
     faulty: tuple[str, FaultyServer], fault: str

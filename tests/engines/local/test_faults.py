@@ -161,6 +161,7 @@ def test_a_job_whose_supervisor_and_guard_were_killed_is_resumed(engine: LocalHa
     assert (status.state, status.generation) == (JobState.SUCCEEDED, 2)
 
 
+@pytest.mark.process
 def test_a_job_that_cannot_be_resumed_is_as_it_was(
     engine: LocalHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,7 @@ def test_what_an_event_loop_asks_in_a_turn_is_computed_together(tensorflow, expo
     assert any(batch.rows > 1 for batch in BATCHES)
 
 
+@pytest.mark.process
 def test_an_event_loop_that_waits_itself_is_answered(doubler, tmp_path):
     (tmp_path / "saved_model.pb").touch()
     model = doubler.load(tmp_path, RuntimeSettings())

@@ -96,6 +96,7 @@ class TestWandbMirror(MirrorContract):
         return [stored(path) for path in files(workspace, run_id)]
 
 
+@pytest.mark.process
 def test_the_whole_record_is_in_wandbs_file(workspace: Workspace) -> None:
     data = Artifact("dataset", "/data/digits", "sha256:" + "d" * 64, "digits")
     with start_run(workspace, "train", name="base", inputs=[data], parent="lr") as run:
