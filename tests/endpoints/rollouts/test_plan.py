@@ -83,6 +83,16 @@ def test_a_good_version_is_promoted_step_by_step() -> None:
     assert world.turn(BAD) is None
 
 
+def test_a_step_lasts_its_whole_interval() -> None:
+    world = World()
+    world.turn()
+    world.turn()
+    world.turn(GOOD, seconds=59.5)
+    assert world.shares == [10]
+    world.turn(seconds=0.5)
+    assert world.shares == [10, 50]
+
+
 def test_a_bad_version_is_rolled_back_at_once() -> None:
     world = World()
     world.step()

@@ -417,6 +417,14 @@ def test_with_parameters_an_error_is_everybodys(slow):
     model.close()
 
 
+def test_with_parameters_outputs_must_have_the_rows_of_a_single_request(slow):
+    model = batched(slow, parameters())
+    run = slow.run
+    slow.run = lambda *args: {name: array[:1] for name, array in run(*args).items()}
+    assert code_of(lambda: model.run("s", rows(1, 2))) is Code.FAILED_PRECONDITION
+    model.close()
+
+
 def test_with_parameters_a_batch_that_is_late_is_exhausted(slow):
     model = batched(slow, parameters(max_batch_size=2))
     occupy(model, slow)

@@ -53,6 +53,13 @@ def test_a_natural_batch_is_what_is_there_up_to_the_limit():
     assert queue.due_at() is None
 
 
+def test_a_natural_batch_may_have_exactly_the_limit():
+    queue = natural(limit=4)
+    for rows in (1, 3, 1):
+        queue.add(task_of(rows, 0.0), 0.0)
+    assert [sizes(queue.take(0.0)) for _ in range(2)] == [[1, 3], [1]]
+
+
 def test_late_tasks_leave_before_they_are_computed():
     queue = natural()
     late, early = task_of(1, 0.0, deadline=1.0), task_of(1, 0.0, deadline=2.0)
