@@ -79,6 +79,8 @@ def test_a_schema_is_read_from_yaml_and_json(tmp_path: Path) -> None:
     [
         ("labels: [yes, no]", r"labels\.0: Input should be a valid string"),
         ("labels: [a, a]", "'a' is listed twice"),
+        ("labels: abc", "labels: Input should be a valid tuple"),
+        ("labels: 3", "labels: Input should be a valid tuple"),
         ("columns: {a: word}", r"columns\.a\.type: unknown column type 'word'"),
         ("columns: {a: {type: text, vocabulary: [x]}}", "only a category has a vocabulary"),
         ("colums: {a: text}", "colums: Extra inputs"),

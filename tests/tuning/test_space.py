@@ -221,13 +221,22 @@ def test_values_outside_of_a_parameter(value: Value) -> None:
         LAYERS.to_optuna(value)
 
 
+def test_choices_are_all_values_in_order() -> None:
+    assert LAYERS.choices is not None
+    assert list(LAYERS.choices) == [1, 2, 3, 4]
+    assert OPTIMIZER.choices == ("adam", "sgd", "nesterov")
+    assert MOMENTUM.choices is None
+
+
 def test_a_whole_float_is_an_integer() -> None:
     assert LAYERS.contains(2.0)
     assert LAYERS.to_optuna(2.0) == 2
 
 
 def test_empty_space() -> None:
-    with pytest.raises(SpecError, match="the search space is empty"):
+    with pytest.raises(SpecError, match=r"^the search space is empty: give a parameter"):
+        SearchSpace(())
+    with pytest.raises(SpecError, match="the search space is empty: epochs has a fixed value"):
         SearchSpace((), {"epochs": 3})
 
 

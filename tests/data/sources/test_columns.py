@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from timonel.data.sources.columns import (
     first_rounded,
     infer,
     is_missing,
+    is_row_id,
     multiple_labels,
     parse_number,
+    why_unusable,
 )
 from timonel.errors import DataError
 
@@ -31,6 +34,10 @@ from timonel.errors import DataError
         ([*map(str, range(8)), *["x"] * 2] * 20, "numeric"),
         ([*map(str, range(8)), *["x"] * 8] * 20, "categorical"),
         ([*map(str, range(80)), *(f"PC {i}" for i in range(20))], "drop"),
+        # Identifiers need more than a tenth of other values, and more values than repetitions.
+        ([*map(str, range(90)), *(f"PC {i}" for i in range(10))], "numeric"),
+        ([*map(str, range(89)), *(f"PC {i}" for i in range(11))], "drop"),
+        ([*map(str, range(10))] * 3 + [f"PC {i}" for i in range(10)], "numeric"),
         ([*map(str, range(80)), *(f"${i}.00" for i in range(20))], "numeric"),
         ([*map(str, range(80)), *["inf"] * 20], "numeric"),
         (["a/1.jpg", "", "b.PNG"], "image"),
@@ -60,6 +67,36 @@ def test_mixed_columns_are_named_with_their_first_word() -> None:
     found = infer(Kinds.of(pa.array(["1", "2", "x", "y"])))
     assert (found.role, found.first_bad, found.is_doubtful) == ("categorical", 2, True)
     assert found.note == "2 of 4 values are not numbers, such as 'x'"
+
+
+def test_numbers_of_the_type_text_are_words() -> None:
+    found = infer(Kinds.of(pa.array(["1", "2"] * 20)), is_typed=True)
+    assert (found.role, found.is_doubtful) == ("categorical", True)
+    assert found.note == "numbers of the type text; NAME=number reads them as numbers"
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "expected"),
+    [
+        (range(1, 21), "n", True),
+        (range(1, 20), "n", False),  # too few to tell
+        (range(1, 3), "", True),  # a column without a name numbers the rows
+        ([*range(1, 20), 21], "n", False),
+        ([*range(1, 20), 21], "customer_id", True),
+        ([*range(1, 20), 21], "customerId", True),
+        ([*range(1, 20), 1], "customer_id", False),
+        ([*range(1, 20), None], "customer_id", False),
+        ([each + 0.5 for each in range(20)], "customer_id", False),
+    ],
+)
+def test_row_ids(values: Sequence[float | None], name: str, expected: bool) -> None:
+    assert is_row_id(Kinds.of(pa.array(values)), name) is expected
+
+
+def test_the_reason_why_a_value_is_unusable() -> None:
+    assert why_unusable(" 1e39 ") == "'1e39' is too large for a 32-bit float"
+    assert why_unusable("inf") == "'inf' is not a finite number"
+    assert why_unusable("x" * 41) == f"'{'x' * 40}...' is not a finite number"
 
 
 def test_rows_without_a_finite_number_are_unusable() -> None:

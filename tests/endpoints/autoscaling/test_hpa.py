@@ -110,6 +110,13 @@ def test_without_requests_there_is_no_utilization() -> None:
     assert proposal(NOW, 1, samples((200,), requests=0), 100) is None
 
 
+def test_idle_replicas_are_not_needed() -> None:
+    idle = [ReplicaSample(0.0, count=3)]
+    assert proposal(NOW, 3, idle, 1, is_percent=False) == 0
+    unknown = [ReplicaSample(0.0, count=2), ReplicaSample(None)]  # as busy as the target
+    assert proposal(NOW, 3, unknown, 1, is_percent=False) == 1
+
+
 def test_pending_replicas_count_as_idle() -> None:
     found = [*samples((700, 700)), ReplicaSample(None, 1000, ready=False, pending=True)]
     assert proposal(NOW, 3, found, 30, is_cpu=True) == 5  # 1400 / 3000 of 30 %

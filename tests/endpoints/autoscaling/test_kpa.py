@@ -156,6 +156,17 @@ def test_start_in_panic(ready: int) -> None:
     assert state.panic_replicas == ready
 
 
+@pytest.mark.parametrize(
+    ("initial", "ready", "activity"),
+    [(0, 0, "inactive"), (0, 1, "activating"), (1, 0, "activating")],
+)
+def test_an_endpoint_without_initial_replicas_begins_at_zero(
+    initial: int, ready: int, activity: str
+) -> None:
+    state = KpaState.begin(NOW, ScalingPolicy(initial_replicas=initial), ready)
+    assert (state.activity, state.activity_since) == (activity, NOW)
+
+
 def test_scale_down_delay() -> None:
     policy = policy_of(10, 0, scale_down_delay_s=300, panic_threshold_percent=1000)
     state, found = active(since=-1e6), []
@@ -302,6 +313,20 @@ def test_the_whole_way_to_zero_and_back() -> None:
     decision, state = step(NOW + 201, Load(1, 1, 0, 0, True, True), state, policy)
     assert (decision.replicas, decision.through_activator) == (1, False)
     assert state.activity == "activating"
+
+
+def test_an_endpoint_always_behind_the_activator_needs_no_grace_period() -> None:
+    policy = ScalingPolicy(target_burst_capacity=-1)
+    _, state = step(NOW, Load(1, 1, 1, 1), active(), policy)
+    decision, state = step(NOW + 100, Load(0, 0, 1, 1), state, policy)
+    assert (decision.replicas, state.activity) == (1, "inactive")
+    assert step(NOW + 102, Load(0, 0, 1, 1), state, policy)[0].replicas == 0
+
+
+@pytest.mark.parametrize("load", [None, 0.0])
+def test_idle_replicas_are_spare_capacity_for_a_burst(load: float | None) -> None:
+    policy = ScalingPolicy(target=100, target_burst_capacity=211)
+    assert step(NOW, Load(load, load, 3, 3), active(), policy)[0].excess_burst == 300 - 211
 
 
 def test_a_forecast_only_adds_replicas() -> None:

@@ -29,6 +29,77 @@ def test_targets_of_kpa(fields: dict[str, Any], capacity: float, load: float) ->
     assert policy.load_per_replica == pytest.approx(load)
 
 
+def test_defaults_are_those_of_knative() -> None:
+    policy = ScalingPolicy()
+    assert (policy.target, policy.utilization_percent) == (100, 70)
+    assert (policy.window_s, policy.panic_window_s, policy.panic_threshold_percent) == (60, 6, 200)
+    assert (policy.max_scale_up_rate, policy.max_scale_down_rate) == (1000, 2)
+    assert (policy.scale_to_zero_grace_s, policy.retention_s, policy.scale_down_delay_s) == (
+        *(30, 0),
+        0,
+    )
+    assert (policy.initial_replicas, policy.activation_replicas, policy.min_replicas) == (1, 1, 0)
+    assert (policy.target_burst_capacity, policy.progress_deadline_s) == (211, 600)
+    assert (policy.max_replicas, policy.container_concurrency) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"utilization_percent": 1},
+        {"utilization_percent": 100},
+        {"window_s": 6},
+        {"window_s": "1h"},
+        {"panic_window_percent": 1},
+        {"panic_window_percent": 100},
+        {"panic_threshold_percent": 110},
+        {"panic_threshold_percent": 1000},
+        {"max_scale_up_rate": 1.001},
+        {"max_scale_down_rate": 1.001},
+        {"scale_down_delay_s": "1h"},
+        {"target_burst_capacity": -1},
+        {"progress_deadline_s": 0.1},
+        {"tolerance": 0},
+        {"min_replicas": 2, "max_replicas": 2},
+        {"initial_replicas": 2, "max_replicas": 2},
+        {"max_replicas": 1},
+        {"forecast": {"period_s": 3600, "lead_s": 0}},
+        {"forecast": {"lead_s": 3600}},
+    ],
+)
+def test_limits_are_inclusive(fields: dict[str, Any]) -> None:
+    ScalingPolicy(**fields)
+
+
+CLUSTER = {
+    "algorithm": "cluster",
+    "cluster_metrics": [{"type": "External"}],
+    "min_replicas": 1,
+    "max_replicas": 3,
+}
+
+
+def test_the_cluster_scales_by_its_own_metrics() -> None:
+    policy = ScalingPolicy(**CLUSTER)
+    assert (policy.tick_s, policy.goal) == (0, "by metrics of the cluster")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"cluster_metrics": []}, "go together"),
+        ({"algorithm": "hpa"}, "go together"),
+        ({"metric": "cpu"}, "remove metric and further_metrics"),
+        ({"further_metrics": [{"metric": "cpu", "target": 5}]}, "remove metric and"),
+        ({"min_replicas": 0}, "at least one replica and a largest number"),
+        ({"max_replicas": 0}, "at least one replica and a largest number"),
+    ],
+)
+def test_what_the_cluster_cannot_scale_by_is_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        ScalingPolicy(**{**CLUSTER, **fields})
+
+
 def test_the_metric_chooses_the_algorithm() -> None:
     assert ScalingPolicy().algorithm == "kpa"
     assert ScalingPolicy(metric="rps").tick_s == 2

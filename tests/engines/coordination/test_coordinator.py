@@ -70,6 +70,19 @@ def test_the_delay_of_the_next_one_runs_while_the_others_end(job: Job) -> None:
     assert job.wait() == [StartGeneration(3, {"worker": 2})]
 
 
+@pytest.mark.parametrize(("progress", "delay_s"), [(None, 8), (10, 8), (11, 0)])
+def test_a_job_that_made_progress_restarts_at_once(
+    job: Job, progress: float | None, delay_s: float
+) -> None:
+    job.run()
+    job.exit("worker-0", TaskExit(exit_code=75, progress=10))
+    job.exit("worker-1", TaskExit(exit_code=75, progress=9))  # behind worker-0
+    job.wait()
+    job.all_ready()
+    job.exit_all(TaskExit(exit_code=75, progress=progress))
+    assert job.state.wake_at == job.now + delay_s
+
+
 def test_a_users_error_seen_while_draining_is_the_root(job: Job) -> None:
     job.tell(Begin())
     job.all_ready()

@@ -76,6 +76,17 @@ class TestDecisions:
         assert slots.wake_at is None or slots.wake_at <= now + policy.rest_s * 32
         assert recover(slots, now + policy.rest_s * 32 + 1).resting == ()
 
+    def test_a_slot_rests_longer_each_time(self) -> None:
+        roles = (RoleSpec(name="worker", replicas=3, min_replicas=1),)
+        policy, slots, rests = RestartPolicy(rest_s=60, reset_after_s=600), ElasticSlots(), []
+        for _ in range(8):
+            slots = record_loss(
+                roles, slots, "worker", FailureCause.CRASHED, policy, ran_s=1, now=0
+            )
+            rests.append(slots.wake_at)
+            slots = recover(slots, 1e9)
+        assert rests == [None, 60, 120, 240, 480, 960, 1920, 1920]
+
     def test_a_wish_is_checked_before_it_is_recorded(self) -> None:
         roles = (RoleSpec(name="chief"), RoleSpec(name="worker", replicas=3, min_replicas=1))
         check_sizes(roles, {"worker": 1})
@@ -197,7 +208,7 @@ class TestJobs:
         job = job_of(reset_after_s=600)
         job.run()
         for generation in (2, 3, 4):
-            job.now += 601
+            job.now += 600
             job.exit("worker-1", KILLED)
             job.exit_all(LEFT)
             assert job.wait() == [start(generation, 3)]

@@ -56,7 +56,9 @@ def test_what_an_earlier_attempt_says_counts_for_nothing() -> None:
     job = job_of()
     job.run()
     job.exit("worker-1", PREEMPTED)
+    before = job.state
     job.tell(TaskExited("worker-1", 1, USER_ERROR, attempt=1))
+    assert job.state == before
     job.wait()
     before = job.state
     job.tell(TaskReady("worker-1", 1, attempt=1), TaskExited("worker-1", 1, DONE, attempt=1))
@@ -133,9 +135,24 @@ def test_one_that_is_asked_for_is_started_again_after_all() -> None:
     assert job.tell(ScaleRequested({"worker": 2})) == []
     assert job.wait() == [StartTask(1, "worker-1", 4)]
     job.ready("worker-1")
-    job.exit("worker-1", PREEMPTED)
+    job.exit("worker-1", RETRYABLE)
     assert job.task("worker-1").state == "restarting"  # its budget is a new one
     assert job.state.status.generation == 1
+
+
+def test_a_new_budget_is_that_of_the_failed_task_only() -> None:
+    job = job_of(min_replicas=1)
+    job.run()
+    for name in ("worker-0", "worker-0", "worker-1", "worker-1"):
+        job.exit(name, RETRYABLE)
+        job.wait()
+        job.ready(name)
+    job.exit("worker-1", RETRYABLE)
+    job.tell(ScaleRequested({"worker": 2}))
+    job.wait()
+    job.ready("worker-1")
+    job.exit("worker-0", RETRYABLE)
+    assert [task.state for task in job.state.status.tasks] == ["running", "failed", "running"]
 
 
 def test_an_attempt_that_does_not_get_up_is_lost_again() -> None:

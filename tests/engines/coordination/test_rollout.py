@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -109,6 +110,23 @@ def test_delays_between_restarts_grow_and_start_over() -> None:
     again = ended(checked(found, 0, 101.0), SPEC, "why", 101.0 + RESET_AFTER_S)
     assert again is not None
     assert again.due_at == again.since
+
+
+@pytest.mark.parametrize(
+    ("state", "lasted_s", "delay_s"),
+    [
+        ("ready", RESET_AFTER_S, 0.0),
+        ("ready", RESET_AFTER_S - 1, 4.0),
+        ("starting", RESET_AFTER_S, 4.0),
+        ("unready", RESET_AFTER_S, 4.0),
+    ],
+)
+def test_only_a_long_time_in_the_state_ready_resets_the_backoff(
+    state: ReplicaState, lasted_s: float, delay_s: float
+) -> None:
+    found = ended(replica(state=state).model_copy(update={"in_a_row": 3}), SPEC, "why", lasted_s)
+    assert found is not None
+    assert found.due_at == lasted_s + delay_s
 
 
 def test_readiness_follows_the_checks() -> None:
