@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+# Started once for all tests of a process, by the first that comes to need it.
+_SHARED = ("timonel.serving.isolation.zygote", "wandb-core")
+
 
 class ProcessGuard:
     """Plugin of pytest that watches for new programs; a mere fork takes milliseconds.
@@ -22,7 +25,7 @@ class ProcessGuard:
     def __init__(self) -> None:
         # Shared with forked children, which may execute a program.
         self._shared = mmap.mmap(-1, 256)
-        self._fixtures: dict[str, str] = {}
+        self._fixtures: dict[Any, str] = {}
         sys.addaudithook(self._on_event)
 
     @property
@@ -34,14 +37,13 @@ class ProcessGuard:
         self._shared[:] = (program or "").encode()[:256].ljust(256, b"\0")
 
     def _on_event(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "subprocess.Popen":
-            program = _program(arguments[0], arguments[1])
-        elif event == "os.exec":
-            program = os.fsdecode(arguments[0])
-        else:
+        if event not in {"subprocess.Popen", "os.exec"}:
             return
-        if _is_ours(program):
-            self._started = Path(program).name
+        program, words = arguments[:2]
+        words = [words] if isinstance(words, str | bytes | os.PathLike) else list(words)
+        command = [os.fsdecode(word) for word in (program or words[0], *words[1:])]
+        if _is_ours(command):
+            self._started = " ".join([Path(command[0]).name, *command[1:]])
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
@@ -51,7 +53,7 @@ class ProcessGuard:
             return (yield)
         finally:
             if self._started is not None:
-                self._fixtures[fixturedef.argname] = self._started
+                self._fixtures[fixturedef] = self._started
             self._started = self._started or before
 
     @pytest.hookimpl(wrapper=True)
@@ -64,25 +66,22 @@ class ProcessGuard:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Check a test that passed."""
         result = yield
-        started = self._started or next(
-            (self._fixtures[name] for name in _fixtures_of(item) if name in self._fixtures), None
-        )
+        used = (each for each in _fixtures_of(item) if each in self._fixtures)
+        started = self._started or next(map(self._fixtures.__getitem__, used), None)
         if started and item.get_closest_marker("process") is None:
             pytest.fail(f"it starts a process ({started}): mark it with @pytest.mark.process")
         return result
 
 
-def _program(executable: Any, arguments: Any) -> str:
-    if executable is None:
-        executable = arguments if isinstance(arguments, str | bytes | os.PathLike) else arguments[0]
-    return os.fsdecode(executable)
-
-
-def _is_ours(program: str) -> bool:
+def _is_ours(command: list[str]) -> bool:
     """Whether it is a Python, or part of an installed package; tools such as git answer at once."""
-    path = Path(program)
-    return path.name.startswith("python") or path.is_relative_to(sys.prefix)
+    path = Path(command[0])
+    shared = any(name in word for name in _SHARED for word in command)
+    return not shared and (path.name.startswith("python") or path.is_relative_to(sys.prefix))
 
 
-def _fixtures_of(item: pytest.Item) -> list[str]:
-    return getattr(item, "fixturenames", [])
+def _fixtures_of(item: pytest.Item) -> list[Any]:
+    info = getattr(item, "_fixtureinfo", None)
+    return (
+        [] if info is None else [each for found in info.name2fixturedefs.values() for each in found]
+    )
