@@ -43,16 +43,17 @@ QUICK := $(ELSEWHERE) and (capability or not (process or slow))
 REST := $(ELSEWHERE) and not capability and (process or slow or hypothesis)
 # Tests of one file share what they set up, and much of their time is waiting for processes.
 # SHUFFLE=1 runs them in random order.
-PYTEST = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+WORKERS := $(shell nproc)
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
 	$(if $(SHUFFLE),,-p no:randomly)
 
 test: $(VENV)/.ready check ## check the code, run the quick tests and each capability once
 	$(PYTEST) -m "$(QUICK)" --hypothesis-profile quick --junitxml .pytest_cache/quick.xml
 
-# Both parts run, whatever the first finds.
+# Both parts run, whatever the first finds. The rest waits for processes most of its time.
 test-all: $(VENV)/.ready check ## run all tests that need no service: make test, then the rest
 	$(PYTEST) -m "$(QUICK)" --hypothesis-profile quick --junitxml .pytest_cache/quick.xml; \
-	quick=$$?; $(PYTEST) -m "$(REST)" --junitxml .pytest_cache/rest.xml; rest=$$?; \
+	quick=$$?; $(PYTEST) --numprocesses $$(($(WORKERS) + 1)) -m "$(REST)" --junitxml .pytest_cache/rest.xml; rest=$$?; \
 	$(BIN)/python scripts/summarise_tests.py .pytest_cache/quick.xml .pytest_cache/rest.xml; \
 	[ $$quick = 0 ] && [ $$rest = 0 ]
 
@@ -70,7 +71,7 @@ $(LOWEST_VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt req
 test-lowest: BIN := $(LOWEST_VENV)/bin
 test-lowest: $(LOWEST_VENV)/.ready ## import all modules and run the quick tests with the lowest versions allowed
 	$(BIN)/python scripts/import_all.py
-	$(PYTEST) -m "$(QUICK)" --hypothesis-profile quick -W ignore::DeprecationWarning
+	$(PYTEST) -m "$(QUICK)" --hypothesis-profile quick -W ignore::DeprecationWarning -W ignore::FutureWarning
 
 check: lint types budget ## check format, lint, types, layers and budgets
 

@@ -60,14 +60,15 @@ def mutants(text: str, module: str) -> list[Mutant]:
 def mutated(text: str, mutant: Mutant) -> str:
     """Return the source of a module with the change of a mutant."""
     tree = ast.parse(text)
+    # The generator is closed before it undoes the change.
     next(itertools.islice(_changes(tree), mutant.ordinal, None))
     return ast.unparse(tree)
 
 
 def chosen(found: Iterable[Mutant], seed: int, count: int) -> list[Mutant]:
-    """Return a random sample, in the order of places.
+    """Return a random sample, in the order of the source.
 
-    The sample hardly changes when other mutants appear or vanish.
+    Most of the sample stays the same when other mutants are added or removed.
     """
     drawn = sorted(found, key=lambda each: hashlib.blake2s(f"{seed} {each.id}".encode()).digest())
     return sorted(drawn[:count], key=lambda each: (each.module, each.ordinal))
@@ -81,7 +82,7 @@ def _changes(tree: ast.AST, scope: str = "") -> Iterator[tuple[int, str, str, st
         for index, node in enumerate(value) if isinstance(value, list) else [(None, value)]:
             if not isinstance(node, ast.AST) or _is_skipped(node):
                 continue
-            # A constant alone tells little.
+            # Show constants with the surrounding expression.
             whole = isinstance(node, ast.Constant) and isinstance(tree, _WITH_CONSTANTS)
             for replacement in alternatives(node):
                 before = _code(tree if whole else node)
@@ -104,7 +105,7 @@ def _put(parent: ast.AST, field: str, index: int | None, node: ast.AST) -> None:
 
 
 def _is_skipped(node: ast.AST) -> bool:
-    """Whether a node has no behaviour to test: texts, log messages and hints to type checkers."""
+    """Whether to skip a node: messages, assertions, and hints for type checkers."""
     match node:
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)))):
             return name.lower().strip("_") in {"log", "logger", "logging"}
@@ -115,7 +116,7 @@ def _is_skipped(node: ast.AST) -> bool:
             | ast.If(test=ast.Name(id="TYPE_CHECKING"))
             | ast.Assign(targets=[ast.Name(id="__all__")])
             | ast.Subscript(value=ast.Name(id="Literal" | "Annotated"))
-            | ast.keyword(arg="strict")  # of zip: the linter demands it
+            | ast.keyword(arg="frozen" | "strict")  # checks of callers, as decorators are
         ):
             return True
     return False

@@ -1,13 +1,13 @@
-"""Mutation testing of the modules that decide: which small changes do their unit tests detect?
+"""Mutation testing of the decision modules: change code, and check that unit tests fail.
 
 usage: mutate.py [--core NAME] [--count N] [--seed N] [--only ID] [--report [FILE]]
 
-A mutant is one change in one module, such as `<` to `<=`, in a copy of the sources and tests. Each
-mutant runs the tests of its core in a forked child of a parent that has imported third-party
-packages but not timonel. Tests that fail, or run much longer than usual, kill the mutant.
+A mutant is one change in one module, such as `<` to `<=`, in a copy of the sources and tests. The
+tests of its core run in a forked child, whose parent has imported third-party packages but not
+timonel. The mutant is killed if they fail or exceed the time limit.
 
-IDs and the choice of mutants depend on the changed code and its function, not on line numbers, so
-that edits elsewhere keep both.
+IDs depend on the changed code and its function, not on line numbers. So edits elsewhere change
+neither the IDs nor the sample.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ GOAL = 0.85
 _COPIED = ("src/timonel", "tests", "pyproject.toml")
 _IGNORED = shutil.ignore_patterns("__pycache__", "*.html", "*.js", "*.wasm.gz")
 _WARM = ("hypothesis.stateful", "numpy", "optuna", "psutil", "pyarrow.compute", "pydantic", "yaml")
-"""Slow imports of the tests, which start no threads that a fork would lose."""
+"""Slow imports of the tests. They start no threads, which a fork would lose."""
 _LIMIT_FACTOR, _LIMIT_MARGIN_S = 4, 20
 _MEMORY = 8 * 2**30
-"""Memory of a test process in bytes: an endless loop may fill a list."""
+"""Memory limit of a test process in bytes, as an endless loop may fill a list."""
 _MARKERS = "not (process or slow or soak or browser or beam or cluster)"
 _EXAMPLES = 20
-"""Examples of a property, as in make test: a mutant that only more of them find survives."""
+"""Examples of a property, as in make test."""
 _LOST_COPY = 71
 
 
 @dataclass(frozen=True)
 class Core:
-    """Modules that decide, and the tests of their decisions.
+    """Decision modules and their unit tests.
 
     Attributes:
         name: Name of the core.
@@ -109,7 +109,7 @@ CORES = (
     Core(
         "schema",
         _in("data", "given_schema schema sources/columns"),
-        ("data/sources/test_columns.py", "data/sources/kinds", "data/test_given_schema.py"),
+        _in("data", "test_schema sources/test_columns sources/kinds/test_kinds test_given_schema"),
     ),
     Core(
         "search space",
@@ -119,6 +119,7 @@ CORES = (
 )
 
 EQUIVALENT: Mapping[str, str] = {
+    "89e24734": "timers name tasks of the present generation only",
     "85d75459": "ranks only order failures, and 4 is the last one too",
     "6a41e278": "a request computed alone is never merged, whatever its rows",
     "9bc566cb": "a computed batch sets it before anything reads it",
@@ -126,11 +127,11 @@ EQUIVALENT: Mapping[str, str] = {
     "6eacb0fa": "KpaState.begin always sets it",
     "80ed910f": "Unix times are far above both values",
 }
-"""Reasons why no test can tell these mutants from the original, by ID."""
+"""Mutants that behave like the original: the reason by ID."""
 
 
 class Checkout:
-    """A copy of the sources and tests, in which one module at a time is changed.
+    """Copy of the sources and tests, with one changed module at a time.
 
     Args:
         folder: Empty folder for the copy and the output of the last tests.
@@ -160,10 +161,10 @@ class Checkout:
 
     @contextlib.contextmanager
     def changed(self, mutant: Mutant) -> Iterator[None]:
-        """Have the change of a mutant in the copy."""
+        """Apply the change of a mutant, and undo it at the end."""
         path = self.path(mutant.module)
         text = path.read_text()
-        # Python would take the compiled original: size and whole second may be the same.
+        # Python compares only sizes and whole seconds with those of the compiled original.
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
             compiled.unlink()
         path.write_text(mutated(text, mutant))
@@ -173,7 +174,7 @@ class Checkout:
             path.write_text(text)
 
     def passes(self, core: Core, file: str = "", limit_s: float | None = None) -> bool:
-        """Run the tests of a core; those that exceed the limit fail.
+        """Run the tests of a core; False if one fails or the time limit is exceeded.
 
         Args:
             core: The core.
@@ -187,13 +188,13 @@ class Checkout:
         if pid == 0:
             self._run(core, file)
         with contextlib.suppress(OSError):
-            os.setpgid(pid, pid)  # so that it can be killed before it does so itself
+            os.setpgid(pid, pid)  # the child may not have done it yet
         descriptor = os.pidfd_open(pid)
         try:
             select.select([descriptor], [], [], limit_s)
         finally:
             os.close(descriptor)
-            os.killpg(pid, signal.SIGKILL)  # also what the tests have left behind
+            os.killpg(pid, signal.SIGKILL)  # and processes that the tests left
             _, status = os.waitpid(pid, 0)
         if os.waitstatus_to_exitcode(status) == _LOST_COPY:
             raise RuntimeError(f"The tests of {core.name} do not import the copy of its modules.")
@@ -235,7 +236,7 @@ def _pytest_arguments(core: Core, file: str) -> list[str]:
 
 
 def _warm_up() -> None:
-    """Import third-party packages for all children, and let failing property tests end soon."""
+    """Import third-party packages, and end property tests at the first failure."""
     for name in _WARM:
         importlib.import_module(name)
     hypothesis = importlib.import_module("hypothesis")
@@ -264,7 +265,7 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """Killed mutants of those that a test can kill."""
+        """Share of killed mutants, without equivalent ones."""
         return len(self.killed) / max(1, len(self.killed) + len(self.survived))
 
     def __str__(self) -> str:
@@ -311,9 +312,9 @@ def report(results: Sequence[Result], seed: int, count: int) -> str:
         "# Mutation tests\n\n"
         f"Computed {time.strftime('%Y-%m-%d')} at commit {_commit()} with seed {seed}.\n\n"
         f"Each core has {count} random mutants: small changes of its modules, such as `<` to `<=`. "
-        "Tests kill a mutant if they fail with it. Equivalent mutants behave like the original, "
-        "and do not count. `scripts/mutate.py --only ID` runs one mutant.\n\n"
-        "| core | killed | survived | equivalent | killed of all that differ | time |\n"
+        "A mutant is killed if a test that `make test` runs fails. Equivalent mutants behave like "
+        "the original and do not count. `scripts/mutate.py --only ID` runs one mutant.\n\n"
+        "| core | killed | survived | equivalent | share killed | time |\n"
         "|---|---|---|---|---|---|\n"
         f"{names}\n"
         "## Survivors\n\n"
@@ -349,16 +350,16 @@ def _commit() -> str:
     return described.stdout.strip() or "unknown"
 
 
-def _run_one(checkout: Checkout, wanted: str) -> int:
+def _run_one(checkout: Checkout, mutant_id: str) -> int:
     for core in CORES:
         for mutant in checkout.mutants(core):
-            if mutant.id == wanted:
+            if mutant.id == mutant_id:
                 with checkout.changed(mutant):
                     survives = checkout.passes(core, mutant.module)
                 _say(checkout.log.read_text())
                 _say(f"{'survived' if survives else 'killed'}  {mutant}")
                 return 0
-    _say(f"No mutant has the ID {wanted}. Its code may have changed.")
+    _say(f"No mutant has the ID {mutant_id}. Its code may have changed.")
     return 1
 
 
@@ -375,7 +376,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="choose other mutants (0)")
     parser.add_argument("--only", metavar="ID", help="run one mutant and show the tests' output")
     parser.add_argument(
-        "--report", nargs="?", const=REPORT, metavar="FILE", help=f"write tables ({REPORT})"
+        "--report", nargs="?", const=REPORT, metavar="FILE", help=f"write results ({REPORT})"
     )
     options = parser.parse_args(arguments)
     _warm_up()
@@ -384,8 +385,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.only:
             return _run_one(checkout, options.only)
         known = {mutant.id for core in CORES for mutant in checkout.mutants(core)}
-        for wanted in sorted(EQUIVALENT.keys() - known):
-            _say(f"EQUIVALENT has the ID {wanted}, but its code has changed. Remove it.")
+        for outdated in sorted(EQUIVALENT.keys() - known):
+            _say(f"EQUIVALENT has the ID {outdated}, but its code has changed. Remove it.")
         results = []
         for core in CORES:
             if options.core in {None, core.name}:

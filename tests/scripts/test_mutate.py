@@ -1,4 +1,4 @@
-"""The mutants of a source: which changes are made, and what they are called."""
+"""Mutants: operators, skipped code, IDs, samples and the report."""
 
 from __future__ import annotations
 
@@ -65,6 +65,7 @@ def test_operators(mutate: ModuleType, text: str, before: str, after: str) -> No
         "if TYPE_CHECKING:\n    a = 1",
         "A = Literal[1]",
         "a = zip(b, c, strict=True)",
+        "a = ConfigDict(frozen=True)",
         "def f():\n    return None",
         "a = 'word'",
     ],

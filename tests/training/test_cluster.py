@@ -52,6 +52,17 @@ def test_an_evaluator_is_beside_the_cluster() -> None:
     assert found.trainers == ("a:1",)
 
 
+def test_the_first_generation_is_the_default() -> None:
+    value: dict[str, Any] = {
+        "cluster": {"worker": ["a:1"]},
+        "task": {"type": "worker", "index": 0},
+    }
+    first = parse_cluster(json.dumps(value))
+    assert (first.generation, first.reason) == (1, None)
+    later = parse_cluster(json.dumps({**value, "generation": 2, "reason": "worker-0 was lost"}))
+    assert (later.generation, later.reason) == (2, "worker-0 was lost")
+
+
 def test_without_a_chief_the_first_worker_leads() -> None:
     first = Cluster({"worker": ("a:1", "b:1")}, "worker", 0)
     assert first.is_chief

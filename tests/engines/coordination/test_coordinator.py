@@ -227,6 +227,19 @@ def test_a_job_that_waits_for_its_restart_fails_after_its_maximum_run_time() -> 
     assert job.state.status.cause is FailureCause.TIME_LIMIT
 
 
+def test_a_job_whose_time_is_over_before_it_restarts_has_failed(job: Job) -> None:
+    job = Job(job.spec.model_copy(update={"max_runtime_s": 300}))
+    job.run()
+    job.now += 299
+    job.exit("worker-0", LOST_PEER)
+    assert job.state.status.state is JobState.RESTARTING
+    job.now += 1
+    job.tell(Tick())
+    job.exit("worker-1", ENDED_BY_TERM)
+    status = job.state.status
+    assert (status.state, status.cause) == (JobState.FAILED, FailureCause.TIME_LIMIT)
+
+
 def test_a_job_that_ends_when_its_time_is_over_has_succeeded() -> None:
     job = Job(spec_of(("chief", 1), ("ps", 1), max_runtime_s=300))
     job.run()

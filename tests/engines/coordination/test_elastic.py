@@ -87,6 +87,17 @@ class TestDecisions:
             slots = recover(slots, 1e9)
         assert rests == [None, 60, 120, 240, 480, 960, 1920, 1920]
 
+    def test_a_slot_per_lost_task_rests(self) -> None:
+        roles = (RoleSpec(name="worker", replicas=9, min_replicas=1),)
+        policy, lost = RestartPolicy(), ElasticSlots()
+        left = []
+        for count in ({}, {"count": 3}, {"count": 9}):
+            lost = record_loss(
+                roles, lost, "worker", FailureCause.START_TIMEOUT, policy, **count, ran_s=0, now=0
+            )
+            left.append(sizes(roles, lost)["worker"])
+        assert left == [8, 5, 1]
+
     def test_a_wish_is_checked_before_it_is_recorded(self) -> None:
         roles = (RoleSpec(name="chief"), RoleSpec(name="worker", replicas=3, min_replicas=1))
         check_sizes(roles, {"worker": 1})

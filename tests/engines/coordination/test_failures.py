@@ -139,6 +139,12 @@ def test_a_lack_of_memory_is_the_root_of_an_earlier_crash() -> None:
     assert root_failure([crashed, no_memory]) == no_memory
 
 
+def test_a_lost_peer_is_the_root_of_a_stop() -> None:
+    stopped = Failure("worker-1", FailureCause.STOPPED, "asked to stop")
+    lost = Failure("worker-0", FailureCause.LOST_PEER, "peer is gone")
+    assert root_failure([stopped, lost]) == lost
+
+
 @given(st.text())
 def test_any_text_may_be_offered_as_a_report(text: str) -> None:
     report = parse_report(text)

@@ -166,6 +166,17 @@ def test_an_attempt_that_does_not_get_up_is_lost_again() -> None:
     assert job.wait() == [StartTask(1, "worker-1", 3)]
 
 
+def test_attempts_that_do_not_get_up_twice_fail_the_job() -> None:
+    job = job_of()
+    job.run()
+    job.exit("worker-1", PREEMPTED)
+    for _ in range(3):
+        job.wait()
+    assert job.wait()[0] == KillTasks(1, ("worker-1",))
+    assert job.task("worker-1").state == "failed"
+    assert job.state.status.state is JobState.STOPPING
+
+
 def test_one_that_is_lost_while_the_others_start_is_waited_for() -> None:
     job = job_of()
     job.tell(Begin())
@@ -193,10 +204,24 @@ def test_a_stop_while_a_task_waits_for_its_start() -> None:
     job.exit("worker-1", PREEMPTED)
     actions = job.tell(StopRequested())
     assert actions == [StopTasks(1, ("chief-0", "worker-0"), job.spec.stop_grace_s)]
+    assert job.task("worker-1").state == "stopped"
     job.now += 8
     assert job.tell(Tick()) == []
     job.exit("chief-0", PREEMPTED)
     job.exit("worker-0", PREEMPTED)
+    assert job.state.status.state is JobState.STOPPED
+
+
+def test_a_stop_while_an_attempt_starts_waits_for_its_exit() -> None:
+    job = job_of()
+    job.run()
+    job.exit("worker-1", PREEMPTED)
+    job.wait()
+    names = ("chief-0", "worker-0", "worker-1")
+    assert job.tell(StopRequested()) == [StopTasks(1, names, job.spec.stop_grace_s)]
+    for name in names:
+        assert job.state.status.state is JobState.STOPPING
+        job.exit(name, PREEMPTED)
     assert job.state.status.state is JobState.STOPPED
 
 

@@ -112,6 +112,9 @@ def test_one_of_many_need_not_say_how_far_it_has_come() -> None:
     history = decided(policy, RestartHistory(), FailureCause.HUNG, is_single_task=True).history
     again = decided(policy, history, FailureCause.HUNG, ran_s=600, is_single_task=True)
     assert (again.retry, again.delay_s) == (True, 0.0)
+    patient = policy.model_copy(update={"backoff_max_s": 1000})
+    again = decided(patient, history, FailureCause.HUNG, ran_s=600, is_single_task=True)
+    assert (again.retry, again.delay_s) == (True, 0.0)
     assert not decided(policy, history, FailureCause.HUNG, ran_s=599, is_single_task=True).retry
 
 

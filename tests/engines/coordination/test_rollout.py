@@ -139,6 +139,7 @@ def test_readiness_follows_the_checks() -> None:
     leaving = stopping(ready, SPEC, 2.0)
     assert leaving is not None
     assert (leaving.state, leaving.due_at) == ("stopping", 4.0)
+    assert not leaving.is_signalled  # the caller sends the signal
     delayed = stopping(ready, SPEC.model_copy(update={"stop_delay_s": 3.0}), 2.0)
     assert delayed is not None
     assert delayed.due_at == 7.0

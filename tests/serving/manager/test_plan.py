@@ -111,6 +111,8 @@ def test_failures_are_counted_against_the_retries():
     record = Tracked(VersionState.LOADING, "a", attempts=2)
     again = after_failure(record, BROKEN, retries=2, retry_at=5.0, transient=True)
     assert (again.state, again.retry_at, again.attempts) == (VersionState.END, 5.0, 2)
+    first = after_failure(Tracked(), BROKEN, retries=0, retry_at=5.0, transient=True)
+    assert first.retry_at == 5.0  # it was not tried before
     record = Tracked(VersionState.LOADING, "a", attempts=3)
     assert after_failure(record, BROKEN, retries=2, retry_at=5.0, transient=True).retry_at is None
     assert after_failure(again, BROKEN, retries=9, retry_at=5.0, transient=False).retry_at is None
