@@ -123,7 +123,7 @@ def test_a_server_that_is_killed_while_it_starts_says_so(workspace, model, monke
         start(workspace)
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_starts_that_fail_do_not_delete_the_log_of_a_running_server(workspace, model, monkeypatch):
     with start(workspace) as server:
         monkeypatch.setattr(sys, "executable", "/bin/false")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timonel.data.schema import labels_of
+from timonel.data.schema import PLAIN_NUMBERS, labels_of
 from timonel.data.sources.columns import (
     Kinds,
     NumberColumn,
@@ -67,6 +67,26 @@ def test_mixed_columns_are_named_with_their_first_word() -> None:
     found = infer(Kinds.of(pa.array(["1", "2", "x", "y"])))
     assert (found.role, found.first_bad, found.is_doubtful) == ("categorical", 2, True)
     assert found.note == "2 of 4 values are not numbers, such as 'x'"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"), [("not very fresh", "free text"), ("room", "identifiers or free text")]
+)
+def test_the_reason_to_drop_words_that_hardly_repeat(words: str, reason: str) -> None:
+    found = infer(Kinds.of(pa.array([f"{words}{n}" for n in range(20)])))
+    assert found.note == f"{reason}: 20 different in 20 values"
+    pairs = infer(Kinds.of(pa.array([f"room {n}" for n in range(20)])))
+    assert pairs.note.startswith("identifiers or free text")
+
+
+def test_the_cure_for_formatted_numbers_only() -> None:
+    assert infer(Kinds.of(pa.array(["$12.50", "$13"] * 9))).cure == PLAIN_NUMBERS
+    assert infer(Kinds.of(pa.array(["1", "2", "x", "y"]))).cure == ""
+
+
+def test_a_float_represents_integers_below_2_53_exactly() -> None:
+    for number, is_rounded in ((2**53 - 1, False), (2**53, True), (-(2**53), True)):
+        assert NumberColumn.of(Kinds.of(pa.array([number]))).is_rounded is is_rounded
 
 
 def test_numbers_of_the_type_text_are_words() -> None:

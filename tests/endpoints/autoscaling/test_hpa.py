@@ -50,6 +50,7 @@ def samples(
         pytest.param(5, (100, 300, 500, 250, 250), (), 50, 3, id="down"),
         pytest.param(5, (100, 300, 500, 250, 250), (3, 4), 50, 2, id="down without unready ones"),
         pytest.param(3, (1010, 1030, 1020), (), 100, 3, id="tolerance"),
+        pytest.param(3, (500, 490, 0), (2,), 50, 3, id="tolerance with an unready one"),
         pytest.param(4, (400, 95, None, None), (), 100, 3, id="missing"),
         pytest.param(2, (1000, None), (), 100, 2, id="missing, equal"),
         pytest.param(2, (1900, None), (), 100, 2, id="missing, above"),

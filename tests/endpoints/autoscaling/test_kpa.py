@@ -179,6 +179,13 @@ def test_scale_down_delay() -> None:
     assert found == [4, 4, 0, 4, 4, 4, 3, 0]
 
 
+def test_a_constant_load_does_not_fill_the_scale_down_delay() -> None:
+    policy, state = policy_of(10, 0, scale_down_delay_s=300), active()
+    for second in range(0, 300, 2):
+        _, state = scaled(policy, 40, 40, 4, state, NOW + second)
+    assert state.delayed == ((NOW + 298, 4),)
+
+
 def test_an_unreachable_revision_has_no_scale_down_delay() -> None:
     policy = policy_of(10, 0, scale_down_delay_s=300)
     _, state = scaled(policy, 40, 40, 1, active())
@@ -327,6 +334,13 @@ def test_an_endpoint_always_behind_the_activator_needs_no_grace_period() -> None
 def test_idle_replicas_are_spare_capacity_for_a_burst(load: float | None) -> None:
     policy = ScalingPolicy(target=100, target_burst_capacity=211)
     assert step(NOW, Load(load, load, 3, 3), active(), policy)[0].excess_burst == 300 - 211
+
+
+@pytest.mark.parametrize(("capacity", "excess"), [(0, 0), (1, -1), (-1, -1)])
+def test_the_activator_absorbs_a_burst_that_replicas_cannot(capacity: int, excess: int) -> None:
+    policy = ScalingPolicy(target=10, target_burst_capacity=capacity)
+    decision, _ = step(NOW, Load(10, 10, 1, 1), active(), policy)
+    assert (decision.excess_burst, decision.through_activator) == (excess, excess < 0)
 
 
 def test_a_forecast_only_adds_replicas() -> None:

@@ -37,6 +37,10 @@ def test_a_window_that_has_just_begun_is_averaged_over_what_it_has() -> None:
     assert filled(1).average(0) == 1
 
 
+def test_averages_are_rounded_down_to_millionths() -> None:
+    assert filled(0, 0, 2).average(2) == 0.666666
+
+
 def test_writing_with_holes_counts_them_as_zero() -> None:
     assert filled(1, 2, 3, 4, 5).record(6, 91).average(6) == pytest.approx((3 + 4 + 5 + 91) / 5)
 

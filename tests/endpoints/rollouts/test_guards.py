@@ -21,6 +21,10 @@ def test_parse() -> None:
     )
 
 
+def test_a_version_may_have_to_be_as_good_as_the_other() -> None:
+    assert parse_guards("p99<1x") == (Guard("p99", 1.0, "factor"),)
+
+
 def test_texts_can_be_parsed_again() -> None:
     text = "error_rate<0.25%,p99<1.2x,p50<200ms,rejection_rate<1.5x,agreement>98.5%"
     assert ",".join(map(str, parse_guards(text))) == text
@@ -43,6 +47,7 @@ def test_texts_can_be_parsed_again() -> None:
         ("p99<1%", "invalid limit of p99: 1%"),
         ("p99<200", "invalid limit of p99: 200"),
         ("p99<0.5x", "invalid limit of p99: 0.5x"),
+        ("p99<0ms", "invalid limit of p99: 0ms"),
         ("p99<5parsecs", "expected a duration"),
         ("p99<1.2.3x", "not a guard"),
         ("p99<2x,p99<200ms", "several guards for p99"),

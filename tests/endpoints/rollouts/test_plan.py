@@ -278,6 +278,18 @@ def test_a_step_takes_enough_compared_answers() -> None:
     assert world.shares == [10, 100]
 
 
+def test_answers_have_some_time_to_be_compared() -> None:
+    guards = ("agreement>98%",)
+    rollout = Rollout(to=2, base=1, revision=1, steps=(10, 100), interval_s=1, guards=guards)
+    world = World(rollout)
+    world.turn()
+    world.turn()
+    world.turn(GOOD, seconds=15)
+    assert world.state.message.startswith("waits for more requests to decide: agreement is unknown")
+    world.turn()
+    assert world.state.message.startswith("waits for answers to compare: of 1000 requests")
+
+
 def test_a_version_with_other_answers_is_rolled_back() -> None:
     guards = ("agreement>98%",)
     world = World(Rollout(to=2, base=1, revision=1, steps=(10, 100), guards=guards))

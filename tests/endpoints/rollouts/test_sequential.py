@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from timonel.endpoints.rollouts.sequential import Verdict, bounds, doubled, excludes, sprt
+from timonel.endpoints.rollouts.sequential import (
+    Verdict,
+    bounds,
+    doubled,
+    excludes,
+    likelihood_ratio,
+    sprt,
+)
 
 RUNS = 2000
 LOOKS = [50 * look for look in range(1, 200)]
@@ -59,6 +66,9 @@ def test_a_limit_of_zero_or_one() -> None:
     assert sprt(1, 100, 0.0, 0.0, 0.05, 0.05) is Verdict.REJECTED
     assert sprt(0, 10_000, 0.0, 0.0, 0.05, 0.05) is Verdict.OPEN
     assert sprt(100, 100, 1.0, 1.0, 0.05, 0.05) is Verdict.OPEN
+    # Events that had to be bad are no evidence; a good one proves the limit.
+    assert likelihood_ratio(100, 100, 1.0) == 0
+    assert sprt(99, 100, 1.0, 1.0, 0.05, 0.05) is Verdict.ACCEPTED
 
 
 def test_an_estimated_limit_is_used_on_the_safe_side() -> None:
@@ -82,6 +92,7 @@ def test_the_confidence_sequence_contains_the_rate_at_all_times(rate: float) -> 
 
 def test_bounds() -> None:
     assert bounds(0, 0, 0.05) == (0.0, 1.0)
+    assert not excludes(0.5, 0, 0, 0.05)
     low, high = bounds(50, 1000, 0.05)
     assert 0.025 < low < 0.05 < high < 0.08
     assert bounds(0, 1000, 0.05)[0] == 0.0

@@ -301,7 +301,7 @@ def lose_connection() -> None:
     raise ConnectionResetError("reset by peer")
 
 
-@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize(
     ("fail", "error"), [(interrupt, KeyboardInterrupt), (lose_connection, EngineError)]

@@ -38,6 +38,7 @@ def test_padding_repeats_the_first_row_of_the_last_request():
     assert merged[:, 0].tolist() == [0, 10, 12, 10, 10]
     assert merge([rows(2, 4)], 1)["x"][:, 0].tolist() == [4, 6, 4]
     assert merge([rows(0)], 1)["x"].shape == (0, 2)
+    assert merge([rows(2), rows(0)], 1)["x"].shape == (2, 2)
 
 
 def test_sizes_are_rounded_up_to_the_allowed_ones():

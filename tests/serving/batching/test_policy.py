@@ -53,6 +53,14 @@ def test_the_first_measurements_do_not_count():
     assert learned.best_size(1024) == 4
 
 
+def test_a_smaller_batch_is_preferred_up_to_a_tenth_slower():
+    for row_s, best in ((1.1, 1), (1.2, 8)):
+        learned = BatchTimes()
+        for _ in range(3):
+            learned = learned.updated(1, row_s).updated(2, 2.0)
+        assert learned.best_size(1024) == best
+
+
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2**22), st.floats(1e-9, 1e3, allow_nan=False)), max_size=200),
