@@ -12,7 +12,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Tests start dozens of interpreters, each of which would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-pythons test-lowest check lint types budget format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-kubernetes bench-endpoints bench-browser bench-conversion bench-reading bench-batch-prediction bench-peers lock-peers test-soak test-soak-serving test-browser test-beam test-buckets test-cluster clean
+.PHONY: help demo test test-all test-pythons test-lowest mutation check lint types budget format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-kubernetes bench-endpoints bench-browser bench-conversion bench-reading bench-batch-prediction bench-peers lock-peers test-soak test-soak-serving test-browser test-beam test-buckets test-cluster clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -72,6 +72,9 @@ test-lowest: BIN := $(LOWEST_VENV)/bin
 test-lowest: $(LOWEST_VENV)/.ready ## import all modules and run the quick tests with the lowest versions allowed
 	$(BIN)/python scripts/import_all.py
 	$(PYTEST) -m "$(QUICK)" --hypothesis-profile quick -W ignore::DeprecationWarning -W ignore::FutureWarning
+
+mutation: $(VENV)/.ready ## change the decision modules and check that quick tests fail (an hour)
+	$(BIN)/python scripts/mutate.py --report
 
 check: lint types budget ## check format, lint, types, layers and budgets
 
