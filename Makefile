@@ -12,25 +12,22 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Tests start dozens of interpreters, each of which would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-pythons test-lowest mutation check lint types budget format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-kubernetes bench-endpoints bench-browser bench-conversion bench-reading bench-batch-prediction bench-peers lock-peers test-soak test-soak-serving test-browser test-beam test-buckets test-cluster clean
+.PHONY: FORCE help demo test test-all test-pythons test-lowest mutation check lint types budget format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-kubernetes bench-endpoints bench-browser bench-conversion bench-reading bench-batch-prediction bench-peers lock-peers test-soak test-soak-serving test-browser test-beam test-buckets test-cluster clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
 
-# An environment of another Python than PYTHON names is made again.
-ifneq ($(PYTHON),)
-$(foreach venv,$(VENV) $(DEMO_VENV) $(LOWEST_VENV),$(shell \
-	[ "$$($(venv)/bin/python --version 2>&1)" = "$$($(PYTHON) --version 2>&1)" ] || rm -f $(venv)/.ready))
-endif
-
 COMPILED := setup.py src/timonel/serving/protocols/tfs_rest/_numbers.c
 
-# A stamp per environment: set up once, and again when what it is made of changes.
-$(VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requirements/dev.txt
+# A stamp per environment: set up once, and again when what it is made of changes, or to check PYTHON's version.
+FORCE:
+NAMED := $(if $(PYTHON),FORCE)
+
+$(VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requirements/dev.txt $(NAMED)
 	@sh scripts/setup-venv.sh "$(VENV)" requirements/dev.txt
 	@touch $@
 
-$(DEMO_VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requirements/demo.txt
+$(DEMO_VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requirements/demo.txt $(NAMED)
 	@sh scripts/setup-venv.sh "$(DEMO_VENV)" requirements/demo.txt
 	@touch $@
 
@@ -47,33 +44,36 @@ WORKERS := $(shell nproc)
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
 	$(if $(SHUFFLE),,-p no:randomly)
 
-test: $(VENV)/.ready check ## check the code, run the quick tests and each capability once
-	$(PYTEST) -m "$(QUICK)" --hypothesis-profile quick --junitxml .pytest_cache/quick.xml
+RUN_QUICK = $(PYTEST) -m "$(QUICK)" --hypothesis-profile quick
+REPORTS := .pytest_cache/quick.xml .pytest_cache/rest.xml
 
-# Both parts run, whatever the first finds. The rest waits for processes most of its time.
+test: $(VENV)/.ready check ## check the code, run the quick tests and each capability once
+	$(RUN_QUICK)
+
+# Both parts run, whatever the first finds. The rest waits for processes much of its time.
 test-all: $(VENV)/.ready check ## run all tests that need no service: make test, then the rest
-	$(PYTEST) -m "$(QUICK)" --hypothesis-profile quick --junitxml .pytest_cache/quick.xml; \
-	quick=$$?; $(PYTEST) --numprocesses $$(($(WORKERS) + 1)) -m "$(REST)" --junitxml .pytest_cache/rest.xml; rest=$$?; \
-	$(BIN)/python scripts/summarise_tests.py .pytest_cache/quick.xml .pytest_cache/rest.xml; \
-	[ $$quick = 0 ] && [ $$rest = 0 ]
+	@rm -f $(REPORTS)
+	$(RUN_QUICK) --junitxml $(word 1,$(REPORTS)); quick=$$?; \
+	$(PYTEST) --numprocesses $$(($(WORKERS) + 1)) -m "$(REST)" --junitxml $(word 2,$(REPORTS)); rest=$$?; \
+	$(BIN)/python scripts/summarise_tests.py $(REPORTS); [ $$quick = 0 ] && [ $$rest = 0 ]
 
 test-pythons: ## run the demo and make test with each supported Python found
 	sh scripts/test-pythons.sh
 
 # The lowest versions that pyproject.toml allows, and what the tests need besides.
-$(LOWEST_VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requirements/lowest.txt
+$(LOWEST_VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requirements/lowest.txt $(NAMED)
 	@sh scripts/setup-venv.sh "$(LOWEST_VENV)" requirements/lowest.txt
 	@$(LOWEST_VENV)/bin/uv pip install --quiet --compile-bytecode --python $(LOWEST_VENV)/bin/python \
 		--group test --constraints requirements/lowest.txt
 	@touch $@
 
-# Old releases warn of newer ones of what they import.
+# Old releases trigger deprecation warnings in newer dependencies.
 test-lowest: BIN := $(LOWEST_VENV)/bin
 test-lowest: $(LOWEST_VENV)/.ready ## import all modules and run the quick tests with the lowest versions allowed
 	$(BIN)/python scripts/import_all.py
-	$(PYTEST) -m "$(QUICK)" --hypothesis-profile quick -W ignore::DeprecationWarning -W ignore::FutureWarning
+	$(RUN_QUICK) -W ignore::DeprecationWarning -W ignore::FutureWarning
 
-mutation: $(VENV)/.ready ## change the decision modules and check that quick tests fail (an hour)
+mutation: $(VENV)/.ready ## check that quick tests detect small changes of decision modules
 	$(BIN)/python scripts/mutate.py --report
 
 check: lint types budget ## check format, lint, types, layers and budgets
@@ -120,7 +120,7 @@ test-browser: $(VENV)/.browser ## test pages in Chromium (Debian: apt install ch
 	$(BIN)/python -m pytest -m browser --timeout 300 tests/serving/console/page tests/endpoints/test_browser.py tests/edge tests/data/inspection/test_browser.py
 
 # In an environment of its own: Beam needs pillow 12.
-$(BEAM_VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requirements/beam.txt
+$(BEAM_VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requirements/beam.txt $(NAMED)
 	@sh scripts/setup-venv.sh "$(BEAM_VENV)" requirements/beam.txt
 	@touch $@
 
@@ -205,7 +205,7 @@ bench-conversion: $(VENV)/.ready benchmarks/peers/datasets/.venv/.ready ## compa
 bench-reading: $(VENV)/.ready ## compare reading for training with other readers and with decoding alone
 	$(BIN)/python benchmarks/reading.py
 
-$(WHEEL_VENV)/.ready: requirements/bootstrap.txt
+$(WHEEL_VENV)/.ready: requirements/bootstrap.txt $(NAMED)
 	@sh scripts/setup-venv.sh "$(WHEEL_VENV)"
 	@touch $@
 

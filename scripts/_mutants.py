@@ -52,20 +52,20 @@ def mutants(text: str, module: str) -> list[Mutant]:
         key = f"{path}\n{place}\n{before}\n{after}"
         seen[key] += 1
         digest = hashlib.blake2s(f"{key}\n{seen[key]}".encode(), digest_size=4).hexdigest()
-        if place.startswith(scope):
+        if not scope or f"{place}.".startswith(f"{scope}."):
             found.append(Mutant(digest, path, line, ordinal, before, after))
     return found
 
 
-def mutated(text: str, mutant: Mutant) -> str:
+def apply(text: str, mutant: Mutant) -> str:
     """Return the source of a module with the change of a mutant."""
     tree = ast.parse(text)
-    # The generator is closed before it undoes the change.
+    # Stop here: the generator's next step would undo the change.
     next(itertools.islice(_changes(tree), mutant.ordinal, None))
     return ast.unparse(tree)
 
 
-def chosen(found: Iterable[Mutant], seed: int, count: int) -> list[Mutant]:
+def sample(found: Iterable[Mutant], seed: int, count: int) -> list[Mutant]:
     """Return a random sample, in the order of the source.
 
     Most of the sample stays the same when other mutants are added or removed.

@@ -2,9 +2,9 @@
 
 usage: mutate.py [--core NAME] [--count N] [--seed N] [--only ID] [--report [FILE]]
 
-A mutant is one change in one module, such as `<` to `<=`, in a copy of the sources and tests. The
-tests of its core run in a forked child, whose parent has imported third-party packages but not
-timonel. The mutant is killed if they fail or exceed the time limit.
+A mutant is one change in one module, such as `<` to `<=`. The tests of its core run in a forked
+child, whose parent has imported third-party packages but not timonel, and which imports the mutant.
+The mutant is killed if they fail or exceed the time limit. Do not edit the sources meanwhile.
 
 IDs depend on the changed code and its function, not on line numbers. So edits elsewhere change
 neither the IDs nor the sample.
@@ -13,144 +13,95 @@ neither the IDs nor the sample.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import os
 import resource
-import select
-import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_loader
+from multiprocessing import get_context
 from pathlib import Path
 
-from _cores import CORES, EQUIVALENT, Core
-from _mutants import Mutant, chosen, mutants, mutated, shorten
+from _decisions import CORES, EQUIVALENT, ROOT, Core
+from _mutants import Mutant, apply, mutants, sample, shorten
 
-ROOT = Path(__file__).resolve().parents[1]
 REPORT = "benchmarks/results/mutation.md"
 GOAL = 0.85
-_COPIED = ("src/timonel", "tests", "pyproject.toml")
-_IGNORED = shutil.ignore_patterns("__pycache__", "*.html", "*.js", "*.wasm.gz")
 _WARM = ("hypothesis.stateful", "numpy", "optuna", "psutil", "pyarrow.compute", "pydantic", "yaml")
 """Slow imports of the tests. They start no threads, which a fork would lose."""
 _LIMIT_FACTOR, _LIMIT_MARGIN_S = 4, 20
 _MEMORY = 4 * 2**30
 """Memory limit of a test process in bytes, as an endless loop may fill a list."""
-_MARKERS = "not (process or slow or soak or browser or beam or cluster)"
-_EXAMPLES = 20
-"""Examples of a property, as in make test."""
-_LOST_COPY = 71
 
 
-class Checkout:
-    """Copy of the sources and tests, with one changed module at a time.
+class Changed(SourceFileLoader):
+    """Finder and loader of one module whose source is a mutant."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        path = ROOT / "src/timonel" / mutant.module
+        name = ".".join(("timonel", *Path(mutant.module).with_suffix("").parts))
+        super().__init__(name, str(path))
+        self._text = apply(path.read_text(), mutant)
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        """Return the spec of the changed module, and None for others."""
+        return spec_from_loader(name, self) if name == self.name else None
+
+    def get_code(self, _name: str) -> object:
+        """Compile the changed source; cached bytecode is that of the original."""
+        return compile(self._text, self.path, "exec", dont_inherit=True)
+
+
+def all_mutants(core: Core) -> list[Mutant]:
+    """Return all mutants of a core."""
+    return [
+        mutant
+        for module in core.modules
+        for mutant in mutants((ROOT / "src/timonel" / module.partition(":")[0]).read_text(), module)
+    ]
+
+
+def passes(
+    core: Core, log: Path, mutant: Mutant | None = None, limit_s: float | None = None
+) -> bool:
+    """Run the tests of a core; False if one fails or the time limit is exceeded.
 
     Args:
-        folder: Empty folder for the copy and the output of the last tests.
+        core: The core.
+        log: File that gets the output.
+        mutant: Change to apply; its module's own tests run first.
+        limit_s: Time limit in seconds.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.log = folder / "log.txt"
-        for name in _COPIED:
-            source, target = ROOT / name, folder / name
-            if source.is_file():
-                shutil.copy2(source, target)
-            else:
-                shutil.copytree(source, target, ignore=_IGNORED)
-
-    def path(self, module: str) -> Path:
-        """Return the path of a module in the copy."""
-        return self.folder / "src/timonel" / module
-
-    def mutants(self, core: Core) -> list[Mutant]:
-        """Return all mutants of a core."""
-        return [
-            mutant
-            for module, file in zip(core.modules, core.files, strict=True)
-            for mutant in mutants(self.path(file).read_text(), module)
-        ]
-
-    @contextlib.contextmanager
-    def changed(self, mutant: Mutant) -> Iterator[None]:
-        """Apply the change of a mutant, and undo it at the end."""
-        path = self.path(mutant.module)
-        text = path.read_text()
-        # Python compares only sizes and whole seconds with those of the compiled original.
-        for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
-            compiled.unlink()
-        path.write_text(mutated(text, mutant))
-        try:
-            yield
-        finally:
-            path.write_text(text)
-
-    def passes(self, core: Core, file: str = "", limit_s: float | None = None) -> bool:
-        """Run the tests of a core; False if one fails or the time limit is exceeded.
-
-        Args:
-            core: The core.
-            file: The changed file, whose own tests run first.
-            limit_s: Time limit in seconds.
-
-        Raises:
-            RuntimeError: The tests did not run with the modules of the copy.
-        """
-        pid = os.fork()
-        if pid == 0:
-            self._run(core, file)
-        with contextlib.suppress(OSError):
-            os.setpgid(pid, pid)  # the child may not have done it yet
-        descriptor = os.pidfd_open(pid)
-        try:
-            select.select([descriptor], [], [], limit_s)
-        finally:
-            os.close(descriptor)
-            os.killpg(pid, signal.SIGKILL)  # and processes that the tests left
-            _, status = os.waitpid(pid, 0)
-        if os.waitstatus_to_exitcode(status) == _LOST_COPY:
-            raise RuntimeError(f"The tests of {core.name} do not import the copy of its modules.")
-        return status == 0
-
-    def _run(self, core: Core, file: str) -> None:
-        """Run the tests in a forked child; never returns."""
-        status = 1
-        try:
-            os.setpgid(0, 0)
-            resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
-            with self.log.open("w") as log:
-                os.dup2(log.fileno(), 1)
-                os.dup2(log.fileno(), 2)
-            os.chdir(self.folder)
-            sys.dont_write_bytecode = bool(file)
-            sys.path[:0] = [str(self.folder / "src"), str(self.folder)]
-            os.environ["PYTHONPATH"] = str(self.folder / "src")
-            status = int(importlib.import_module("pytest").main(_pytest_arguments(core, file)))
-            if status == 0 and not self._has_imported(core):
-                status = _LOST_COPY
-        except Exception:  # noqa: BLE001 - the child must not return
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
-
-    def _has_imported(self, core: Core) -> bool:
-        loaded = {getattr(each, "__file__", None) for each in list(sys.modules.values())}
-        return all(str(self.path(each)) in loaded for each in core.files)
+    child = get_context("fork").Process(target=_run, args=(core, log, mutant))
+    child.start()
+    child.join(limit_s)
+    child.kill()
+    child.join()
+    return child.exitcode == 0
 
 
-def _pytest_arguments(core: Core, file: str) -> list[str]:
-    arguments = ["-x", "-q", "-m", _MARKERS, "-p", "no:cacheprovider", "-p", "no:randomly"]
+def _run(core: Core, log: Path, mutant: Mutant | None) -> None:
+    """Run the tests in a forked child."""
+    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
+    with log.open("w") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    os.chdir(ROOT)
+    if mutant is not None:
+        sys.meta_path.insert(0, Changed(mutant))
+    arguments = ["-x", "-q", "-m", "not (process or slow)", "--hypothesis-profile", "quick"]
+    arguments += ["-p", "no:cacheprovider", "-p", "no:randomly"]
     arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # imported before the fork
-    tests = sorted(core.tests, key=lambda path: Path(path).name != f"test_{Path(file).name}")
-    return [*arguments, *(f"tests/{each}" for each in tests)]
+    own = f"test_{Path(mutant.module).name}" if mutant else ""
+    tests = sorted(core.tests, key=lambda path: Path(path).name != own)
+    status = int(importlib.import_module("pytest").main([*arguments, *tests]))
+    sys.stdout.flush()
+    os._exit(status)  # the tests may have left threads
 
 
 def _warm_up() -> None:
@@ -158,11 +109,10 @@ def _warm_up() -> None:
     for name in _WARM:
         importlib.import_module(name)
     hypothesis = importlib.import_module("hypothesis")
-    # The profile of tests/conftest.py inherits from it.
+    # The profiles of tests/conftest.py inherit from it.
     hypothesis.settings.register_profile(
         "mutation",
         deadline=None,
-        max_examples=_EXAMPLES,
         derandomize=True,
         database=None,
         phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),
@@ -194,25 +144,24 @@ class Result:
         )
 
 
-def measure(checkout: Checkout, core: Core, seed: int, count: int) -> Result:
-    """Run the tests of a core for each chosen mutant.
+def measure(core: Core, log: Path, seed: int, count: int) -> Result:
+    """Run the tests of a core for each mutant of a sample.
 
     Raises:
         RuntimeError: The tests fail without a change.
     """
     started = time.monotonic()
-    if not checkout.passes(core):
-        raise RuntimeError(f"Tests of {core.name} fail:\n{checkout.log.read_text()}")
+    if not passes(core, log):
+        raise RuntimeError(f"Tests of {core.name} fail:\n{log.read_text()}")
     limit_s = _LIMIT_FACTOR * (time.monotonic() - started) + _LIMIT_MARGIN_S
     outcomes: dict[str, list[Mutant]] = {"killed": [], "survived": [], "equivalent": []}
-    for mutant in chosen(checkout.mutants(core), seed, count):
-        with checkout.changed(mutant):
-            survives = checkout.passes(core, mutant.module, limit_s)
+    for mutant in sample(all_mutants(core), seed, count):
+        survives = passes(core, log, mutant, limit_s)
         outcome = "killed" if not survives else "survived"
         if survives and mutant.id in EQUIVALENT:
             outcome = "equivalent"
         outcomes[outcome].append(mutant)
-        _say(f"{outcome:10}  {mutant}")
+        print(f"{outcome:10}  {mutant}", flush=True)
     took_s = time.monotonic() - started
     return Result(core, *(tuple(each) for each in outcomes.values()), took_s=took_s)
 
@@ -258,32 +207,22 @@ def _table(found: Sequence[Mutant], reasons: Mapping[str, str]) -> str:
 
 
 def _commit() -> str:
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"],  # noqa: S607 - from the PATH
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return described.stdout.strip() or "unknown"
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
-def _run_one(checkout: Checkout, mutant_id: str) -> int:
+def _run_one(mutant_id: str, log: Path) -> int:
     for core in CORES:
-        for mutant in checkout.mutants(core):
+        for mutant in all_mutants(core):
             if mutant.id == mutant_id:
-                with checkout.changed(mutant):
-                    survives = checkout.passes(core, mutant.module)
-                _say(checkout.log.read_text())
-                _say(f"{'survived' if survives else 'killed'}  {mutant}")
+                survives = passes(core, log, mutant)
+                print(log.read_text())
+                print(f"{'survived' if survives else 'killed'}  {mutant}")
                 return 0
-    _say(f"No mutant has the ID {mutant_id}. Its code may have changed.")
+    print(f"No mutant has the ID {mutant_id}. Its code may have changed.")
     return 1
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -298,18 +237,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     _warm_up()
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        checkout = Checkout(Path(folder).resolve())
+    with tempfile.NamedTemporaryFile(prefix="mutants-", suffix=".log") as file:
+        log = Path(file.name)
         if options.only:
-            return _run_one(checkout, options.only)
-        known = {mutant.id for core in CORES for mutant in checkout.mutants(core)}
+            return _run_one(options.only, log)
+        known = {mutant.id for core in CORES for mutant in all_mutants(core)}
         for outdated in sorted(EQUIVALENT.keys() - known):
-            _say(f"EQUIVALENT has the ID {outdated}, but its code has changed. Remove it.")
+            print(f"EQUIVALENT has the ID {outdated}, but its code has changed. Remove it.")
         results = []
         for core in CORES:
             if options.core in {None, core.name}:
-                results.append(measure(checkout, core, options.seed, options.count))
-                _say(str(results[-1]))
+                results.append(measure(core, log, options.seed, options.count))
+                print(results[-1], flush=True)
     if options.report:
         (ROOT / options.report).write_text(report(results, options.seed, options.count))
     return int(any(each.ratio < GOAL for each in results))

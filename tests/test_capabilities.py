@@ -49,7 +49,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run, and how often its job had to restart."""
+    """A finished run, and why its job restarted."""
 
     run: timonel.Run
     cause: str | None
@@ -114,9 +114,12 @@ def test_tune(project: Path) -> None:
     assert study.best_run.metrics["loss"] == min(losses)
 
 
-def test_export_and_lineage(version: timonel.ModelVersion, trained: Trained) -> None:
-    graph = timonel.lineage(timonel.find_workspace(), "digits")
-    assert trained.run.id in repr(graph)
+def test_export_and_lineage(project: Path, version: timonel.ModelVersion, trained: Trained) -> None:
+    graph = timonel.lineage(timonel.find_workspace(), "digits/1")
+    (producer,) = graph.sources(graph.focus)
+    assert producer.key == f"run:{trained.run.id}"
+    dataset = str(project / "data" / "digits")
+    assert dataset in {uri for node in graph.sources(producer.key) for uri in node.uris}
 
 
 def test_serve_over_rest_and_grpc(
@@ -159,8 +162,9 @@ def test_batch_prediction(version: timonel.ModelVersion) -> None:
 def test_litert(project: Path, version: timonel.ModelVersion) -> None:
     found = ModelRepository(timonel.find_workspace().models).resolve("digits/1")
     made = convert_version(found, quantize="dynamic", output=project / "litert")
-    assert (project / "litert" / "model.tflite").stat().st_size > 1000
-    assert made is not None
+    assert made.report.comparison.examples > 0
+    assert made.report.comparison.agreement > 0.9
+    assert (project / "litert" / "model.tflite").stat().st_size == made.report.size_bytes
 
 
 def rest_label(url: str, content: bytes) -> str:

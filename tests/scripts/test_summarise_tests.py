@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from scripts.summarise_tests import counts_of, main
+from summarise_tests import counts_of, main
 
 REPORT = """<testsuites><testsuite name="pytest" tests="10" failures="1" errors="2" skipped="3">
 <testcase classname="a" name="b"/></testsuite></testsuites>"""

@@ -8,7 +8,6 @@ import platform
 import resource
 import shutil
 import socket
-import sys
 from collections.abc import Iterator
 from importlib import metadata
 from importlib.resources import files
@@ -23,8 +22,6 @@ from timonel.units import format_bytes
 AREA = "machine"
 PACKAGES = "packages"
 GIB = 1024**3
-TESTED_PYTHONS = ((3, 11), (3, 13))
-"""Oldest and newest version of Python that the tests run on."""
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -159,10 +156,6 @@ EXTRAS = (
 def python() -> Check:
     """Check the versions of timonel and Python."""
     found = f"timonel {__version__}, Python {platform.python_version()}"
-    oldest, newest = TESTED_PYTHONS
-    if not oldest <= sys.version_info[:2] <= newest:
-        hint = "tested on Python {}.{} to {}.{} only".format(*oldest, *newest)
-        return Check(PACKAGES, "python", Verdict.NOTE, found, hint)
     return Check(PACKAGES, "python", Verdict.OK, found)
 
 
