@@ -31,7 +31,6 @@ def layer(tmp_path: Path) -> Layer:
     return write_layer([LayerFile("a", b"1" * 3_000_000)], tmp_path / "layer")
 
 
-@pytest.mark.process
 def test_a_layer_is_uploaded_once(server: RegistryServer, layer: Layer) -> None:
     registry = opened(server)
     assert registry.push_layer(layer)
@@ -41,7 +40,6 @@ def test_a_layer_is_uploaded_once(server: RegistryServer, layer: Layer) -> None:
     assert server.count("PUT") == 1
 
 
-@pytest.mark.process
 def test_a_blob_of_another_repository_is_mounted(server: RegistryServer, layer: Layer) -> None:
     assert not opened(server).mount_blob(layer.digest, "base")
     opened(server, "base").push_layer(layer)
@@ -51,7 +49,6 @@ def test_a_blob_of_another_repository_is_mounted(server: RegistryServer, layer: 
     assert ("team/app", layer.digest) in server.blobs
 
 
-@pytest.mark.process
 def test_manifests_by_tag_and_digest(server: RegistryServer) -> None:
     registry = opened(server)
     manifest = {"schemaVersion": 2, "manifests": []}
@@ -66,7 +63,6 @@ def test_manifests_by_tag_and_digest(server: RegistryServer) -> None:
         registry.manifest("v2")
 
 
-@pytest.mark.process
 def test_tokens(server: RegistryServer, layer: Layer) -> None:
     server.user = "ada:pw"
     assert opened(server, user="ada:pw").push_layer(layer)
@@ -75,7 +71,6 @@ def test_tokens(server: RegistryServer, layer: Layer) -> None:
             opened(server, user=user).push_layer(layer)
 
 
-@pytest.mark.process
 def test_a_busy_registry_is_asked_again(server: RegistryServer, layer: Layer) -> None:
     registry = opened(server)
     server.faults = [503, 429]
@@ -105,7 +100,6 @@ def test_a_registry_that_is_away() -> None:
         registry.manifest()
 
 
-@pytest.mark.process
 def test_a_registry_without_tls_is_named(
     server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +110,6 @@ def test_a_registry_without_tls_is_named(
         Registry(reference, plain_http=False).manifest()
 
 
-@pytest.mark.process
 def test_changed_bytes_are_refused(server: RegistryServer, layer: Layer, tmp_path: Path) -> None:
     registry = opened(server)
     server.blobs["team/app", layer.digest] = b"other"
@@ -127,14 +120,12 @@ def test_changed_bytes_are_refused(server: RegistryServer, layer: Layer, tmp_pat
     assert not (tmp_path / "fetched").exists()
 
 
-@pytest.mark.process
 def test_a_reason_of_the_registry_is_shown(server: RegistryServer) -> None:
     manifest = json.dumps({"layers": [{"digest": "sha256:1"}]}).encode()
     with pytest.raises(InputError, match="blob unknown"):
         opened(server).push_manifest(manifest, MANIFEST_TYPE, "v1")
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     "content",
     [
@@ -151,7 +142,6 @@ def test_what_is_no_manifest_is_refused(server: RegistryServer, content: bytes) 
         opened(server).manifest()
 
 
-@pytest.mark.process
 def test_a_download_that_breaks_off(server: RegistryServer, layer: Layer, tmp_path: Path) -> None:
     assert layer.path is not None
     server.blobs["team/app", layer.digest] = layer.path.read_bytes()
@@ -203,7 +193,6 @@ def test_a_registry_has_more_time_to_store_an_upload() -> None:
     assert transport.timeout_for("PUT").read_timeout == 120
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(("asked", "waited"), [("86400", 60), ("7", 7)])
 def test_the_wait_that_a_registry_asks_for_is_limited_and_told(
     server: RegistryServer,
@@ -253,7 +242,6 @@ def test_documents_without_an_end_are_not_read_to_the_end(encoding: str | None) 
     assert encoding or len(sent) < 100
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("content", [b"[" * 100_000, b'{"config":' * 100_000])
 def test_deeply_nested_documents_are_refused(server: RegistryServer, content: bytes) -> None:
     server.manifests["team/app", "v1"] = ("text/html", content)

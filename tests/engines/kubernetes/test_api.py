@@ -121,7 +121,6 @@ def _status(reason: str, message: str, **details: Any) -> dict[str, Any]:
     return {"kind": "Status", "reason": reason, "message": message, "details": details}
 
 
-@pytest.mark.process
 def test_objects_are_created(api: Api, server: _Server) -> None:
     server.answers = [(201, {**_JOB, "status": {}})]
     assert api.create(_JOB) == {**_JOB, "status": {}}
@@ -134,7 +133,6 @@ def test_objects_are_created(api: Api, server: _Server) -> None:
     assert server.headers[0]["user-agent"].startswith("timonel/")
 
 
-@pytest.mark.process
 def test_objects_are_read(api: Api, server: _Server) -> None:
     server.answers = [(200, {"kind": "Pod"}), (200, {"items": [{"kind": "Pod"}]})]
     assert api.get("Pod", "train-0") == {"kind": "Pod"}
@@ -145,7 +143,6 @@ def test_objects_are_read(api: Api, server: _Server) -> None:
     ]
 
 
-@pytest.mark.process
 def test_objects_are_changed_and_deleted(api: Api, server: _Server) -> None:
     patch = {"metadata": {"annotations": {"timonel.dev/stop": None}}}
     api.patch("Job", "train", patch)
@@ -160,7 +157,6 @@ def test_objects_are_changed_and_deleted(api: Api, server: _Server) -> None:
     assert (method, options) == ("DELETE", {**given, "preconditions": {"uid": "7"}})
 
 
-@pytest.mark.process
 def test_the_version_and_rights(api: Api, server: _Server) -> None:
     server.answers = [
         (200, {"gitVersion": "v1.37.0"}),
@@ -281,7 +277,6 @@ _REFUSALS: dict[str, tuple[int, Any, type[TimonelError], str]] = {
 }
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("case", _REFUSALS)
 def test_each_refusal_is_one_clear_line(api: Api, server: _Server, case: str) -> None:
     status, body, kind, text = _REFUSALS[case]
@@ -294,7 +289,6 @@ def test_each_refusal_is_one_clear_line(api: Api, server: _Server, case: str) ->
     assert len(server.requests) == 1
 
 
-@pytest.mark.process
 def test_objects_that_do_not_exist(api: Api, server: _Server) -> None:
     server.answers = [(404, _status("NotFound", 'jobs.batch "train" not found'))]
     with pytest.raises(NotFoundError, match=r"^no Job 'train' in namespace 'team'$"):
@@ -303,7 +297,6 @@ def test_objects_that_do_not_exist(api: Api, server: _Server) -> None:
         api.delete("Job", "train")
 
 
-@pytest.mark.process
 def test_the_log_of_pods_needs_a_right_of_its_own(api: Api, server: _Server) -> None:
     text = 'User "ann" cannot get resource "pods/log" in API group "" in the namespace "team"'
     server.answers = [(403, _status("Forbidden", text))]
@@ -311,7 +304,6 @@ def test_the_log_of_pods_needs_a_right_of_its_own(api: Api, server: _Server) -> 
         list(api.log_lines("train-0", "main"))
 
 
-@pytest.mark.process
 def test_changes_are_watched(api: Api, server: _Server) -> None:
     server.answers = [(200, {"items": [{"kind": "Pod"}], "metadata": {"resourceVersion": "7"}})]
     assert api.list_at("Pod", {"a": "1"}, {"reason": "Killing"}) == ([{"kind": "Pod"}], "7")
@@ -345,7 +337,6 @@ def test_changes_are_watched(api: Api, server: _Server) -> None:
         next(api.watch("Pod", {}, "7"))
 
 
-@pytest.mark.process
 def test_lines_of_a_container(api: Api, server: _Server) -> None:
     server.answers = [(200, "2026-01-01T00:00:00Z a\n2026-01-01T00:00:01Z b")]
     lines = api.log_lines("web-1", "replica", since="2026-01-01T00:00:00Z", follow=True)
@@ -363,7 +354,6 @@ def test_lines_of_a_container(api: Api, server: _Server) -> None:
         next(api.log_lines("web-1", "replica"))
 
 
-@pytest.mark.process
 def test_objects_are_replaced_and_their_subresources_patched(api: Api, server: _Server) -> None:
     server.answers = [(200, _JOB)]
     assert api.replace(_JOB) == _JOB
@@ -374,7 +364,6 @@ def test_objects_are_replaced_and_their_subresources_patched(api: Api, server: _
     assert server.requests[1][1] == "/apis/apps/v1/namespaces/team/deployments/web/scale"
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("status", [0, 429, 500, 503])
 def test_reads_are_repeated(api: Api, server: _Server, status: int, pauses: list[float]) -> None:
     server.answers = [(status, ""), (status, ""), (200, {"kind": "Job"})]
@@ -387,7 +376,6 @@ def test_reads_are_repeated(api: Api, server: _Server, status: int, pauses: list
     assert len(server.requests) == 4
 
 
-@pytest.mark.process
 def test_writes_are_repeated_only_when_the_server_asks_for_it(api: Api, server: _Server) -> None:
     server.answers = [(429, ""), (201, _JOB)]
     assert api.create(_JOB) == _JOB
@@ -410,14 +398,12 @@ def test_a_server_that_is_away(tmp_path: Path, pauses: list[float]) -> None:
     assert len(pauses) == 3
 
 
-@pytest.mark.process
 def test_a_server_that_is_not_the_clusters(server: _Server, tmp_path: Path) -> None:
     api = _connect(_config(tmp_path / "config", server.url.replace("http:", "https:")))
     with pytest.raises(UnavailableError, match="does not answer"):
         api.create(_JOB)
 
 
-@pytest.mark.process
 def test_the_context_and_its_namespace(server: _Server, tmp_path: Path) -> None:
     lab = _config(tmp_path / "lab", server.url)
     other = _config(tmp_path / "other", server.url, "other", namespace=None)
@@ -473,7 +459,6 @@ def test_a_kubeconfig_that_cannot_be_used(tmp_path: Path, content: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.process
 def test_inside_of_a_pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: _Server) -> None:
     from kubernetes.config import incluster_config
 

@@ -31,7 +31,6 @@ def folder(tmp_path):
     return made
 
 
-@pytest.mark.process
 class TestContract(RuntimeContract):
     @pytest.fixture
     def runtime(self):

@@ -19,7 +19,6 @@ from timonel.testing.runtimes import RuntimeContract
 ONE = {"x": np.ones(1)}
 
 
-@pytest.mark.process
 class TestContract(RuntimeContract):
     @pytest.fixture
     def runtime(self):
@@ -80,13 +79,11 @@ def occupy(model, held):
     return first
 
 
-@pytest.mark.process
 def test_a_version_that_schedules_is_left_alone(model, held):
     assert scheduled(model) is model
     assert isinstance(scheduled(held), ThreadedModel)
 
 
-@pytest.mark.process
 def test_requests_wait_for_a_thread_and_tell_how_long_they_took(model, held):
     futures = [occupy(model, held), *(ask(model) for _ in range(500))]
     assert not any(future.done() for future in futures)
@@ -95,7 +92,6 @@ def test_requests_wait_for_a_thread_and_tell_how_long_they_took(model, held):
     assert all(0 <= future.compute_s < 60 for future in futures)
 
 
-@pytest.mark.process
 def test_what_is_cancelled_or_late_is_not_computed(model, held):
     first = occupy(model, held)
     gone, late, kept = ask(model), ask(model, deadline=time.monotonic()), ask(model)
@@ -109,7 +105,6 @@ def test_what_is_cancelled_or_late_is_not_computed(model, held):
     assert held.runs == 2
 
 
-@pytest.mark.process
 def test_a_refusal_is_the_answer(model, held):
     held.may_go_on.set()
     refused = ask(model, {"x": -np.ones(1)})
@@ -123,7 +118,6 @@ def test_what_comes_after_the_end_is_refused(held):
     assert ask(model).exception(60).code is Code.UNAVAILABLE
 
 
-@pytest.mark.process
 def test_a_refused_request_is_freed_without_garbage_collection(model, held):
     held.may_go_on.set()
     with freed_by_reference_counts(-np.ones(1)) as inputs:
