@@ -1,4 +1,4 @@
-"""Fail tests that start processes without saying so with the marker ``process``."""
+"""Fail tests that start a process but lack the marker ``process``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-# Started once for all tests of a process, by the first that comes to need it.
+# Shared processes; the first test that needs one starts it.
 _SHARED = ("timonel.serving.isolation.zygote", "wandb-core")
 
 
