@@ -12,7 +12,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Tests start dozens of interpreters, each of which would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: FORCE help demo test test-all test-pythons test-lowest mutation check lint types budget format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-kubernetes bench-endpoints bench-browser bench-conversion bench-reading bench-batch-prediction bench-peers lock-peers test-soak test-soak-serving test-browser test-beam test-buckets test-cluster clean
+.PHONY: FORCE help demo test test-all test-pythons lowest test-lowest mutation check lint types budget format lock wheel docs bench bench-main-path bench-training bench-serving bench-tuning bench-edge bench-workspace bench-kubernetes bench-endpoints bench-browser bench-conversion bench-reading bench-batch-prediction bench-peers lock-peers test-soak test-soak-serving test-browser test-beam test-buckets test-cluster clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -67,10 +67,12 @@ $(LOWEST_VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt req
 		--group test --constraints requirements/lowest.txt
 	@touch $@
 
+lowest: $(LOWEST_VENV)/.ready ## import all modules with the lowest versions allowed
+	$(LOWEST_VENV)/bin/python scripts/import_all.py
+
 # Old releases trigger deprecation warnings in newer dependencies.
 test-lowest: BIN := $(LOWEST_VENV)/bin
-test-lowest: $(LOWEST_VENV)/.ready ## import all modules and run the quick tests with the lowest versions allowed
-	$(BIN)/python scripts/import_all.py
+test-lowest: lowest ## run the quick tests with the lowest versions allowed
 	$(RUN_QUICK) -W ignore::DeprecationWarning -W ignore::FutureWarning
 
 mutation: $(VENV)/.ready ## check that quick tests detect small changes of decision modules
