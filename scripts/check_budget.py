@@ -57,6 +57,8 @@ def compare(
         budget, count = budgets.get(name), counts.get(name)
         if budget is None:
             errors.append(f"{name} has no budget. Add {name} = {count} to {BUDGET.name}.")
+        elif count == 0:
+            errors.append(f"{name} is 0: the measurement does not see timonel's modules.")
         elif count is None:
             errors.append(f"{name} has a budget but does not exist. Remove it from {BUDGET.name}.")
         elif count > budget:
@@ -81,9 +83,9 @@ def read_budget(section: str) -> dict[str, Any]:
 def report(comparison: Comparison) -> int:
     """Print a comparison; return the exit code."""
     for line in comparison.notes:
-        sys.stdout.write(f"note: {line}\n")
+        print(f"note: {line}")
     for line in comparison.errors:
-        sys.stderr.write(f"error: {line}\n")
+        print(f"error: {line}", file=sys.stderr)
     return 1 if comparison.errors else 0
 
 

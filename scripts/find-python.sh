@@ -8,7 +8,7 @@ named=${1:-} all=
 
 # Running it tells: pyenv's shims of inactive versions fail.
 supported() {
-    "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1
+    [ "$("$1" -c 'import sys; print((3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null)" = True ]
 }
 
 if [ -n "$named" ]; then

@@ -14,7 +14,8 @@ for extra in $extras; do
     set -- "$@" --extra "$extra"
 done
 compile pyproject.toml "$@" --group dev --group docs -o requirements/dev.txt
-compile pyproject.toml "$@" --resolution lowest-direct -o requirements/lowest.txt
+# Upgraded, or the versions of the last lock would be kept, though lower ones are allowed.
+compile pyproject.toml "$@" --resolution lowest-direct --upgrade -o requirements/lowest.txt
 compile pyproject.toml --extra mlflow -c requirements/dev.txt -o requirements/demo.txt
 compile pyproject.toml --extra dataflow --extra s3 --group dev -o requirements/beam.txt
 compile --group browser -c requirements/dev.txt -o requirements/browser.txt

@@ -38,6 +38,11 @@ _LIMIT_FACTOR, _LIMIT_MARGIN_S = 4, 20
 _MEMORY = 4 * 2**30
 """Memory limit of a test process in bytes, as an endless loop may fill a list."""
 
+_RAN = 64
+"""Exit code of a child whose tests passed; pytest's own codes are added to it."""
+_FAILURES = (1, 2, 4)
+"""pytest's exit codes of failed tests, and of failed imports of tests and of conftest.py."""
+
 
 class Changed(SourceFileLoader):
     """Finder and loader of one module whose source is a mutant."""
@@ -76,13 +81,21 @@ def passes(
         log: File that gets the output.
         mutant: Change to apply; its module's own tests run first.
         limit_s: Time limit in seconds.
+
+    Raises:
+        RuntimeError: The tests could not run.
     """
-    child = get_context("fork").Process(target=_run, args=(core, log, mutant))
+    child = get_context("fork").Process(target=_run, args=(core, log, mutant), daemon=True)
     child.start()
     child.join(limit_s)
-    child.kill()
-    child.join()
-    return child.exitcode == 0
+    if child.is_alive():
+        child.kill()
+        child.join()
+        return False
+    status = (child.exitcode or 0) - _RAN
+    if status not in {0, *_FAILURES}:
+        raise RuntimeError(f"Tests of {core.name} did not run:\n{log.read_text()}")
+    return status == 0
 
 
 def _run(core: Core, log: Path, mutant: Mutant | None) -> None:
@@ -101,7 +114,7 @@ def _run(core: Core, log: Path, mutant: Mutant | None) -> None:
     tests = sorted(core.tests, key=lambda path: Path(path).name != own)
     status = int(importlib.import_module("pytest").main([*arguments, *tests]))
     sys.stdout.flush()
-    os._exit(status)  # the tests may have left threads
+    os._exit(_RAN + status)  # the tests may have left threads
 
 
 def _warm_up() -> None:
@@ -236,6 +249,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--report", nargs="?", const=REPORT, metavar="FILE", help=f"write results ({REPORT})"
     )
     options = parser.parse_args(arguments)
+    if options.report and options.core:
+        parser.error("--report needs all cores")
     _warm_up()
     with tempfile.NamedTemporaryFile(prefix="mutants-", suffix=".log") as file:
         log = Path(file.name)

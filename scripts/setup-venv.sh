@@ -19,9 +19,11 @@ if ! "$python" -c 'import ensurepip' 2>/dev/null; then
 fi
 [ -z "$requirements" ] ||
     echo "setting up $venv with $("$python" --version) (a few minutes the first time: its packages take 3 GB)"
-if [ "$("$venv/bin/python" --version 2>/dev/null)" != "$("$python" --version)" ]; then
+# The stamp tells a whole environment from one whose set-up was interrupted, which pip and uv cannot.
+if [ ! -e "$venv/.ready" ] || [ "$("$venv/bin/python" --version 2>/dev/null)" != "$("$python" --version)" ]; then
     "$python" -m venv --clear "$venv"
 fi
+rm -f "$venv/.ready"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements/bootstrap.txt
 [ -n "$requirements" ] || exit 0
 # Compile now: importing TensorFlow without bytecode takes over twice as long.

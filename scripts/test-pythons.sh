@@ -1,8 +1,11 @@
 #!/bin/sh
 # Run the demo and the tests with each supported Python found, each in environments of its own.
 set -eu
-failed=
-for python in $(sh scripts/find-python.sh --all); do
+pythons=$(sh scripts/find-python.sh --all)
+failed='' summary=''
+IFS='
+'
+for python in $pythons; do
     version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     for target in demo test; do
         started=$(date +%s)
@@ -11,7 +14,7 @@ for python in $(sh scripts/find-python.sh --all); do
         else
             outcome=FAILED failed=1
         fi
-        summary="${summary:-}Python $version: $target $outcome in $(($(date +%s) - started)) s
+        summary="${summary}Python $version: $target $outcome in $(($(date +%s) - started)) s
 "
     done
 done

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import mmap
 import os
+import shlex
+import shutil
 import sys
+import threading
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -13,19 +16,22 @@ import pytest
 
 # Shared processes; the first test that needs one starts it.
 _SHARED = ("timonel.serving.isolation.zygote", "wandb-core")
+_EVENTS = {"subprocess.Popen", "os.exec", "os.posix_spawn", "os.system"}
+_SHELLS = {"bash", "dash", "env", "sh"}
 
 
 class ProcessGuard:
     """Plugin of pytest that watches for new programs; a mere fork takes milliseconds.
 
-    A fixture that started one has all its tests checked, also those that find it ready, so that
-    the outcome hardly depends on the order of tests.
+    All tests that use a fixture that starts one are checked, whichever ran first. Threads older
+    than a test do not count, as they may work for an earlier one.
     """
 
     def __init__(self) -> None:
         # Shared with forked children, which may execute a program.
         self._shared = mmap.mmap(-1, 256)
         self._fixtures: dict[Any, str] = {}
+        self._older: set[int | None] = set()
         sys.addaudithook(self._on_event)
 
     @property
@@ -34,14 +40,17 @@ class ProcessGuard:
 
     @_started.setter
     def _started(self, program: str | None) -> None:
-        self._shared[:] = (program or "").encode()[:256].ljust(256, b"\0")
+        text = (program or "").encode(errors="replace")
+        self._shared[:] = text[:256].ljust(256, b"\0")
 
     def _on_event(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in {"subprocess.Popen", "os.exec"}:
+        if event not in _EVENTS or threading.get_ident() in self._older:
             return
-        program, words = arguments[:2]
+        program, words = arguments[:2] if len(arguments) > 1 else (None, arguments[0])
         words = [words] if isinstance(words, str | bytes | os.PathLike) else list(words)
         command = [os.fsdecode(word) for word in (program or words[0], *words[1:])]
+        if event == "os.system":
+            command = ["sh", "-c", *command]
         if _is_ours(command):
             self._started = " ".join([Path(command[0]).name, *command[1:]])
 
@@ -59,6 +68,8 @@ class ProcessGuard:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self) -> Generator[None, Any, Any]:
         """Forget what earlier tests started."""
+        main = threading.main_thread()
+        self._older = {each.ident for each in threading.enumerate() if each is not main}
         self._started = None
         return (yield)
 
@@ -75,13 +86,27 @@ class ProcessGuard:
 
 def _is_ours(command: list[str]) -> bool:
     """Whether it is a Python, or part of an installed package; tools such as git answer at once."""
-    path = Path(command[0])
-    shared = any(name in word for name in _SHARED for word in command)
-    return not shared and (path.name.startswith("python") or path.is_relative_to(sys.prefix))
+    if any(name in word for name in _SHARED for word in command):
+        return False
+    if Path(command[0]).name in _SHELLS:
+        return any(map(_is_ours_alone, _words_of(command[1:])))
+    return _is_ours_alone(command[0])
+
+
+def _words_of(command: list[str]) -> list[str]:
+    """Return the words of a shell's script, as far as it can be split."""
+    try:
+        return [word for text in command for word in shlex.split(text)]
+    except ValueError:
+        return " ".join(command).split()
+
+
+def _is_ours_alone(word: str) -> bool:
+    path = Path(word if "/" in word else shutil.which(word) or word)
+    return path.name.startswith("python") or path.is_relative_to(sys.prefix)
 
 
 def _fixtures_of(item: pytest.Item) -> list[Any]:
-    info = getattr(item, "_fixtureinfo", None)
-    return (
-        [] if info is None else [each for found in info.name2fixturedefs.values() for each in found]
-    )
+    """Return the fixtures that a test has used, also those that it asked for by name."""
+    request = getattr(item, "_request", None)
+    return [] if request is None else list(request._fixture_defs.values())

@@ -311,6 +311,7 @@ def test_a_defects_traceback_goes_into_the_workspace_where_there_is_one(
     assert str(files[0]) in outcome.error_line
 
 
+@pytest.mark.process
 def test_a_closed_pipe_is_no_defect(here: Path) -> None:
     done = subprocess.run(
         f"{sys.executable} -m timonel --help | head -1",

@@ -309,7 +309,7 @@ def test_a_registry_that_does_not_answer_is_named_before_the_build(
     assert not (tmp_path / "cache").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_this_machines_python_runs_from_its_layer(tmp_path: Path) -> None:
     layer = write_layer(python_base.base_files(), tmp_path / "base")
     root = tmp_path / "root"

@@ -114,7 +114,7 @@ def _threads(count: int) -> tuple[Any, Callable[..., Any]]:
     return threading.Barrier(count), threading.Thread
 
 
-@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.parametrize("kind", [_processes, _threads])
 def test_builds_at_the_same_time_write_into_one_folder(
     kind: Callable[[int], tuple[Any, Callable[..., Any]]], tmp_path: Path

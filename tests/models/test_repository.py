@@ -245,7 +245,7 @@ def _publish_some(root: str, export_folder: str, count: int) -> list[int]:
     return [repository.publish("digits", Path(export_folder)).number for _ in range(count)]
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_eight_publishers_never_collide(repository: ModelRepository, export_folder: Path) -> None:
     arguments = [(str(repository.root), str(export_folder), 3)] * 8
     with get_context("spawn").Pool(8) as pool:

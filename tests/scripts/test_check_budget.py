@@ -54,6 +54,11 @@ def test_a_count_below_its_budget_is_a_note():
     )
 
 
+def test_a_measurement_of_nothing_fails():
+    errors, _ = check({"data": 8}, {"data": 0})
+    assert errors == ["data is 0: the measurement does not see timonel's modules."]
+
+
 def test_a_package_without_an_entry_fails():
     errors, _ = check({}, {"data": 8})
     assert errors == ["data has no budget. Add data = 8 to budget.toml."]

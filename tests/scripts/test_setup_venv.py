@@ -72,8 +72,8 @@ def commands(tmp_path: Path) -> Callable[..., Path]:
             version = installed.get(name)
             body = "exit 127"
             if version is not None:
-                unfit = int(not (3, 11) <= version <= (3, 13))
-                body = f'case "$*" in *sys.exit*) exit {unfit};; *) echo {name};; esac'
+                fits = (3, 11) <= version <= (3, 13)
+                body = f'case "$*" in *version_info*) echo {fits};; *) echo {name};; esac'
             path = tmp_path / name.replace("_", ".")
             path.write_text(f"#!/bin/sh\n{body}\n")
             path.chmod(0o755)
@@ -120,6 +120,26 @@ def test_an_unsupported_python_is_refused(bare: Path) -> None:
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert "expected Python 3.11, 3.12 or 3.13, got Python 3.10.2" in line
+
+
+@pytest.mark.parametrize("version", ["Python 3.12.1", "Python 3.11.9"])
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_an_interrupted_set_up_begins_anew(bare: Path, version: str, is_whole: bool) -> None:
+    venv = bare / "venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").write_text(f"#!/bin/sh\n[ $1 = --version ] && echo {version}\n")
+    (venv / "bin" / "python").chmod(0o755)
+    (bare / "python3").write_text(
+        f'#!/bin/sh\ncase "$*" in --version) echo Python 3.12.1;; *venv*) echo "$*" >> {bare}/log;;'
+        " *version_info*) echo True;; esac\n"
+    )
+    if is_whole:
+        (venv / ".ready").touch()
+    done = run(bare, "scripts/setup-venv.sh", str(venv), PYTHON=str(bare / "python3"))
+    assert done.returncode == 1  # pip fails
+    assert not (venv / ".ready").exists()
+    keeps = is_whole and version == "Python 3.12.1"
+    assert (bare / "log").exists() != keeps
 
 
 def test_the_readme_names_what_a_bare_machine_lacks() -> None:
