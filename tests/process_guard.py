@@ -16,6 +16,8 @@ import pytest
 
 # Shared processes; the first test that needs one starts it.
 _SHARED = ("timonel.serving.isolation.zygote", "wandb-core")
+# make test runs none of them.
+_MARKERS = ("process", "soak", "browser", "beam", "cluster")
 _EVENTS = {"subprocess.Popen", "os.exec", "os.posix_spawn", "os.system"}
 _SHELLS = {"bash", "dash", "env", "sh"}
 
@@ -79,7 +81,7 @@ class ProcessGuard:
         result = yield
         used = (each for each in _fixtures_of(item) if each in self._fixtures)
         started = self._started or next(map(self._fixtures.__getitem__, used), None)
-        if started and item.get_closest_marker("process") is None:
+        if started and not any(map(item.get_closest_marker, _MARKERS)):
             pytest.fail(f"it starts a process ({started}): mark it with @pytest.mark.process")
         return result
 

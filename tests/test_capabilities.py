@@ -116,10 +116,12 @@ def test_tune(project: Path) -> None:
 
 def test_export_and_lineage(project: Path, version: timonel.ModelVersion, trained: Trained) -> None:
     graph = timonel.lineage(timonel.find_workspace(), "digits/1")
-    (producer,) = graph.sources(graph.focus)
-    assert producer.key == f"run:{trained.run.id}"
-    dataset = str(project / "data" / "digits")
-    assert dataset in {uri for node in graph.sources(producer.key) for uri in node.uris}
+    (exported,) = graph.sources(graph.focus)
+    trainings = {
+        node.key for each in graph.sources(exported.key) for node in graph.sources(each.key)
+    }
+    assert f"run:{trained.run.id}" in trainings
+    assert str(project / "data/digits") in {uri for each in graph.artifacts for uri in each.uris}
 
 
 def test_serve_over_rest_and_grpc(

@@ -28,19 +28,6 @@ FACTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("version", "verdict"),
-    [((3, 10), "note"), ((3, 11), "ok"), ((3, 12), "ok"), ((3, 13), "ok"), ((3, 14), "note")],
-)
-def test_untested_pythons_are_noted(
-    version: tuple[int, int], verdict: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine.sys, "version_info", (*version, 1, "final", 0))
-    check = machine.python()
-    assert check.verdict == verdict
-    assert (check.hint == "tested on Python 3.11 to 3.13 only") is (verdict == "note")
-
-
 def test_less_than_two_cores_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "cpu.max").write_text("100000 100000")
     assert machine.cores(tmp_path).verdict is Verdict.WARN

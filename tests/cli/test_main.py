@@ -228,7 +228,13 @@ def test_what_is_wrong_with_a_disk_is_no_defect(number: int, timonel, monkeypatc
         (["train", "n" * 3000], "is too long: use a shorter name"),
         (["serve", "n" * 3000], "is too long: use a shorter name"),
         (["lineage", "n" * 3000], "is too long: use a shorter name"),
-        (["convert", "loop", "out"], "loop is a loop of symbolic links"),
+        # Since Python 3.13, Path.resolve() does not tell a loop from a path that does not exist.
+        (
+            ["convert", "loop", "out"],
+            "loop is a loop of symbolic links"
+            if sys.version_info < (3, 13)
+            else "loop: check the path",
+        ),
     ],
 )
 def test_a_path_that_cannot_be_opened_is_no_defect(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -46,16 +47,15 @@ def entry(index: int, split: Split | None = None, group: str | None = None) -> E
 def divided(
     database: Path, entries: Iterable[Entry], fractions: Fractions | None = None, seed: int = 0
 ) -> tuple[dict[Split, list[Entry]], SplitAssignment, Identical]:
-    catalogue = Catalogue(database, seed)
-    catalogue.add(Scan(entries, "classification"))
-    identical = catalogue.find_identical(cast("Source", Exact()))
-    assignment = assign(catalogue, fractions, by_label=True)
-    splits: dict[Split, list[Entry]] = {split: [] for split in SPLITS}
-    for found in catalogue.records():
-        assert found.split is not None
-        splits[found.split].append(found)
-    assert {split: len(each) for split, each in splits.items()} == catalogue.counts()
-    catalogue.close()
+    with closing(Catalogue(database, seed)) as catalogue:
+        catalogue.add(Scan(entries, "classification"))
+        identical = catalogue.find_identical(cast("Source", Exact()))
+        assignment = assign(catalogue, fractions, by_label=True)
+        splits: dict[Split, list[Entry]] = {split: [] for split in SPLITS}
+        for found in catalogue.records():
+            assert found.split is not None
+            splits[found.split].append(found)
+        assert {split: len(each) for split, each in splits.items()} == catalogue.counts()
     return splits, assignment, identical
 
 
@@ -231,12 +231,11 @@ def test_two_records_with_one_key(database: Path) -> None:
 
 
 def test_labels_are_numbers_for_a_regression(database: Path) -> None:
-    catalogue = Catalogue(database, 0)
-    entries = [Entry(f"{i}", i / 7, 10) for i in range(20)]
-    catalogue.add(Scan(entries, "regression"))
-    catalogue.find_identical(cast("Source", Exact()))
-    assign(catalogue, None, by_label=False)
-    assert all(catalogue.counts().values())
-    assert sorted(found.label for found in catalogue.records()) == [i / 7 for i in range(20)]
-    assert sum(catalogue.sizes().values()) == 200
-    catalogue.close()
+    with closing(Catalogue(database, 0)) as catalogue:
+        entries = [Entry(f"{i}", i / 7, 10) for i in range(20)]
+        catalogue.add(Scan(entries, "regression"))
+        catalogue.find_identical(cast("Source", Exact()))
+        assign(catalogue, None, by_label=False)
+        assert all(catalogue.counts().values())
+        assert sorted(found.label for found in catalogue.records()) == [i / 7 for i in range(20)]
+        assert sum(catalogue.sizes().values()) == 200

@@ -316,9 +316,14 @@ def test_a_parameter_server_ends_with_the_run(terminals: Terminals, workspace: W
     place.write_text(json.dumps({"cluster": _servers()}))
     script = terminals.folder / "old.py"
     script.write_text(
-        "import sys, time\n"
+        "import pathlib, sys, time\n"
         "print(sys.argv[1:], flush=True)\n"
-        "time.sleep(60 if sys.argv[1] == 'ps' else 1)\n"
+        f"served = pathlib.Path({str(terminals.folder / 'served')!r})\n"
+        "if sys.argv[1] == 'ps':\n"
+        "    served.touch()\n"
+        "    time.sleep(60)\n"
+        "while not served.exists():\n"
+        "    time.sleep(0.05)\n"
     )
     words = (script, "--strategy", "none", "--cluster", place, "--success-policy", "all-workers")
     asked = ("--", "{job_name}", "{task_index}", "{ps_hosts}", "{worker_hosts}")

@@ -69,6 +69,14 @@ def start_and_die(workspace: Workspace, name: str, *fixed: str) -> None:
             study(workspace, name, *fixed, trials=1, notify=kill)
 
 
+def has_metrics(workspace: Workspace) -> bool:
+    """Whether a trial has reported metrics, by what the bucket has."""
+    assert workspace.local_copy is not None
+    workspace.local_copy.runs.pull()
+    events = (event for run in list_runs(workspace) for event in run.events())
+    return any(event["type"] == "metrics" for event in events)
+
+
 @contextlib.contextmanager
 def _held_until_death(held: ControllerLease) -> Iterator[None]:
     """Hold a lease that is neither renewed nor released."""
@@ -116,6 +124,7 @@ def test_a_trial_that_still_runs_elsewhere_is_left_alone(
     here = machine("a")
     start_and_die(here, "busy", "epochs=9000", "pause=0.1")
     there = machine("b")
+    until(lambda: has_metrics(there))
     monkeypatch.setattr(lease, "SILENT_S", 0.0)
     found = open_study(there, "busy")
     with pytest.raises(JobError, match=r"runs on the machine .*, not on this one"):

@@ -13,6 +13,7 @@ from tensorflow.errors import (
     UnknownError,
 )
 
+from tests.training.worker.fakes import without_carets
 from timonel.engines import EXIT_RETRYABLE, FailureCause
 from timonel.errors import CorruptError, InputError, NotFoundError, SpecError
 from timonel.training.worker import exit_report
@@ -181,7 +182,7 @@ def test_the_traceback_is_the_users_own(raised: tuple[str, BaseException]) -> No
     script, error = raised
     result = of_exception(error, script=script, peers=0)
     assert result.message == "ValueError: mine"
-    assert result.traceback == (
+    assert without_carets(result.traceback) == (
         "Traceback (most recent call last):\n"
         f'  File "{script}", line 4, in <module>\n'
         "    inner()\n"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.training.worker.fakes import without_carets
 from timonel.training.functions import call_of
 from timonel.training.spec import TrainSpec
 from timonel.training.worker import exit_report
@@ -100,7 +101,7 @@ def test_an_error_in_a_cell_names_the_cell_and_the_line(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError) as caught:
         run("notebook", place)
-    assert shown(caught.value, place) == (
+    assert without_carets(shown(caught.value, place)) == (
         "Traceback (most recent call last):\n"
         f'  File "{place}, cell 2", line 2, in <module>\n'
         "    f()\n"

@@ -10,7 +10,7 @@ import pytest
 
 from timonel.engines import CommandSpec, FailureCause, JobState, RestartPolicy, RoleSpec
 from timonel.errors import AlreadyExistsError, NotFoundError
-from timonel.testing.engines.harness import TASK_MODULE, EngineHarness, eventually
+from timonel.testing.engines.harness import DEADLINE_S, TASK_MODULE, EngineHarness, eventually
 
 
 class RunningContract:
@@ -208,7 +208,7 @@ class RunningContract:
         engine.assert_nothing_left()
 
     def test_sidecars_may_end_after_the_epilogue(self, engine: EngineHarness) -> None:
-        sidecars = (CommandSpec(module=TASK_MODULE, args=("await:over", "touch:sidecar-ended")),)
+        sidecars = (_patient("await:over", "touch:sidecar-ended"),)
         epilogue = CommandSpec(module=TASK_MODULE, args=("touch:over",))
         status = engine.run("exit:0", sidecars=sidecars, epilogue=epilogue)
         assert status.state is JobState.SUCCEEDED
@@ -216,7 +216,7 @@ class RunningContract:
         engine.assert_nothing_left()
 
     def test_the_end_is_seen_before_sidecars_end(self, engine: EngineHarness) -> None:
-        sidecars = (CommandSpec(module=TASK_MODULE, args=("await:seen", "touch:sidecar-ended")),)
+        sidecars = (_patient("await:seen", "touch:sidecar-ended"),)
         status = engine.run("exit:0", sidecars=sidecars)
         assert status.state is JobState.SUCCEEDED
         assert engine.read_file("sidecar-ended") is None
@@ -227,3 +227,8 @@ class RunningContract:
     def test_a_failing_sidecar_decides_nothing(self, engine: EngineHarness) -> None:
         sidecars = (CommandSpec(module=TASK_MODULE, args=("exit:1",)),)
         assert engine.run("ready", sidecars=sidecars).state is JobState.SUCCEEDED
+
+
+def _patient(*steps: str) -> CommandSpec:
+    """Return a sidecar that is not stopped while it runs, however busy the machine is."""
+    return CommandSpec(module=TASK_MODULE, args=steps, patience_s=DEADLINE_S)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.serving.protocols.tfs_rest.options import rest_options
+from tests.serving.protocols.tfs_rest.readers import IS_MISSING
 from timonel.serving import asgi
 from timonel.serving.batching.runtime import batched
 from timonel.serving.inference import DataPlane
@@ -307,6 +308,7 @@ def test_only_what_is_large_is_read_in_the_pool(asked, pool):
     assert pool._threads
 
 
+@pytest.mark.skipif(IS_MISSING, reason="there is no compiler")
 def test_a_large_request_is_read_into_what_the_model_gives(asked):
     served = asked()
     served.slow.may_go_on.set()
