@@ -19,7 +19,7 @@ help: ## list these targets
 
 COMPILED := setup.py src/timonel/serving/protocols/tfs_rest/_numbers.c
 
-# A stamp per environment: set up once, and again when what it is made of changes, or to check PYTHON's version.
+# A stamp per environment: set up once, and again when its requirements change or PYTHON is given.
 FORCE:
 NAMED := $(if $(PYTHON),FORCE)
 

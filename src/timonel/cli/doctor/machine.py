@@ -154,7 +154,7 @@ EXTRAS = (
 
 
 def python() -> Check:
-    """Check the versions of timonel and Python."""
+    """Report the versions of timonel and Python."""
     found = f"timonel {__version__}, Python {platform.python_version()}"
     return Check(PACKAGES, "python", Verdict.OK, found)
 

@@ -265,7 +265,7 @@ def _own_frames(part: traceback.TracebackException, script: str) -> list[traceba
     """Return the frames from the script's first one on, without timonel's."""
     frames = list(part.stack)
     first = _first_user_frame(frames, script)
-    if first is None and hasattr(part, "lineno"):  # a SyntaxError's
+    if first is None and hasattr(part, "lineno"):  # set for syntax errors only
         return []
     return [frame for frame in frames[first or 0 :] if not _is_timonels(frame.filename)]
 
