@@ -42,9 +42,9 @@ REST := $(ELSEWHERE) and not capability and (process or slow or hypothesis)
 # SHUFFLE=1 runs them in random order.
 WORKERS := $(shell nproc)
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
-	$(if $(SHUFFLE),,-p no:randomly)
+	$(if $(filter-out 0 no,$(SHUFFLE)),,-p no:randomly)
 
-RUN_QUICK = $(PYTEST) -m "$(QUICK)" --hypothesis-profile quick
+RUN_QUICK = $(PYTEST) -m "$(QUICK)" --hypothesis-profile quick --durations 5
 REPORTS := .pytest_cache/quick.xml .pytest_cache/rest.xml
 
 test: $(VENV)/.ready check ## check the code, run the quick tests and each capability once
@@ -225,5 +225,8 @@ lock-peers: $(VENV)/.ready ## resolve the requirements of the other model server
 	sh benchmarks/peers/lock.sh $(BIN)/uv
 
 clean: ## remove everything that make created
-	rm -rf $(VENV) $(DEMO_VENV) $(BEAM_VENV) $(SCHEMATHESIS_VENV) $(LOWEST_VENV) $(WHEEL_VENV) benchmarks/peers/*/.venv site dist build demo
+	for venv in $(VENV) $(DEMO_VENV) $(BEAM_VENV) $(LOWEST_VENV) $(WHEEL_VENV); do \
+		[ ! -e "$$venv/.made-by-make" ] || rm -rf "$$venv"; \
+	done
+	rm -rf $(SCHEMATHESIS_VENV) benchmarks/peers/*/.venv site dist build demo
 	rm -rf src/*.egg-info src/timonel/serving/protocols/tfs_rest/_numbers*.so

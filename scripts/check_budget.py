@@ -75,8 +75,15 @@ def _amount(count: int, unit: str) -> str:
 
 
 def read_budget(section: str) -> dict[str, Any]:
-    """Return a section of budget.toml."""
-    found: dict[str, Any] = tomllib.loads(BUDGET.read_text())[section]
+    """Return a section of budget.toml, whose values are numbers, by name or in subsections."""
+    try:
+        found: dict[str, Any] = tomllib.loads(BUDGET.read_text())[section]
+    except (KeyError, tomllib.TOMLDecodeError) as error:
+        raise SystemExit(f"{BUDGET.name} cannot be read: {error!r}") from error
+    for name, value in found.items():
+        numbers = value.values() if isinstance(value, dict) else (value,)
+        if any(type(number) is not int for number in numbers):
+            raise SystemExit(f"{BUDGET.name}: {name} = {value!r}: expected whole numbers.")
     return found
 
 

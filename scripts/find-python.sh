@@ -13,7 +13,8 @@ supported() {
 
 if [ -n "$named" ]; then
     supported "$named" || {
-        echo "PYTHON=$named: expected Python 3.11, 3.12 or 3.13, got $("$named" --version 2>&1 | head -n 1)" >&2
+        found=$("$named" --version 2>/dev/null) || found='a program that does not run'
+        echo "PYTHON=$named: expected Python 3.11, 3.12 or 3.13, got $found" >&2
         exit 1
     }
     echo "$named"

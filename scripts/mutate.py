@@ -35,6 +35,8 @@ GOAL = 0.85
 _WARM = ("hypothesis.stateful", "numpy", "optuna", "psutil", "pyarrow.compute", "pydantic", "yaml")
 """Slow imports of the tests. They start no threads, which a fork would lose."""
 _LIMIT_FACTOR, _LIMIT_MARGIN_S = 4, 20
+_ALONE_S = 300
+"""Time limit of a mutant that runs alone, whose tests have not been timed."""
 _MEMORY = 4 * 2**30
 """Memory limit of a test process in bytes, as an endless loop may fill a list."""
 
@@ -230,7 +232,7 @@ def _run_one(mutant_id: str, log: Path) -> int:
     for core in CORES:
         for mutant in all_mutants(core):
             if mutant.id == mutant_id:
-                survives = passes(core, log, mutant)
+                survives = passes(core, log, mutant, _ALONE_S)
                 print(log.read_text())
                 print(f"{'survived' if survives else 'killed'}  {mutant}")
                 return 0
@@ -238,11 +240,18 @@ def _run_one(mutant_id: str, log: Path) -> int:
     return 1
 
 
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
+    return number
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run mutants; the exit code is 1 if a core misses the goal."""
     parser = argparse.ArgumentParser(description="Test whether unit tests detect small changes.")
     parser.add_argument("--core", choices=[each.name for each in CORES], help="only this core")
-    parser.add_argument("--count", type=int, default=30, help="mutants per core (30)")
+    parser.add_argument("--count", type=_positive, default=30, help="mutants per core (30)")
     parser.add_argument("--seed", type=int, default=0, help="choose other mutants (0)")
     parser.add_argument("--only", metavar="ID", help="run one mutant and show the tests' output")
     parser.add_argument(

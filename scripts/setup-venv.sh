@@ -17,11 +17,20 @@ if ! "$python" -c 'import ensurepip' 2>/dev/null; then
         exit 1
     fi
 fi
+# Only what this script has made may be emptied.
+made=$venv/.made-by-make
+if [ ! -e "$made" ] && [ -n "$(ls -A "$venv" 2>/dev/null)" ]; then
+    echo "$venv was not made by make, which would empty it. Rename it, or name another place, such as 'make test VENV=.venv-dev' or 'make demo DEMO_VENV=.venv-demo-2'." >&2
+    exit 1
+fi
 [ -z "$requirements" ] ||
-    echo "setting up $venv with $("$python" --version) (a few minutes the first time: its packages take 3 GB)"
+    echo "setting up $venv with $("$python" --version): 2 to 5 minutes the first time, and up to 4 GB of disk"
 # The stamp tells a whole environment from one whose set-up was interrupted, which pip and uv cannot.
 if [ ! -e "$venv/.ready" ] || [ "$("$venv/bin/python" --version 2>/dev/null)" != "$("$python" --version)" ]; then
-    "$python" -m venv --clear "$venv"
+    mkdir -p "$venv"
+    touch "$made"
+    find "$venv/" -mindepth 1 -maxdepth 1 ! -path "$venv/.made-by-make" -exec rm -rf {} +
+    "$python" -m venv "$venv"
 fi
 rm -f "$venv/.ready"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements/bootstrap.txt

@@ -47,4 +47,6 @@ def main(paths: Iterable[str]) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        sys.exit("usage: summarise_tests.py REPORT.xml ...")
     main(sys.argv[1:])

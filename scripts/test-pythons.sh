@@ -2,6 +2,7 @@
 # Run the demo and the tests with each supported Python found, each in environments of its own.
 set -eu
 pythons=$(sh scripts/find-python.sh --all)
+printf 'Testing with:\n%s\n' "$pythons"
 failed='' summary=''
 IFS='
 '

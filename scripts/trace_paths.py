@@ -1,7 +1,7 @@
 """Measure how many modules common operations use, and check them against budget.toml.
 
     python scripts/trace_paths.py          # measure and check all paths
-    python scripts/trace_paths.py help     # measure one path and print it as JSON
+    python scripts/trace_paths.py help     # only this one
 
 Each path runs in a process of its own. A module is a Python file under src/timonel.
 
@@ -23,6 +23,7 @@ help
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib
 import json
@@ -92,14 +93,23 @@ Path({target!r}).write_text("\\n".join(sys.modules))
 
 
 def main(arguments: list[str]) -> int:
-    """Measure one path, or check all of them; return the exit code."""
-    if arguments:
-        sys.stdout.write(f"\n{json.dumps(_PATHS[arguments[0]]())}\n")
+    """Measure paths and compare them with their budgets; return the exit code."""
+    parser = argparse.ArgumentParser(description="Check how many modules common operations use.")
+    parser.add_argument("path", nargs="?", choices=_PATHS, help="default: all")
+    # In the current folder, for `_measure`; the result is the last line.
+    parser.add_argument("--here", choices=_PATHS, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.here:
+        sys.stdout.write(f"\n{json.dumps(_PATHS[options.here]())}\n")
         return 0
+    paths = [options.path] if options.path else list(_PATHS)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = dict(zip(_PATHS, pool.map(_measure, _PATHS), strict=True))
-    cure = "Use fewer modules"
-    return report(compare(_flat(read_budget("paths")), _flat(found), "", cure))
+        found = dict(zip(paths, pool.map(_measure, paths), strict=True))
+    for path, counts in found.items():
+        print(f"{path}: {', '.join(f'{count} {name}' for name, count in counts.items())}")
+    budgets = read_budget("paths")
+    chosen = {path: budgets[path] for path in budgets if options.path in (None, path)}
+    return report(compare(_flat(chosen), _flat(found), "", "Use fewer modules"))
 
 
 def _flat(paths: dict[str, dict[str, int]]) -> dict[str, int]:
@@ -119,7 +129,7 @@ def _measure(path: str) -> dict[str, int]:
             "XDG_RUNTIME_DIR": folder,
         }
         done = subprocess.run(
-            [sys.executable, __file__, path],
+            [sys.executable, __file__, "--here", path],
             cwd=folder,
             env=environment,
             capture_output=True,

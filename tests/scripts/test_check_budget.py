@@ -80,3 +80,11 @@ def test_budgets_name_all_packages_and_paths():
     counts = check_budget.count_lines(check_budget.PACKAGE)
     assert check_budget.read_budget("lines").keys() == counts.keys()
     assert check_budget.read_budget("paths").keys() == trace_paths._PATHS.keys()
+
+
+@pytest.mark.parametrize("text", ["[lines]\ndata = '10'\n", "[lines]\ndata = true\n", "", "["])
+def test_a_budget_that_is_no_number_fails(tmp_path, monkeypatch, text):
+    monkeypatch.setattr(check_budget, "BUDGET", tmp_path / "budget.toml")
+    (tmp_path / "budget.toml").write_text(text)
+    with pytest.raises(SystemExit, match=r"^budget\.toml"):
+        check_budget.read_budget("lines")

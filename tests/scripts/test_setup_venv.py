@@ -114,8 +114,18 @@ def test_the_newest_supported_python_is_found(
         assert "PYTHON=" in line
 
 
+def test_a_misspelled_python_is_refused(bare: Path) -> None:
+    done = run(bare, "scripts/find-python.sh", "no-such-python")
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("PYTHON=no-such-python: ")
+    assert line.endswith("got a program that does not run")
+
+
 def test_an_unsupported_python_is_refused(bare: Path) -> None:
-    (bare / "python3").write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.10.2\nexit 1\n')
+    (bare / "python3").write_text(
+        '#!/bin/sh\ncase "$1" in --version) echo Python 3.10.2;; *) exit 1;; esac\n'
+    )
     done = set_up(bare, uid=1000)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
@@ -133,13 +143,28 @@ def test_an_interrupted_set_up_begins_anew(bare: Path, version: str, is_whole: b
         f'#!/bin/sh\ncase "$*" in --version) echo Python 3.12.1;; *venv*) echo "$*" >> {bare}/log;;'
         " *version_info*) echo True;; esac\n"
     )
+    (venv / ".made-by-make").touch()
     if is_whole:
         (venv / ".ready").touch()
     done = run(bare, "scripts/setup-venv.sh", str(venv), PYTHON=str(bare / "python3"))
-    assert done.returncode == 1  # pip fails
+    assert done.returncode != 0  # pip fails
     assert not (venv / ".ready").exists()
     keeps = is_whole and version == "Python 3.12.1"
     assert (bare / "log").exists() != keeps
+    assert (venv / "bin").exists() == keeps
+    assert (venv / ".made-by-make").exists()
+
+
+def test_an_environment_of_the_user_is_left_alone(bare: Path) -> None:
+    venv = bare / "venv"
+    (venv / "lib").mkdir(parents=True)
+    (bare / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    done = run(bare, "scripts/setup-venv.sh", str(venv), PYTHON=str(bare / "python3"))
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "was not made by make" in line
+    assert "VENV=" in line
+    assert [path.name for path in venv.iterdir()] == ["lib"]
 
 
 def test_the_readme_names_what_a_bare_machine_lacks() -> None:
