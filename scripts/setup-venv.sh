@@ -35,6 +35,8 @@ fi
 rm -f "$venv/.ready"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements/bootstrap.txt
 [ -n "$requirements" ] || exit 0
+# The proxy of a company may have certificates that only the system knows; pip uses them too.
+[ ! -e /etc/ssl/certs/ca-certificates.crt ] || export UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-true}"
 # Compile now: importing TensorFlow without bytecode takes over twice as long.
 "$venv/bin/uv" pip sync --quiet --compile-bytecode --python "$venv/bin/python" requirements/bootstrap.txt "$requirements"
 "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --no-deps --editable .

@@ -7,11 +7,6 @@ from typing import Any
 import numpy as np
 
 
-def without_carets(text: str) -> str:
-    """Return a traceback without lines of carets, which depend on the version of Python."""
-    return "".join(line for line in text.splitlines(keepends=True) if line.strip(" ~^\n"))
-
-
 class Variable:
     """As much of a Keras variable as saving and restoring need."""
 

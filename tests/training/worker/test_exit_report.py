@@ -13,7 +13,7 @@ from tensorflow.errors import (
     UnknownError,
 )
 
-from tests.training.worker.fakes import without_carets
+from tests.training.worker.tracebacks import without_carets
 from timonel.engines import EXIT_RETRYABLE, FailureCause
 from timonel.errors import CorruptError, InputError, NotFoundError, SpecError
 from timonel.training.worker import exit_report

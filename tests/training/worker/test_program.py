@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.training.worker.fakes import without_carets
+from tests.training.worker.tracebacks import without_carets
 from timonel.training.functions import call_of
 from timonel.training.spec import TrainSpec
 from timonel.training.worker import exit_report
