@@ -96,7 +96,7 @@ _V1 = {REST: _dialects.rest_v1, GRPC: _dialects.grpc_v1}
 
 def _serve(*flags: str) -> Start:
     def start(model: Model, ports: Ports) -> tuple[list[str], dict[str, str]]:
-        command = [TIMONEL, "serve", str(model.folder), *flags,
+        command = [TIMONEL, "serve", str(model.folder), "--batching", "*", *flags,
                    "--rest-port", str(ports.rest), "--grpc-port", str(ports.grpc)]  # fmt: skip
         return command, {"TIMONEL_WORKSPACE": str(ports.folder / "workspace")}
 

@@ -139,8 +139,20 @@ def compare(
         from_records=found.from_records,
         seconds=found.seconds,
         load_seconds=found.load_seconds,
+        rows_alone=len(found.alone) if len(found.alone) > 1 else 0,
+        rows_mixed=_count_mixed(found, labels, precision),
         **(_class_metrics(pairs, labels) if labels else _value_metrics(pairs)),
     )
+
+
+def _count_mixed(found: Predictions, labels: Sequence[str] | None, precision: str) -> int:
+    """Count the inputs whose predictions depend on the other rows of their batch."""
+    mixed = 0
+    for key, alone in found.alone.items():
+        expected = ReferenceExample(key=key, scores=alone.scores)
+        others = (each for each in (found.by_key.get(key), found.mixed.get(key)) if each)
+        mixed += not all(_agrees(expected, each, labels, precision) for each in others)
+    return mixed
 
 
 def _skip_reason(export: Export, examples: Sequence[ReferenceExample]) -> str | None:

@@ -22,6 +22,8 @@ from timonel.models.exports import ReferenceExample, read_reference
 from timonel.models.schema import StoredDocument
 
 _BATCH = 32
+_ALONE = 16
+"""Number of inputs to compute alone as well."""
 _DT_STRING = 7  # tensorflow/core/framework/types.proto
 _SPLIT_ORDER = ("validation", "test", "train")
 """Order to search a dataset's splits in: ``train`` hardly ever holds held-out examples."""
@@ -53,6 +55,12 @@ class Predictions(StoredDocument):
     by_key: Mapping[str, ExportPrediction] = Field(
         description="Predictions by key; examples without a raw input are left out."
     )
+    alone: Mapping[str, ExportPrediction] = Field(
+        default_factory=dict, description="Predictions of some inputs in requests of their own."
+    )
+    mixed: Mapping[str, ExportPrediction] = Field(
+        default_factory=dict, description="The same inputs, in a batch of other neighbours."
+    )
     from_records: int = Field(default=0, description="Inputs read from the dataset's records.")
     seconds: float = Field(default=0.0, description="Time spent predicting.")
     load_seconds: float = Field(default=0.0, description="Time spent loading the model.")
@@ -78,12 +86,35 @@ def answer(request: CheckRequest) -> Predictions:
             batch = keys[begin : begin + _BATCH]
             outputs = serve([inputs[key] for key in batch])
             answers.update(zip(batch, _answers(request, outputs), strict=True))
+        seconds = time.perf_counter() - loaded
+        alone, mixed = _alone_and_mixed(tf, request, serve, inputs)
     return Predictions(
         by_key=answers,
+        alone=alone,
+        mixed=mixed,
         from_records=from_records,
-        seconds=time.perf_counter() - loaded,
+        seconds=seconds,
         load_seconds=loaded - started,
     )
+
+
+def _alone_and_mixed(
+    tf: Any,
+    request: CheckRequest,
+    serve: Callable[[Sequence[Any]], Mapping[str, Any]],
+    inputs: Mapping[str, Any],
+) -> tuple[dict[str, ExportPrediction], dict[str, ExportPrediction]]:
+    """Predict some inputs one by one, and in one batch; empty if the model refuses either."""
+    # From all parts, so that their neighbours are others than in the batches of all inputs.
+    some = list(inputs)[:: max(1, len(inputs) // _ALONE)][-_ALONE:][::-1]
+    try:
+        alone = {}
+        for key in some:
+            (alone[key],) = _answers(request, serve([inputs[key]]))
+        together = _answers(request, serve([inputs[key] for key in some])) if some else ()
+        return alone, dict(zip(some, together, strict=True))
+    except (tf.errors.OpError, ValueError):
+        return {}, {}
 
 
 def _raw_inputs(

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from timonel.errors import ModelError
+from timonel.models.row_wise import layers_that_may_mix
 from timonel.models.schema import ModelSummary, OutputKind
 
 _PROBABILITY_ACTIVATIONS = {"softmax", "sigmoid", "hard_sigmoid"}
@@ -108,7 +109,7 @@ def output_kind_of(
 
 
 def summary_of(model: Any) -> ModelSummary:
-    """Return the model's name, class, size and compute precision."""
+    """Return the model's name, class, size, compute precision, and layers that may mix rows."""
     return ModelSummary(
         name=str(getattr(model, "name", type(model).__name__)),
         type=type(model).__name__,
@@ -117,6 +118,7 @@ def summary_of(model: Any) -> ModelSummary:
             int(tf.TensorShape(each.shape).num_elements()) for each in model.trainable_variables
         ),
         precision=_precision(model),
+        may_mix_rows=layers_that_may_mix(model),
     )
 
 

@@ -34,6 +34,8 @@ from timonel.models.inspection import (
     is_python_model,
     is_saved_model,
 )
+from timonel.models.row_evidence import row_evidence
+from timonel.models.runtime_choice import identity_of
 from timonel.models.schema import (
     KEPT_REFERENCE,
     REFERENCE_FILE,
@@ -125,6 +127,8 @@ class ModelRepository:
         check_name(name)
         export = read_export(export_folder)
         with self._next_version(name) as (number, target):
+            saved_model = saved_model_of(export_folder)
+            _copy_tree(saved_model, target)
             body = VersionDocument(
                 name=name,
                 version=number,
@@ -133,10 +137,9 @@ class ModelRepository:
                 export=export,
                 provenance=dict(provenance or {}),
                 check=check,
+                rows=row_evidence(export, check, identity_of(target)),
                 timonel=__version__,
             )
-            saved_model = saved_model_of(export_folder)
-            _copy_tree(saved_model, target)
             # Verify the copy, not the source, so that the published files are the verified ones.
             verify_saved_model(saved_model, export.digest, copy=target)
             _copy_reference(export_folder, export, target)

@@ -109,6 +109,10 @@ class ModelSummary(StoredDocument):
     precision: str = Field(
         default="float32", description="Coarsest data type that a layer computes in."
     )
+    may_mix_rows: tuple[str, ...] | None = Field(
+        default=None,
+        description="Layers that may mix the rows of a batch; null if they were not examined.",
+    )
 
 
 class Export(StoredDocument):
@@ -156,8 +160,22 @@ class CheckResult(StoredDocument):
         default=None, description="Counts; rows are true labels, columns predicted ones."
     )
     from_records: int = Field(default=0, description="Inputs read from the dataset's records.")
+    rows_alone: int = Field(
+        default=0, description="Number of inputs that were also computed alone."
+    )
+    rows_mixed: int = Field(
+        default=0, description="Number of them whose results differed from those in a batch."
+    )
     seconds: float = Field(default=0.0, description="Seconds spent predicting.")
     load_seconds: float = Field(default=0.0, description="Seconds spent loading the model.")
+
+
+class RowEvidence(StoredDocument):
+    """Whether rows of different requests may be computed in one batch."""
+
+    independent: bool = Field(description="Whether no row of a batch depends on another.")
+    reason: str = Field(description="The reason, in one line.")
+    saved_model: str = Field(description="Identity of the SavedModel that was examined.")
 
 
 class VersionDocument(StoredDocument):
@@ -172,4 +190,7 @@ class VersionDocument(StoredDocument):
         default_factory=dict, description="Run, dataset and source code of the model."
     )
     check: CheckResult | None = Field(default=None, description="Result of the check.")
+    rows: RowEvidence | None = Field(
+        default=None, description="Evidence that rows of a batch are independent."
+    )
     timonel: str = Field(default="", description="Release of timonel that published it.")

@@ -33,7 +33,8 @@ from timonel.serving.settings import (
     ServerSettings,
     default_op_threads,
 )
-from timonel.serving.settings.base import as_spec_error
+from timonel.serving.settings.base import EVERY_MODEL, as_spec_error
+from timonel.serving.settings.batching import AdaptiveBatching
 from timonel.serving.settings.runtime import ComputeSettings, by_model, runtime_choice
 from timonel.serving.status import StatusError
 from timonel.storage import Workspace, local_path
@@ -157,6 +158,8 @@ def _settings(
         served = _configured(file)
         python = python_settings(options["allow_python"], options["hooks"])
     check_files(python)
+    if config is None:
+        _check_names(options["batching"], served)
     runtime, cache = options["runtime"], options["model_cache"]
     try:
         settings = ServerSettings(
@@ -181,6 +184,7 @@ def _settings(
                 safe_loading=options["safe_loading"],
                 allow_ops=by_model(options["allow_ops"], "an operation"),
                 intra_op_threads=_op_threads(options),
+                batching=AdaptiveBatching(assumed=tuple(options["batching"])),
             ),
             isolation=options["isolation"],
             compute=ComputeSettings(hang_timeout_s=options["hang_timeout_s"]),
@@ -192,6 +196,16 @@ def _settings(
     except ValidationError as error:
         raise as_spec_error(error) from error
     return settings, place
+
+
+def _check_names(names: Sequence[str], served: Sequence[ModelSettings]) -> None:
+    known = {EVERY_MODEL, *(model.name for model in served)}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise SpecError(
+            f"--batching names {unknown[0]}, which is not served",
+            hint=f"the models are: {', '.join(model.name for model in served)}",
+        )
 
 
 def _op_threads(options: ServeOptions) -> int:

@@ -122,6 +122,15 @@ class ServeOptions(TypedDict, total=False):
             COMPUTE,
         ),
     ]
+    batching: Annotated[
+        Sequence[str],
+        Option(
+            (),
+            "Batch requests to this model without evidence that its rows are independent; * for "
+            "all. Exported models with evidence are batched anyway.",
+            COMPUTE,
+        ),
+    ]
     compute_threads: Annotated[
         int | None,
         Option(

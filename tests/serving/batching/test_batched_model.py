@@ -92,7 +92,7 @@ def slow():
 def wrapped(slow):
     """One slot, and batches of any size from the start."""
     observed = []
-    model = batched(slow, AdaptiveBatching(slots=1, max_queued=8), observed.append)
+    model = batched(slow, AdaptiveBatching(assumed=("*",), slots=1, max_queued=8), observed.append)
     model.observed = observed
     learn(model)
     slow.batches.clear()
@@ -177,7 +177,7 @@ def test_an_answer_tells_how_long_the_model_took(wrapped, slow):
 )
 @settings(max_examples=30, deadline=None)
 def test_together_or_alone_the_answers_are_the_same(asked):
-    model = batched(Slow(), AdaptiveBatching(slots=1))
+    model = batched(Slow(), AdaptiveBatching(assumed=("*",), slots=1))
     requests = [("s", rows(*values), outputs) for values, outputs in asked]
 
     def told(future):
@@ -290,7 +290,7 @@ def test_a_real_request_proves_what_made_up_ones_could_not(slow):
         return run(signature, inputs, outputs)
 
     slow.run = picky
-    model = batched(slow, AdaptiveBatching(slots=1))
+    model = batched(slow, AdaptiveBatching(assumed=("*",), slots=1))
     assert model.run("s", rows(5))["y"].item() == 10
     learn(model)
     assert sizes_of_next_batches(model, slow) == [2]
@@ -312,14 +312,14 @@ def test_an_observer_that_fails_costs_no_answer(slow, caplog):
     def fail(observation):
         raise ValueError("full")
 
-    model = batched(slow, AdaptiveBatching(), fail)
+    model = batched(slow, AdaptiveBatching(assumed=("*",)), fail)
     assert model.run("s", rows(1))["y"].item() == 2
     model.close()  # it is counted after it was answered
     assert "the observer of batches failed" in caplog.text
 
 
 def test_a_defect_of_the_runtime_reaches_the_caller(slow):
-    model = batched(slow, AdaptiveBatching())
+    model = batched(slow, AdaptiveBatching(assumed=("*",)))
     slow.run = lambda *args: {"y": None}
     with pytest.raises(KeyError):
         model.submit("s", rows(1)).result(WAIT_S)
@@ -335,7 +335,7 @@ def test_closing_answers_what_waits_and_refuses_what_comes(slow):
 
 
 def test_closing_does_not_wait_for_what_is_given_up_meanwhile(slow):
-    model = batched(slow, AdaptiveBatching(slots=1))
+    model = batched(slow, AdaptiveBatching(assumed=("*",), slots=1))
     learn(model)
     first = occupy(model, slow)
     gone = model.submit("s", rows(1))
@@ -357,7 +357,7 @@ def test_no_batching_is_the_model_itself(slow):
 
 def test_threads_are_shared_and_end_with_the_last_model():
     batcher = Batcher(2, "shared")
-    models = [batched(Slow(), AdaptiveBatching(), batcher=batcher) for _ in range(2)]
+    models = [batched(Slow(), AdaptiveBatching(assumed=("*",)), batcher=batcher) for _ in range(2)]
     for model in models:
         assert model.submit("s", rows(1)).result(WAIT_S)["y"].item() == 2
     assert sum(t.name.startswith("shared") for t in threading.enumerate()) == 2
@@ -455,7 +455,7 @@ def test_large_requests_are_split_and_put_together_again(slow):
 @pytest.mark.parametrize(
     "settings",
     [
-        AdaptiveBatching(slots=2, max_queued=20),
+        AdaptiveBatching(assumed=("*",), slots=2, max_queued=20),
         BatchingParameters(
             max_batch_size=6,
             batch_timeout_micros=500,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timonel.serving.batching.policy import APART, AdaptivePolicy, BatchTimes
-from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings.batching import AdaptiveBatching
 from timonel.serving.signature import Signature, TensorSpec
-from timonel.serving.status import Code, StatusError
 
 
 def learn(seconds_of, waiting, rounds=300, max_rows=1024, learned=None):
@@ -74,47 +73,33 @@ def test_the_limit_is_one_at_least_and_never_above_the_largest(measurements, max
     assert 1 <= learned.best_size(max_rows) <= max_rows
 
 
-class Picky(LoadedModel):
-    """Refuses its first inputs, then returns them."""
-
-    def __init__(self, refusals):
-        self.refusals = refusals
-        self.runs = 0
-        spec = {"x": TensorSpec("x:0", "DT_FLOAT", (-1, 1))}
-        self.signatures = {"s": Signature("s", spec, spec)}
-
-    def run(self, signature, inputs, outputs=None):
-        self.runs += 1
-        if self.runs <= self.refusals:
-            raise StatusError(Code.INVALID_ARGUMENT, "refused")
-        return inputs
-
-    def close(self):
-        pass
-
-
 ROW = {"x": np.ones((1, 1), np.float32)}
+SPEC = {"x": TensorSpec("x:0", "DT_FLOAT", (-1, 1))}
+SIGNATURES = {name: Signature(name, SPEC, SPEC) for name in ("together", "alone")}
 
 
-def is_batched(policy):
-    return policy.place("s", ROW).group != APART
+def test_only_eligible_signatures_are_batched():
+    policy = AdaptivePolicy(SIGNATURES, AdaptiveBatching(), ["together"])
+    assert policy.place("together", ROW).group != APART
+    assert policy.place("alone", ROW).group == APART
 
 
-def test_three_requests_may_prove_that_rows_are_independent():
-    # The load refuses one input, and two requests another.
-    policy = AdaptivePolicy(Picky(refusals=3), AdaptiveBatching(), {})
-    proven = []
-    for _ in range(4):
-        policy.ran_apart("s", ROW)
-        proven.append(is_batched(policy))
-    assert proven == [False, False, True, True]
+@pytest.mark.parametrize("shape", [(1,), (0, 1), (1, 1, 1)])
+def test_inputs_of_another_rank_or_without_rows_are_computed_alone(shape):
+    policy = AdaptivePolicy(SIGNATURES, AdaptiveBatching(), ["together"])
+    assert policy.place("together", {"x": np.ones(shape, np.float32)}).group == APART
 
 
-def test_a_signature_without_a_proof_costs_no_more_runs():
-    model = Picky(refusals=1000)
-    policy = AdaptivePolicy(model, AdaptiveBatching(), {})
-    at_load = model.runs
-    for _ in range(9):
-        policy.ran_apart("s", ROW)
-    assert model.runs == at_load + 3
-    assert not is_batched(policy)
+def test_rows_of_different_lengths_are_never_together():
+    spec = {"x": TensorSpec("x:0", "DT_FLOAT", (-1, -1))}
+    policy = AdaptivePolicy({"s": Signature("s", spec, spec)}, AdaptiveBatching(), ["s"])
+    groups = {policy.place("s", {"x": np.ones((2, n), np.float32)}).group for n in (1, 2, 3)}
+    assert len(groups) == 3
+
+
+def test_a_signature_whose_outputs_did_not_fit_is_not_batched_again():
+    policy = AdaptivePolicy(SIGNATURES, AdaptiveBatching(), ["together"])
+    policy.misfit("together")
+    policy.computed("together", 2, 1.0)
+    assert policy.place("together", ROW).group == APART
+    assert policy.queue("together", ("x",)).due_at() is None

@@ -33,9 +33,10 @@ def test_each_versions_observer_is_told_of_its_batches(version):
     def observer(path):
         return lambda batch: told.append((path, batch.rows))
 
-    runtime = BatchingRuntime(FakeRuntime(), AdaptiveBatching(), observer)
+    batching = AdaptiveBatching(assumed=("*",))
+    runtime = BatchingRuntime(FakeRuntime(), batching, observer)
     runtime.prepare()
-    model = runtime.load(version, RuntimeSettings())
+    model = runtime.load(version, RuntimeSettings(batching=batching))
     assert model.run("serving_default", X)["y"].tolist() == [3, 3]
     assert told == [(version, 2)]
     model.close()
@@ -43,7 +44,9 @@ def test_each_versions_observer_is_told_of_its_batches(version):
 
 
 def test_a_requests_deadline_comes_with_it_and_its_wait_is_measured(version):
-    model = BatchingRuntime(FakeRuntime(), BatchingParameters()).load(version, RuntimeSettings())
+    batching = BatchingParameters()
+    settings = RuntimeSettings(batching=batching)
+    model = BatchingRuntime(FakeRuntime(), batching).load(version, settings)
     assert isinstance(model, ScheduledModel)
     observation = Observation("GRPC", "Predict", "m", time.monotonic())
     servable = Servable("m", 1, model)

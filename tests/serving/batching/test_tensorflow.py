@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from timonel.models.schema import WARMUP_FILE
-from timonel.serving.batching.row_independence import Independence, prove_independence
 from timonel.serving.batching.runtime import BatchingRuntime, batched
-from timonel.serving.runtimes.saved_model import as_warmup_file
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
 from timonel.serving.settings import RuntimeSettings
 from timonel.serving.settings.batching import AdaptiveBatching, BatchingParameters
@@ -37,60 +33,71 @@ def load(exports, name, settings, observe=None):
     return batched(model, settings, observe)
 
 
-@pytest.mark.parametrize(
-    ("name", "independence"),
-    [
-        ("dense", Independence.INDEPENDENT),
-        ("table", Independence.INDEPENDENT),
-        ("versioned-2", Independence.INDEPENDENT),
-        ("doubler", Independence.INDEPENDENT),
-        ("images", Independence.UNKNOWN),
-        ("shapes", Independence.DEPENDENT),
-    ],
-)
-def test_what_may_go_together_is_found_by_trying(exports, name, independence):
-    model = TensorFlowRuntime().load(exports / name, SETTINGS)
-    assert prove_independence(model, model.signatures["serving_default"]) is independence
+@pytest.fixture(scope="module")
+def stateful(tmp_path_factory):
+    """A SavedModel whose signatures change its state: variables, a table and a random generator."""
+    import tensorflow as tf
+
+    folder = tmp_path_factory.mktemp("stateful") / "1"
+    spec = tf.TensorSpec([None], tf.float32, name="x")
+    root = tf.Module()
+    root.weight, root.calls = tf.Variable(2.0), tf.Variable(0)
+    root.table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, -1.0)
+    root.random = tf.random.Generator.from_seed(1)
+
+    @tf.function(input_signature=[spec])
+    def train(x):
+        root.weight.assign_sub(tf.reduce_sum(x) + 1.0)
+        return {"y": x * root.weight}
+
+    @tf.function(input_signature=[spec])
+    def count(x):
+        root.calls.assign_add(1)
+        return {"y": x + tf.cast(root.calls, tf.float32)}
+
+    @tf.function(input_signature=[spec])
+    def insert(x):
+        keys = tf.cast(x, tf.int64)
+        root.table.insert(keys, x)
+        return {"y": root.table.lookup(keys)}
+
+    @tf.function(input_signature=[spec])
+    def draw(x):
+        return {"y": x * 0 + root.random.normal(tf.shape(x))}
+
+    @tf.function(input_signature=[spec])
+    def state(x):
+        return {
+            "weight": x * 0 + root.weight,
+            "calls": x * 0 + tf.cast(root.calls, tf.float32),
+            "size": x * 0 + tf.cast(root.table.size(), tf.float32),
+            "random": x * 0 + tf.cast(root.random.state[0] % 1000, tf.float32),
+        }
+
+    signatures = {"train": train, "count": count, "insert": insert, "draw": draw, "state": state}
+    tf.saved_model.save(root, str(folder), signatures=signatures)
+    return folder
+
+
+@pytest.mark.parametrize("assumed", [(), ("*",)])
+def test_loading_leaves_all_state_as_it_was_saved(stateful, assumed):
+    plain = TensorFlowRuntime().load(stateful, SETTINGS)
+    saved = plain.run("state", {"x": np.zeros(1, np.float32)})
+    plain.close()
+    settings = SETTINGS.model_copy(update={"batching": AdaptiveBatching(assumed=assumed)})
+    model = BatchingRuntime(TensorFlowRuntime(), settings.batching).load(stateful, settings)
+    found = model.run("state", {"x": np.zeros(1, np.float32)})
     model.close()
-
-
-def test_images_are_batched_at_once_where_there_are_warm_up_requests(exports, png, tmp_path):
-    version = shutil.copytree(exports / "images", tmp_path / "1")
-    rows = np.array([png(), png(white=False)], dtype=object)
-    (version / WARMUP_FILE).parent.mkdir()
-    (version / WARMUP_FILE).write_bytes(
-        as_warmup_file(
-            [
-                ("serving_default", {"image_bytes": rows[:1]}),
-                ("serving_default", {"other": rows}),
-                ("unknown", {"image_bytes": rows}),
-                ("serving_default", {"image_bytes": rows}),
-            ]
-        )
-    )
-    observed = []
-    runtime = BatchingRuntime(TensorFlowRuntime(), AdaptiveBatching(), lambda _: observed.append)
-    model = runtime.load(version, SETTINGS)
-    model.run("serving_default", {"image_bytes": rows})
-    model.close()
-    assert [batch.rows for batch in observed] == [2]
-
-
-def test_images_are_batched_once_one_was_seen(exports, png):
-    observed = []
-    model = load(exports, "images", AdaptiveBatching(), observed.append)
-    images = {"image_bytes": np.array([png()], dtype=object)}
-    for _ in range(2):
-        assert model.run("serving_default", images)["label"].tolist() == [b"dog"]
-    model.close()
-    assert [batch.rows for batch in observed] == [1], "the first one was computed apart"
+    assert found == saved
+    assert saved["weight"] == 2.0
+    assert saved["size"] == saved["calls"] == 0.0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
-        AdaptiveBatching(slots=1),
+        AdaptiveBatching(slots=1, assumed=("*",)),
         BatchingParameters(
             max_batch_size=8,
             allowed_batch_sizes=(2, 4, 8),
@@ -125,8 +132,7 @@ def test_answers_are_those_of_each_request_alone(exports, settings):
 
 
 def test_strings_go_together_and_an_image_that_is_none_fails_alone(exports, png):
-    model = load(exports, "images", AdaptiveBatching(slots=1))
-    model.run("serving_default", {"image_bytes": np.array([png()], dtype=object)})
+    model = load(exports, "images", AdaptiveBatching(slots=1, assumed=("*",)))
     for _ in range(3):
         model._policy.computed("serving_default", 1, 1.0)
         model._policy.computed("serving_default", 8, 1.0)

@@ -242,7 +242,9 @@ def test_a_front_that_is_killed_leaves_nothing(two):
 @pytest.mark.parametrize("batching", [True, False])
 def test_a_stop_under_load_answers_what_was_accepted(two, isolation, batching):
     """Clients see answers, then refused connections; never half an answer or an error."""
-    runtime = {"name": "hard"} | ({"batching": AdaptiveBatching()} if batching else {})
+    runtime = {"name": "hard"} | (
+        {"batching": AdaptiveBatching(assumed=("*",))} if batching else {}
+    )
     accepted = 0
     for _ in range(5):
         with serving(two, "m", isolation=isolation, runtime=RuntimeSettings(**runtime)) as server:

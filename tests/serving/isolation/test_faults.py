@@ -29,7 +29,7 @@ from timonel.serving.status import Code, StatusError
 
 pytestmark = pytest.mark.process
 
-SETTINGS = RuntimeSettings(batching=AdaptiveBatching(slots=2))
+SETTINGS = RuntimeSettings(batching=AdaptiveBatching(assumed=("*",), slots=2))
 """Two batches at once, on any number of cores."""
 MIB = 1 << 20
 

@@ -143,7 +143,6 @@ class BatchingModel(WrappedModel):
         if key.group == APART:
             (piece,) = pieces
             answer = self._model.run(key.signature, piece.inputs, key.outputs)
-            self._policy.ran_apart(key.signature, piece.inputs)
             piece.request.add_compute_time(self._clock() - started)
             piece.request.answer(piece, answer)
             return

@@ -9,8 +9,7 @@ measured size is the best one, larger batches are allowed.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from timonel.serving.batching.merge import rows_of
@@ -21,15 +20,9 @@ from timonel.serving.batching.queue import (
     QueueCapacity,
     QueueLimits,
 )
-from timonel.serving.batching.row_independence import (
-    Independence,
-    is_open,
-    prove_independence,
-)
 from timonel.serving.batching.tfserving_parameters import check_queue, unsigned
-from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings.batching import AdaptiveBatching, BatchingParameters
-from timonel.serving.signature import Array
+from timonel.serving.signature import Array, Signature
 from timonel.serving.status import Code, StatusError
 
 _BUCKETS = 21
@@ -40,7 +33,6 @@ _MIN_MEASUREMENTS = 3
 _EXPLORE = 64
 _FASTER, _SLOWER = 0.5, 0.1
 """Weights of faster and slower measurements: noise only makes runs slower."""
-_PROOFS = 3
 APART = ("apart",)
 """Group of requests that are queued but computed alone."""
 
@@ -138,29 +130,17 @@ class BatchingPolicy(abc.ABC):
     def computed(self, signature: str, rows: int, seconds: float) -> None:  # noqa: B027
         """Record the compute time of a batch."""
 
-    def ran_apart(self, signature: str, inputs: Mapping[str, Array]) -> None:  # noqa: B027
-        """Record a request that was computed alone."""
-
     def misfit(self, signature: str) -> None:  # noqa: B027
         """Record that a batch's outputs do not match its rows."""
 
 
-@dataclass
-class _SignatureState:
-    """What the adaptive policy knows of a signature."""
-
-    independence: Independence
-    batches: BatchTimes = _NO_TIMES
-    proofs_left: int = _PROOFS
-
-
 class AdaptivePolicy(BatchingPolicy):
-    """Natural batches of a learned size, if rows are proven independent.
+    """Natural batches of a learned size, for signatures whose rows are independent.
 
     Args:
-        model: The model, which runs the proof.
+        signatures: The model's signatures.
         settings: Limits.
-        samples: Inputs known to be valid, by signature.
+        batched: Names of the signatures to batch; requests to others are computed alone.
     """
 
     retries_apart = True
@@ -170,32 +150,26 @@ class AdaptivePolicy(BatchingPolicy):
 
     def __init__(
         self,
-        model: LoadedModel,
+        signatures: Mapping[str, Signature],
         settings: AdaptiveBatching,
-        samples: Mapping[str, Mapping[str, Array]],
+        batched: Collection[str],
     ) -> None:
-        self._model = model
+        self._signatures = signatures
         self._max_rows = settings.max_rows
         self._capacity = QueueCapacity(settings.max_queued)
-        self._states: dict[str, _SignatureState] = {}
-        for name, signature in model.signatures.items():
-            # Generated rows are certain to differ from each other, so try them first.
-            found = prove_independence(model, signature)
-            if found is Independence.UNKNOWN and name in samples:
-                found = prove_independence(model, signature, samples[name])
-            self._states[name] = _SignatureState(found)
+        self._times = dict.fromkeys(batched, _NO_TIMES)
 
     def place(self, signature: str, inputs: Mapping[str, Array]) -> QueuePosition:
-        """Return a queue for the same shapes; `APART` if not proven batchable."""
-        if self._states[signature].independence is not Independence.INDEPENDENT:
+        """Return a queue for the same shapes; `APART` if the request is to be computed alone."""
+        if signature not in self._times:
             return QueuePosition(1, APART)
         try:
             rows = rows_of(inputs)
         except StatusError:
             # If the request is invalid, the model reports the error.
             return QueuePosition(1, APART)
-        specs = self._model.signatures[signature].inputs
-        # Inputs of an undeclared rank are not covered by the proof.
+        specs = self._signatures[signature].inputs
+        # The evidence is for inputs of the declared rank.
         if rows == 0 or any(a.ndim != len(specs[n].shape or ()) for n, a in inputs.items()):
             return QueuePosition(1, APART)
         shapes = tuple((array.dtype, array.shape[1:]) for array in inputs.values())
@@ -205,33 +179,21 @@ class AdaptivePolicy(BatchingPolicy):
         """Return a queue without added delay."""
         if group == APART:
             return NaturalQueue(self._capacity, lambda: 0)
-        state = self._states[signature]
-        return NaturalQueue(self._capacity, lambda: state.batches.best_size(self._max_rows))
+        return NaturalQueue(
+            self._capacity,
+            lambda: self._times.get(signature, _NO_TIMES).best_size(self._max_rows),
+        )
 
     def computed(self, signature: str, rows: int, seconds: float) -> None:
         """Record the compute time of a batch."""
         # Races between threads may lose an update, which is acceptable for a statistic.
-        state = self._states[signature]
-        state.batches = state.batches.updated(rows, seconds)
-
-    def ran_apart(self, signature: str, inputs: Mapping[str, Array]) -> None:
-        """Prove independence of rows with these inputs, if not possible at load."""
-        state = self._states[signature]
-        if state.independence is not Independence.UNKNOWN:
-            return
-        spec = self._model.signatures[signature]
-        if not is_open(spec) or any(array.shape[:1] in {(), (0,)} for array in inputs.values()):
-            return
-        state.proofs_left -= 1
-        if state.proofs_left >= 0:
-            one_row = {name: array[:1] for name, array in inputs.items()}
-            state.independence = prove_independence(self._model, spec, one_row)
-        if state.proofs_left <= 0 and state.independence is Independence.UNKNOWN:
-            state.independence = Independence.DEPENDENT
+        times = self._times.get(signature)
+        if times is not None:
+            self._times[signature] = times.updated(rows, seconds)
 
     def misfit(self, signature: str) -> None:
         """Batch no more requests of this signature."""
-        self._states[signature].independence = Independence.DEPENDENT
+        self._times.pop(signature, None)
 
 
 class ParameterPolicy(BatchingPolicy):

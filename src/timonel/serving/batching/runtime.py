@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from timonel.serving.batching.batched_model import BatchingModel
 from timonel.serving.batching.batcher import Batcher
+from timonel.serving.batching.eligibility import eligible
 from timonel.serving.batching.policy import AdaptivePolicy, BatchingPolicy, ParameterPolicy
 from timonel.serving.batching.queue import Observer
 from timonel.serving.batching.tfserving_parameters import check_threads, parameters_of_version
 from timonel.serving.runtimes.base import DeclaringModel, LoadedModel, Runtime
-from timonel.serving.runtimes.saved_model import rows_of_signatures, samples_of
 from timonel.serving.runtimes.threaded import scheduled
 from timonel.serving.settings import RuntimeSettings
 from timonel.serving.settings.batching import (
@@ -21,6 +22,8 @@ from timonel.serving.settings.batching import (
     NoBatching,
     cores,
 )
+
+_LOG = logging.getLogger(__name__)
 
 
 def batcher_for(settings: BatchingSettings) -> Batcher:
@@ -46,9 +49,7 @@ def batched(
 ) -> LoadedModel:
     """Add batching to a version, if configured.
 
-    Otherwise the version is returned unchanged. Adaptive batching runs each signature a few times
-    here, to test whether its rows are independent; inputs are the version's warm-up requests, or
-    generated.
+    Otherwise the version is returned unchanged. The model is not run.
 
     Args:
         model: The loaded version. Closed if this fails, otherwise owned by the result.
@@ -83,9 +84,13 @@ def _policy(
     version: Path | None,
 ) -> BatchingPolicy | None:
     if isinstance(settings, AdaptiveBatching):
-        requests = [] if version is None else samples_of(version)
-        samples = rows_of_signatures(requests, model.signatures)
-        return AdaptivePolicy(model, settings, samples)
+        found = eligible(model, settings, version)
+        if found.signatures:
+            what = f"batches requests to {', '.join(sorted(found.signatures))}"
+        else:
+            what = "computes each request alone"
+        _LOG.info("%s %s: %s", version or "a version", what, found.reason)
+        return AdaptivePolicy(model.signatures, settings, found.signatures)
     if settings.per_model and version is not None:
         own = parameters_of_version(version, settings)
         return None if own is None else ParameterPolicy(own)
@@ -93,13 +98,13 @@ def _policy(
 
 
 class BatchingRuntime(Runtime):
-    """Runtime decorator that adds batching to models.
+    """Runtime decorator that adds batching to models, by the settings of each load.
 
     All versions share one set of threads.
 
     Args:
         runtime: The runtime that loads and computes.
-        batching: The batching settings, which also determine the threads.
+        batching: The batching settings that determine the threads.
         observer: Returns the observer for batches of the version in a folder.
         threads: Concurrent requests per version without batching.
 
@@ -116,7 +121,6 @@ class BatchingRuntime(Runtime):
     ) -> None:
         self.name = runtime.name
         self._runtime = runtime
-        self._batching = batching
         self._batcher = batcher_for(batching)
         self._observer = observer
         self._threads = threads
@@ -126,11 +130,11 @@ class BatchingRuntime(Runtime):
         self._runtime.prepare()
 
     def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
-        """Load the version in ``path``, and test which requests may be batched."""
+        """Load the version in ``path``."""
         self._runtime.prepare()
         observer = None if self._observer is None else self._observer(path)
         model = self._runtime.load(path, settings)
-        together = batched(model, self._batching, observer, batcher=self._batcher, version=path)
+        together = batched(model, settings.batching, observer, batcher=self._batcher, version=path)
         return scheduled(together, self._threads)
 
     def close(self) -> None:

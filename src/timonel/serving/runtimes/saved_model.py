@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
 from timonel.data.records import frame, read_records
@@ -101,27 +100,6 @@ def as_warmup_file(samples: Iterable[Sample]) -> bytes:
         for part in frame(log.SerializeToString()):
             content += part
     return bytes(content)
-
-
-def rows_of_signatures(
-    samples: Iterable[Sample], signatures: Mapping[str, Signature]
-) -> dict[str, Mapping[str, Array]]:
-    """Concatenate the rows of compatible samples, by signature.
-
-    Samples are skipped if they have no batch axis, other inputs than the signature, or rows of
-    other shapes than the first sample.
-    """
-    found: dict[str, list[Mapping[str, Array]]] = {}
-    for name, inputs in samples:
-        known = name in signatures and inputs.keys() == signatures[name].inputs.keys()
-        if known and all(array.ndim and len(array) for array in inputs.values()):
-            before = found.setdefault(name, [])
-            if not before or row_shapes(inputs) == row_shapes(before[0]):
-                before.append(inputs)
-    return {
-        name: {alias: np.concatenate([each[alias] for each in several]) for alias in several[0]}
-        for name, several in found.items()
-    }
 
 
 def row_shapes(inputs: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:

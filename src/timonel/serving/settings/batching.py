@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from timonel.serving.settings.base import SettingsModel
+from timonel.serving.settings.base import EVERY_MODEL, SettingsModel
 
 
 def cores() -> int:
@@ -22,9 +22,16 @@ class NoBatching(SettingsModel):
 
 
 class AdaptiveBatching(SettingsModel):
-    """Batch the requests that arrive while the model computes, without added delay."""
+    """Batch the requests that arrive while the model computes, without added delay.
+
+    Only signatures whose rows are independent: by the evidence in the version, or as assumed here.
+    """
 
     kind: Literal["adaptive"] = "adaptive"
+    assumed: tuple[str, ...] = Field(
+        default=(),
+        description="Models to batch without evidence that rows are independent; '*' for all.",
+    )
     max_rows: int = Field(default=1024, ge=1, description="Maximum rows of a batch.")
     max_queued: int = Field(
         default=1000,
@@ -34,6 +41,11 @@ class AdaptiveBatching(SettingsModel):
     slots: int = Field(
         default=0, ge=0, description="Batches computed at the same time; 0 for one per core."
     )
+
+    def of(self, model: str) -> AdaptiveBatching:
+        """Return the settings for the versions of one model."""
+        is_assumed = {EVERY_MODEL, model} & set(self.assumed)
+        return self.model_copy(update={"assumed": (EVERY_MODEL,) if is_assumed else ()})
 
 
 class BatchingParameters(SettingsModel):

@@ -79,12 +79,16 @@ class RuntimeSettings(SettingsModel):
     def of(self, model: str) -> RuntimeSettings:
         """Return the settings for the versions of one model."""
         every, own = (self.allow_ops.get(name, ()) for name in (EVERY_MODEL, model))
+        batching = self.batching
         return self.model_copy(
             update={
                 "name": self.by_model.get(model, self.name),
                 "by_model": {},
                 "frozen_graphs": self.by_model.get(model, self.name) == AUTO,
                 "allow_ops": {EVERY_MODEL: (*every, *own)},
+                "batching": batching.of(model)
+                if isinstance(batching, AdaptiveBatching)
+                else batching,
             }
         )
 

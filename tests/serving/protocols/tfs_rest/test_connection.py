@@ -79,7 +79,7 @@ class Wire:
 
     def __init__(self, *, direct=True, limits=None, max_body=None, options=None, cls=None):
         self.model = Model()
-        self.loaded = batched(self.model, AdaptiveBatching(slots=1))
+        self.loaded = batched(self.model, AdaptiveBatching(assumed=("*",), slots=1))
         self.servable = Servable("m", 3, self.loaded)
         catalogue = Catalogue({"m": {}})
         catalogue.publish("m", {3: self.servable}, ())

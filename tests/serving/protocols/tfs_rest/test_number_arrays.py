@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.serving.protocols.tfs_rest.readers import IS_MISSING
@@ -89,6 +89,7 @@ inputs = st.dictionaries(
 
 
 @given(content, layout, inputs)
+@example({"instances": [{"b64": "eA=="}]}, {}, specs(x="FLOAT", y="FLOAT"))
 def test_both_ways_agree_on_json(content, layout, inputs):
     body = json.dumps(content, **layout).encode()
     assert outcome(body, inputs) == the_slow_way(body, inputs)

@@ -52,7 +52,7 @@ class Asked:
 
     def __init__(self, pool, **options):
         self.slow = Slow()
-        self.model = batched(self.slow, AdaptiveBatching(slots=1))
+        self.model = batched(self.slow, AdaptiveBatching(assumed=("*",), slots=1))
         for size in (1, 64, 4096) * 3:
             self.model._policy.computed("serving_default", size, 1.0)
         self.slow.batches.clear()

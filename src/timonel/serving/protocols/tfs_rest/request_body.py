@@ -279,7 +279,7 @@ def decode_rows(instances: list[Any], specs: Specs) -> dict[str, Array]:
         StatusError: An element is invalid; the message says which.
     """
     named = _is_row_object(instances[0])
-    if not isinstance(instances[0], dict) and len(specs) > 1:
+    if not named and len(specs) > 1:
         raise invalid_argument(
             "instances is a plain list, but expecting list of objects as multiple input tensors "
             "required as per tensorinfo_map"
