@@ -122,6 +122,8 @@ def source_of(function: Function) -> tuple[str, str]:
         code = getattr(getattr(inner, "func", None), "__code__", None)  # functools.partial
     if code is None:
         return f"<{described(function)}>", ""
+    if code.co_filename == "<string>":
+        return code.co_filename, ""  # Python 3.13 has the lines of ``python -c`` under this name
     # A notebook cell is not a file; IPython stores its lines in linecache.
     return code.co_filename, "".join(linecache.getlines(code.co_filename))
 

@@ -177,4 +177,3 @@ def test_the_comparison_alone_tells_of_mixing_as_well(tmp_path):
     for kind in ("centred", "neighbour"):
         version = publish(classifier(dice, MIXING[kind]), tmp_path / kind, dice)
         assert version.document.check.rows_mixed > 0
-    assert "other results in a batch" in version.document.rows.reason

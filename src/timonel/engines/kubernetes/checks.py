@@ -96,7 +96,8 @@ def _run(engine: KubernetesEngine, api: Api, spec: JobSpec, timeout_s: float) ->
         if status.state is JobState.PENDING and _is_crash_looping(api, spec.job_id):
             # Without its pods, nothing would be left of their output.
             hint = f"after reading its output, delete the job: 'kubectl delete {job}'"
-            return _not_run(status, hint)
+            # The status from before may not know the pod yet.
+            return _not_run(engine.status(spec.job_id), hint)
         if time.monotonic() - started > timeout_s:
             engine.cancel(spec.job_id)
             break
