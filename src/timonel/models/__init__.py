@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from timonel.lazy import lazy_names
 from timonel.models.inspection import signatures_of
-from timonel.models.publish import check_version, export
-from timonel.models.repository import ModelRepository
 from timonel.models.schema import CheckResult, Export, StoredSignature, TensorInfo
 from timonel.models.versions import ModelVersion
 
 if TYPE_CHECKING:
+    from timonel.models.publish import check_version, export
+    from timonel.models.repository import ModelRepository
     from timonel.models.savedmodel import export_live
 
 __all__ = [
@@ -30,4 +30,11 @@ __all__ = [
     "signatures_of",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, {"savedmodel": ("export_live",)})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "publish": ("check_version", "export"),
+        "repository": ("ModelRepository",),
+        "savedmodel": ("export_live",),
+    },
+)
