@@ -11,11 +11,13 @@ import uvloop
 
 from timonel.serving.isolation import ProcessRuntime
 from timonel.serving.settings import RuntimeSettings
+from timonel.serving.settings.batching import AdaptiveBatching
 from timonel.testing.runtimes import RuntimeContract
 
 DOUBLER = "tests.serving.isolation.faults:DoublerRuntime"
 TENSORFLOW = "timonel.serving.runtimes.tensorflow:TensorFlowRuntime"
 
+BATCHED = RuntimeSettings(intra_op_threads=1, batching=AdaptiveBatching(assumed=("*",)))
 BATCHES = []
 
 
@@ -73,7 +75,7 @@ def test_scalars_bytes_and_a_large_array(tensorflow, exports):
 
 @pytest.mark.process
 def test_batches_are_formed_there_and_told_here(tensorflow, exports):
-    model = tensorflow.load(exports / "versioned-2", RuntimeSettings(intra_op_threads=1))
+    model = tensorflow.load(exports / "versioned-2", BATCHED)
     BATCHES.clear()
     inputs = [{"x": np.full(2, number, np.float32)} for number in range(40)]
     asked = [model.submit("serving_default", each) for each in inputs]
@@ -88,7 +90,7 @@ def test_batches_are_formed_there_and_told_here(tensorflow, exports):
 @pytest.mark.process
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_what_an_event_loop_asks_in_a_turn_is_computed_together(tensorflow, exports, new_loop):
-    model = tensorflow.load(exports / "versioned-2", RuntimeSettings(intra_op_threads=1))
+    model = tensorflow.load(exports / "versioned-2", BATCHED)
     BATCHES.clear()
 
     async def ask(number):
@@ -137,7 +139,7 @@ def test_memory_comes_back_after_fifty_swaps(tensorflow, exports):
         return [(p.memory_info().rss, p.num_fds()) for p in processes]
 
     def swap():
-        model = tensorflow.load(exports / "dense", RuntimeSettings(intra_op_threads=1))
+        model = tensorflow.load(exports / "dense", BATCHED)
         model.run("serving_default", {"x": np.ones((64, 8, 8, 2), np.float32)})
         model.close()
 

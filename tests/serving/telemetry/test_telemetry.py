@@ -27,6 +27,7 @@ from timonel.serving.settings import (
     RuntimeSettings,
     ServerSettings,
 )
+from timonel.serving.settings.batching import AdaptiveBatching
 from timonel.serving.telemetry.counts import BatchKey
 from timonel.serving.telemetry.telemetry import Telemetry
 from timonel.storage import find_workspace
@@ -56,7 +57,7 @@ def settings_for(place, **more):
         rest_port=0,
         grpc_port=0,
         load=LoadSettings(poll_s=0.05, settle_s=0.05, max_retries=0),
-        runtime=RuntimeSettings(name="fake"),
+        runtime=RuntimeSettings(name="fake", batching=AdaptiveBatching(assumed=("*",))),
         servers_folder=str(place.servers),
         **more,
     )
