@@ -61,13 +61,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in long)
 
 
+@pytest.fixture(scope="session")
+def empty_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of users' settings without any."""
+    return tmp_path_factory.mktemp("config")
+
+
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def clean_environment(monkeypatch: pytest.MonkeyPatch, empty_config: Path) -> None:
     """Hide the settings of the person who runs the tests, and mirror only where that is tested."""
     for name in os.environ:
         if name.startswith(_CLEANED):
             monkeypatch.delenv(name)
     monkeypatch.setenv("TIMONEL_MIRRORS", "none")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(empty_config))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from tests.cli.conftest import Timonel
-from timonel.cli.defaults import VARIABLES, Defaults, read_defaults
+from timonel.cli.defaults import PROTECTIVE, VARIABLES, Defaults, read_defaults
 from timonel.cli.main import app
 from timonel.serving import credentials
 from timonel.storage import find_workspace, workspace
@@ -125,9 +125,79 @@ def test_a_variable_goes_before_the_file(
     group = typer.main.get_command(app)
     context = typer.Context(group)
     context.invoked_subcommand = table or "runs"
-    assert read_defaults(context, CONFIG) != Defaults(commands={table: {}} if table else {})
+    nothing = Defaults(commands={table: {}} if table else {})
+    assert read_defaults(context, CONFIG, is_users=True) != nothing
     monkeypatch.setenv(variable, "2")
-    assert read_defaults(context, CONFIG) == Defaults(commands={table: {}} if table else {})
+    assert read_defaults(context, CONFIG, is_users=True) == Defaults(
+        commands={table: {}} if table else {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('[serve]\nallow-python = ["*"]', "serve.allow-python"),
+        ("[serve]\nsafe-loading = false", "serve.safe-loading"),
+        ('[serve]\nhost = "0.0.0.0"', "serve.host"),
+        ('[serve]\nhooks = "hooks.py"', "serve.hooks"),
+        ("[deploy]\nno-tls = true", "deploy.no-tls"),
+        ('[predict]\ntls-ca = "ca.pem"', "predict.tls-ca"),
+        ("[image.build]\nplain-http = true", "image.build.plain-http"),
+    ],
+)
+def test_a_project_cannot_weaken_protection(
+    text: str, name: str, timonel: Timonel, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    CONFIG.write_text(text)
+    command = text[1:].partition("]")[0].split(".")
+    outcome = timonel(*command, "x")
+    assert outcome.exit_code == 2
+    assert f"{name} must not come from the current folder: give --" in outcome.error_line
+    # The user's own file may.
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(here / "config"))
+    (here / "config" / "timonel").mkdir(parents=True)
+    CONFIG.rename(here / "config" / "timonel" / CONFIG)
+    assert "must not" not in timonel(*command, "x").error_line
+
+
+def test_every_protective_option_exists() -> None:
+    group = typer.main.get_command(app)
+    context = typer.Context(group)
+    found: set[str] = set()
+
+    def walk(command: object) -> None:
+        for name in getattr(command, "commands", {}):
+            walk(command.get_command(context, name))  # type: ignore[attr-defined]
+        found.update(word.removeprefix("--") for param in command.params for word in param.opts)  # type: ignore[attr-defined]
+
+    for name in group.list_commands(context):
+        walk(group.get_command(context, name))
+    assert found >= PROTECTIVE
+
+
+def test_a_parameter_of_the_script_may_have_any_name(timonel: Timonel, here: Path) -> None:
+    CONFIG.write_text('[train]\nset = { host = "x", hooks = 1 }')
+    assert "no script at" in timonel("train", "none.py").error_line
+
+
+def test_the_projects_file_goes_before_the_users(
+    runs: None, timonel: Timonel, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(here))
+    (here / "timonel").mkdir()
+    own = here / "timonel" / CONFIG
+    own.write_text('workspace = "work"\n[runs.list]\nlimit = 1\n')
+    assert shown(timonel) == 1
+    CONFIG.write_text("[runs.list]\nlimit = 2\n")
+    assert shown(timonel) == 2
+
+
+def test_a_file_that_all_can_write_is_refused(timonel: Timonel, here: Path) -> None:
+    CONFIG.write_text("[runs.list]\nlimit = 1\n")
+    CONFIG.chmod(0o666)
+    outcome = timonel("runs")
+    assert outcome.exit_code == 2
+    assert "all users can write timonel.toml: remove it, or make it yours" in outcome.error_line
 
 
 def test_the_variables_are_those_that_are_read() -> None:

@@ -1,4 +1,4 @@
-"""Option defaults from ``timonel.toml`` in the current directory.
+"""Option defaults from ``timonel.toml`` in the current directory, and from the user's own file.
 
 Each command has a table that maps long option names to values; ``workspace`` is at the top level:
 
@@ -9,7 +9,9 @@ Each command has a table that maps long option names to values; ``workspace`` is
     [runs.list]
     limit = 50
 
-The command line takes precedence over the environment, and both over the file.
+The command line takes precedence over the environment, both over the current directory's file, and
+all over the user's, ``~/.config/timonel/timonel.toml``. A project may come from somebody else, so
+its file cannot set what protects this user: `PROTECTIVE` options.
 """
 
 from __future__ import annotations
@@ -25,6 +27,15 @@ from timonel.cli.catalogue import BY_NAME
 from timonel.errors import InputError, SpecError, did_you_mean
 
 CONFIG_NAME = "timonel.toml"
+PROTECTIVE = frozenset(
+    """
+    allow-host allow-op allow-python allow-reload api-key-file api-keys batching hooks host
+    jwt-allow jwt-audience jwt-issuer jwt-jwks no-api-keys no-jwt no-tls plain-http safe-loading
+    tls-ca tls-cert tls-client-ca tls-client-optional tls-key
+    """.split()  # noqa: SIM905 - two dozen lines otherwise
+)
+"""Options of any command that decide who may do what: what models may run, who is let in, and whom
+the user trusts."""
 VARIABLES = {
     "workspace": "TIMONEL_WORKSPACE",
     "predict.api-key-file": "TIMONEL_API_KEY",
@@ -50,16 +61,48 @@ class Defaults:
     commands: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_defaults(ctx: Any, path: Path) -> Defaults:
-    """Return the defaults of the command that ``ctx`` invokes.
+def user_file() -> Path:
+    """Return the path of the user's own file."""
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home, "timonel", CONFIG_NAME)
+
+
+def read_all(ctx: Any) -> Defaults:
+    """Return the defaults of both files for the command that ``ctx`` invokes.
+
+    Raises:
+        InputError: A file cannot be read, or is another user's.
+        SpecError: A file is not TOML, names an unknown command or option, or sets an option that
+            only the user may set.
+    """
+    own = read_defaults(ctx, user_file(), is_users=True)
+    project = read_defaults(ctx, Path(CONFIG_NAME))
+    return Defaults(project.workspace or own.workspace, _merged(own.commands, project.commands))
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(base)
+    for name, value in over.items():
+        before = found.get(name)
+        if isinstance(before, dict) and isinstance(value, dict):
+            found[name] = _merged(before, value)
+        else:
+            found[name] = value
+    return found
+
+
+def read_defaults(ctx: Any, path: Path, *, is_users: bool = False) -> Defaults:
+    """Return one file's defaults of the command that ``ctx`` invokes.
 
     Args:
         ctx: The top-level click context.
         path: The file; may be missing.
+        is_users: Whether it is the user's own, which may set all options.
 
     Raises:
-        InputError: The file cannot be read.
-        SpecError: The file is not TOML, or names an unknown command or option.
+        InputError: The file cannot be read, or is another user's.
+        SpecError: The file is not TOML, names an unknown command or option, or sets an option that
+            it must not.
     """
     content = _content(path)
     if content is None:
@@ -85,7 +128,8 @@ def read_defaults(ctx: Any, path: Path) -> Defaults:
     if name not in content:
         return Defaults(workspace)
     command = ctx.command.get_command(ctx, name)
-    return Defaults(workspace, {name: _values(path, ctx, name, command, content[name])})
+    values = _values(path, ctx, name, command, content[name], is_users=is_users)
+    return Defaults(workspace, {name: values})
 
 
 def _content(path: Path) -> dict[str, Any] | None:
@@ -93,7 +137,9 @@ def _content(path: Path) -> dict[str, Any] | None:
     try:
         if path.exists() and not path.is_file():  # reading a FIFO would wait for a writer
             raise InputError(f"{path} is not a regular file", hint="remove or rename it")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        _check_owner(path)
+        return tomllib.loads(text)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -102,7 +148,15 @@ def _content(path: Path) -> dict[str, Any] | None:
         raise SpecError(f"{path} is not valid TOML: {error}") from error
 
 
-def _values(path: Path, ctx: Any, name: str, command: Any, table: Mapping[str, Any]) -> Any:
+def _check_owner(path: Path) -> None:
+    from timonel.storage.ownership import check_own
+
+    check_own(path, f"remove it, or make it yours: 'chmod o-w {path}'")
+
+
+def _values(
+    path: Path, ctx: Any, name: str, command: Any, table: Mapping[str, Any], *, is_users: bool
+) -> Any:
     """Map a command's table to parameter names, a group's to commands."""
     if hasattr(command, "list_commands"):
         found = {}
@@ -117,13 +171,18 @@ def _values(path: Path, ctx: Any, name: str, command: Any, table: Mapping[str, A
                     or f"as in [{name}.{verbs[0]}]; it has: {', '.join(verbs)}",
                 )
             below = command.get_command(ctx, verb)
-            found[verb] = _values(path, ctx, f"{name}.{verb}", below, inner)
+            found[verb] = _values(path, ctx, f"{name}.{verb}", below, inner, is_users=is_users)
         return found
     options = _options(command)
     values = {}
     for key, value in table.items():
         if key not in options:
             raise _unknown(path, f"{name}.{key}", options, "option")
+        if key in PROTECTIVE and not is_users:
+            raise SpecError(
+                f"{path}: {name}.{key} must not come from the current folder",
+                hint=f"give --{key} on the command line, or set it in {user_file()}",
+            )
         param = options[key]
         default = _value(path, f"{name}.{key}", param, value)
         if not os.environ.get(VARIABLES.get(f"{name}.{key}", "")):

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from timonel._version import __version__
-from timonel.cli.defaults import CONFIG_NAME, read_defaults
+from timonel.cli.defaults import CONFIG_NAME, read_all, user_file
 from timonel.cli.errors import first_rank_reports, print_error, report
 from timonel.cli.groups import CONTEXT, LazyGroup
 from timonel.cli.settings import GlobalOptions, hoist
@@ -122,7 +122,7 @@ def options(
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
         raise typer.Exit
-    given = read_defaults(ctx, Path(CONFIG_NAME))
+    given = read_all(ctx)
     ctx.default_map = dict(given.commands)
     ctx.obj = replace(
         GlobalOptions.of(ctx), workspace=workspace or given.workspace, debug=debug, quiet=quiet
@@ -133,4 +133,5 @@ def options(
         level = logging.DEBUG if debug else logging.INFO
         logging.basicConfig(level=level, format="%(name)s: %(message)s")
         if given.commands or given.workspace:
-            logging.getLogger(__name__).info("options from %s", Path(CONFIG_NAME).absolute())
+            files = [each.absolute() for each in (Path(CONFIG_NAME), user_file()) if each.exists()]
+            logging.getLogger(__name__).info("options from %s", ", ".join(map(str, files)))

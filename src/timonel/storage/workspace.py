@@ -35,6 +35,7 @@ from timonel.errors import (
 )
 from timonel.storage.atomic import unwritable, write_bytes
 from timonel.storage.documents import document, parse_document, read_document, write_document
+from timonel.storage.ownership import check_own
 from timonel.storage.uris import is_local, join, local_path, normalise, shared_folder, shared_uri
 
 if TYPE_CHECKING:
@@ -151,12 +152,13 @@ def find_workspace(
     Raises:
         NotFoundError: No workspace was found and ``create`` is false.
         FormatError: The workspace was written by a newer release.
-        InputError: The workspace cannot be read or written.
+        InputError: The workspace cannot be read or written; or none was named, and the nearest one
+            belongs to another user or can be written by all.
     """
     named = location or os.environ.get(ENVIRONMENT_VARIABLE)
     if named and not is_local(named):
         return _in_bucket(normalise(named), create=create, offline=offline)
-    root = local_path(named) if named else nearest_workspace(Path.cwd())
+    root = local_path(named) if named else _nearest_own(Path.cwd())
     if root is not None and (root / "FORMAT").exists():
         if "id" in read_document(root / "FORMAT", "workspace"):
             return _in_bucket(shared_uri(root), create=False, offline=offline)
@@ -292,6 +294,14 @@ def nearest_workspace(start: Path) -> Path | None:
         if (folder / FOLDER_NAME / "FORMAT").is_file():
             return folder / FOLDER_NAME
     return None
+
+
+def _nearest_own(start: Path) -> Path | None:
+    """Return the nearest workspace upwards; refuse one that another user could have prepared."""
+    found = nearest_workspace(start)
+    if found is not None:
+        check_own(found, f"if you trust it, name it: --workspace {found}")
+    return found
 
 
 def _make(root: Path) -> Workspace:
