@@ -69,14 +69,20 @@ class TensorSpec:
     """An input or output of a signature.
 
     Args:
-        tensor: The tensor's name inside the model.
+        tensor: The tensor's name inside the model; empty if it has another encoding.
         dtype: The data type's proto name, such as ``DT_FLOAT``.
         shape: The declared sizes, -1 for any size; None for an unknown rank.
+        encoding: ``name`` for one dense tensor, else ``coo_sparse`` or ``composite_tensor``, as in
+            the proto ``TensorInfo``. Requests and responses can carry dense tensors only.
+        parts: Names of the tensors of another encoding: of a sparse tensor, its values, indices and
+            dense shape.
     """
 
     tensor: str
     dtype: str
     shape: tuple[int, ...] | None = None
+    encoding: str = "name"
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

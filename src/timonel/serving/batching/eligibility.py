@@ -43,7 +43,8 @@ def is_open(signature: Signature) -> bool:
     """Return whether all inputs and outputs have an open first dimension."""
     specs = [*signature.inputs.values(), *signature.outputs.values()]
     return bool(signature.inputs) and all(
-        spec.shape is not None and spec.shape[:1] == (-1,) for spec in specs
+        spec.encoding == "name" and spec.shape is not None and spec.shape[:1] == (-1,)
+        for spec in specs
     )
 
 

@@ -151,6 +151,15 @@ def _tensor_info(spec: TensorSpec) -> Any:
     shape = tensor_shape_pb2.TensorShapeProto(unknown_rank=spec.shape is None)
     for size in spec.shape or ():
         shape.dim.add(size=size)
-    return meta_graph_pb2.TensorInfo(
-        name=spec.tensor, dtype=types_pb2.DataType.Value(spec.dtype), tensor_shape=shape
-    )
+    info = meta_graph_pb2.TensorInfo(dtype=types_pb2.DataType.Value(spec.dtype), tensor_shape=shape)
+    if spec.encoding == "coo_sparse":
+        values, indices, dense_shape = spec.parts
+        info.coo_sparse.values_tensor_name = values
+        info.coo_sparse.indices_tensor_name = indices
+        info.coo_sparse.dense_shape_tensor_name = dense_shape
+    elif spec.encoding == "composite_tensor":
+        for part in spec.parts:
+            info.composite_tensor.components.add(name=part)
+    else:
+        info.name = spec.tensor
+    return info

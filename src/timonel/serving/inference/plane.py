@@ -12,6 +12,7 @@ from typing import Self
 from timonel.serving.futures import outcome
 from timonel.serving.inference.context import NO_CONTEXT, LoggedRequest, Recorder, RequestContext
 from timonel.serving.inference.signature_check import (
+    check_encodings,
     check_shapes,
     chosen_outputs,
     complete_inputs,
@@ -126,6 +127,7 @@ class Call:
         complete = complete_inputs(signature, inputs)
         shaped = check_shapes(signature, complete)
         outputs = chosen_outputs(signature, output_filter)
+        check_encodings(signature, outputs)
         observation = self.context.observation
         if observation is not None:
             observation.signature = signature.name

@@ -49,6 +49,32 @@ def chosen_outputs(signature: Signature, output_filter: Sequence[str]) -> list[s
     return chosen
 
 
+def check_encodings(signature: Signature, outputs: Sequence[str]) -> None:
+    """Refuse to compute what requests and responses cannot carry: sparse and ragged tensors.
+
+    Args:
+        signature: The signature.
+        outputs: Names of the requested outputs.
+
+    Raises:
+        StatusError: An input, or a requested output, is not a dense tensor.
+    """
+    for name, spec in signature.inputs.items():
+        if spec.encoding != "name":
+            raise _no_dense("Input", name, spec.encoding, signature)
+    for name in outputs:
+        if (encoding := signature.outputs[name].encoding) != "name":
+            raise _no_dense("Output", name, encoding, signature)
+
+
+def _no_dense(what: str, name: str, encoding: str, signature: Signature) -> StatusError:
+    kind = "sparse" if encoding == "coo_sparse" else "composite"
+    return invalid_argument(
+        f"{what} {name} of signature {signature.name} is a {kind} tensor, which requests and "
+        "responses cannot carry"
+    )
+
+
 def complete_inputs(signature: Signature, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
     """Return a request's inputs, with defaults for those left out.
 

@@ -240,11 +240,16 @@ def unpack_signatures(
 
 
 def _pack_specs(specs: Mapping[str, TensorSpec]) -> list[Any]:
-    return [[name, spec.tensor, spec.dtype, spec.shape] for name, spec in specs.items()]
+    return [
+        [name, spec.tensor, spec.dtype, spec.shape, spec.encoding, spec.parts]
+        for name, spec in specs.items()
+    ]
 
 
 def _unpack_specs(entries: Sequence[Any]) -> dict[str, TensorSpec]:
     return {
-        name: TensorSpec(tensor, dtype, None if shape is None else tuple(shape))
-        for name, tensor, dtype, shape in entries
+        name: TensorSpec(
+            tensor, dtype, None if shape is None else tuple(shape), encoding, tuple(parts)
+        )
+        for name, tensor, dtype, shape, encoding, parts in entries
     }

@@ -109,8 +109,24 @@ def row_shapes(inputs: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
 
 def _spec(info: Any) -> TensorSpec:
     shape = info.tensor_shape
+    encoding = info.WhichOneof("encoding") or "name"
     return TensorSpec(
         tensor=info.name,
         dtype=types_pb2.DataType.Name(info.dtype),
         shape=None if shape.unknown_rank else tuple(dim.size for dim in shape.dim),
+        encoding=encoding,
+        parts=_parts(info, encoding),
     )
+
+
+def _parts(info: Any, encoding: str) -> tuple[str, ...]:
+    if encoding == "composite_tensor":
+        return tuple(each.name for each in info.composite_tensor.components)
+    if encoding == "coo_sparse":
+        sparse = info.coo_sparse
+        return (
+            sparse.values_tensor_name,
+            sparse.indices_tensor_name,
+            sparse.dense_shape_tensor_name,
+        )
+    return ()

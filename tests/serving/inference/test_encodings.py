@@ -1,0 +1,77 @@
+"""A signature that requests cannot carry fails alone, and says why."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from timonel.serving.batching.eligibility import is_open
+from timonel.serving.inference import Call
+from timonel.serving.inference.conversion import signature_map
+from timonel.serving.inference.plane import Metadata
+from timonel.serving.isolation.messages import pack_signatures, unpack_signatures
+from timonel.serving.manager.catalogue import Servable
+from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
+from timonel.serving.runtimes.threaded import scheduled
+from timonel.serving.settings import RuntimeSettings
+from timonel.serving.status import Code, StatusError
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    import tensorflow as tf
+
+    folder = tmp_path_factory.mktemp("sparse") / "1"
+    spec = tf.TensorSpec([None, 3], tf.float32, name="x")
+    root = tf.Module()
+
+    @tf.function(input_signature=[spec])
+    def dense(x):
+        return {"y": x * 2}
+
+    @tf.function(input_signature=[spec])
+    def both(x):
+        return {"y": x * 2, "z": tf.sparse.from_dense(x)}
+
+    tf.saved_model.save(root, str(folder), signatures={"serving_default": dense, "both": both})
+    model = scheduled(TensorFlowRuntime().load(folder, RuntimeSettings(inter_op_threads=1)))
+    yield model
+    model.close()
+
+
+X = {"x": np.array([[1, 0, 2]], np.float32)}
+
+
+def predict(model, name, *outputs):
+    call = Call(Servable("m", 1, model))
+    return call.predict(call.signature(name), X, outputs)
+
+
+def test_others_are_answered(model):
+    assert predict(model, "")["y"].tolist() == [[2, 0, 4]]
+    assert predict(model, "both", "y")["y"].tolist() == [[2, 0, 4]]
+
+
+def test_it_says_why(model):
+    with pytest.raises(StatusError, match="Output z of signature both is a sparse tensor") as told:
+        predict(model, "both")
+    assert told.value.code is Code.INVALID_ARGUMENT
+
+
+def test_metadata_shows_the_encoding(model):
+    shown = signature_map(Metadata("m", 1, model.signatures, model.platform))
+    found = shown.signature_def["both"].outputs["z"]
+    assert found.WhichOneof("encoding") == "coo_sparse"
+    sparse = found.coo_sparse
+    names = (sparse.values_tensor_name, sparse.indices_tensor_name, sparse.dense_shape_tensor_name)
+    assert len(set(names)) == 3
+    assert "" not in names
+
+
+def test_it_is_never_batched(model):
+    assert [name for name, each in model.signatures.items() if is_open(each)] == ["serving_default"]
+
+
+def test_another_process_is_told(model):
+    fields, arrays = pack_signatures(model.signatures, "tensorflow_savedmodel")
+    assert unpack_signatures(fields, arrays)[0] == model.signatures
