@@ -129,7 +129,18 @@ def per_example(preprocess: Transform, inputs: ModelInputs) -> Transform:
     result_spec = tf.nest.map_structure(
         lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), inputs.structure
     )
-    return lambda batch: tf.map_fn(one, batch, fn_output_signature=result_spec)
+
+    def all_of(batch: Any) -> Any:
+        scope = tf.compat.v1.get_variable_scope()
+        caching_device = scope.caching_device
+        try:
+            return tf.map_fn(one, batch, fn_output_signature=result_spec)
+        finally:
+            # map_fn leaves its own device if the function raises, which breaks later strategies.
+            if scope.caching_device is not caching_device:
+                scope.set_caching_device(caching_device)
+
+    return all_of
 
 
 def trace_model(
