@@ -10,7 +10,9 @@ import ssl
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import httpx
+import numpy as np
 import pytest
 
 import timonel
@@ -36,6 +38,8 @@ from timonel.endpoints.spec import EndpointSpec, Traffic, service_name
 from timonel.engines import ServiceState
 from timonel.engines.local.services.folder import ServiceFolder
 from timonel.errors import EngineError, NotFoundError, ServingError, SpecError
+from timonel.serving.protos.messages import predict_pb2
+from timonel.serving.protos.tensors import to_proto
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("fake_runtime")]
 
@@ -55,6 +59,77 @@ def endpoint(endpoints: Endpoints) -> Endpoint:
 def test_rest_and_grpc_share_the_address(endpoint: Endpoint) -> None:
     assert predict(endpoint, 1.0).json() == {"predictions": [1.0]}
     assert ask_by_grpc(endpoint) == 1.0
+
+
+def raw_answer(endpoint: Endpoint, head: str, body: str = '{"instances": [1.0]}') -> str:
+    """Send a request as text; return the answer until the connection is idle or closed."""
+    with socket.create_connection(("127.0.0.1", endpoint.spec.port), timeout=60) as connection:
+        connection.sendall(f"{head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        connection.settimeout(60)
+        found = b""
+        while b"predictions" not in found and (part := connection.recv(1 << 16)):
+            found += part
+    return found.decode()
+
+
+PREDICT = "POST /v1/models/digits:predict"
+H2C = (
+    "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+    "HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA"
+)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        f"{PREDICT} HTTP/1.0",
+        f"{PREDICT} HTTP/1.0\r\nHost: localhost",
+        f"{PREDICT} HTTP/1.0\r\nHost: localhost\r\nConnection: Keep-Alive",
+        f"{PREDICT} HTTP/1.1\r\nHost: localhost\r\nuser_id: 7",
+        f"{PREDICT} HTTP/1.1\r\nHost: localhost\r\n{H2C}",
+    ],
+    ids=["1.0", "1.0 with a host", "1.0 kept alive", "underscore", "h2c"],
+)
+def test_clients_of_a_server_are_answered_as_well(endpoint: Endpoint, head: str) -> None:
+    answer = raw_answer(endpoint, head)
+    assert answer.startswith(f"HTTP/1.{'0' if 'HTTP/1.0' in head else '1'} 200")
+    assert '{"predictions":[1.0]}' in answer.replace(" ", "")
+
+
+def test_metadata_with_underscores_is_ignored(endpoint: Endpoint) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{endpoint.spec.port}") as channel:
+        call = channel.unary_unary(
+            "/tensorflow.serving.PredictionService/Predict",
+            request_serializer=predict_pb2.PredictRequest.SerializeToString,
+            response_deserializer=predict_pb2.PredictResponse.FromString,
+        )
+        request = predict_pb2.PredictRequest()
+        request.model_spec.name = "digits"
+        request.inputs["x"].CopyFrom(to_proto(np.ones(1, np.float32)))
+        answer = call(request, timeout=60, metadata=[("user_id", "7")])
+    assert answer.model_spec.version.value == 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/config",
+        "/V1/Config",
+        "//v1/config",
+        "/v1//config",
+        "/v1/./config",
+        "/v1%2Fconfig",
+        "/v1/conf%69g",
+        "/monitoring/answers",
+        "/MONITORING/prometheus/metrics",
+        "/%6donitoring/answers",
+    ],
+)
+def test_what_is_for_the_operator_does_not_pass_the_gateway(endpoint: Endpoint, path: str) -> None:
+    head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close"
+    answer = raw_answer(endpoint, head, "")
+    status = int(answer.split()[1])
+    assert status in {400, 404}, answer
 
 
 def test_another_version_takes_over_without_a_failed_request(

@@ -114,7 +114,15 @@ def _manager(
             "common_http_protocol_options": {
                 "idle_timeout": "3600s",
                 "max_headers_count": 200,
-                "headers_with_underscores_action": "REJECT_REQUEST",
+                # Ignored, as by a server; proxies of others may take them for those with dashes.
+                "headers_with_underscores_action": "DROP_HEADER",
+            },
+            # Clients such as ApacheBench, and nginx by default, speak HTTP/1.0. Java's offers to go
+            # on in HTTP/2, and sends the body in HTTP/1.1 all the same.
+            "http_protocol_options": {
+                "accept_http_10": True,
+                "default_host_for_http_10": "localhost",
+                "ignore_http_11_upgrade": [{"exact": "h2c"}],
             },
             "http2_protocol_options": {
                 "max_concurrent_streams": 256,

@@ -64,7 +64,10 @@ def endpoint_routes(route: Route) -> Json:
                 "include_request_attempt_count": True,
                 "routes": [
                     *(
-                        {"match": {"prefix": path}, "direct_response": {"status": 404}}
+                        {
+                            "match": {"prefix": path, "case_sensitive": False},
+                            "direct_response": {"status": 404},
+                        }
                         for path in _OWN_PATHS
                     ),
                     *(_version_route(route, version) for version in traffic.versions),

@@ -18,6 +18,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from timonel.serving.auth.asgi import CERTIFICATE
+from timonel.serving.auth.http_parser import PatientParser
 from timonel.serving.settings.auth import LimitSettings
 
 _LARGE_HEAD = "the request's headers are too large"
@@ -51,6 +52,7 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection, or reject it if too many are open."""
         super().connection_made(transport)
+        self.parser = PatientParser(self)
         most = self.limits.max_connections
         if most is not None and len(self.connections) > most:
             self._refuse(503, "too many connections")
@@ -100,12 +102,16 @@ class BoundedHttp(HttpToolsProtocol):
         if size > self.limits.max_head:
             self._refusal = (431, _LARGE_HEAD)
             raise ValueError(_LARGE_HEAD)
+        if self.parser.should_upgrade():
+            return  # it comes again without the offer
         self._part = Part.BODY
         self._head_size = 0
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         """Record the end of a request."""
+        if self.parser.should_upgrade():
+            return
         super().on_message_complete()
         self._part = Part.NOTHING
 
