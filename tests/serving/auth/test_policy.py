@@ -87,7 +87,11 @@ def test_what_names_no_model_needs_a_right_to_all():
         ("GET /v1/../metrics", EVERYTHING_ELSE),
         ("GET //metrics", EVERYTHING_ELSE),
         ("POST /metrics", EVERYTHING_ELSE),
-        ("OPTIONS /metrics", Resource(Scope.OPEN)),
+        ("OPTIONS /metrics", Resource(Scope.SERVER, Action.STATUS)),
+        ("OPTIONS /monitoring/answers", EVERYTHING_ELSE),
+        ("OPTIONS /openapi.json", Resource(Scope.VIEW)),
+        ("OPTIONS /V1/models/m:predict", Resource(Scope.OPEN)),
+        ("OPTIONS /v2/models/m/infer", Resource(Scope.OPEN)),
         ("POST /anything", EVERYTHING_ELSE),
     ],
 )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import zlib
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable
 from typing import Any
 
 import orjson
@@ -16,6 +15,7 @@ from timonel.serving.auth.control import AccessControl, TooManyError, credential
 from timonel.serving.auth.policy import Principal, Resource
 from timonel.serving.auth.policy import Scope as Reach
 from timonel.serving.auth.url_rights import resource_of
+from timonel.serving.gunzip import Gunzip
 from timonel.serving.settings.auth import Action
 from timonel.serving.status import Code, StatusError
 
@@ -214,8 +214,6 @@ def cut_listing(body: bytes, principal: Principal) -> bytes:
     return orjson.dumps({**content, "models": seen} if isinstance(content, dict) else seen)
 
 
-_SLICE = 2**18
-_GZIP = 31
 _CODED = frozenset({b"content-encoding", b"transfer-encoding"})
 
 
@@ -232,32 +230,6 @@ class BodyTooLargeError(Exception):
             f"The request body is larger than {most} bytes{when}. "
             "Send smaller batches, or start the server with a larger --max-body."
         )
-
-
-class Gunzip:
-    """Decompress a gzip stream in bounded slices, safe against zip bombs. Pure.
-
-    A corrupt stream counts as empty, as in TensorFlow Serving.
-    """
-
-    def __init__(self) -> None:
-        self._stream = zlib.decompressobj(wbits=_GZIP)
-        self.is_damaged = False
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the stream has ended without an error."""
-        return self._stream.eof and not self.is_damaged
-
-    def feed(self, packed: bytes) -> Iterator[bytes]:
-        """Decompress ``packed`` and yield the data in slices."""
-        while packed and not self.is_damaged and not self._stream.eof:
-            try:
-                yield self._stream.decompress(packed, _SLICE)
-            except zlib.error:
-                self.is_damaged = True
-                return
-            packed = self._stream.unconsumed_tail
 
 
 def declared_length(scope: Scope) -> int | None:

@@ -57,13 +57,15 @@ def resource_of(method: str, raw_path: str, query: str, pages: frozenset[str] = 
         query: The query string.
         pages: Paths about the server as a whole, such as its metrics.
     """
-    if raw_path in _OPEN or method == "OPTIONS":
+    is_v1, is_v2 = raw_path[:4].lower() == "/v1/", raw_path.startswith("/v2")
+    # The protocols answer OPTIONS, a preflight, without data; other applications as GET.
+    if raw_path in _OPEN or (method == "OPTIONS" and (is_v1 or is_v2)):
         return Resource(Scope.OPEN)
-    if raw_path[:4].lower() == "/v1/":
+    if is_v1:
         return _tensorflow_serving(method, f"{raw_path}?{query}" if query else raw_path)
-    if raw_path.startswith("/v2"):
+    if is_v2:
         return _open_inference(method, raw_path)
-    if method in {"GET", "HEAD"}:
+    if method in {"GET", "HEAD", "OPTIONS"}:
         return _page(raw_path, pages)
     return EVERYTHING_ELSE
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import re
-import zlib
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from timonel.serving.asgi import Headers, Receive, header
+from timonel.serving.gunzip import Gunzip
 from timonel.serving.inference.context import Correlation
 from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.protocols.tfs_rest.response_body import encode_error
@@ -210,12 +210,13 @@ def unzip(body: bytes) -> bytes:
 
     Corrupt or too large data gives nothing, as in TensorFlow Serving.
     """
-    stream = zlib.decompressobj(wbits=31)
-    try:
-        plain = stream.decompress(body, _UNZIPPED_LIMIT)
-    except zlib.error:
-        return b""
-    return b"" if stream.unconsumed_tail or not stream.eof else plain
+    gunzip, slices, left = Gunzip(), [], _UNZIPPED_LIMIT
+    for piece in gunzip.feed(body):
+        slices.append(piece)
+        left -= len(piece)
+        if left < 0:
+            return b""
+    return b"".join(slices) if gunzip.is_complete else b""
 
 
 def content_type(headers: Headers) -> str:
