@@ -305,6 +305,10 @@ def test_rights_are_asked_for_what_is_answered(rig, target, expected):
         assert rig().ask(target)[0] == 418
 
 
+def test_a_version_of_thousands_of_digits_is_no_page(rig):
+    assert rig().ask(f"/page/models/m/{'7' * 5001}")[0] == 418
+
+
 def test_the_files_need_no_rights_and_nothing_else_is_like_them():
     for path in page_files():
         assert resource_of("GET", path, "") == Resource(Scope.PUBLIC)

@@ -247,6 +247,13 @@ def test_a_version_beyond_64_bits(client):
     assert error(client().ask("GET", target)) == (400, message)
 
 
+def test_a_version_of_thousands_of_digits():
+    padded = http.match("GET", f"/v1/models/m/versions/{'0' * 5001}7")
+    assert padded.spec.version == 7
+    with pytest.raises(http.VersionTooLargeError):
+        http.match("GET", f"/v1/models/m/versions/{'7' * 5001}")
+
+
 @pytest.mark.parametrize("target", ["/", "/v1", "/healthz", "/v2/models/m"])
 def test_other_paths_are_no_json(client, target):
     status, headers, body = client(STRICT).ask("GET", target)

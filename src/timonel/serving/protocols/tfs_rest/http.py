@@ -122,9 +122,10 @@ def missing_name() -> StatusError:
 def _spec(name: str, version: str | None, label: str | None) -> ModelSpec:
     number = None
     if version is not None:
-        if len(version.lstrip("0")) > _INT64_DIGITS or int(version) >= 2**63:
+        digits = version.lstrip("0") or "0"
+        if len(digits) > _INT64_DIGITS or int(digits) >= 2**63:
             raise VersionTooLargeError(f"Failed to convert version: {version} to numeric.")
-        number = int(version)
+        number = int(digits)
     return ModelSpec(_decoded(name), number, _decoded(label) if label else None)
 
 
