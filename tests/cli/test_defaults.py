@@ -143,6 +143,10 @@ def test_a_variable_goes_before_the_file(
         ("[deploy]\nno-tls = true", "deploy.no-tls"),
         ('[predict]\ntls-ca = "ca.pem"', "predict.tls-ca"),
         ("[image.build]\nplain-http = true", "image.build.plain-http"),
+        ('[keys.create]\nallow = ["admin:*"]', "keys.create.allow"),
+        ('[keys.revoke]\nfile = "decoy.json"', "keys.revoke.file"),
+        ('[cluster.rbac]\nuser = "mallory"', "cluster.rbac.user"),
+        ("[endpoints.delete]\nyes = true", "endpoints.delete.yes"),
     ],
 )
 def test_a_project_cannot_weaken_protection(
@@ -157,7 +161,7 @@ def test_a_project_cannot_weaken_protection(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(here / "config"))
     (here / "config" / "timonel").mkdir(parents=True)
     CONFIG.rename(here / "config" / "timonel" / CONFIG)
-    assert "must not" not in timonel(*command, "x").error_line
+    assert "must not" not in timonel(*command, "x").err
 
 
 def test_every_protective_option_exists() -> None:
@@ -198,6 +202,31 @@ def test_a_file_that_all_can_write_is_refused(timonel: Timonel, here: Path) -> N
     outcome = timonel("runs")
     assert outcome.exit_code == 2
     assert "all users can write timonel.toml: remove it, or make it yours" in outcome.error_line
+
+
+def test_a_link_is_not_followed_in_a_project(
+    timonel: Timonel, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "other").write_text("[runs.list]\nlimit = 1\n")
+    CONFIG.symlink_to(here / "other")
+    assert "timonel.toml is a link: copy the file instead" in timonel("runs").error_line
+    # The user's own may be kept elsewhere; in its folder it is not a project's.
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(here / "config"))
+    (here / "config" / "timonel").mkdir(parents=True)
+    CONFIG.rename(here / "config" / "timonel" / CONFIG)
+    (here / "other").write_text("[serve]\nsafe-loading = false\n")
+    monkeypatch.chdir(here / "config" / "timonel")
+    assert "must not" not in timonel("serve", "x").error_line
+
+
+def test_a_named_workspace_of_a_project_must_be_the_users(runs: None, timonel: Timonel) -> None:
+    CONFIG.write_text('workspace = "work"\n')
+    assert shown(timonel) == 3
+    Path("work").chmod(0o777)
+    line = timonel("runs").error_line
+    assert "all users can write" in line
+    assert "name it: --workspace work" in line
+    assert shown(timonel, "-w", "work") == 3
 
 
 def test_the_variables_are_those_that_are_read() -> None:

@@ -187,3 +187,31 @@ def test_a_few_examples_of_simulated_integers_may_differ(wrong: int, status: str
         for each in examples
     }  # fmt: skip
     assert compare(examples, Predictions(by_key=found), LABELS, "int8").status == status
+
+
+def predictions(**scores: float) -> dict[str, ExportPrediction]:
+    return {key: ExportPrediction(scores=(value,)) for key, value in scores.items()}
+
+
+@pytest.mark.parametrize(
+    ("alone", "together", "mixed", "expected"),
+    [
+        ({"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 2.0}, (2, 0)),
+        ({"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 2.5}, {"a": 1.0, "b": 2.0}, (2, 1)),
+        ({"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 2.0}, {"a": 1.5, "b": 2.5}, (2, 2)),
+        ({"a": 1.0, "b": 1.0}, {"a": 1.0, "b": 1.0}, {"a": 1.0, "b": 1.0}, (0, 0)),
+        ({}, {"a": 1.0, "b": 2.0}, {}, (0, 0)),
+    ],
+)
+def test_results_alone_are_compared_with_both_batches(
+    alone: dict[str, float],
+    together: dict[str, float],
+    mixed: dict[str, float],
+    expected: tuple[int, int],
+) -> None:
+    found = Predictions(
+        by_key=predictions(**together), alone=predictions(**alone), mixed=predictions(**mixed)
+    )
+    examples = [ReferenceExample(key=key, scores=(value,)) for key, value in together.items()]
+    result = compare(examples, found, None)
+    assert (result.rows_alone, result.rows_mixed) == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 
 import pytest
@@ -99,6 +100,59 @@ def test_layers_that_are_not_known_are_named(keras, make):
     assert found.endswith(" 'odd'")
 
 
+def test_attention_over_the_batch_is_named(keras):
+    inputs = keras.Input((8,))
+    for kind in ("Attention", "AdditiveAttention"):
+        layer = getattr(keras.layers, kind)(name="odd")
+        assert layers_that_may_mix(keras.Model(inputs, layer([inputs, inputs]))) == (
+            f"{kind} 'odd'",
+        )
+
+
+@pytest.mark.parametrize("kind", ["Softmax", "UnitNormalization"])
+def test_layers_of_a_single_axis_are_named(keras, kind):
+    try:
+        model = built(keras, getattr(keras.layers, kind)(name="odd"), shape=())
+    except ValueError:
+        pytest.skip("tf-keras refuses it")
+    assert layers_that_may_mix(model) == (f"{kind} 'odd'",)
+
+
+def test_a_missing_axis_is_all_of_them(keras):
+    model = built(keras, keras.layers.Softmax(axis=None, name="odd"))
+    assert layers_that_may_mix(model) == ("Softmax 'odd'",)
+
+
+def test_time_as_the_first_axis_is_named():
+    keras = importlib.import_module("tf_keras")
+    for layer in (
+        keras.layers.LSTM(2, time_major=True, name="odd"),
+        keras.layers.Bidirectional(keras.layers.GRU(2, time_major=True), name="odd"),
+    ):
+        assert layers_that_may_mix(built(keras, layer, shape=(3, 2)))
+
+
+def test_training_fixed_in_the_graph_is_named():
+    keras = importlib.import_module("tf_keras")
+    inputs = keras.Input((4,), name="x")
+    model = keras.Model(inputs, keras.layers.BatchNormalization()(inputs, training=True), name="m")
+    (found,) = layers_that_may_mix(model)
+    assert "'m', which calls a layer with training=True" in found
+
+
+def test_patched_calls_and_wrapped_activations_are_named(keras):
+    patched = keras.layers.Dense(2, name="patched")
+    patched.call = lambda x: x[::-1]
+    wrapped = functools.wraps(keras.activations.relu)(lambda x: x)
+    model = built(
+        keras, patched, keras.layers.Dense(2, activation=wrapped, name="wrapped"), shape=(2,)
+    )
+    assert {each.partition(" ")[2] for each in layers_that_may_mix(model)} >= {
+        "'patched'",
+        "'wrapped'",
+    }
+
+
 def test_texts_padded_to_the_longest_of_the_batch_mix(keras):
     for options in ({}, {"standardize": lambda x: x, "output_sequence_length": 4}):
         vectors = keras.layers.TextVectorization(max_tokens=9, name="words", **options)
@@ -144,5 +198,15 @@ def test_bare_operations_are_not_known_but_arithmetic_is():
     x = keras.Input((4,), name="x")
     plain = keras.Model(x, keras.layers.Dense(4)(x) + x * 2.0)
     assert layers_that_may_mix(plain) == ()
-    mixing = keras.Model(x, x - keras.ops.mean(x, axis=0, keepdims=True))
-    assert [each.partition(" ")[0] for each in layers_that_may_mix(mixing)] == ["Mean"]
+    ops = keras.ops
+    column = keras.layers.Reshape((1, 4))(x)
+    for output, kind in (
+        (x - ops.mean(x, axis=0, keepdims=True), "Mean"),
+        (x - ops.average(x, axis=0), "Average"),
+        (ops.reshape(x, (1, -1, 4)), "Reshape"),
+        (ops.softmax(x, axis=None), "Softmax"),
+        (ops.dot(x, ops.reshape(x, (4, -1))), "Dot"),
+        (column * x, "Multiply"),
+    ):
+        found = layers_that_may_mix(keras.Model(x, output))
+        assert kind in {each.partition(" ")[0] for each in found}, found

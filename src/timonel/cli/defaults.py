@@ -16,7 +16,9 @@ its file cannot set what protects this user: `PROTECTIVE` options.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,13 +31,16 @@ from timonel.errors import InputError, SpecError, did_you_mean
 CONFIG_NAME = "timonel.toml"
 PROTECTIVE = frozenset(
     """
-    allow-host allow-op allow-python allow-reload api-key-file api-keys batching hooks host
-    jwt-allow jwt-audience jwt-issuer jwt-jwks no-api-keys no-jwt no-tls plain-http safe-loading
-    tls-ca tls-cert tls-client-ca tls-client-optional tls-key
-    """.split()  # noqa: SIM905 - two dozen lines otherwise
+    allow-host allow-op allow-python allow-reload api-key-file api-keys batching beam config hooks
+    host jwt-allow jwt-audience jwt-issuer jwt-jwks model-cache no-api-keys no-jwt no-server-args
+    no-tls plain-http request-log safe-loading tls-ca tls-cert tls-client-ca tls-client-optional
+    tls-key yes
+    """.split()  # noqa: SIM905 - three dozen lines otherwise
 )
-"""Options of any command that decide who may do what: what models may run, who is let in, and whom
-the user trusts."""
+"""Options of any command that decide who may do what: what models may run, who is let in, whom the
+user trusts, and where requests are kept."""
+_PROTECTIVE_COMMANDS = ("keys", "cluster.rbac")
+"""Commands whose options all decide it."""
 VARIABLES = {
     "workspace": "TIMONEL_WORKSPACE",
     "predict.api-key-file": "TIMONEL_API_KEY",
@@ -67,8 +72,12 @@ def user_file() -> Path:
     return Path(home, "timonel", CONFIG_NAME)
 
 
-def read_all(ctx: Any) -> Defaults:
+def read_all(ctx: Any, *, names_workspace: bool) -> Defaults:
     """Return the defaults of both files for the command that ``ctx`` invokes.
+
+    Args:
+        ctx: The top-level click context.
+        names_workspace: Whether the command line names a workspace.
 
     Raises:
         InputError: A file cannot be read, or is another user's.
@@ -76,7 +85,12 @@ def read_all(ctx: Any) -> Defaults:
             only the user may set.
     """
     own = read_defaults(ctx, user_file(), is_users=True)
-    project = read_defaults(ctx, Path(CONFIG_NAME))
+    here = Path(CONFIG_NAME)
+    if here.absolute() == user_file().absolute():
+        return own
+    project = read_defaults(ctx, here)
+    if project.workspace is not None and not names_workspace:
+        _check_workspace(project.workspace)
     return Defaults(project.workspace or own.workspace, _merged(own.commands, project.commands))
 
 
@@ -104,7 +118,7 @@ def read_defaults(ctx: Any, path: Path, *, is_users: bool = False) -> Defaults:
         SpecError: The file is not TOML, names an unknown command or option, or sets an option that
             it must not.
     """
-    content = _content(path)
+    content = _content(path, is_users=is_users)
     if content is None:
         return Defaults()
     workspace = content.pop(_WORKSPACE, None)
@@ -132,26 +146,41 @@ def read_defaults(ctx: Any, path: Path, *, is_users: bool = False) -> Defaults:
     return Defaults(workspace, {name: values})
 
 
-def _content(path: Path) -> dict[str, Any] | None:
+def _content(path: Path, *, is_users: bool) -> dict[str, Any] | None:
     """Parse the file; None if it does not exist."""
+    # Reading a FIFO would wait for a writer; a project's link could lead to a file that only seems
+    # to be the user's.
+    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if is_users else os.O_NOFOLLOW)
     try:
-        if path.exists() and not path.is_file():  # reading a FIFO would wait for a writer
-            raise InputError(f"{path} is not a regular file", hint="remove or rename it")
-        text = path.read_text(encoding="utf-8")
-        _check_owner(path)
-        return tomllib.loads(text)
+        with open(os.open(path, flags), "rb") as file:  # noqa: PTH123 - checks what it reads
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise InputError(f"{path} is not a regular file", hint="remove or rename it")
+            _check_owner(path, found)
+            return tomllib.load(file)
     except FileNotFoundError:
         return None
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise InputError(f"{path} is a link", hint="copy the file instead") from error
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SpecError(f"{path} is not valid TOML: {error}") from error
 
 
-def _check_owner(path: Path) -> None:
+def _check_owner(path: Path, found: os.stat_result) -> None:
     from timonel.storage.ownership import check_own
 
-    check_own(path, f"remove it, or make it yours: 'chmod o-w {path}'")
+    check_own(path, f"remove it, or make it yours: 'chmod o-w {path}'", found)
+
+
+def _check_workspace(location: str) -> None:
+    """Refuse a workspace that another user could have prepared, as the nearest one."""
+    from timonel.storage import is_local, local_path
+    from timonel.storage.ownership import check_own
+
+    if is_local(location) and (path := local_path(location)).exists():
+        check_own(path, f"if you trust it, name it: --workspace {location}")
 
 
 def _values(
@@ -178,7 +207,7 @@ def _values(
     for key, value in table.items():
         if key not in options:
             raise _unknown(path, f"{name}.{key}", options, "option")
-        if key in PROTECTIVE and not is_users:
+        if not is_users and (key in PROTECTIVE or name.startswith(_PROTECTIVE_COMMANDS)):
             raise SpecError(
                 f"{path}: {name}.{key} must not come from the current folder",
                 hint=f"give --{key} on the command line, or set it in {user_file()}",

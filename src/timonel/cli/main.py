@@ -122,7 +122,7 @@ def options(
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
         raise typer.Exit
-    given = read_all(ctx)
+    given = read_all(ctx, names_workspace=workspace is not None)
     ctx.default_map = dict(given.commands)
     ctx.obj = replace(
         GlobalOptions.of(ctx), workspace=workspace or given.workspace, debug=debug, quiet=quiet

@@ -139,10 +139,16 @@ def compare(
         from_records=found.from_records,
         seconds=found.seconds,
         load_seconds=found.load_seconds,
-        rows_alone=len(found.alone) if len(found.alone) > 1 else 0,
+        rows_alone=_count_alone(found),
         rows_mixed=_count_mixed(found, labels, precision),
         **(_class_metrics(pairs, labels) if labels else _value_metrics(pairs)),
     )
+
+
+def _count_alone(found: Predictions) -> int:
+    """Count the inputs that were computed alone; none if all predictions are equal."""
+    results = {each.scores for each in (*found.alone.values(), *found.by_key.values())}
+    return len(found.alone) if len(results) > 1 else 0
 
 
 def _count_mixed(found: Predictions, labels: Sequence[str] | None, precision: str) -> int:

@@ -8,6 +8,7 @@ tf-keras through their common public API.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -48,6 +49,8 @@ _WITH_AXES = {
     "MultiHeadAttention": "attention_axes",
 }
 """Classes that do so if this entry of their configuration excludes the batch axis."""
+_OWN_AXES = frozenset({"MultiHeadAttention"})
+"""Classes for which no axes means all but the batch axis and the last."""
 _INNER = {
     "TimeDistributed": ("layer",),
     "Bidirectional": ("forward_layer", "backward_layer"),
@@ -55,6 +58,26 @@ _INNER = {
     "StackedRNNCells": ("cells",),
 }
 """Classes that do so if the layers in these attributes do."""
+_LEAST_RANK = {
+    **dict.fromkeys(("Attention", "AdditiveAttention", "MultiHeadAttention"), 3),
+    **dict.fromkeys(
+        [
+            "Resizing",
+            "CenterCrop",
+            "RandomFlip",
+            "RandomRotation",
+            "RandomZoom",
+            "RandomTranslation",
+            "RandomContrast",
+            "RandomBrightness",
+        ],
+        4,
+    ),
+    **dict.fromkeys((*_WITH_AXES, "Activation", "CategoryEncoding", "Flatten"), 2),
+}
+"""Smallest rank of inputs for which these do: of fewer axes, the first is not the batch."""
+_ENCODED_RANK = 2
+"""Smallest rank for layers that count categories."""
 _ARITHMETIC = frozenset({"Add", "Subtract", "Multiply", "Divide", "TrueDivide"})
 """Operations of Keras 3 outside layers, as in ``x + y``."""
 _ACTIVATIONS = ("activation", "recurrent_activation")
@@ -72,13 +95,12 @@ def layers_that_may_mix(model: Any) -> tuple[str, ...]:
 def _suspects(layer: Any) -> Iterator[str]:
     """Yield the layer, or the layers inside of it, that may mix rows."""
     kind = type(layer).__name__
-    if type(layer).__module__.partition(".")[0] not in _PACKAGES:
+    if type(layer).__module__.partition(".")[0] not in _PACKAGES or "call" in vars(layer):
         yield _named(layer)
     elif kind in _MODELS:
-        for part in _parts_of(layer):
-            yield from _suspects(part)
+        yield from _suspects_in(layer)
     elif kind in _INNER:
-        if getattr(layer, "stateful", False):
+        if _keeps_state(layer):
             yield _named(layer)
         for part in _inner_layers(layer, _INNER[kind]):
             yield from _suspects(part)
@@ -86,20 +108,56 @@ def _suspects(layer: Any) -> Iterator[str]:
         yield _named(layer)
 
 
-def _parts_of(model: Any) -> Iterable[Any]:
-    """Return a model's layers, and the operations between them."""
+def _suspects_in(model: Any) -> Iterator[str]:
+    """Yield those of a model's layers, and of the operations between them."""
     layers = list(model.layers)
+    found = [each for layer in layers for each in _suspects(layer)]
+    yield from found
     known = {id(each) for each in layers}
-    operations = (each for each in getattr(model, "operations", ()) if id(each) not in known)
-    return [*layers, *(each for each in operations if not _is_arithmetic(each))]
+    for operation in getattr(model, "operations", ()):
+        is_other = id(operation) not in known and type(operation).__name__ != "InputLayer"
+        if is_other and not _is_arithmetic(operation):
+            yield _named(operation)
+    # Layers that are no suspects have configurations.
+    if not found and _is_called_in_training(model):
+        yield f"{_named(model)}, which calls a layer with training=True,"
+
+
+def _is_called_in_training(model: Any) -> bool:
+    """Whether the graph fixes ``training`` for a layer: then statistics are those of the batch.
+
+    In Keras 3 the argument of the outer call goes before that of the graph.
+    """
+    if type(model).__module__.partition(".")[0] != "tf_keras":
+        return False
+    layers = model.get_config()["layers"]
+    return any(_fixes_training(each.get("inbound_nodes")) for each in layers)
+
+
+def _fixes_training(nodes: Any) -> bool:
+    if isinstance(nodes, Mapping):
+        return bool(nodes.get("training")) or any(map(_fixes_training, nodes.values()))
+    return isinstance(nodes, list | tuple) and any(map(_fixes_training, nodes))
 
 
 def _is_arithmetic(operation: Any) -> bool:
-    # Layers of the same names are on the list as well.
-    kind = type(operation)
-    return kind.__module__.partition(".")[0] in _PACKAGES and (
-        kind.__name__ in _ARITHMETIC or kind.__name__ == "InputLayer"
-    )
+    """Whether an operation outside layers combines tensors of one rank element by element.
+
+    Tensors of different ranks are aligned at their last axes, a batch with features.
+    """
+    ranks = {len(each.shape) for each in (*_tensors(operation, "input"), operation.output)}
+    return type(operation).__name__ in _ARITHMETIC and len(ranks) == 1
+
+
+def _tensors(layer: Any, name: str) -> list[Any]:
+    """Return the symbolic inputs or outputs; empty if they are not known."""
+    try:
+        found = getattr(layer, name)
+    except (AttributeError, ValueError, RuntimeError):
+        return []
+    if isinstance(found, Mapping):
+        return list(found.values())
+    return list(found) if isinstance(found, list | tuple) else [found]
 
 
 def _inner_layers(layer: Any, names: Iterable[str]) -> Iterator[Any]:
@@ -109,22 +167,45 @@ def _inner_layers(layer: Any, names: Iterable[str]) -> Iterator[Any]:
 
 
 def _is_row_wise(layer: Any, kind: str) -> bool:
+    if not _has_rank(layer, _least_rank(layer, kind)):
+        return False
     if kind == "TextVectorization":
         return _has_fixed_length(layer.get_config())
     if kind in _WITH_AXES:
-        return _excludes_batch(layer.get_config().get(_WITH_AXES[kind]))
+        axes = layer.get_config().get(_WITH_AXES[kind])
+        return kind in _OWN_AXES if axes is None else _excludes_batch(axes)
     return (
         kind in _ROW_WISE
-        and not getattr(layer, "stateful", False)
+        and not _keeps_state(layer)
         and all(_is_known_activation(getattr(layer, name, None)) for name in _ACTIVATIONS)
     )
+
+
+def _keeps_state(layer: Any) -> bool:
+    """Whether a recurrent layer has state between batches, or takes time for the first axis."""
+    return bool(getattr(layer, "stateful", False) or getattr(layer, "time_major", False))
+
+
+def _least_rank(layer: Any, kind: str) -> int:
+    if kind in {"StringLookup", "IntegerLookup", "Hashing", "HashedCrossing", "Discretization"}:
+        mode = layer.get_config().get("output_mode", "int")
+        return 1 if mode in {"int", "one_hot"} else _ENCODED_RANK
+    return _LEAST_RANK.get(kind, 1)
+
+
+def _has_rank(layer: Any, least: int) -> bool:
+    """Whether all inputs have at least this many axes, where that matters."""
+    if least == 1:
+        return True
+    tensors = _tensors(layer, "input")
+    # A layer inside of a wrapper has no symbolic inputs: the wrapper calls it with at least two.
+    return all(len(each.shape) >= least for each in tensors) if tensors else least <= _ENCODED_RANK
 
 
 def _excludes_batch(axes: Any) -> bool:
     """Whether axes are positive or the last; other negative ones depend on the rank."""
     return all(
-        axis is None or axis == -1 or axis > 0
-        for axis in (axes if isinstance(axes, list | tuple) else [axes])
+        axis == -1 or axis > 0 for axis in (axes if isinstance(axes, list | tuple) else [axes])
     )
 
 
@@ -140,12 +221,16 @@ def _has_fixed_length(config: Mapping[str, Any]) -> bool:
 
 
 def _is_known_activation(activation: Any) -> bool:
+    """Whether it is one of Keras' own, or a layer that keeps rows apart."""
     if activation is None:
         return True
     if callable(getattr(activation, "get_config", None)):
         return not layers_that_may_mix(activation)
-    package, *modules = str(getattr(activation, "__module__", "")).split(".")
-    return package in _PACKAGES and "activations" in modules
+    package = str(getattr(activation, "__module__", "")).partition(".")[0]
+    if package not in _PACKAGES:
+        return False
+    own = vars(importlib.import_module(f"{package}.activations")).values()
+    return any(each is activation for each in own)
 
 
 def _named(layer: Any) -> str:

@@ -11,16 +11,21 @@ from timonel.errors import InputError
 _ROOT = 0
 
 
-def check_own(path: Path, hint: str) -> None:
+def check_own(path: Path, hint: str, found: os.stat_result | None = None) -> None:
     """Refuse a path that belongs to another user than this one and root, or that all may write.
 
     As in git, root also accepts those of the user who called sudo.
+
+    Args:
+        path: The path.
+        hint: What the user can do about it.
+        found: Its status, if it is open; a path may be replaced meanwhile.
 
     Raises:
         InputError: It is refused.
         OSError: It does not exist, or cannot be looked at.
     """
-    found = path.stat()
+    found = found or path.stat()
     if not hasattr(os, "geteuid"):
         return
     own = {_ROOT, os.geteuid()}
