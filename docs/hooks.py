@@ -13,7 +13,7 @@ from mkdocs.structure.files import File, Files
 from pydantic import BaseModel
 
 from timonel.cli.catalogue import ENTRIES
-from timonel.cli.defaults import VARIABLES
+from timonel.cli.defaults import PROTECTIVE, PROTECTIVE_COMMANDS, VARIABLES
 from timonel.cli.groups import help_record
 from timonel.cli.main import app
 from timonel.edge.convert_options import ConvertOptions
@@ -126,17 +126,21 @@ def precedence() -> str:
         f"`{'--' + setting.rpartition('.')[2]}` | `{variable}` |"
         for setting, variable in VARIABLES.items()
     ]
+    protective = ", ".join(f"`--{name}`" for name in sorted(PROTECTIVE))
+    commands = " and ".join(f"`{name.replace('.', ' ')}`" for name in PROTECTIVE_COMMANDS)
     return "\n".join(
         [
             "\n## Order of settings\n",
             "The first that is given counts: the option on the command line, the environment",
-            "variable, `timonel.toml` of the present folder, the default. These options have a",
-            "variable; an empty one counts as not set.\n",
+            "variable, `timonel.toml` of the present folder, `~/.config/timonel/timonel.toml`, the",
+            "default. These options have a variable; an empty one counts as not set.\n",
             "| Command | Option | Variable |",
             "|---|---|---|",
             *rows,
             "",
             "`TIMONEL_API_KEY` holds the key itself, `--api-key-file` names a file with it.\n",
+            "The file of the present folder may come from somebody else. It must not set options",
+            f"that protect you: {protective}, nor any option of {commands}.\n",
         ]
     )
 

@@ -39,7 +39,7 @@ PROTECTIVE = frozenset(
 )
 """Options of any command that decide who may do what: what models may run, who is let in, whom the
 user trusts, and where requests are kept."""
-_PROTECTIVE_COMMANDS = ("keys", "cluster.rbac")
+PROTECTIVE_COMMANDS = ("keys", "cluster.rbac")
 """Commands whose options all decide it."""
 VARIABLES = {
     "workspace": "TIMONEL_WORKSPACE",
@@ -207,7 +207,7 @@ def _values(
     for key, value in table.items():
         if key not in options:
             raise _unknown(path, f"{name}.{key}", options, "option")
-        if not is_users and (key in PROTECTIVE or name.startswith(_PROTECTIVE_COMMANDS)):
+        if not is_users and (key in PROTECTIVE or name.startswith(PROTECTIVE_COMMANDS)):
             raise SpecError(
                 f"{path}: {name}.{key} must not come from the current folder",
                 hint=f"give --{key} on the command line, or set it in {user_file()}",
