@@ -31,7 +31,7 @@ from timonel.errors import InputError, SpecError, did_you_mean
 CONFIG_NAME = "timonel.toml"
 PROTECTIVE = frozenset(
     """
-    allow-host allow-op allow-python allow-reload api-key-file api-keys batching beam config hooks
+    allow-host allow-op allow-python allow-reload api-key-file api-keys batching beam hooks
     host jwt-allow jwt-audience jwt-issuer jwt-jwks model-cache no-api-keys no-jwt no-server-args
     no-tls plain-http request-log safe-loading tls-ca tls-cert tls-client-ca tls-client-optional
     tls-key yes
