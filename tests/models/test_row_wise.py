@@ -7,6 +7,7 @@ import importlib
 
 import pytest
 
+from timonel.models import row_wise
 from timonel.models.row_wise import layers_that_may_mix
 
 PACKAGES = ("keras", "tf_keras")
@@ -109,6 +110,12 @@ def test_attention_over_the_batch_is_named(keras):
         )
 
 
+def test_each_layer_that_needs_a_rank_has_one():
+    assert row_wise._LEAST_RANK["MultiHeadAttention"] == 3
+    for kind in row_wise._WITH_AXES:
+        assert row_wise._LEAST_RANK[kind] >= 2
+
+
 @pytest.mark.parametrize("kind", ["Softmax", "UnitNormalization"])
 def test_layers_of_a_single_axis_are_named(keras, kind):
     try:
@@ -207,6 +214,7 @@ def test_bare_operations_are_not_known_but_arithmetic_is():
         (ops.softmax(x, axis=None), "Softmax"),
         (ops.dot(x, ops.reshape(x, (4, -1))), "Dot"),
         (column * x, "Multiply"),
+        (ops.add(*ops.split(x, 2, axis=1)), "Split"),
     ):
         found = layers_that_may_mix(keras.Model(x, output))
         assert kind in {each.partition(" ")[0] for each in found}, found

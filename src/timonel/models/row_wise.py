@@ -3,7 +3,7 @@
 A server may compute rows of several clients together only if no row depends on another. Layers on
 the list here compute each row from itself in inference, whatever their weights are; custom layers,
 models with a call of their own, and functions of the user are never known to. Works on Keras 3 and
-tf-keras through their common public API.
+tf-keras through their common public API. TensorFlow processes only.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+import tensorflow as tf
 
 _PACKAGES = frozenset({"keras", "tf_keras"})
 _MODELS = frozenset({"Functional", "Sequential"})
@@ -58,23 +60,14 @@ _INNER = {
     "StackedRNNCells": ("cells",),
 }
 """Classes that do so if the layers in these attributes do."""
-_LEAST_RANK = {
-    **dict.fromkeys(("Attention", "AdditiveAttention", "MultiHeadAttention"), 3),
-    **dict.fromkeys(
-        [
-            "Resizing",
-            "CenterCrop",
-            "RandomFlip",
-            "RandomRotation",
-            "RandomZoom",
-            "RandomTranslation",
-            "RandomContrast",
-            "RandomBrightness",
-        ],
-        4,
-    ),
-    **dict.fromkeys((*_WITH_AXES, "Activation", "CategoryEncoding", "Flatten"), 2),
+_KINDS_BY_RANK = {
+    2: "Softmax LayerNormalization GroupNormalization UnitNormalization Concatenate Dot Activation "
+    "CategoryEncoding Flatten",
+    3: "Attention AdditiveAttention MultiHeadAttention",
+    4: "Resizing CenterCrop RandomFlip RandomRotation RandomZoom RandomTranslation RandomContrast "
+    "RandomBrightness",
 }
+_LEAST_RANK = {kind: rank for rank, kinds in _KINDS_BY_RANK.items() for kind in kinds.split()}
 """Smallest rank of inputs for which these do: of fewer axes, the first is not the batch."""
 _ENCODED_RANK = 2
 """Smallest rank for layers that count categories."""
@@ -145,8 +138,12 @@ def _is_arithmetic(operation: Any) -> bool:
 
     Tensors of different ranks are aligned at their last axes, a batch with features.
     """
-    ranks = {len(each.shape) for each in (*_tensors(operation, "input"), operation.output)}
-    return type(operation).__name__ in _ARITHMETIC and len(ranks) == 1
+    if type(operation).__name__ not in _ARITHMETIC:
+        return False
+    return (
+        len({len(each.shape) for name in ("input", "output") for each in _tensors(operation, name)})
+        == 1
+    )
 
 
 def _tensors(layer: Any, name: str) -> list[Any]:
@@ -155,9 +152,7 @@ def _tensors(layer: Any, name: str) -> list[Any]:
         found = getattr(layer, name)
     except (AttributeError, ValueError, RuntimeError):
         return []
-    if isinstance(found, Mapping):
-        return list(found.values())
-    return list(found) if isinstance(found, list | tuple) else [found]
+    return list(tf.nest.flatten(found))
 
 
 def _inner_layers(layer: Any, names: Iterable[str]) -> Iterator[Any]:

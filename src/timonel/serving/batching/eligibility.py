@@ -34,8 +34,7 @@ def eligible(model: LoadedModel, settings: AdaptiveBatching, version: Path | Non
     may_batch, reason = _rows_are_independent(model, settings, version)
     if not may_batch:
         return Eligibility(frozenset(), reason)
-    names = (name for name, each in model.signatures.items() if is_open(each))
-    found = frozenset(names)
+    found = frozenset(name for name, each in model.signatures.items() if is_open(each))
     return Eligibility(found, reason if found else "no signature has an open first dimension")
 
 

@@ -79,7 +79,7 @@ class LoadedModel(abc.ABC):
 class DeclaringModel(LoadedModel):
     """A version that declares how it may be batched and called concurrently.
 
-    For other versions the server detects or assumes this.
+    Other versions are batched with evidence from their export, or if the user assumes it.
     """
 
     batchable: bool
