@@ -54,6 +54,7 @@ PYTHON_ONLY = {
     "scanning",  # its displays
     "notify",
     "on_ready",
+    "on_warning",
     "on_change",
     "block",  # the opposite of --detach
 }

@@ -28,6 +28,7 @@ class Option:
         metavar: Form of the value in the command line's help.
         flag: Name on the command line, if it is not the option's.
         least: Smallest number that the command line accepts.
+        setting: Dotted name of the setting that the option sets, if it sets one unchanged.
     """
 
     default: Any
@@ -37,6 +38,7 @@ class Option:
     metavar: str | None = None
     flag: str | None = None
     least: int | None = None
+    setting: str | None = None
 
     @property
     def summary(self) -> str:

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timonel.processes.backoff import backoff_s
 from timonel.processes.cores import usable_cores
 from timonel.processes.loop import Channel
 from timonel.processes.memory import OomWatch, is_memory_scarce, oom_counters
@@ -245,16 +244,6 @@ def test_a_group_may_be_short_of_memory(
 
 def test_without_any_figures_nothing_is_memory_scarce(tmp_path: Path) -> None:
     assert not is_memory_scarce(tmp_path, tmp_path)
-
-
-class TestBackoff:
-    def test_delays_double_up_to_a_maximum(self) -> None:
-        delays = [backoff_s(restart, 0.5, 10.0) for restart in range(1, 9)]
-        assert delays == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
-
-    @given(st.integers(1, 10**9))
-    def test_a_delay_has_bounds(self, restart: int) -> None:
-        assert 0 <= backoff_s(restart, 0.5, 10.0) <= 10.0
 
 
 @pytest.mark.parametrize(

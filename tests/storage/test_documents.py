@@ -15,7 +15,13 @@ from timonel.storage import (
     write_document,
     write_json,
 )
-from timonel.storage.documents import STEPS, check_format, migrate_workspace, upgrade
+from timonel.storage.documents import (
+    STEPS,
+    check_format,
+    migrate_workspace,
+    parse_document,
+    upgrade,
+)
 
 
 def test_a_document_comes_back_with_kind_and_format(tmp_path: Path) -> None:
@@ -42,6 +48,7 @@ def test_a_body_cannot_hide_the_documents_kind() -> None:
         (b"", "is not valid JSON"),
         (b'{"kind": "run", "for', "is not valid JSON"),
         (b"\xff\xfe", "is not valid JSON"),
+        (b"[" * 100_000, "is not valid JSON"),
         (b"[1]", "it is not a JSON object"),
         (b"{}", "its kind is None"),
         (b'{"kind": "job", "format": 1}', "is not a run document: its kind is job"),
@@ -150,3 +157,8 @@ def test_a_workspace_of_today_needs_nothing(tmp_path: Path) -> None:
     write_document(root / "runs" / "a" / "run.json", "run", {"id": "a"})
     assert migrate_workspace(root) == []
     assert upgrade(read_document(root / "FORMAT", "workspace"), "here")["format"] == 1
+
+
+def test_a_document_that_is_nested_too_deeply_is_damaged() -> None:
+    with pytest.raises(CorruptError, match=r"deep\.json is not valid JSON: maximum recursion"):
+        parse_document('{"kind": "dataset", "x": ' + "[" * 200_000, "dataset", "deep.json")

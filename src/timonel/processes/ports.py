@@ -1,4 +1,4 @@
-"""Reserve free ports for a generation until it ends.
+"""Reserve free ports for a generation until it ends, and connect to ports and Unix sockets.
 
 A free port may be taken before the task binds it, so each port is held by a socket that is bound
 but does not listen. With SO_REUSEADDR on both sides, Linux lets a task bind and listen beside such
@@ -9,6 +9,7 @@ SO_REUSEPORT, other gRPC servers set both.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
@@ -44,6 +45,22 @@ class PortReservation:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.addresses)
+
+
+UNIX = "unix:"
+"""Beginning of the address of a Unix socket, before its path."""
+
+
+async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to ``host:port`` or ``unix:PATH``.
+
+    Raises:
+        OSError: Nothing accepts connections there.
+    """
+    if address.startswith(UNIX):
+        return await asyncio.open_unix_connection(address.removeprefix(UNIX))
+    host, _, port = address.rpartition(":")
+    return await asyncio.open_connection(host, int(port))
 
 
 def _hold() -> socket.socket:

@@ -18,6 +18,7 @@ from typing import NoReturn
 from timonel.processes.tree import die_with_parent, lower_priority
 
 EXIT_CANNOT_START = 127
+_EXITED = "ended with exit code "
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class ProcessCommand:
         cwd: Working folder.
         output: File to which standard output and error are appended.
         niceness: Added to the inherited niceness.
+        is_safe_path: Whether modules are not looked for in the working folder.
     """
 
     module: str
@@ -39,6 +41,7 @@ class ProcessCommand:
     cwd: str
     output: Path
     niceness: int = 0
+    is_safe_path: bool = False
 
 
 Runner = Callable[[ProcessCommand], int]
@@ -91,19 +94,27 @@ def close_inherited(keep: Sequence[int] = ()) -> None:
 def describe_exit(code: int) -> str:
     """Describe an exit code; negative for a signal."""
     if code >= 0:
-        return f"ended with exit code {code}"
+        return f"{_EXITED}{code}"
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"was killed by signal {-code}"
 
 
-def _reset_signals() -> None:
+def exit_code_in(description: str) -> int | None:
+    """Return the exit code in a text that begins with `describe_exit`; None for other ends."""
+    code = description.removeprefix(_EXITED).partition(":")[0]
+    return int(code) if description.startswith(_EXITED) and code.isdecimal() else None
+
+
+def reset_signals() -> None:
     """Reset all signals as in a new Python, and unblock them."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if signal.getsignal(number) not in {None, signal.SIG_DFL}:
             signal.signal(number, signal.SIG_DFL)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
@@ -125,7 +136,7 @@ def _be_child(command: ProcessCommand, run: Runner | None, parent_pid: int) -> N
     try:
         os.setsid()
         die_with_parent(parent_pid)
-        _reset_signals()
+        reset_signals()
         _redirect(command.output)
         if command.niceness:
             lower_priority(command.niceness)

@@ -21,6 +21,12 @@ MARKER = "TIMONEL_SUPERVISOR"
 REPLICA = "TIMONEL_REPLICA"
 """Environment variable with the name of a service's replica, in its processes."""
 
+TASK_DIR = "TIMONEL_TASK_DIR"
+"""Environment variable with the folder of a task, in its processes."""
+
+MARKS = (MARKER, REPLICA, TASK_DIR)
+"""Variables by which `marked` finds processes."""
+
 RESERVED = "TIMONEL_RESERVED"
 RESERVED_BYTES = 8192
 """Name and length of the variable that `mark_process` overwrites."""

@@ -1,12 +1,10 @@
-"""Zygote: a process that imports modules once and forks children that share them.
+"""Zygotes: what a process that imports once, and the children that it forks, must observe.
 
-A request is a packet of JSON with the descriptor of the child's connection and, optionally, of a
-connection for the answers: first ``pid`` or ``refused``, then ``status`` once the child has ended.
+`timonel.processes.zygote_process` is the process, `timonel.processes.zygote_client` finds it.
 """
 
 from __future__ import annotations
 
-import abc
 import ctypes
 import gc
 import importlib
@@ -20,12 +18,11 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
-from timonel.processes.loop import Loop
-from timonel.processes.tree import RESERVED, RESERVED_BYTES, reap
+from timonel.processes.tree import RESERVED, RESERVED_BYTES
 
 MESSAGE_BYTES = 1 << 17
 _logger = logging.getLogger(__name__)
@@ -50,87 +47,6 @@ _OPENBLAS_SETTERS = (
 
 class ZygoteError(Exception):
     """A zygote cannot fork or is gone. The message gives the reason."""
-
-
-class Zygote(abc.ABC):
-    """Forks children on request and reports how they end. For the main thread of a process.
-
-    Args:
-        signals: Signals that `loop` returns, besides SIGCHLD.
-    """
-
-    def __init__(self, signals: Iterable[int] = ()) -> None:
-        self.loop = Loop((signal.SIGCHLD, *signals))
-        self._answers: dict[int, socket.socket] = {}
-
-    @abc.abstractmethod
-    def run_child(self, request: dict[str, Any], connection: socket.socket) -> NoReturn:
-        """Run a forked child to its end."""
-
-    def check(self, request: dict[str, Any]) -> None:  # noqa: ARG002 - for subclasses
-        """Check a request before forking.
-
-        Raises:
-            ZygoteError: It is refused.
-        """
-        if threads := extra_threads():
-            raise ZygoteError(threads)
-
-    @property
-    def children(self) -> Collection[int]:
-        """PIDs of the children that have not ended."""
-        return self._answers.keys()
-
-    def answer(self, connection: socket.socket) -> bool:
-        """Receive and answer a request; return False if there is none."""
-        try:
-            message, descriptors, _, _ = socket.recv_fds(
-                connection, MESSAGE_BYTES, 2, socket.MSG_CMSG_CLOEXEC
-            )
-        except OSError:
-            return False
-        if not message or not descriptors:
-            return False
-        own = len(descriptors) == 2
-        answers = socket.socket(fileno=descriptors[1]) if own else connection.dup()
-        request = json.loads(message)
-        try:
-            self.check(request)
-            pid = self._fork(request, answers, descriptors[0])
-        except (OSError, ZygoteError) as error:
-            _send(answers, {"refused": str(error)})
-            answers.close()
-        else:
-            descriptor = os.pidfd_open(pid)  # not reaped yet, so the PID is still the child's
-            _send(answers, {"pid": pid}, descriptor)
-            os.close(descriptor)
-            self._answers[pid] = answers
-        os.close(descriptors[0])
-        return True
-
-    def collect(self) -> bool:
-        """Reap and report ended children; return whether there were any."""
-        found = False
-        for pid, status in reap():
-            if (answers := self._answers.pop(pid, None)) is not None:
-                found = True
-                _send(answers, {"status": status})
-                answers.close()
-        return found
-
-    def _fork(self, request: dict[str, Any], answers: socket.socket, descriptor: int) -> int:
-        pid = os.fork()
-        if pid != 0:
-            return pid
-        try:
-            # What a child must not share with its siblings.
-            self.loop.close()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for each in (answers, *self._answers.values()):
-                each.close()
-            self.run_child(request, socket.socket(fileno=descriptor))
-        finally:
-            os._exit(1)  # no code of the zygote may continue in this process
 
 
 class ForkedChild:
@@ -308,7 +224,8 @@ def _loaded_libraries(part: str) -> set[str]:
     return {path for path in paths if part in Path(path).name and ".so" in path}
 
 
-def _send(connection: socket.socket, answer: dict[str, Any], *descriptors: int) -> None:
+def send(connection: socket.socket, answer: dict[str, Any], *descriptors: int) -> None:
+    """Send an answer to a client of a zygote, unless it is gone."""
     try:
         socket.send_fds(connection, [json.dumps(answer).encode()], descriptors)
     except OSError:

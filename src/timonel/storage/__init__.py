@@ -1,7 +1,13 @@
 """Locations, atomic writes, digests, versioned documents and the workspace."""
 
 from timonel.storage.atomic import append_line, publish_dir, write_bytes, write_json, write_text
-from timonel.storage.digests import digest_bytes, digest_file, digest_tree, verify_file
+from timonel.storage.digests import (
+    digest_bytes,
+    digest_file,
+    digest_tree,
+    quick_digest,
+    verify_file,
+)
 from timonel.storage.documents import (
     FORMATS,
     document,
@@ -30,6 +36,7 @@ __all__ = [
     "migrate_workspace",
     "normalise",
     "publish_dir",
+    "quick_digest",
     "read_document",
     "verify_file",
     "write_bytes",

@@ -39,7 +39,6 @@ _ENTRY, _LISTING = "entry.json", "listing.json"
 _NAME = re.compile(r".+-[0-9a-f]{32}|part-.*")
 _BLOCK_BYTES = 1 << 20
 _DISK_HINT = "free disk space, or set XDG_CACHE_HOME to a folder on another disk"
-PROGRESS = "progress.json"
 CONTENT = "content"
 
 
@@ -89,10 +88,6 @@ class ContentCache:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
         self._folders: dict[str, Path] = {}
-
-    def holds(self, uri: str, path: Path) -> bool:
-        """Return whether ``path`` is the cached folder of a version of the model at ``uri``."""
-        return len(path.parents) > 2 and path.parents[2] == self._folder(uri)
 
     def entries(self, uri: str, endpoint: str) -> dict[str, str]:
         """Return the fingerprints of a URI's cached entries, as last listed.
@@ -174,7 +169,7 @@ class ContentCache:
             if lock is not None:
                 os.close(lock)
 
-    def adopt(self, partial: Path, uri: str, key: str, mark: str, sums: Mapping[str, int]) -> None:
+    def adopt(self, partial: Path, uri: str, key: str, mark: str) -> None:
         """Turn a finished download into a cached version by a rename.
 
         Raises:
@@ -185,10 +180,13 @@ class ContentCache:
         with write_errors(entry):
             content.parent.mkdir(exist_ok=True)
             (partial / CONTENT).rename(content)
-            (partial / PROGRESS).unlink(missing_ok=True)
             files = {
-                name: {"size": (content / name).stat().st_size, "crc32c": crc32c}
-                for name, crc32c in sums.items()
+                path.relative_to(content).as_posix(): {
+                    "size": path.stat().st_size,
+                    "crc32c": _crc32c(path),
+                }
+                for path in content.rglob("*")
+                if path.is_file()
             }
             body = {"uri": uri, "version": key, "fetched_at": time.time(), "files": files}
             write_document(partial / _ENTRY, "model-cache-entry", body)
@@ -240,13 +238,6 @@ class ContentCache:
 
     def _free_bytes(self) -> int:
         return shutil.disk_usage(self.root).free
-
-
-def cache_error(folder: Path, error: OSError) -> CacheError:
-    """Return the error for a cache that cannot be written."""
-    return CacheError(
-        f"cannot write to the cache in {folder}: {error.strerror or error}", hint=_DISK_HINT
-    )
 
 
 def _folder_name(uri: str) -> str:
@@ -348,7 +339,9 @@ def write_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise cache_error(folder, error) from error
+        raise CacheError(
+            f"cannot write to the cache in {folder}: {error.strerror or error}", hint=_DISK_HINT
+        ) from error
     except CacheError:
         raise
     except TimonelError as error:

@@ -28,6 +28,16 @@ def digest_bytes(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
+_QUICK_BYTES = 64 << 20
+
+
+def quick_digest(path: Path) -> str | None:
+    """Return the digest of a file; None for a folder, and for a file that takes long."""
+    if path.is_file() and path.stat().st_size <= _QUICK_BYTES:
+        return digest_file(path)
+    return None
+
+
 def digest_file(path: Path) -> str:
     """Return the digest of the file at ``path``."""
     with path.open("rb") as file:

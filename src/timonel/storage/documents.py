@@ -36,14 +36,14 @@ FORMATS: Mapping[str, int] = {
     "runtime-choice": 1,
     "conversion-report": 1,
     "evaluations": 1,
-    "checkpoint": 2,
+    "checkpoint": 3,
     "server": 1,
     "service": 1,
     "service-status": 1,
     "mirror": 1,
     "model-cache-entry": 1,
     "bucket-listing": 1,
-    "api-keys": 1,
+    "api-keys": 2,
     "study": 1,
     "job-resume": 1,
     "study-controller": 1,
@@ -99,7 +99,7 @@ def parse_document(text: str, kind: str, origin: str) -> dict[str, Any]:
     """Parse a document of ``kind``; ``origin`` names its source in errors."""
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptError(f"{origin} is not valid JSON: {error}") from error
     if not isinstance(value, dict) or value.get("kind") != kind:
         is_object = isinstance(value, dict)
@@ -131,12 +131,28 @@ def check_format(kind: str, found: object, origin: str) -> None:
 Step = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def _checkpoint_1(body: dict[str, Any]) -> dict[str, Any]:
-    """Keep the body: format 2 reads its array file by ``dtypes``."""
+def _kept(body: dict[str, Any]) -> dict[str, Any]:
+    """Keep the body: no job resumes from an older checkpoint, as it lacks state."""
     return body
 
 
-STEPS: Mapping[tuple[str, int], Step] = {("checkpoint", 1): _checkpoint_1}
+def _api_keys_1(body: dict[str, Any]) -> dict[str, Any]:
+    """Replace permissions by rights; expire keys for single models, which rights cannot express."""
+    keys = []
+    for key in body["keys"]:
+        known = {each.partition(":")[0] for each in key["permissions"] if each.endswith(":*")}
+        actions = {action for each in known for action in each.split(",")}
+        kept = {name: value for name, value in key.items() if name != "permissions"}
+        right = "admin" if "admin" in actions else "use"
+        keys.append({**kept, "right": right} | ({} if "predict" in actions else {"expires": 0.0}))
+    return {**body, "keys": keys}
+
+
+STEPS: Mapping[tuple[str, int], Step] = {
+    ("checkpoint", 1): _kept,
+    ("checkpoint", 2): _kept,
+    ("api-keys", 1): _api_keys_1,
+}
 """Step from each (kind, format) to the next format."""
 
 _MARKER = "FORMAT"
@@ -233,7 +249,7 @@ def _document(path: Path, formats: Mapping[str, int]) -> dict[str, Any] | None:
     """Return the document at ``path``, or None if it is not one."""
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     is_document = isinstance(body, dict) and body.get("kind") in formats
     number = body.get("format") if is_document else None

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from timonel.errors import InputError, SpecError
 
 _SHARED = "shared://"
+_SECRET = re.compile(r"(?i)sig|token|secret|passw|credential|key|auth|x-(amz|goog|ms)-|expires")
+"""Names of parameters that sign an address."""
 
 
 def shared_uri(folder: Path) -> str:
@@ -46,6 +49,19 @@ def normalise(location: str | os.PathLike[str]) -> str:
     if "\0" in text:
         raise SpecError(f"a path cannot contain a NUL character: {text!r}")
     return os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111 - see above
+
+
+def without_credentials(location: str) -> str:
+    """Return a URI without user, password and signatures, as it may be stored and shown."""
+    scheme, separator, rest = location.partition("://")
+    if not separator:
+        return location
+    address, mark, query = rest.partition("?")
+    server, slash, path = address.partition("/")
+    server = server.rpartition("@")[2] if scheme in {"http", "https"} else server
+    kept = "&".join(part for part in query.split("&") if not _SECRET.search(part.partition("=")[0]))
+    shown = mark + kept if kept or not query else ""
+    return f"{scheme}://{server}{slash}{path}{shown}"
 
 
 def is_local(location: str | os.PathLike[str]) -> bool:
