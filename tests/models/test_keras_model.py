@@ -6,8 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
-from timonel.models.keras_model import output_kind_of
+from timonel.models.keras_model import inputs_of, output_kind_of
 
 LABELS = ["a", "b", "c"]
 
@@ -87,3 +88,14 @@ def test_a_bare_operation_as_output_leaves_it_to_the_loss() -> None:
 
     bare = SimpleNamespace(output_names=["add"], get_layer=no_layer, loss=loss(True))
     assert output_kind_of(bare, output(None, 3), LABELS).applied == "softmax"
+
+
+def test_a_sequential_model_keeps_the_shape_that_it_declares() -> None:
+    # Windows of tf.data have an unknown length.
+    declared = SimpleNamespace(shape=(None, 28, 4), dtype="float32", name="keras_tensor_1")
+    sequential = SimpleNamespace(inputs=[declared], built=True)
+    found = inputs_of(sequential, tf.TensorSpec([None, None, 4]))
+    assert found.specs == [tf.TensorSpec([None, 28, 4])]
+    assert found.names == ("input",)
+    unknown = SimpleNamespace(inputs=None, built=True)
+    assert inputs_of(unknown, tf.TensorSpec([3, None, 4])).specs == [tf.TensorSpec([None, None, 4])]

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from timonel.errors import CorruptError, FormatError
 from timonel.models.exports import reference_of, verify_export
-from timonel.models.schema import EXPORT_FILE, VERSION_FILE, CheckResult, Export, VersionDocument
+from timonel.models.runtime_choice import Evidence
+from timonel.models.schema import (
+    EXPORT_FILE,
+    VERSION_FILE,
+    CheckResult,
+    Export,
+    StoredDocument,
+    VersionDocument,
+)
 from timonel.models.versions import open_version
 
 from .conftest import FORMAT_1
@@ -65,6 +74,20 @@ def test_another_kind_of_document_is_refused() -> None:
     with pytest.raises(CorruptError, match="is not a model-version document"):
         VersionDocument.read(FORMAT_1 / "export" / EXPORT_FILE, "model-version")
     assert (FORMAT_1 / "model-version" / VERSION_FILE).is_file()
+
+
+@pytest.mark.parametrize("document", [VersionDocument, Evidence])
+def test_what_is_no_small_file_is_not_read(tmp_path: Path, document: type[StoredDocument]) -> None:
+    """A version from elsewhere could block whatever reads it, or fill the memory."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    for name in ("pipe", "device"):
+        with pytest.raises(CorruptError, match=f"{name} is no regular file"):
+            document.read(tmp_path / name, "model-version")
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(2**24 + 1)
+    with pytest.raises(CorruptError, match="large has more than 16 MiB"):
+        document.read(tmp_path / "large", "model-version")
 
 
 def test_an_infinite_difference_survives_json() -> None:

@@ -19,6 +19,7 @@ from pydantic import Field
 from timonel.errors import ModelError
 from timonel.models.child import answer_request, end_with_parent
 from timonel.models.exports import ReferenceExample, read_reference
+from timonel.models.safety.check import check_saved_model
 from timonel.models.schema import StoredDocument
 
 _BATCH = 32
@@ -75,6 +76,7 @@ def answer(request: CheckRequest) -> Predictions:
     """
     import tensorflow as tf  # noqa: PLC0415 - takes seconds; the request is read first
 
+    check_saved_model(request.saved_model)
     inputs, from_records = _raw_inputs(request, read_reference(request.reference))
     keys = list(inputs)
     started = time.perf_counter()

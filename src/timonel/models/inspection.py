@@ -85,9 +85,7 @@ def is_saved_model(folder: Path) -> bool:
 
 
 def is_python_model(folder: Path) -> bool:
-    """Return whether ``folder`` holds a Python model, and no SavedModel."""
-    if any((folder / name).is_file() for name in ("saved_model.pb", "saved_model.pbtxt")):
-        return False
+    """Return whether ``folder`` holds a Python model, which may load a SavedModel beside it."""
     return (folder / PYTHON_MODEL_FILE).is_file()
 
 

@@ -152,7 +152,9 @@ def _symbolic_inputs(model: Any) -> Any:
     try:
         structure = model.input
     except (AttributeError, ValueError):
-        return None
+        # A Sequential model has no `input` before it is called, but its declared `inputs`.
+        inputs: Sequence[Any] = getattr(model, "inputs", None) or ()
+        structure = inputs[0] if len(inputs) == 1 else None
     return structure if structure is None or tf.nest.flatten(structure) else None
 
 

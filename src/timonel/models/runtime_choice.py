@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -59,6 +59,8 @@ class Measurement(StoredDocument):
 
 class Evidence(StoredDocument):
     """Content of ``assets.extra/timonel-runtime.json``."""
+
+    max_bytes: ClassVar[int] = 2**24
 
     runtime: Choice = Field(description="The chosen runtime.")
     reason: str = Field(description="The reason, in one line.")

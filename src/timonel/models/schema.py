@@ -6,9 +6,10 @@ first axis of every input and output is the batch.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -32,6 +33,8 @@ class StoredDocument(BaseModel):
     """Base of documents read from disk; unknown keys are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+    max_bytes: ClassVar[int] = 2**28
+    """Largest file to read: parsing JSON takes many times its size."""
 
     @classmethod
     def read(cls, path: Path, kind: str) -> Self:
@@ -42,6 +45,7 @@ class StoredDocument(BaseModel):
             CorruptError: The content is not a valid document.
             FormatError: This release cannot read the format.
         """
+        _check_file(path, cls.max_bytes)
         value = read_document(path, kind)
         try:
             return cls.model_validate(value)
@@ -52,6 +56,18 @@ class StoredDocument(BaseModel):
                 f"the {kind} document in {path} is broken: {place}: {first['msg']}",
                 hint="the file was edited or truncated; create it again",
             ) from error
+
+
+def _check_file(path: Path, max_bytes: int) -> None:
+    """Reject what others may have put in the place of a document: pipes, devices, large files."""
+    try:
+        status = path.stat()
+    except OSError:
+        return  # reading it reports the error
+    if not stat.S_ISREG(status.st_mode):
+        raise CorruptError(f"{path} is no regular file")
+    if status.st_size > max_bytes:
+        raise CorruptError(f"{path} has more than {max_bytes >> 20} MiB")
 
 
 class TensorInfo(StoredDocument):
@@ -180,6 +196,8 @@ class RowEvidence(StoredDocument):
 
 class VersionDocument(StoredDocument):
     """Content of ``assets.extra/timonel.json``: the origin of a published version."""
+
+    max_bytes: ClassVar[int] = 2**24
 
     name: str = Field(description="Name of the model when published.")
     version: int = Field(description="Version number.")

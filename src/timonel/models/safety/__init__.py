@@ -1,0 +1,1 @@
+"""Safe loading: check what a SavedModel can do before running it."""
