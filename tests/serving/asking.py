@@ -6,6 +6,8 @@ import json
 import urllib.error
 import urllib.request
 
+import psutil
+
 
 def predicted(server, model, inputs, timeout_s=30.0):
     """Return the status of a prediction, and its outputs or the error."""
@@ -18,3 +20,14 @@ def predicted(server, model, inputs, timeout_s=30.0):
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.loads(error.read())["error"]
+
+
+def server_process(server):
+    """Return the process that computes: a child of its parent, or of a zygote."""
+    port = int(server.rest_url.rpartition(":")[2])
+    (pid,) = {
+        each.pid
+        for each in psutil.net_connections("tcp")
+        if each.laddr.port == port and each.status == psutil.CONN_LISTEN
+    }
+    return psutil.Process(pid)

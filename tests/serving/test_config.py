@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from timonel.serving import launch, serve
+from timonel.serving import launch, serve, serve_settings
 from timonel.serving.settings import (
     Latest,
     ModelSettings,
@@ -55,11 +55,11 @@ def test_threads_of_operations_are_as_asked(monkeypatch, tmp_path, given, expect
     class LaunchedError(Exception):
         pass
 
-    def launched(settings, place, *, detach):
+    def launched(settings, place, **_):
         raise LaunchedError(settings)
 
     monkeypatch.setattr(launch, "launch", launched)
-    monkeypatch.setattr(launch, "default_op_threads", lambda: 7)
+    monkeypatch.setattr(serve_settings, "default_op_threads", lambda: 7)
     (tmp_path / "m" / "1").mkdir(parents=True)
     (tmp_path / "m" / "1" / "saved_model.pb").touch()
     with pytest.raises(LaunchedError) as caught:

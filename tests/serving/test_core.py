@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from timonel.serving.inference import DataPlane
+from timonel.serving.batching.scheduling import scheduled
+from timonel.serving.inference import Call
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.manager.plan import VersionState, VersionStatus
 from timonel.serving.runtimes.base import LoadedModel
@@ -40,15 +41,15 @@ class Sums(LoadedModel):
         pass
 
 
-def plane_of(model):
+def catalogue_of(model):
     catalogue = Catalogue({"m": {}, "other": {}})
     status = (VersionStatus(3, VersionState.AVAILABLE),)
-    catalogue.publish("m", {3: Servable("m", 3, model, ("cat", "dog"))}, status)
-    return DataPlane(catalogue)
+    catalogue.publish("m", {3: Servable("m", 3, scheduled(model), ("cat", "dog"))}, status)
+    return catalogue
 
 
 def predict(inputs, output_filter=(), defaults=()):
-    with plane_of(Sums(defaults)).call(ModelSpec("m")) as call:
+    with Call(catalogue_of(Sums(defaults)).acquire(ModelSpec("m"))) as call:
         return call.predict(call.signature(""), inputs, output_filter)
 
 
@@ -131,7 +132,7 @@ def test_what_does_not_fit_is_worded_as_in_tensorflow_serving(
 
 
 def test_an_unknown_signature_is_a_failed_precondition():
-    with plane_of(Sums()).call(ModelSpec("m")) as call:
+    with Call(catalogue_of(Sums()).acquire(ModelSpec("m"))) as call:
         assert call.find("nope") is None
         with pytest.raises(StatusError) as caught:
             call.signature("nope")
@@ -139,21 +140,25 @@ def test_an_unknown_signature_is_a_failed_precondition():
 
 
 def test_status_metadata_and_what_is_not_ready():
-    plane = plane_of(Sums())
-    assert plane.status("m", 3) == plane.status("m") == (VersionStatus(3, VersionState.AVAILABLE),)
-    metadata = plane.metadata(ModelSpec("m"))
+    catalogue = catalogue_of(Sums())
+    assert (
+        catalogue.statuses("m", 3)
+        == catalogue.statuses("m")
+        == (VersionStatus(3, VersionState.AVAILABLE),)
+    )
+    metadata = catalogue.metadata(ModelSpec("m"))
     assert (metadata.name, metadata.version) == ("m", 3)
-    assert plane.models() == {"m": plane.status("m"), "other": ()}
-    assert plane.labels("m", 3) == ("cat", "dog")
-    assert plane.labels("m", 4) == ()
-    assert plane.unready() == ["other"]
+    assert catalogue.names == ("m", "other")
+    assert catalogue.known("other") == ()
+    assert catalogue.loaded("m")[3].labels == ("cat", "dog")
+    assert catalogue.unready() == ["other"]
     for name, version, message in [
         ("m", 4, "Could not find version 4 of model m"),
         ("other", None, "Could not find any versions of model other"),
         ("nope", 1, "Could not find any versions of model nope"),
     ]:
         with pytest.raises(StatusError, match=message):
-            plane.status(name, version)
+            catalogue.statuses(name, version)
 
 
 def test_a_code_is_found_by_its_number():
@@ -164,7 +169,7 @@ def test_a_code_is_found_by_its_number():
 def test_the_operation_that_initializes_a_model_is_no_signature_for_clients():
     model = Sums()
     model.signatures["__saved_model_init_op"] = Signature("__saved_model_init_op", {}, {})
-    with plane_of(model).call(ModelSpec("m")) as call:
+    with Call(catalogue_of(model).acquire(ModelSpec("m"))) as call:
         assert call.find("__saved_model_init_op") is None
         with pytest.raises(StatusError, match="not found"):
             call.signature("__saved_model_init_op")
@@ -181,7 +186,7 @@ def test_a_column_without_its_second_dimension_is_answered_without_it():
     model.signatures["serving_default"] = Signature(
         "serving_default", {"a": column, "b": column}, {"sum": column, "product": column}
     )
-    with plane_of(model).call(ModelSpec("m")) as call:
+    with Call(catalogue_of(model).acquire(ModelSpec("m"))) as call:
         inputs = {"a": np.array([1, 2], np.float32), "b": np.array([[3], [4]], np.float32)}
         outputs = call.predict(call.signature(""), inputs)
     np.testing.assert_array_equal(outputs["sum"], [4, 6])

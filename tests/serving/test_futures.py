@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from tests.waiting import until
-from timonel.serving.futures import await_settled, finished, in_pool, when_finished
+from timonel.serving.futures import finished, in_pool, when_finished
 from timonel.serving.status import Code, StatusError
 
 
@@ -139,23 +139,3 @@ def test_what_a_thread_worked_on_is_freed_without_garbage_collection(pool, way, 
     with no_garbage_collection():
         asyncio.run(both())
         until(lambda: kept[0]() is None, 10)
-
-
-def test_waiting_for_futures_ends_with_every_kind_of_outcome() -> None:
-    futures: list[Future[int]] = [Future() for _ in range(4)]
-    futures[0].set_result(1)
-    futures[1].cancel()
-    ends = [lambda: futures[2].set_exception(OSError()), futures[3].cancel]
-    timers = [threading.Timer(0.05 * (i + 1), end) for i, end in enumerate(ends)]
-    for timer in timers:
-        timer.start()
-    assert await_settled(futures)
-    assert all(future.done() for future in futures)
-    assert await_settled([])
-
-
-def test_waiting_for_futures_may_time_out() -> None:
-    done: Future[int] = Future()
-    done.set_result(1)
-    assert not await_settled([Future(), done], timeout_s=0.02)
-    assert await_settled([done], timeout_s=0.0)

@@ -65,8 +65,18 @@ def test_a_broken_model_is_told_at_start(workspace, model):
 
 
 @pytest.mark.process
+def test_the_log_names_the_models_that_serve(workspace, model):
+    broken = workspace.models / "broken" / "1"
+    broken.mkdir(parents=True)
+    (broken / "saved_model.pb").write_text("no number")
+    with start(workspace, ["m", "broken"]) as server:
+        assert f"serving m at {server.rest_url}" in server.logs()
+        assert server.idle == ("broken",)
+
+
+@pytest.mark.process
 def test_a_share_of_requests_beyond_all_is_refused(workspace, model, tmp_path):
-    with pytest.raises(SpecError, match="sampling_rate"):
+    with pytest.raises(SpecError, match="request_log_rate"):
         start(workspace, request_log=tmp_path, request_log_rate=1.5)
 
 
@@ -264,9 +274,9 @@ def test_a_configuration_file_instead_of_models(workspace, model):
         )
 
     write("m")
-    with pytest.raises(SpecError, match="got both"):
+    with pytest.raises(SpecError, match="names the models itself"):
         start(workspace, config=path)
-    with pytest.raises(SpecError, match="got neither"):
+    with pytest.raises(SpecError, match="no model to serve"):
         start(workspace, ())
     with start(workspace, (), config=path) as server:
         assert server.models == ("m",)

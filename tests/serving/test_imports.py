@@ -10,7 +10,7 @@ import pytest
 
 CODE = """
 import json, sys
-import timonel.serving.__main__, timonel.serving.protocols.v2.service
+import timonel.serving.parent, timonel.serving.protocols.v2.service
 print(json.dumps(sorted(sys.modules)))
 """
 
@@ -21,5 +21,15 @@ def test_a_server_imports_nothing_of_who_starts_it_nor_of_what_it_does_not_offer
     loaded = set(json.loads(done.stdout))
     assert not loaded & {"timonel.cli", "timonel.serving.launch", "timonel.serving.client.predict"}
     assert not loaded & {"typer", "rich", "numpy.testing", "tensorflow.python"}
-    # Tokens are accepted by few servers.
-    assert not loaded & {"joserfc", "cryptography"}
+
+
+@pytest.mark.process
+def test_a_child_process_imports_nothing_of_the_server() -> None:
+    code = CODE.replace(
+        "timonel.serving.parent, timonel.serving.protocols.v2.service",
+        "timonel.serving.runtimes.child_process",
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(json.loads(done.stdout))
+    assert "timonel.serving.runtimes.child_process" in loaded
+    assert not loaded & {"psutil", "timonel.storage", "timonel.serving.server_records"}

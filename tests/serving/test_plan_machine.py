@@ -16,7 +16,7 @@ from timonel.serving.manager.plan import (
     plan,
 )
 from timonel.serving.manager.reload import admit
-from timonel.serving.settings import Every, Latest, ModelSettings, Specific, Transition
+from timonel.serving.settings import Every, Latest, ModelSettings, Specific
 from timonel.serving.status import Code, StatusError
 
 NUMBERS = st.integers(1, 5)
@@ -40,14 +40,14 @@ class Plans(RuleBasedStateMachine):
         self.now = 0.0
         self.kept = set()
 
-    @initialize(transition=st.sampled_from(Transition))
-    def begin(self, transition):
-        self.transition = transition
+    @initialize(unloads_first=st.booleans())
+    def begin(self, unloads_first):
+        self.unloads_first = unloads_first
 
     @property
     def wish(self):
         keep = frozenset(self.model.labels.values())
-        return Rule(self.model.policy, self.transition, keep)
+        return Rule(self.model.policy, self.unloads_first, keep)
 
     def serving(self):
         return {n for n, record in self.tracked.items() if record.state is VersionState.AVAILABLE}
@@ -118,7 +118,7 @@ class Plans(RuleBasedStateMachine):
         chosen = of_interest(self.wish, self.disk, self.tracked)
         candidates = [Candidate(n, f"/m/{n}", self.disk[n][0]) for n in chosen]
         todo = plan(self.wish, candidates, self.tracked, self.now)
-        if self.transition is Transition.RESOURCE_PRESERVING and todo.load:
+        if self.unloads_first and todo.load:
             beginning = {candidate.number for candidate in todo.load}
             count = self.model.policy.count if isinstance(self.model.policy, Latest) else 9
             room = count + len(set(self.model.labels.values()))
@@ -134,7 +134,7 @@ class Plans(RuleBasedStateMachine):
             assert number in before
             self.tracked[number] = Tracked(VersionState.UNLOADING, self.tracked[number].fingerprint)
         self.kept &= set(self.disk)
-        if self.transition is Transition.AVAILABILITY_PRESERVING and candidates and before:
+        if not self.unloads_first and candidates and before:
             assert self.serving(), "nothing serves any more"
 
     def settle(self):
@@ -163,7 +163,7 @@ class Plans(RuleBasedStateMachine):
 
     def retries(self):
         """Return whether a retry is due that the plan does not put off."""
-        if self.transition is Transition.RESOURCE_PRESERVING and self.in_memory():
+        if self.unloads_first and self.in_memory():
             return False
         chosen = of_interest(self.wish, self.disk, self.tracked)
         records = [self.tracked.get(n) for n in chosen]

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from timonel.errors import ServingError
-from timonel.serving.ports import authority, bind
+from timonel.serving.ports import authority, bind, bind_unix, socket_path
 
 
 def test_a_port_is_taken_but_refuses_until_somebody_listens():
@@ -47,3 +47,24 @@ def test_an_address_of_another_machine_is_refused():
 def test_addresses():
     assert authority("127.0.0.1", 1) == "127.0.0.1:1"
     assert authority("::1", 1) == "[::1]:1"
+
+
+def test_a_unix_socket_is_in_a_private_folder(tmp_path):
+    path = socket_path(f"unix:{tmp_path}/own", "http")
+    assert path == tmp_path / "own" / "http.sock"
+    with bind_unix(path) as taken:
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        taken.listen()
+        with pytest.raises(ServingError, match="another server listens there"):
+            bind_unix(path)
+    bind_unix(path).close()  # the former server has ended, and its socket is left
+    path.parent.chmod(0o750)
+    with pytest.raises(ServingError, match="others may enter"):
+        bind_unix(path)
+
+
+def test_a_unix_socket_that_cannot_be(tmp_path):
+    for folder in (tmp_path / "none" / "none", tmp_path / ("x" * 120)):
+        with pytest.raises(ServingError, match="cannot listen on"):
+            bind_unix(folder / "http.sock")
+    assert socket_path("127.0.0.1", "http") is None

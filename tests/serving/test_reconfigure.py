@@ -9,12 +9,14 @@ import time
 import numpy as np
 import pytest
 
+from tests.serving.manager.model_configs import config_of
 from tests.serving.manager.test_manager import publish
 from tests.waiting import until
-from timonel.serving.inference import DataPlane
+from timonel.serving.batching.scheduling import scheduled
+from timonel.serving.inference import Call
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec
 from timonel.serving.manager.manager import ModelManager
-from timonel.serving.manager.model_config import ConfigFollower, config_from
+from timonel.serving.manager.model_config import ConfigFollower
 from timonel.serving.manager.plan import VersionState
 from timonel.serving.manager.reload import UnservableError
 from timonel.serving.settings import (
@@ -31,10 +33,8 @@ from timonel.testing.runtimes import FakeRuntime
 FAST = {"poll_s": 0.01, "settle_s": 0.02, "max_retries": 2, "retry_s": 0.02}
 STRICT = {
     **FAST,
-    "retry_all": True,
-    "fall_back": False,
-    "wait_for_versions": True,
-    "keep_labelled": False,
+    "fail_fast": True,
+    "as_tfserving": True,
     "labels_may_wait": False,
 }
 ONCE = {**STRICT, "poll_s": 0}
@@ -49,11 +49,10 @@ class Rig:
         self.catalogue = Catalogue()
         self.loader = ModelManager(
             [self.model(each) if isinstance(each, str) else each for each in models],
-            lambda path: self.runtime.load(path, RuntimeSettings()),
+            lambda version: scheduled(self.runtime.load(version.folder, RuntimeSettings())),
             LoadSettings(**(settings or FAST)),
             self.catalogue,
         )
-        self.plane = DataPlane(self.catalogue, self.loader)
 
     def model(self, name, base=None, policy=None, **labels):
         return ModelSettings(
@@ -73,10 +72,10 @@ class Rig:
 
     def apply(self, *models):
         listed = [self.model(each) if isinstance(each, str) else each for each in models]
-        return self.plane.reconfigure(listed).result(timeout=20)
+        return self.loader.reconfigure(listed).result(timeout=20)
 
     def ask(self, name, version=None, label=None):
-        with self.plane.call(ModelSpec(name, version, label)) as call:
+        with Call(self.catalogue.acquire(ModelSpec(name, version, label))) as call:
             outputs = call.predict(call.signature(""), {"x": np.ones(1, np.float32)})
             return call.version, float(outputs["y"][0])
 
@@ -100,16 +99,16 @@ def test_the_new_list_replaces_the_old_one(root):
         rig.apply("b")
         assert rig.ask("b") == (2, 2.0)
         rig.until(lambda: rig.states("a") == {2: VersionState.END})
-        assert list(rig.plane.models()) == ["b"]
-        assert rig.plane.unready() == []
-        assert [model.name for model in rig.plane.configuration()] == ["b"]
+        assert list(rig.catalogue.names) == ["b"]
+        assert rig.catalogue.unready() == []
+        assert [model.name for model in rig.loader.models] == ["b"]
         with pytest.raises(StatusError, match="Latest"):
             rig.ask("a")
         assert rig.runtime.loaded[0].closed.is_set()
         rig.apply("a", "b")
         assert rig.ask("a") == (2, 2.0)
         rig.apply()
-        assert rig.plane.models() == {}
+        assert rig.catalogue.names == ()
     assert all(model.closed.is_set() for model in rig.runtime.loaded)
 
 
@@ -138,7 +137,7 @@ def test_labels_move_at_one_stroke_and_only_to_what_serves(root):
             rig.apply(rig.model("a", policy=Every(), stable=3, canary=1), "b")
         assert caught.value.code is Code.FAILED_PRECONDITION
         assert rig.ask("a", label="canary") == (2, 2.0)
-        assert list(rig.plane.models()) == ["a"]
+        assert list(rig.catalogue.names) == ["a"]
         rig.apply(rig.model("a", policy=Every(), stable=2))
         assert rig.ask("a", label="stable") == (2, 2.0)
         with pytest.raises(StatusError, match="Unrecognized servable version label: canary"):
@@ -174,7 +173,7 @@ def test_a_new_model_that_cannot_be_loaded_is_told_and_the_others_serve(root):
         assert caught.value.code is Code.UNKNOWN
         assert caught.value.message == (
             "1 model(s) did not become available: {{{name: bad version: 5} due to error: "
-            f"DATA_LOSS: damaged model in {root}/bad/5}}, }}"
+            "DATA_LOSS: damaged model in .../5}, }"
         )
         assert len(rig.runtime.attempts) == 1 + 1 + 1 + STRICT["max_retries"]
         assert rig.ask("a")
@@ -183,8 +182,8 @@ def test_a_new_model_that_cannot_be_loaded_is_told_and_the_others_serve(root):
 
 def test_one_bad_path_stops_nobody(root):
     with Rig(root, "a", **STRICT) as rig:
-        waiting = rig.plane.reconfigure([rig.model("gone"), rig.model("a"), rig.model("b")])
-        rig.until(lambda: rig.plane.unready() == ["gone"])
+        waiting = rig.loader.reconfigure([rig.model("gone"), rig.model("a"), rig.model("b")])
+        rig.until(lambda: rig.catalogue.unready() == ["gone"])
         publish(root / "a", 3)
         rig.until(lambda: rig.states("a").get(2) is VersionState.END)
         assert rig.ask("a") == (3, 3.0)
@@ -195,12 +194,12 @@ def test_one_bad_path_stops_nobody(root):
 
 def test_a_wait_ends_with_the_model_it_is_for(root):
     with Rig(root, "a", **STRICT) as rig:
-        waiting = rig.plane.reconfigure([rig.model("gone"), rig.model("a")])
+        waiting = rig.loader.reconfigure([rig.model("gone"), rig.model("a")])
         rig.apply("a")
         assert waiting.result(timeout=10) is None
-        given_up = rig.plane.reconfigure([rig.model("gone"), rig.model("a")])
+        given_up = rig.loader.reconfigure([rig.model("gone"), rig.model("a")])
         assert given_up.cancel()
-        left = rig.plane.reconfigure([rig.model("gone"), rig.model("lost"), rig.model("a")])
+        left = rig.loader.reconfigure([rig.model("gone"), rig.model("lost"), rig.model("a")])
     with pytest.raises(StatusError, match="The server is stopping"):
         left.result(timeout=10)
     with pytest.raises(StatusError, match="The server is stopping"):
@@ -322,16 +321,106 @@ def test_requests_never_fail_while_configurations_come_and_go(root):
 
 def test_a_file_is_followed_and_a_bad_one_changes_nothing(root, tmp_path, caplog):
     path = tmp_path / "models.config"
-    with Rig(root, "a") as rig, ConfigFollower(str(path), 0.01, rig.plane.reconfigure):
+    with Rig(root, "a") as rig, ConfigFollower(str(path), 0.01, rig.loader.reconfigure):
         rig.until(lambda: "No such file" in caplog.text)
-        path.write_text(str(config_from([rig.model("a"), rig.model("b")])))
+        path.write_text(str(config_of(rig.model("a"), rig.model("b"))))
         rig.until(lambda: rig.catalogue.loaded("b"))
-        for bad in ("model_config_list { nonsense", "", str(config_from([])).strip() + "x"):
+        for bad in ("model_config_list { nonsense", "", str(config_of()).strip() + "x"):
             path.write_text(bad)
             time.sleep(0.05)
-            assert list(rig.plane.models()) == ["a", "b"]
+            assert list(rig.catalogue.names) == ["a", "b"]
         assert "Error parsing text-format tensorflow.serving.ModelServerConfig" in caplog.text
-        path.write_text(str(config_from([rig.model("b")])))
-        rig.until(lambda: list(rig.plane.models()) == ["b"])
+        path.write_text(str(config_of(rig.model("b"))))
+        rig.until(lambda: list(rig.catalogue.names) == ["b"])
     told = [r for r in caplog.records if "No such file" in r.getMessage()]
     assert len(told) == 1
+
+
+class Stuck(FakeRuntime):
+    """Loads of version 7 hang until `go`, as on a pipe."""
+
+    def __init__(self):
+        self.go = threading.Event()
+        super().__init__(lambda path: self.go.wait() if path.name == "7" else None)
+
+
+@pytest.fixture
+def stuck():
+    runtime = Stuck()
+    yield runtime
+    runtime.go.set()
+
+
+def test_loads_that_never_end_fail_and_keep_no_other_from_being_loaded(root, stuck, caplog):
+    settings = {**FAST, "threads": 2, "load_timeout_s": 0.2, "max_retries": 5}
+    with Rig(root, "a", "b", runtime=stuck, **settings) as rig:
+        for name in ("a", "b"):
+            publish(root / name, 7)
+        rig.until(lambda: all(rig.states(n).get(7) is VersionState.END for n in ("a", "b")))
+        found = [status for name in ("a", "b") for status in rig.catalogue.statuses(name, 7)]
+        assert {status.code for status in found} == {Code.DEADLINE_EXCEEDED}
+        text = "the load has not ended after 0.2 s, its time limit; such loads: "
+        assert sorted(status.message for status in found) == [f"{text}1", f"{text}2"]
+        publish(root / "a", 8)
+        rig.until(lambda: list(rig.catalogue.loaded("a")) == [8])
+        shutil.rmtree(root / "b" / "7")
+        publish(root / "b", 3)
+        rig.until(lambda: list(rig.catalogue.loaded("b")) == [3])
+        # A thread that hangs is not joined by others like it.
+        assert [path.name for path in stuck.attempts].count("7") == 2
+        assert sum("Cannot load version 7" in each for each in caplog.messages) == 2
+        assert "raise the time limit, or remove" in caplog.text
+
+
+def test_a_load_that_ends_after_its_limit_serves_if_its_version_is_still_there(root, stuck):
+    with Rig(root, "a", "b", runtime=stuck, **FAST, load_timeout_s=0.1) as rig:
+        for name in ("a", "b"):
+            publish(root / name, 7)
+        rig.until(lambda: all(rig.states(n).get(7) is VersionState.END for n in ("a", "b")))
+        rig.apply("a")
+        stuck.go.set()
+        rig.until(lambda: list(rig.catalogue.loaded("a")) == [7])
+        assert rig.catalogue.statuses("a", 7)[0].code is Code.OK
+        assert list(rig.catalogue.names) == ["a"]
+        rig.until(lambda: [m.factor for m in stuck.loaded if not m.closed.is_set()] == [7.0])
+        assert rig.catalogue.loaded("b") == {}
+
+
+def test_the_start_waits_neither_for_retries_nor_for_missing_folders(root, caplog):
+    def fail(path):
+        if path.parent.name == "b":
+            raise StatusError(Code.UNAVAILABLE, "not now")
+
+    settings = {**FAST, "retry_s": 3600}
+    with Rig(root, "a", "b", "none", runtime=FakeRuntime(fail), **settings) as rig:
+        assert rig.ask("a") == (2, 2.0)
+        assert rig.catalogue.unready() == ["b", "none"]
+        assert rig.catalogue.statuses("b", 2)[0].message == "not now"
+        with pytest.raises(
+            StatusError, match=r"versions of model none: cannot read \.\.\./none: No "
+        ):
+            rig.catalogue.statuses("none")
+        assert "Serving without b, none." in caplog.messages
+        publish(root / "none", 1)
+        rig.until(lambda: rig.catalogue.unready() == ["b"])
+
+
+def test_nothing_to_serve_or_fail_fast_ends_the_start(root):
+    shutil.rmtree(root / "b")
+    for names, settings in ((("b",), FAST), (("a", "b"), {**FAST, "fail_fast": True})):
+        rig = Rig(root, *names, **settings)
+        rig.loader.start()
+        with pytest.raises(UnservableError, match=r"cannot read .*/b"):
+            rig.loader.wait_until_settled()
+        rig.loader.stop()
+
+
+def test_neither_a_load_nor_a_request_that_hangs_keeps_the_server_from_stopping(root, stuck):
+    with Rig(root, "a", "b", runtime=stuck, **FAST) as rig:
+        publish(root / "a", 7)
+        rig.until(lambda: rig.states("a").get(7) is VersionState.LOADING)
+        with Call(rig.catalogue.acquire(ModelSpec("b"))):
+            began = time.monotonic()
+            rig.loader.stop(0.2)
+            assert time.monotonic() - began < 5
+            assert sorted(m.closed.is_set() for m in stuck.loaded) == [False, True]

@@ -72,3 +72,29 @@ def test_connections_that_take_too_long_are_ended():
             writer.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.process
+def test_a_request_beyond_the_grace_period_is_logged_without_a_traceback(caplog):
+    async def main():
+        began = asyncio.Event()
+
+        async def app(scope, receive, send):
+            began.set()
+            await asyncio.Event().wait()
+
+        with bind_rest(SETTINGS) as bound:
+            server = RestServer(app, bound, 1, {})
+            await server.start()
+            reader, writer = await asyncio.open_connection(*bound.getsockname())
+            writer.write(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            async with asyncio.timeout(30):
+                await began.wait()
+                await server.stop()
+                answer = await reader.read()
+            writer.close()
+            return answer
+
+    assert asyncio.run(main()).startswith(b"HTTP/1.1 500 ")
+    assert [each.exc_info for each in caplog.records if each.levelname == "ERROR"] == [None]
+    assert "Cancel 1 running task(s)" in caplog.text

@@ -1,4 +1,4 @@
-"""Memory comes back: fifty swaps of a real model under load, counted over all processes."""
+"""Memory comes back: fifty swaps of a real model under load, in the process that computes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-import psutil
 import pytest
 
+from tests.serving.asking import server_process
 from tests.serving.conftest import publish
 from timonel.serving import serve
 
@@ -83,21 +83,14 @@ class Load:
 
 
 def held(pid):
-    """The resident memory of a process and all below it in MiB: what they share counts once.
+    """The memory of a process in MiB, where pages that it shares with a zygote count in part.
 
-    The pages of files are those of the process that has most of them mapped, as processes that
-    have nothing to do with the server may map TensorFlow's libraries as well.
+    Pages of files count in full: processes that have nothing to do with the server may map
+    TensorFlow's libraries as well.
     """
-    top = psutil.Process(pid)
-    own, files = 0, [0]
-    for process in (top, *top.children(recursive=True)):
-        try:
-            shares = _kib(process.pid, "smaps_rollup")
-            own += shares["Pss_Anon"] + shares["Pss_Shmem"]
-            files.append(_kib(process.pid, "status")["RssFile"])
-        except (FileNotFoundError, ProcessLookupError, KeyError):  # a version that ends just now
-            continue
-    return (own + max(files)) * 1024 / MIB
+    shares = _kib(pid, "smaps_rollup")
+    own = shares["Pss_Anon"] + shares["Pss_Shmem"]
+    return (own + _kib(pid, "status")["RssFile"]) * 1024 / MIB
 
 
 def _kib(pid, name):
@@ -130,11 +123,9 @@ def until_alone(url, number):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize(
-    ("isolation", "allocator"), [("process", "pool"), ("none", "pool"), ("none", "system")]
-)
+@pytest.mark.parametrize("allocator", ["pool", "system"])
 def test_memory_comes_back_after_fifty_swaps_under_load(
-    isolation, allocator, network, workspace, tmp_path, monkeypatch
+    allocator, network, workspace, tmp_path, monkeypatch
 ):
     if allocator == "system":
         monkeypatch.setenv("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
@@ -148,24 +139,20 @@ def test_memory_comes_back_after_fifty_swaps_under_load(
         grpc_port=0,
         block=False,
         poll_s=0.1,
-        isolation=isolation,
     ) as server:
         with Load(server.rest_url) as load:
             time.sleep(5)
-            start = settled(server.pid)
+            start = settled(server_process(server).pid)
             seen = {}
             for number in range(2, SWAPS + 2):
                 publish(network, base, number)
                 until_alone(server.rest_url, number)
                 shutil.rmtree(base / str(number - 1))
                 if number % 10 == 1:
-                    seen[number - 1] = round(settled(server.pid))
-            end = settled(server.pid)
+                    seen[number - 1] = round(settled(server_process(server).pid))
+            end = settled(server_process(server).pid)
         told = ", ".join(f"{value} after {swaps}" for swaps, value in seen.items())
-        print(
-            f"\n{isolation}, {allocator}: {start:.0f} MiB at the start, {told}; "
-            f"{load.answered} requests"
-        )
+        print(f"\n{allocator}: {start:.0f} MiB at the start, {told}; {load.answered} requests")
         assert load.failures == []
         assert load.answered > SWAPS
         # The first swaps take room for two versions at once; nothing may be added by later ones.

@@ -1,11 +1,14 @@
-"""ASGI types and header helpers for the REST applications."""
+"""ASGI types, responses and the route table of the REST port."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
-from typing import Any
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping, Sequence
+from typing import Any, NamedTuple
+
+from timonel.serving.settings.server import NOT_STARTED_HEADER
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -13,19 +16,100 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
+NOT_STARTED = ((b"retry-after", b"1"), (NOT_STARTED_HEADER.encode(), b"1"))
+"""Headers of the response to a request that nothing computes."""
 _WATCH_AFTER_S = 0.1
 """Delay before a task waits for a client's disconnection.
 
 A task for each quick request would cost more than it saves.
 """
+JSON = b"application/json"
+_NOT_FOUND_PAGE = (
+    b"<HTML><HEAD>\n<TITLE>404 Not Found</TITLE>\n</HEAD><BODY>\n<H1>Not Found</H1>\n"
+    b"</BODY></HTML>\n"
+)
+
+
+class Response(NamedTuple):
+    """A complete HTTP response; without a content type if that is None."""
+
+    status: int
+    body: bytes
+    content_type: bytes | None = JSON
+    headers: Sequence[tuple[bytes, bytes]] = ()
+
+    async def send(self, scope: Scope, send: Send) -> None:
+        """Answer a request."""
+        headers = [(b"content-length", b"%d" % len(self.body)), *self.headers]
+        if self.content_type is not None:
+            headers.insert(0, (b"content-type", self.content_type))
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        body = b"" if scope["method"] == "HEAD" else self.body
+        await send({"type": "http.response.body", "body": body})
+
+
+class Request(NamedTuple):
+    """A request that a route matched."""
+
+    scope: Scope
+    receive: Receive
+    target: str
+    match: re.Match[str]
+
+    @property
+    def headers(self) -> Headers:
+        """Names in lower case, and values."""
+        headers: Headers = self.scope["headers"]
+        return headers
+
+
+class Route(NamedTuple):
+    """A row of the route table.
+
+    Args:
+        methods: The methods; empty for any.
+        pattern: Matches the whole percent-encoded path with its query.
+        answer: Returns the response.
+    """
+
+    methods: frozenset[str]
+    pattern: re.Pattern[str]
+    answer: Callable[[Request], Awaitable[Response]]
+
+
+def at(path: str) -> re.Pattern[str]:
+    """Return the pattern of a path, itself a regular expression, with any query."""
+    return re.compile(rf"{path}(?:\?.*)?", re.DOTALL)
+
+
+class Router:
+    """ASGI application: the first matching row of a table answers."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._routes = tuple(routes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        target, method = _target(scope), scope["method"]
+        for methods, pattern, answer in self._routes:
+            if not methods or method in methods:
+                match = pattern.fullmatch(target)
+                if match is not None:
+                    response = await answer(Request(scope, receive, target, match))
+                    break
+        else:
+            response = Response(404, _NOT_FOUND_PAGE, b"text/html")
+        await response.send(scope, send)
+
+
+def _target(scope: Scope) -> str:
+    raw: bytes = scope["raw_path"]
+    query: bytes = scope["query_string"]
+    return (raw + b"?" + query if query else raw).decode("utf-8", "surrogateescape")
 
 
 def header(headers: Headers, name: bytes) -> bytes:
-    """Return the first value of a header with a lower-case name.
-
-    Returns:
-        Empty bytes if the header is missing.
-    """
+    """Return the first value of a header with a lower-case name; empty if it is missing."""
     for key, value in headers:
         if key == name:
             return value
@@ -34,17 +118,20 @@ def header(headers: Headers, name: bytes) -> bytes:
 
 def is_gzipped(headers: Headers) -> bool:
     """Return whether a request's body is declared as gzip-compressed."""
-    return any(name == b"content-encoding" and b"gzip" in value for name, value in headers)
+    return any(n == b"content-encoding" and b"gzip" in value.lower() for n, value in headers)
 
 
 @contextlib.contextmanager
-def on_disconnect(receive: Receive, cancel: Callable[[], object]) -> Iterator[None]:
+def on_disconnect(receive: Receive | None, cancel: Callable[[], object]) -> Iterator[None]:
     """Call ``cancel`` if the client disconnects during the block.
 
     Args:
-        receive: The request's channel, after its body has been read.
+        receive: The request's channel, after its body has been read; None to watch nothing.
         cancel: Gives up the request.
     """
+    if receive is None:
+        yield
+        return
 
     async def watch() -> None:
         if (await receive())["type"] == "http.disconnect":

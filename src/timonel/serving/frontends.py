@@ -6,48 +6,45 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from timonel.errors import ServingError
+from timonel.serving.asgi import Router
 from timonel.serving.auth.access import Access
-from timonel.serving.console.page.app import with_page
+from timonel.serving.auth.asgi import AccessMiddleware
+from timonel.serving.auth.origin_check import hosts_for
+from timonel.serving.console.openapi import openapi_route
+from timonel.serving.console.page.app import Page
 from timonel.serving.futures import SizedPool
-from timonel.serving.inference import DataPlane
-from timonel.serving.ports import authority, bind
-from timonel.serving.protocols.tfs_rest.app import RestApp
+from timonel.serving.inference import Flow
+from timonel.serving.manager.catalogue import Catalogue
+from timonel.serving.manager.manager import ModelManager
+from timonel.serving.ports import bind, grpc_address
+from timonel.serving.protocols.monitoring import monitoring_routes
+from timonel.serving.protocols.tfs_rest.api import RestApi
 from timonel.serving.protocols.tfs_rest.connection import predict_protocol
-from timonel.serving.protocols.tfs_rest.predict import RestBackend
-from timonel.serving.protocols.v2.app import V2App
+from timonel.serving.protocols.v2.api import InferenceApi
 from timonel.serving.rest_server import RestServer
 from timonel.serving.settings import ServerSettings
-from timonel.serving.settings.dialect import DIALECTS
 from timonel.serving.telemetry.telemetry import Telemetry
 
 
 class Frontends:
-    """REST and gRPC servers that drain on close. For one event loop.
-
-    Args:
-        settings: The server's settings.
-        plane: Computes requests.
-        rest_socket: The bound REST socket; None turns REST off.
-        grpc_port: The gRPC port; None for no port.
-        access: Authentication and limits that requests pass first.
-        telemetry: Metrics and traces.
-    """
+    """REST and gRPC servers that drain on close. For one event loop."""
 
     def __init__(
         self,
         settings: ServerSettings,
-        plane: DataPlane,
+        catalogue: Catalogue,
+        manager: ModelManager,
         rest_socket: socket.socket | None,
         grpc_port: int | None,
         access: Access,
         telemetry: Telemetry,
     ) -> None:
         self._settings = settings
-        self._plane = plane
+        self._catalogue = catalogue
+        self._manager = manager
         self._rest_socket = rest_socket
         self._grpc_port = grpc_port
         self._access = access
@@ -61,9 +58,18 @@ class Frontends:
         Raises:
             ServingError: The server cannot listen on a port.
         """
+        limits = self._settings.access.limits
         with SizedPool(self._settings.compute_threads) as pool:
-            grpc_server = await self._start_grpc(pool)
-            rest_server = await self._start_rest(pool)
+            flow = Flow(
+                self._catalogue,
+                pool,
+                self._telemetry.monitor,
+                self._telemetry.recorder,
+                limits.max_response,
+                limits.max_receiving,
+            )
+            grpc_server = await self._start_grpc(flow)
+            rest_server = await self._start_rest(flow)
             yield
             self._draining.set()
             if rest_server is not None:
@@ -73,30 +79,34 @@ class Frontends:
             if rest_server is not None:
                 await rest_server.stop()
 
-    async def _start_grpc(self, pool: ThreadPoolExecutor) -> Any:
+    async def _start_grpc(self, flow: Flow) -> Any:
         grpc = self._settings.grpc
         if self._grpc_port is None and grpc.socket_path is None:
             return None
         from timonel.serving.protocols.tfs_grpc.server import GrpcServer  # noqa: PLC0415 - only with gRPC
+        from timonel.serving.protocols.tfs_grpc.services import ModelService  # noqa: PLC0415 - only with gRPC
         from timonel.serving.protocols.v2.service import InferenceService  # noqa: PLC0415 - only with gRPC
 
-        monitor, port = self._telemetry.monitor, self._grpc_port
-        v2 = InferenceService(self._plane, pool, self._draining.is_set, monitor)
-        address = None if port is None else authority(self._settings.host, port)
+        port = self._grpc_port
+        v2 = InferenceService(flow, self._draining.is_set)
+        address = None if port is None else grpc_address(self._settings.host, port)
         try:
             guard = self._access.grpc_guard()
             server = GrpcServer(
-                self._plane,
-                pool,
+                flow,
                 grpc,
                 address,
                 guard,
-                may_reload=self._access.takes_reloads,
-                monitor=monitor,
+                models=ModelService(
+                    flow,
+                    self._manager if self._settings.access.takes_reloads else None,
+                    self._telemetry.monitor,
+                    self._settings.trusted,
+                ),
                 others=(v2.described(),),
             )
         except RuntimeError as error:
-            if port is not None:
+            if port:
                 # Another server may have taken the port while this one loaded its models.
                 bind(self._settings.host, port, "gRPC").close()
             place = " and ".join(filter(None, (address, grpc.socket_path)))
@@ -106,23 +116,32 @@ class Frontends:
         await server.start()
         return server
 
-    async def _start_rest(self, pool: ThreadPoolExecutor) -> RestServer | None:
+    async def _start_rest(self, flow: Flow) -> RestServer | None:
         if self._rest_socket is None:
             return None
-        rest, monitor = self._settings.rest, self._telemetry.monitor
-        dialect = DIALECTS[self._settings.dialect]
-        backend = RestBackend(self._plane, pool, rest, dialect, monitor)
-        is_draining = self._draining.is_set
-        both = V2App(RestApp(backend, is_draining), backend, is_draining)
-        described = with_page(
-            both, self._settings, self._plane, monitor, pool, is_draining=is_draining
-        )
-        host = self._settings.rest_host or self._settings.host
-        hosts = self._access.hosts(self._rest_socket.getsockname()[0], host)
-        app = self._access.guarded(self._telemetry.app(described, pool), hosts, cors=rest.cors)
+        settings, is_draining = self._settings, self._draining.is_set
+        monitor, extensions = self._telemetry.monitor, settings.rest.extensions
+        answers = monitor.answers if extensions else None
+        max_body = settings.access.limits.max_body
+        api = RestApi(flow, settings.rest, max_body)
+        routes = [
+            *api.routes(),
+            *InferenceApi(flow, settings.rest, is_draining, max_body).routes(),
+            *self._telemetry.routes(flow.pool),
+            *monitoring_routes(flow.catalogue, is_draining, answers),
+        ]
+        if extensions:
+            routes.append(openapi_route())
+        if settings.rest.page:
+            page = Page(flow.catalogue, monitor, is_draining)
+            routes += page.routes()
+        host = settings.rest_host or settings.host
+        address, control = self._rest_socket.getsockname()[0], self._access.control
+        hosts = hosts_for(address, host, settings.access.allowed_hosts)
+        app = AccessMiddleware(Router(routes), control, hosts, cors=settings.rest.cors)
         http = self._access.uvicorn_options()
-        if self._access.guards_nothing:
-            http["http"] = predict_protocol(http["http"], backend, self._access.max_body, hosts)
+        if control.guards_nothing:
+            http["http"] = predict_protocol(http["http"], api, hosts)
         server = RestServer(app, self._rest_socket, self._settings.drain_s, http)
         await server.start()
         return server

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -107,13 +107,6 @@ async def in_pool(pool: Executor, function: Callable[..., T], *args: Any) -> T:
     return outcome(future)
 
 
-async def by_size(pool: Executor, size: int, function: Callable[..., T], *args: Any) -> T:
-    """Run a function directly for small sizes, otherwise in a pool."""
-    if size <= AT_ONCE_BYTES:
-        return function(*args)
-    return await in_pool(pool_for(pool, size), function, *args)
-
-
 class _Wakeups:
     """Pending callbacks of an event loop. `add` is thread-safe."""
 
@@ -154,29 +147,6 @@ def _wake(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-def await_settled(futures: Collection[Future[Any]], timeout_s: float | None = None) -> bool:
-    """Wait until all futures are done, including those cancelled meanwhile.
-
-    `concurrent.futures.wait` notices a cancelled future only once an executor claims it, which
-    never happens after the future has left its queue.
-
-    Args:
-        futures: The futures to wait for.
-        timeout_s: Maximum time to wait in seconds; None for no limit.
-
-    Returns:
-        Whether all were done in time.
-    """
-    done = threading.Semaphore(0)
-    for future in futures:
-        future.add_done_callback(lambda _: done.release())
-    until = None if timeout_s is None else time.monotonic() + timeout_s
-    return all(
-        done.acquire(timeout=None if until is None else max(0.0, until - time.monotonic()))
-        for _ in futures
-    )
-
-
 def outcome(future: Future[T]) -> T:
     """Return a finished future's result, or raise its error.
 
@@ -192,5 +162,5 @@ def outcome(future: Future[T]) -> T:
     if error is None:
         return future.result()
     if isinstance(error, StatusError):
-        raise StatusError(error.code, error.message)
+        raise copy.copy(error)
     raise error

@@ -17,7 +17,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from timonel.serving.futures import AT_ONCE_BYTES, in_pool, pool_for
-from timonel.serving.status import Code, StatusError, invalid_argument
+from timonel.serving.settings.server import NOT_STARTED_HEADER
+from timonel.serving.status import Code, NotStartedError, StatusError, invalid_argument
 from timonel.wire import read_varint
 
 MAX_FIELDS: Final = 500_000
@@ -26,6 +27,8 @@ MAX_FIELDS: Final = 500_000
 Every `_PACKED_BYTES` bytes of a packed varint field count as one field.
 """
 _PACKED_BYTES: Final = 4
+_MESSAGE_LIMIT: Final = 1024
+_SUFFIX: Final = "...TRUNCATED"
 _VARINT, _FIXED64, _LENGTH, _START_GROUP, _END_GROUP, _FIXED32 = range(6)
 _FIXED_SIZES: Final = {_FIXED64: 8, _FIXED32: 4, _START_GROUP: 0, _END_GROUP: 0}
 _VARINT_TYPES: Final = frozenset(
@@ -44,13 +47,7 @@ _VARINT_TYPES: Final = frozenset(
 
 @dataclass(frozen=True)
 class Unparsed:
-    """A large request that gRPC's deserializer left unparsed.
-
-    Args:
-        raw: The request's bytes.
-        request_type: The request's message class.
-        pool: The executor to parse it in.
-    """
+    """A large request that gRPC's deserializer left unparsed."""
 
     raw: bytes
     request_type: Any
@@ -171,6 +168,25 @@ def malformed() -> StatusError:
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
+def _cut(message: str) -> str:
+    """Truncate an error message to `_MESSAGE_LIMIT` bytes, as header size is limited."""
+    encoded = message.encode(errors="backslashreplace")
+    if len(encoded) <= _MESSAGE_LIMIT:
+        return encoded.decode()
+    return encoded[:_MESSAGE_LIMIT].decode(errors="ignore") + _SUFFIX
+
+
+async def refuse_error(context: Any, error: StatusError) -> None:
+    """Set the error status of a call; see `refuse`."""
+    metadata: tuple[tuple[str, str], ...] = ()
+    if isinstance(error, NotStartedError):
+        # The gateway decides by the header frame, which comes before the status.
+        await context.send_initial_metadata(((NOT_STARTED_HEADER, "1"),))
+        # The first follows REST; gRPC's own retries use the second.
+        metadata = (("retry-after", "1"), ("grpc-retry-pushback-ms", "1000"))
+    refuse(context, error.code, _cut(error.message), metadata)
+
+
 def refuse(
     context: Any, code: Code, message: str, metadata: Sequence[tuple[str, str]] = ()
 ) -> None:
@@ -179,12 +195,6 @@ def refuse(
     The handler must then return at once, with any response. ``context.abort`` would raise an error
     that the context keeps. Its traceback refers to the handler's frames, so to the request and the
     context: a cycle that keeps the whole request in memory until the next full garbage collection.
-
-    Args:
-        context: gRPC's context of the call.
-        code: The status; not ``OK``, as the response would be sent then.
-        message: The text for the client.
-        metadata: Trailing metadata.
     """
     context.set_code(_CODES[code.value])
     context.set_details(message)

@@ -1,11 +1,14 @@
-"""Bind ports early, so that conflicts are reported before slow work starts."""
+"""Bind ports and sockets early, so that conflicts are reported before slow work starts."""
 
 from __future__ import annotations
 
 import errno
+import os
 import socket
+from pathlib import Path
 
 from timonel.errors import ServingError
+from timonel.processes.ports import UNIX
 
 _TRIES = 100
 
@@ -27,9 +30,50 @@ def bind(host: str, port: int, purpose: str) -> socket.socket:
         raise refusal(host, port, purpose, error) from error
 
 
+def socket_path(host: str, protocol: str) -> Path | None:
+    """Return the Unix socket of a protocol for the host ``unix:FOLDER``; None for other hosts."""
+    return Path(host.removeprefix(UNIX), f"{protocol}.sock") if host.startswith(UNIX) else None
+
+
+def bind_unix(path: Path) -> socket.socket:
+    """Bind a Unix socket in a folder that only this user may enter; create the folder.
+
+    Raises:
+        ServingError: A server listens there, others may enter the folder, or the path is too long.
+    """
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        problem = _claim(bound, path)
+    except OSError as error:
+        problem = str(error)
+    if problem is not None:
+        bound.close()
+        raise ServingError(f"cannot listen on {path}: {problem}", hint="choose another folder")
+    return bound
+
+
+def _claim(bound: socket.socket, path: Path) -> str | None:
+    """Bind a Unix socket; return why it may not be bound."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    found = path.parent.stat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077:
+        return f"others may enter {path.parent}"
+    if bound.connect_ex(str(path)) == 0:
+        return "another server listens there"
+    path.unlink(missing_ok=True)
+    bound.bind(str(path))
+    return None
+
+
 def authority(host: str, port: int) -> str:
     """Return ``host:port``, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def grpc_address(host: str, port: int) -> str:
+    """Return the address of gRPC, as gRPC writes it."""
+    path = socket_path(host, "grpc")
+    return authority(host, port) if path is None else f"{UNIX}{path}"
 
 
 def _bind(host: str, port: int) -> socket.socket:

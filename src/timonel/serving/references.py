@@ -90,7 +90,7 @@ def _is_folder(text: str) -> bool:
 
 
 def _refuse_assignment(text: str) -> None:
-    """Reject ``NAME=PATH``, a form that options such as ``--hooks`` accept."""
+    """Reject ``NAME=PATH``, a form that options such as ``--runtime`` accept."""
     name, equals, place = text.partition("=")
     if equals and _is_plain(name) and not Path(text).is_dir():
         raise SpecError(

@@ -12,7 +12,7 @@ from typing import Any
 import uvicorn
 
 from timonel.errors import ServingError
-from timonel.serving.ports import bind, refusal
+from timonel.serving.ports import bind, bind_unix, refusal, socket_path
 from timonel.serving.settings import ServerSettings
 
 _LOG = logging.getLogger(__name__)
@@ -35,6 +35,8 @@ def bind_rest(settings: ServerSettings) -> socket.socket | None:
     if settings.rest_port is None:
         return None
     host = settings.rest_host or settings.host
+    if (path := socket_path(host, "http")) is not None:
+        return bind_unix(path)
     try:
         return _detecting_dead_clients(_bind(host, settings.rest_port))
     except ServingError as error:
@@ -74,18 +76,12 @@ def _detecting_dead_clients(bound: socket.socket) -> socket.socket:
 
 
 class RestServer:
-    """An HTTP server that is started and stopped inside one event loop.
-
-    Args:
-        app: The ASGI application.
-        bound: The socket to listen on.
-        grace_s: Time in seconds for in-flight requests to finish on shutdown.
-        options: Further uvicorn options.
-    """
+    """An HTTP server that is started and stopped inside one event loop."""
 
     def __init__(
         self, app: Any, bound: socket.socket, grace_s: float, options: Mapping[str, Any]
     ) -> None:
+        logging.getLogger("uvicorn.error").addFilter(_is_relevant)
         self._bound = bound
         self._server = _QuietServer(
             uvicorn.Config(
@@ -146,6 +142,12 @@ class RestServer:
             async with asyncio.timeout(_ABORT_S):
                 while self._server.server_state.connections:  # noqa: ASYNC110 - uvicorn has no event for this
                     await asyncio.sleep(0)
+
+
+def _is_relevant(record: logging.LogRecord) -> bool:
+    """Drop uvicorn's traceback of a request that is cancelled after the grace period."""
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is not asyncio.CancelledError
 
 
 class _QuietServer(uvicorn.Server):

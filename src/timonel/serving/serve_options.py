@@ -1,12 +1,17 @@
-"""Options of `timonel.serve` and ``timonel serve``."""
+"""Options of `timonel.serve` and ``timonel serve``.
+
+Most set one setting unchanged: its model declares default, bounds and text.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Any, TypedDict, get_args
 
 from timonel.options import Option
+from timonel.serving.settings import ServerSettings
+from timonel.serving.settings.base import SettingsModel
 
 Reference = str | os.PathLike[str]
 
@@ -15,9 +20,49 @@ MODELS = "Models and versions"
 ADDRESSES = "Addresses"
 COMPUTE = "Compute"
 TRUST = "What models may do"
-ACCESS = "TLS, keys and tokens"
+ACCESS = "TLS and keys"
 LIMITS = "Limits"
 TELEMETRY = "Traces and logs"
+
+OF_ENDPOINTS = (
+    "--jwt-issuer", "--jwt-audience", "--jwt-jwks", "--jwt-allow", "--rate-limit",
+    "--model-rate-limit",
+)  # fmt: skip
+"""Options that a server does not have, but an endpoint."""
+
+
+def _sets(
+    path: str, panel: str, *, computed: str | None = None, in_units: bool = False, **more: Any
+) -> Option:
+    """Return the option for the setting with a dotted name.
+
+    Args:
+        path: The name.
+        panel: Section of the command line's help.
+        computed: The default in words, if it depends on the machine.
+        in_units: Whether the default is shown as a size such as ``32MiB``.
+        **more: Further fields of the option.
+    """
+    *groups, name = path.split(".")
+    model: type[SettingsModel] = ServerSettings
+    for group in groups:
+        kind = model.model_fields[group].annotation
+        model = next(each for each in (*get_args(kind), kind) if hasattr(each, "model_fields"))
+    field = model.model_fields[name]
+    has_default = computed is None and not field.is_required()
+    default = field.get_default(call_default_factory=True) if has_default else None
+    return Option(
+        _binary(default) if in_units else default,
+        field.description or "",
+        panel,
+        computed=computed,
+        setting=path,
+        **more,
+    )
+
+
+def _binary(size: Any) -> str:
+    return f"{size >> 30}GiB" if size % 2**30 == 0 else f"{size >> 20}MiB"
 
 
 class ServeOptions(TypedDict, total=False):
@@ -32,69 +77,22 @@ class ServeOptions(TypedDict, total=False):
             MODELS,
         ),
     ]
-    resource_preserving: Annotated[
-        Sequence[str],
-        Option(
-            (),
-            "Model that keeps one version in memory at a time; * for all. The old version is "
-            "unloaded before the new one is loaded.",
-            MODELS,
-        ),
-    ]
+    resource_preserving: Annotated[Sequence[str], _sets("load.resource_preserving", MODELS)]
     version: Annotated[int | None, Option(None, "Serve this version only.", MODELS)]
-    poll_s: Annotated[float, Option(1.0, "Seconds between checks for new versions.", MODELS)]
+    poll_s: Annotated[float, _sets("load.poll_s", MODELS)]
+    load_timeout_s: Annotated[float | None, _sets("load.load_timeout_s", MODELS)]
+    fail_fast: Annotated[bool, _sets("load.fail_fast", MODELS)]
     model_cache: Annotated[
         Reference | None,
-        Option(
-            None,
-            "Cache folder of versions from buckets.",
-            MODELS,
-            computed="timonel/models in the user's cache",
-        ),
+        _sets("load.model_cache", MODELS, computed="timonel/models in the user's cache"),
     ]
-    model_cache_size: Annotated[
-        str | int,
-        Option(
-            "20GiB",
-            "Maximum size of that cache, such as 50GB. Versions that no server uses are evicted, "
-            "least recently used first.",
-            MODELS,
-        ),
-    ]
-    host: Annotated[
-        str,
-        Option("127.0.0.1", "Listen address; 0.0.0.0 for all interfaces.", ADDRESSES),
-    ]
-    rest_port: Annotated[int, Option(8501, "REST port; 0 picks a free one.", ADDRESSES)]
-    grpc_port: Annotated[
-        int | None,
-        Option(
-            8500,
-            "gRPC port; 0 picks a free one, -1 turns gRPC off. In Python, None also turns it off.",
-            ADDRESSES,
-        ),
-    ]
-    allow_host: Annotated[
-        Sequence[str],
-        Option(
-            (),
-            "Also accept this Host header, for example behind a reverse proxy. Applies to REST "
-            "requests to a loopback address.",
-            ADDRESSES,
-        ),
-    ]
-    allow_reload: Annotated[
-        bool,
-        Option(
-            False,
-            "Let clients replace the list of models over gRPC without credentials. On a server "
-            "that requires credentials, clients need the permission 'admin' instead.",
-            ADDRESSES,
-        ),
-    ]
-    page: Annotated[
-        bool, Option(True, "Serve a page at / with models, plots and a form.", ADDRESSES)
-    ]
+    model_cache_size: Annotated[str | int, _sets("load.model_cache_size", MODELS, in_units=True)]
+    host: Annotated[str, _sets("host", ADDRESSES)]
+    rest_port: Annotated[int, _sets("rest_port", ADDRESSES)]
+    grpc_port: Annotated[int | None, _sets("grpc_port", ADDRESSES)]
+    allow_host: Annotated[Sequence[str], _sets("access.allowed_hosts", ADDRESSES)]
+    allow_reload: Annotated[bool, _sets("access.open_reload", ADDRESSES)]
+    page: Annotated[bool, _sets("rest.page", ADDRESSES)]
     detach: Annotated[
         bool,
         Option(
@@ -102,15 +100,6 @@ class ServeOptions(TypedDict, total=False):
             "Return immediately; stop it with 'timonel servers stop'. In Python, the server "
             "outlives the process; block=False returns.",
             ADDRESSES,
-        ),
-    ]
-    isolation: Annotated[
-        Literal["process", "none"],
-        Option(
-            "process",
-            "'process': one process per version; 'none': versions run in the server. With "
-            "'process', a crash interrupts only that version for a moment.",
-            COMPUTE,
         ),
     ]
     runtime: Annotated[
@@ -132,15 +121,7 @@ class ServeOptions(TypedDict, total=False):
         ),
     ]
     compute_threads: Annotated[
-        int | None,
-        Option(
-            None,
-            "Threads for large and unbatched requests. They parse large requests, and compute "
-            "requests without batching.",
-            COMPUTE,
-            computed="one per core, at most 8",
-            least=1,
-        ),
+        int | None, _sets("compute_threads", COMPUTE, computed="one per core, at most 8")
     ]
     op_threads: Annotated[
         int | None,
@@ -150,32 +131,11 @@ class ServeOptions(TypedDict, total=False):
             "core computes its own batch.",
             COMPUTE,
             computed="1 on up to two cores, else 0",
-            least=0,
         ),
     ]
-    drain_s: Annotated[
-        float, Option(30.0, "Seconds to finish pending requests at shutdown.", COMPUTE)
-    ]
-    hang_timeout_s: Annotated[
-        float | None,
-        Option(
-            None,
-            "Restart a version's process if it has pending requests and does not respond for this "
-            "long. "
-            "Must be longer than any request takes.",
-            COMPUTE,
-            computed="off",
-        ),
-    ]
-    safe_loading: Annotated[
-        bool,
-        Option(
-            True,
-            "Refuse models that can access files or run Python. Also refuses operations that use "
-            "the network.",
-            TRUST,
-        ),
-    ]
+    drain_s: Annotated[float, _sets("drain_s", COMPUTE)]
+    python_timeout_s: Annotated[float | None, _sets("python.timeout_s", COMPUTE)]
+    safe_loading: Annotated[bool, _sets("runtime.safe_loading", TRUST)]
     allow_ops: Annotated[
         Sequence[str],
         Option(
@@ -185,86 +145,20 @@ class ServeOptions(TypedDict, total=False):
             flag="--allow-op",
         ),
     ]
-    allow_python: Annotated[
-        Sequence[str],
-        Option(
-            (),
-            "Allow this model's versions to run Python as your user; * for all. Applies to Python "
-            "models and to hooks in versions.",
-            TRUST,
-        ),
+    op_libraries: Annotated[
+        Sequence[str], _sets("runtime.op_libraries", TRUST, flag="--op-library")
     ]
-    hooks: Annotated[
-        Sequence[Reference],
-        Option(
-            (),
-            "Python hooks: hooks.py, or digits=hooks.py for one model. Hooks prepare requests and "
-            "change responses.",
-            TRUST,
-        ),
-    ]
-    tls_cert: Annotated[
-        Reference | None,
-        Option(None, "Serve over TLS with this certificate chain, in PEM.", ACCESS),
-    ]
-    tls_key: Annotated[Reference | None, Option(None, "Private key of the certificate.", ACCESS)]
-    tls_client_ca: Annotated[
-        Reference | None,
-        Option(None, "Require client certificates from these authorities.", ACCESS),
-    ]
-    tls_client_optional: Annotated[
-        bool, Option(False, "Make client certificates optional for REST.", ACCESS)
-    ]
-    api_keys: Annotated[
-        Reference | None,
-        Option(None, "Require API keys from this file, made by 'timonel keys'.", ACCESS),
-    ]
-    jwt_issuer: Annotated[
-        str | None,
-        Option(None, "Accept tokens of this issuer, such as an OpenID provider's URL.", ACCESS),
-    ]
-    jwt_audience: Annotated[str | None, Option(None, "Required audience of tokens.", ACCESS)]
-    jwt_jwks: Annotated[
-        str | None,
-        Option(None, "File or URL of the issuer's keys.", ACCESS, computed="from the issuer"),
-    ]
-    jwt_allow: Annotated[
-        Sequence[str],
-        Option((), "Permissions of every valid token, such as predict:digits-*.", ACCESS),
-    ]
-    rate_limit: Annotated[
-        str | None,
-        Option(
-            None,
-            "Request rate per client, such as 100/s or 600/min:20. Without authentication, each "
-            "address is a client.",
-            LIMITS,
-        ),
-    ]
-    model_rate_limit: Annotated[
-        str | None, Option(None, "Request rate per model, in the same form.", LIMITS)
-    ]
-    max_body: Annotated[
-        str | int,
-        Option("32MiB", "Maximum request size, such as 64MiB, or none.", LIMITS),
-    ]
-    max_requests: Annotated[
-        int | None,
-        Option(None, "Maximum concurrent requests; others are refused.", LIMITS, least=1),
-    ]
-    max_connections: Annotated[
-        int | None,
-        Option(None, "Maximum connections per port; others are refused.", LIMITS, least=1),
-    ]
-    trace: Annotated[
-        bool,
-        Option(
-            False,
-            "Send OpenTelemetry spans of requests. OTEL_EXPORTER_OTLP_ENDPOINT is the receiver; "
-            "requires the extra 'otel'.",
-            TELEMETRY,
-        ),
-    ]
+    allow_python: Annotated[Sequence[str], _sets("python.allow", TRUST)]
+    tls_cert: Annotated[Reference | None, _sets("access.tls.certificate", ACCESS)]
+    tls_key: Annotated[Reference | None, _sets("access.tls.key", ACCESS)]
+    tls_client_ca: Annotated[Reference | None, _sets("access.tls.client_ca", ACCESS)]
+    tls_client_optional: Annotated[bool, _sets("access.tls.client_optional", ACCESS)]
+    api_keys: Annotated[Reference | None, _sets("access.api_keys", ACCESS)]
+    max_body: Annotated[str | int, _sets("access.limits.max_body", LIMITS, in_units=True)]
+    max_response: Annotated[str | int, _sets("access.limits.max_response", LIMITS, in_units=True)]
+    max_requests: Annotated[int | None, _sets("access.limits.max_requests", LIMITS)]
+    max_connections: Annotated[int | None, _sets("access.limits.max_connections", LIMITS)]
+    trace: Annotated[bool, _sets("monitoring.tracing", TELEMETRY)]
     request_log: Annotated[
         Reference | None,
         Option(

@@ -14,9 +14,9 @@ import logging
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -24,12 +24,12 @@ import uvloop
 
 from timonel.errors import ServingError
 from timonel.processes.descriptors import raise_limit
+from timonel.processes.ports import UNIX
 from timonel.processes.tree import REPLICA
 from timonel.serving.auth.access import Access
 from timonel.serving.frontends import Frontends
-from timonel.serving.inference import DataPlane
 from timonel.serving.manager.catalogue import Catalogue
-from timonel.serving.manager.manager import Load, ModelManager
+from timonel.serving.manager.manager import ModelManager
 from timonel.serving.manager.model_config import followed
 from timonel.serving.memory import (
     give_back,
@@ -37,14 +37,15 @@ from timonel.serving.memory import (
     share_arenas,
     start_trimming,
 )
-from timonel.serving.ports import authority, bind
+from timonel.serving.ports import authority, bind, grpc_address
 from timonel.serving.rest_server import bind_rest
-from timonel.serving.runtimes.base import LoadedModel, Runtime
-from timonel.serving.selection.factory import runtime_for
+from timonel.serving.runtimes.base import Runtime
+from timonel.serving.selection.server_runtime import ServerRuntime
 from timonel.serving.server_records import ServerRecord, remove_record, write_record
 from timonel.serving.settings import ServerSettings
 from timonel.serving.status import StatusError
 from timonel.serving.telemetry.telemetry import Telemetry
+from timonel.serving.version_loader import VersionLoader
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ def run(
     on_ready: Ready | None = None,
     leash: int | None = None,
     log: str | None = None,
+    owner: int | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then shut down gracefully.
 
@@ -70,20 +72,18 @@ def run(
         on_ready: Called once, when the server accepts requests.
         leash: A file descriptor; the server also stops when the other end is closed.
         log: The log file of this process, for the server's record.
+        owner: PID of the process to signal, for the record; by default this one.
 
     Raises:
         ServingError: A port cannot be bound, or a model has no version that can be loaded.
     """
     raise_limit()
     share_arenas()
-    if settings.isolation == "none":
-        # TensorFlow's buffers are in this process: mapping each of them individually would be slow.
-        return_large_blocks(mmap_bytes=32 * _MIB, trim_bytes=16 * _MIB)
-    else:
-        return_large_blocks(mmap_bytes=4 * _MIB, trim_bytes=4 * _MIB)
+    # TensorFlow's buffers are in this process: mapping each of them individually would be slow.
+    return_large_blocks(mmap_bytes=32 * _MIB, trim_bytes=16 * _MIB)
     start_trimming()
     with contextlib.ExitStack() as held:
-        _run(settings, held, on_ready, leash, log)
+        _run(settings, held, on_ready, leash, partial(_record, log=log, owner=owner or os.getpid()))
 
 
 def _run(
@@ -91,7 +91,7 @@ def _run(
     held: contextlib.ExitStack,
     on_ready: Ready | None,
     leash: int | None,
-    log: str | None,
+    record_of: Callable[..., ServerRecord],
 ) -> None:
     access = Access(settings.access)
     rest_socket = bind_rest(settings)
@@ -99,27 +99,23 @@ def _run(
         held.enter_context(rest_socket)
     grpc_port = _free_grpc_port(settings)
     catalogue = Catalogue()
-    prepared = threading.Event()
     telemetry = Telemetry(settings, catalogue)
-    runtime = runtime_for(settings, telemetry.batches_of, telemetry.name_of)
-    held.callback(runtime.close)
-    load = telemetry.loading(
-        lambda path: runtime.load(path, settings.runtime.of(telemetry.name_of(path)))
-    )
+    runtime = ServerRuntime(settings)
+    loader = VersionLoader(settings, runtime, telemetry.monitor)
     manager = ModelManager(
-        settings.models, _load_when(prepared, load), settings.load, catalogue, telemetry.configure
+        settings.models, loader.load, settings.load, catalogue, telemetry.configure
     )
     # Scan the disk while TensorFlow is imported.
     manager.start()
     held.callback(manager.stop)
-    held.callback(prepared.set)
-    plane = DataPlane(catalogue, manager, telemetry.recorder)
-    frontends = Frontends(settings, plane, rest_socket, grpc_port, access, telemetry)
+    held.callback(loader.prepared.set)
+    frontends = Frontends(settings, catalogue, manager, rest_socket, grpc_port, access, telemetry)
     with_grpc = grpc_port is not None or settings.grpc.socket_path is not None
     _prepare(runtime, with_grpc=with_grpc)
-    prepared.set()
+    loader.prepared.set()
     manager.wait_until_settled()
-    record = _record(settings, access.scheme, rest_socket, grpc_port, log)
+    idle = tuple(model.name for model in settings.models if not catalogue.loaded(model.name))
+    record = record_of(settings, access.scheme, rest_socket, grpc_port, idle)
     with (
         followed(settings, manager.reconfigure),
         telemetry.running(),
@@ -145,7 +141,7 @@ async def _serve(
         with _registered(settings.servers_folder, record):
             _LOG.info(
                 "serving %s at %s",
-                ", ".join(record.models) or "no models",
+                ", ".join(name for name in record.models if name not in record.idle) or "no models",
                 record.rest_url or record.grpc_address,
             )
             if on_ready is not None:
@@ -165,37 +161,38 @@ def _record(
     scheme: str,
     rest: socket.socket | None,
     grpc_port: int | None,
+    idle: tuple[str, ...],
+    *,
     log: str | None,
+    owner: int,
 ) -> ServerRecord:
     return ServerRecord(
-        pid=os.getpid(),
-        process_started=psutil.Process().create_time(),
+        pid=owner,
+        process_started=psutil.Process(owner).create_time(),
         models=tuple(model.name for model in settings.models),
-        rest_url="" if rest is None else f"{scheme}://{authority(*rest.getsockname()[:2])}",
-        grpc_address=None if grpc_port is None else authority(settings.host, grpc_port),
+        rest_url="" if rest is None else _rest_url(rest, scheme),
+        grpc_address=None if grpc_port is None else grpc_address(settings.host, grpc_port),
         started=time.time(),
         log=log,
         replica=os.environ.get(REPLICA),
+        idle=idle,
     )
+
+
+def _rest_url(bound: socket.socket, scheme: str) -> str:
+    name = bound.getsockname()
+    if bound.family == socket.AF_UNIX:
+        return f"{UNIX}{name}"
+    return f"{scheme}://{authority(*name[:2])}"
 
 
 def _free_grpc_port(settings: ServerSettings) -> int | None:
     """Check that the gRPC port is free; gRPC binds it later."""
-    if settings.grpc_port is None:
-        return None
+    if settings.grpc_port is None or settings.host.startswith(UNIX):
+        return settings.grpc_port
     with bind(settings.host, settings.grpc_port, "gRPC") as bound:
         port: int = bound.getsockname()[1]
     return port
-
-
-def _load_when(prepared: threading.Event, load: Load) -> Load:
-    def waiting(path: Path) -> LoadedModel:
-        prepared.wait()
-        loaded = load(path)
-        give_back()
-        return loaded
-
-    return waiting
 
 
 def _prepare(runtime: Runtime, *, with_grpc: bool) -> None:
@@ -206,7 +203,6 @@ def _prepare(runtime: Runtime, *, with_grpc: bool) -> None:
     model is still collected.
     """
     if with_grpc:
-        # First: with process isolation, the runtime is imported by another process in parallel.
         importlib.import_module("timonel.serving.protocols.v2.service")
     try:
         runtime.prepare()
@@ -227,14 +223,3 @@ def _registered(folder: str | None, record: ServerRecord) -> Iterator[None]:
         yield
     finally:
         remove_record(Path(folder), record.pid)
-
-
-def configure_logging() -> None:
-    """Log to standard error."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    # At this level, grpc.aio and uvicorn log what this server logs itself.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    # TensorFlow warns about the API that this server calls, not about the model.
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)

@@ -7,7 +7,7 @@ stale records.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import psutil
 from pydantic import TypeAdapter, ValidationError
 
 from timonel.errors import CorruptError, FormatError, NotFoundError
+from timonel.processes.ports import UNIX
 from timonel.storage import read_document, write_document
 
 _KIND = "server"
@@ -35,6 +36,7 @@ class ServerRecord:
         started: Time when the ports were opened, in seconds since the epoch.
         log: The log file, if the output goes to a file.
         replica: Name of the replica of an endpoint that the server is, if any.
+        idle: Those of ``models`` that had no version to serve when the server started.
     """
 
     pid: int
@@ -45,6 +47,7 @@ class ServerRecord:
     started: float
     log: str | None = None
     replica: str | None = None
+    idle: tuple[str, ...] = ()
 
     @property
     def is_alive(self) -> bool:
@@ -63,7 +66,7 @@ _ADAPTER = TypeAdapter(ServerRecord)
 def write_record(folder: Path, record: ServerRecord) -> Path:
     """Write a server's record and return its path."""
     path = _path(folder, record.pid)
-    write_document(path, _KIND, as_body(record))
+    write_document(path, _KIND, asdict(record))
     return path
 
 
@@ -91,14 +94,12 @@ def running_servers(folder: Path) -> list[ServerRecord]:
 
 def find_server(folder: Path, model: str) -> ServerRecord | None:
     """Return the newest running server that serves ``model`` and is no replica of an endpoint."""
-    found = (each for each in running_servers(folder) if each.replica is None)
+    found = (
+        each
+        for each in running_servers(folder)
+        if each.replica is None and not each.rest_url.startswith(UNIX)
+    )
     return next((record for record in found if model in record.models), None)
-
-
-def as_body(record: ServerRecord) -> dict[str, Any]:
-    """Return a record as JSON-compatible types."""
-    body: dict[str, Any] = _ADAPTER.dump_python(record, mode="json")
-    return body
 
 
 def parse_record(body: dict[str, Any]) -> ServerRecord:

@@ -5,7 +5,8 @@ Strings are object arrays of ``bytes``. Data types have the names of TensorFlow'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +50,14 @@ NUMPY_TYPES: Mapping[str, np.dtype[Any]] = {
 DTYPE_NAMES: Mapping[np.dtype[Any], str] = {dtype: name for name, dtype in NUMPY_TYPES.items()}
 
 
+def string_array(values: Sequence[bytes]) -> Array:
+    """Return strings as an array [n]."""
+    # `np.array` would make an array of fixed-width bytes, which drops trailing zeros.
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
 def bytes_of(array: Array) -> int:
     """Return the size of an array's values in bytes, including strings."""
     if array.dtype != object:
@@ -84,6 +93,14 @@ class TensorSpec:
     encoding: str = "name"
     parts: tuple[str, ...] = ()
 
+    @property
+    def title(self) -> str:
+        """Data type and shape, such as ``float [?, 28, 28]``."""
+        if self.shape is None:
+            return f"{display_name(self.dtype)} of any shape"
+        sizes = ", ".join("?" if size < 0 else str(size) for size in self.shape)
+        return f"{display_name(self.dtype)} [{sizes}]"
+
 
 @dataclass(frozen=True)
 class Signature:
@@ -102,3 +119,12 @@ class Signature:
     outputs: Mapping[str, TensorSpec]
     method_name: str = ""
     defaults: Mapping[str, Array] = field(default_factory=dict)
+
+
+@functools.lru_cache(4096)
+def fits(declared: tuple[int, ...] | None, shape: tuple[int, ...]) -> bool:
+    """Return whether a shape has the declared rank and known dimensions, if any."""
+    return declared is None or (
+        len(shape) == len(declared)
+        and all(known in {-1, size} for known, size in zip(declared, shape, strict=True))
+    )

@@ -6,6 +6,7 @@ The codes are those of gRPC and TensorFlow. `StatusError` is not part of the tre
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 
 
@@ -47,6 +48,18 @@ TRANSIENT = frozenset(
 """Codes of failures that may be temporary, so worth a retry."""
 
 
+_MAX_CHARACTERS = 4_000
+
+
+_FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/'\":,;]+/)+")
+"""Folders of an absolute path, up to its last part."""
+
+
+def without_folders(message: str) -> str:
+    """Return a message for clients, whom paths of the server do not concern."""
+    return _FOLDERS.sub(".../", message)
+
+
 class StatusError(Exception):
     """A request or a load ended with a status other than OK.
 
@@ -56,12 +69,31 @@ class StatusError(Exception):
     """
 
     def __init__(self, code: Code, message: str) -> None:
+        if len(message) > _MAX_CHARACTERS:  # it quotes a name of a client or a model
+            message = f"{message[:_MAX_CHARACTERS]}..."
         super().__init__(message)
         self.code = code
         self.message = message
 
+    def __reduce__(self) -> tuple[type[StatusError], tuple[Code, str]]:
+        return type(self), (self.code, self.message)
+
     def __str__(self) -> str:
         return f"{self.code.name}: {self.message}"
+
+
+class NotStartedError(StatusError):
+    """Nothing computes the request, so it may be sent to another server."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Code.UNAVAILABLE, message)
+
+    def __reduce__(self) -> tuple[type[NotStartedError], tuple[str]]:  # type: ignore[override]
+        return type(self), (self.message,)
+
+
+class HungError(NotStartedError):
+    """A version hangs until its process is restarted."""
 
 
 def invalid_argument(message: str) -> StatusError:

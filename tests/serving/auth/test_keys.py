@@ -19,58 +19,56 @@ from timonel.serving.auth.keys import (
     to_body,
     watched_keys,
 )
-from timonel.serving.auth.policy import Principal
 from timonel.serving.auth.reloaded_file import LOOK_S
-from timonel.serving.settings.auth import EVERYTHING, parse_grant
-
-GRANTS = (parse_grant("predict:digits"),)
+from timonel.serving.settings.auth import Right
+from timonel.storage import write_json
 
 
 def test_a_key_is_recognised_until_it_expires():
-    key, entry = new_key("ci", GRANTS, now=100.0, expires=200.0)
+    key, entry = new_key("ci", now=100.0, expires=200.0)
     ring = Keyring([entry])
-    assert ring.recognise(key, 199.9) == Principal("ci", GRANTS)
+    assert ring.recognise(key, 199.9) == Right.USE
     assert ring.recognise(key, 200.0) is None
 
 
 def test_keys_are_long_and_never_the_same():
-    keys = {new_key("n", GRANTS, now=0.0)[0] for _ in range(50)}
+    keys = {new_key("n", now=0.0)[0] for _ in range(50)}
     assert len(keys) == 50
     assert all(len(key.split("_", 2)[2]) >= 43 for key in keys)
 
 
 def test_what_is_no_key():
-    key, entry = new_key("ci", GRANTS, now=0.0)
-    _, other = new_key("ci", GRANTS, now=0.0)
-    certificate = new_certificate("host", "host.example", GRANTS, now=0.0)
+    key, entry = new_key("ci", now=0.0)
+    _, other = new_key("ci", now=0.0)
+    certificate = new_certificate("host", "host.example", now=0.0)
     ring = Keyring([entry, other, certificate])
     start, _, secret = key.rpartition("_")
     wrong = [
         "", "tml_", key[:-1], key + "x", f"{start}_", secret, key.removeprefix("tml_"),
         f"tml_{other.id}_{secret}", f"tml_{certificate.id}_", f"tml_{certificate.id}_{'00' * 32}",
-        "tml_nobody_x", "\udc80", f"{start}_\udc80", f"tml_{entry.id}_{entry.digest}",
+        "tml_nobody_x", "\udc80", f"{start}_\udc80", f"tml_{entry.id}_{entry.sha256}",
     ]  # fmt: skip
     assert [text for text in wrong if ring.recognise(text, 0.0)] == []
     assert ring.recognise(key, 0.0)
 
 
 def test_certificates_are_recognised_by_any_of_their_names():
-    ring = Keyring([new_certificate("host", "h.example", GRANTS, now=0.0, expires=9.0)])
-    assert ring.recognise_certificate(("x", "h.example"), 1.0) == Principal("host", GRANTS)
+    ring = Keyring([new_certificate("host", "h.example", now=0.0, expires=9.0)])
+    assert ring.recognise_certificate(("x", "h.example"), 1.0) == Right.USE
     assert ring.recognise_certificate(("x", "H.example", ""), 1.0) is None
     assert ring.recognise_certificate(("h.example",), 9.0) is None
 
 
 def test_the_file_holds_hashes_only(tmp_path):
     path = tmp_path / "keys.json"
-    key, entry = new_key("ci", GRANTS, now=1.0)
+    key, entry = new_key("ci", now=1.0)
     change_entries(path, lambda entries: [*entries, entry])
     text = path.read_text()
     secret = key.split("_", 2)[2]
     assert secret not in text
     assert path.stat().st_mode & 0o777 == 0o600
     content = json.loads(text)
-    assert (content["kind"], content["format"]) == ("api-keys", 1)
+    assert (content["kind"], content["format"]) == ("api-keys", 2)
     stored = content["keys"][0]
     assert stored["sha256"] == hashlib.sha256(f"{stored['salt']}:{secret}".encode()).hexdigest()
     assert read_entries(path) == (entry,)
@@ -78,20 +76,20 @@ def test_the_file_holds_hashes_only(tmp_path):
 
 def test_entries_survive_being_written():
     entries = (
-        new_key("a", GRANTS, now=1.0, expires=2.0)[1],
-        new_certificate("b", "b.example", (EVERYTHING,), now=3.0),
+        new_key("a", now=1.0, expires=2.0)[1],
+        new_certificate("b", "b.example", Right.ADMIN, now=3.0),
     )
     assert from_body(json.loads(json.dumps(to_body(entries))), "x") == entries
 
 
 def _bodies():
-    good = to_body([new_key("a", GRANTS, now=1.0)[1]])["keys"][0]
+    good = to_body([new_key("a", now=1.0)[1]])["keys"][0]
     yield {}
     yield {"keys": None}
     yield {"keys": [3]}
     yield {"keys": [good, good]}
     for change in (
-        {"id": ""}, {"id": 3}, {"name": None}, {"permissions": ["all"]}, {"sha256": None},
+        {"id": ""}, {"id": 3}, {"name": None}, {"right": "all"}, {"sha256": None},
         {"sha256": "zz"}, {"sha256": "00"}, {"salt": None}, {"certificate": "c"}, {"expires": "x"},
     ):  # fmt: skip
         yield {"keys": [good | change]}
@@ -107,7 +105,7 @@ def test_two_who_add_keys_at_once_both_keep_theirs(tmp_path):
     path = tmp_path / "keys.json"
 
     def add(number):
-        entry = new_key(str(number), GRANTS, now=0.0)[1]
+        entry = new_key(str(number), now=0.0)[1]
         change_entries(path, lambda entries: [*entries, entry])
 
     threads = [threading.Thread(target=add, args=[number]) for number in range(8)]
@@ -122,7 +120,7 @@ def test_a_server_follows_the_file(tmp_path, caplog):
     path = tmp_path / "keys.json"
     with pytest.raises(NotFoundError):
         watched_keys(path)
-    key, entry = new_key("ci", GRANTS, now=0.0)
+    key, entry = new_key("ci", now=0.0)
     change_entries(path, lambda _: [entry])
     watched = watched_keys(path)
     now = 0.0
@@ -141,5 +139,31 @@ def test_a_server_follows_the_file(tmp_path, caplog):
     path.write_text("torn")
     assert is_known()
     assert "the previous ones stay valid" in caplog.text
+    path.write_text("")
+    assert not is_known()
     path.unlink()
     assert not is_known()
+
+
+def test_keys_of_the_previous_format_get_no_more_rights_than_they_had(tmp_path):
+    _, entry = new_key("ci", now=1.0)
+    (stored,) = to_body([entry])["keys"]
+    del stored["right"]
+    permissions = [
+        ["predict,status,metadata:*"], ["predict:*", "admin:*"], ["predict:digits"], ["status:*"]
+    ]  # fmt: skip
+    keys = [stored | {"id": str(n), "permissions": each} for n, each in enumerate(permissions)]
+    write_json(tmp_path / "keys.json", {"kind": "api-keys", "format": 1, "keys": keys})
+    found = read_entries(tmp_path / "keys.json")
+    assert [(each.right, each.is_valid(2.0)) for each in found] == [
+        (Right.USE, True), (Right.ADMIN, True), (Right.USE, False), (Right.USE, False)
+    ]  # fmt: skip
+
+
+def test_a_file_of_an_endpoint_is_refused_with_the_cure(tmp_path):
+    path = tmp_path / "keys.txt"
+    path.write_text("shop=0123456789abcdef\n")
+    with pytest.raises(CorruptError, match="client=key are for 'timonel deploy'") as caught:
+        read_entries(path)
+    assert "make one with 'timonel keys create NAME --file FILE'" in str(caught.value)
+    assert "0123456789abcdef" not in str(caught.value)

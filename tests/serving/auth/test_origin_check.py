@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from timonel.serving.auth.origin_check import hosts_for, refused
-from timonel.serving.handle import launch
+from timonel.serving.launch import launch
 from timonel.serving.settings import ModelSettings, RestSettings, RuntimeSettings, ServerSettings
 from timonel.serving.settings.auth import AccessSettings
 
@@ -83,7 +83,17 @@ def test_clients_without_a_host_header_are_no_browsers():
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:1234", "x"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://evil.example",
+        "null",
+        "http://localhost:1234",
+        "http://localhost",
+        "https://models.example:1",
+        "x",
+    ],
+)
 def test_pages_of_other_origins_are_refused(method, origin):
     sent = headers(host="localhost:8501", origin=origin)
     for hosts in (LOCAL, None):
@@ -121,7 +131,6 @@ def ask(server, method, path, body=None, **sent):
 
 
 PATHS = [
-    ("GET", "/v1/config"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/m/metadata"),
     ("POST", "/v1/models/m:predict"),

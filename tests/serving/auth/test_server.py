@@ -1,4 +1,4 @@
-"""A server behind TLS, keys and tokens, asked over both skins by honest and hostile clients."""
+"""A server behind TLS and keys, asked over both skins by honest and hostile clients."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ import grpc
 import pytest
 
 from tests.serving.auth.certificates import Authority
-from tests.serving.auth.tokens import CLAIMS, elliptic, jwks, rsa, token
-from timonel.serving.auth import AccessSettings, JwtSettings, LimitSettings, TlsSettings
 from timonel.serving.auth.keys import change_entries, new_certificate, new_key
-from timonel.serving.auth.url_rights import STATIC
-from timonel.serving.handle import launch
+from timonel.serving.console.page.app import _FILES
+from timonel.serving.launch import launch
 from timonel.serving.protocols.v2.service import SERVICE, message_class
 from timonel.serving.protos.messages import (
     get_model_metadata_pb2,
@@ -28,7 +26,7 @@ from timonel.serving.protos.messages import (
     predict_pb2,
 )
 from timonel.serving.settings import LoadSettings, ModelSettings, RuntimeSettings, ServerSettings
-from timonel.serving.settings.auth import parse_grant
+from timonel.serving.settings.auth import AccessSettings, LimitSettings, Right, TlsSettings
 from timonel.serving.settings.server import METRICS_PATH
 from timonel.storage import find_workspace
 
@@ -56,15 +54,14 @@ def keys(place):
     """Keys by name, in a file."""
     now = time.time()
     made = {}
-    entries = [new_certificate("robot", "robot", (parse_grant("status:dogs"),), now=now)]
-    for name, permission, expires in (
-        ("dogs", "predict,status,metadata:dogs", None),
-        ("all", "predict,status,metadata:*", None),
-        ("nothing", "status:zebras", None),
-        ("old", "predict:*", now - 1),
-        ("spare", "predict:dogs", None),
+    entries = [new_certificate("robot", "robot", now=now)]
+    for name, right, expires in (
+        ("user", Right.USE, None),
+        ("admin", Right.ADMIN, None),
+        ("old", Right.ADMIN, now - 1),
+        ("spare", Right.USE, None),
     ):
-        made[name], entry = new_key(name, (parse_grant(permission),), now=now, expires=expires)
+        made[name], entry = new_key(name, right, now=now, expires=expires)
         entries.append(entry)
     change_entries(place / "keys.json", lambda _: entries)
     return made
@@ -92,19 +89,15 @@ def settings_for(workspace, **access):
 @pytest.fixture(scope="module")
 def server(place, authority, keys, fake_runtime):
     certificate, private = authority.issue(place, "server")
-    (place / "jwks.json").write_text(jwks(rsa(), elliptic()))
     workspace = find_workspace(place / "workspace")
     settings = settings_for(
         workspace,
         api_keys=str(place / "keys.json"),
-        jwt=JwtSettings(
-            issuer=CLAIMS["iss"], audience=CLAIMS["aud"], jwks=str(place / "jwks.json")
-        ),
         tls=TlsSettings(
             certificate=str(certificate),
             key=str(private),
             client_ca=str(place / "ca.pem"),
-            client_certificates="optional",
+            client_optional=True,
         ),
         limits=LimitSettings(
             max_body=MAX_BODY, max_head=MAX_HEAD, head_s=0.5, body_s=1.0, max_connections=20
@@ -146,20 +139,14 @@ def bearer(secret):
     return {"Authorization": f"Bearer {secret}"}
 
 
-def fresh(**claims):
-    return token(**{"exp": int(time.time()) + 60, **claims})
-
-
 PREDICT = "/v1/models/dogs:predict"
 
 
 def test_who_may(rest, keys):
     for headers in (
-        bearer(keys["dogs"]),
-        {"X-API-Key": keys["dogs"]},
-        {"authorization": f"bearer  {keys['all']} "},
-        bearer(fresh(scope="predict:d*")),
-        bearer(fresh(scope=["x", "predict:dogs"])),
+        bearer(keys["user"]),
+        {"X-API-Key": keys["user"]},
+        {"authorization": f"bearer  {keys['admin']} "},
     ):
         assert rest(PREDICT, body=BODY, **headers)[:2] == (200, {"predictions": [2.0]}), headers
 
@@ -169,15 +156,11 @@ def test_strangers_see_nothing(rest, keys):
         {},
         bearer(""),
         bearer("tml_1_2"),
-        bearer(keys["dogs"][:-1]),
+        bearer(keys["user"][:-1]),
         bearer(keys["old"]),
-        {"Authorization": f"Basic {keys['dogs']}"},
-        {"Authorization": keys["dogs"]},
-        {**bearer(keys["dogs"]), "X-API-Key": keys["dogs"]},
-        bearer(fresh(exp=int(time.time()) - 60)),
-        bearer(fresh(iss="x")),
-        bearer(token(rsa("mallory"), exp=int(time.time()) + 60)),
-        {"X-API-Key": fresh(scope="predict:*").rpartition(".")[0] + "."},
+        {"Authorization": f"Basic {keys['user']}"},
+        {"Authorization": keys["user"]},
+        {**bearer(keys["user"]), "X-API-Key": keys["user"]},
     ]
     answers = set()
     for headers in strange:
@@ -188,7 +171,6 @@ def test_strangers_see_nothing(rest, keys):
         for path in (
             "/v1/models",
             "/v1/models/dogs",
-            "/v1/config",
             "/openapi.json",
             "/page/live",
             "/page/models/dogs/1",
@@ -199,7 +181,7 @@ def test_strangers_see_nothing(rest, keys):
         ):
             status, content, _ = rest(path, **headers)
             answers.add((status, content["error"]))
-    assert answers == {(401, "no valid API key, token or certificate")}
+    assert answers == {(401, "no valid API key or certificate")}
 
 
 @pytest.mark.parametrize(
@@ -214,7 +196,6 @@ def test_strangers_see_nothing(rest, keys):
         ("/nowhere", 401, None),
         ("/v1/models", 400, None),
         ("/v1/models/dogs", 400, None),
-        ("/v1/config", 400, None),
         ("/v2", 405, "GET"),
         ("/v2/models/dogs", 405, "GET"),
     ],
@@ -230,44 +211,25 @@ def test_options_shows_nothing_without_a_key(server, place, path, status, allow)
     assert len(content) < 300
 
 
-def test_without_the_right_there_is_no_difference_between_models(rest, keys):
-    answers = set()
-    for name in ("cats", "nope", "%64ogs/versions/1", "dogs?x"):
-        for path, body in ((f"{name}:predict", BODY), (name, None), (f"{name}/metadata", None)):
-            status, content, _ = rest(f"/v1/models/{path}", body=body, **bearer(keys["nothing"]))
-            answers.add((status, content["error"]))
-    assert answers == {(403, "not allowed for these credentials")}
-    assert rest("/v1/models/nope", **bearer(keys["all"]))[0] == 404
-    assert rest("/v1/models/dogs", **bearer(keys["dogs"]))[0] == 200
-    assert rest("/v1/models/cats", **bearer(keys["dogs"]))[0] == 403
-    assert rest("/metrics", **bearer(keys["dogs"]))[0] == 403
-
-
-def test_lists_show_what_their_reader_may_see(rest, keys):
-    def names(key):
-        status, content, _ = rest("/v1/models", **bearer(keys[key]))
-        assert status == 200
-        return [model["name"] for model in content["models"]]
-
-    assert names("all") == ["dogs", "cats"]
-    assert names("dogs") == ["dogs"]
-    assert names("nothing") == names("spare") == []
+def test_a_key_for_use_reads_what_needs_no_admin(rest, keys):
+    refused = (403, {"error": "not allowed for these credentials"})
+    for path in ("/monitoring/answers", "/Monitoring/answers", "/monitoring/%61nswers"):
+        assert rest(path, **bearer(keys["user"]))[:2] == refused
+    assert rest("/monitoring/answers", **bearer(keys["admin"]))[0] == 200
+    for path in ("/v1/models", "/v1/models/cats", "/openapi.json", "/page/live"):
+        assert rest(path, **bearer(keys["user"]))[0] == 200
+    assert rest("/v1/models/nope", **bearer(keys["user"]))[0] == 404
 
 
 V2_BODY = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}]}'
 
 
-def test_the_open_inference_protocol_needs_the_same_rights(rest, keys):
-    key = bearer(keys["dogs"])
+def test_the_open_inference_protocol_needs_the_same_key(rest, keys):
+    key = bearer(keys["user"])
     status, content, _ = rest("/v2/models/dogs/infer", body=V2_BODY, **key)
     assert (status, content["outputs"][0]["data"]) == (200, [2.0])
-    assert rest("/v2/models/dogs/versions/1/infer", body=V2_BODY, **key)[0] == 200
     assert rest("/v2/models/dogs", **key)[0] == rest("/v2", **key)[0] == 200
-    refused = (403, {"error": "not allowed for these credentials"})
-    for name in ("cats", "nope", "dogs%2F..", "dogs/x"):
-        assert rest(f"/v2/models/{name}/infer", body=V2_BODY, **key)[:2] == refused
-        assert rest(f"/v2/models/{name}", **key)[:2] == refused
-    assert rest("/v2/models/nope", **bearer(keys["all"]))[0] == 404
+    assert rest("/v2/models/dogs/infer", body=V2_BODY)[0] == 401
     for path in ("live", "ready"):
         assert rest(f"/v2/health/{path}")[0] == 200
     assert rest("/v2/models/dogs/ready")[0] == 401
@@ -275,26 +237,10 @@ def test_the_open_inference_protocol_needs_the_same_rights(rest, keys):
     assert rest("/v2/models/dogs/infer", body=too_large, **key)[0] == 413
 
 
-def test_the_page_shows_what_its_reader_may_see(rest, keys):
-    def seen(path, key):
-        status, content, _ = rest(path, **bearer(keys[key]))
-        assert status == 200
-        return [name for name in ("dogs", "cats") if name in json.dumps(content)]
-
-    for path in ("/openapi.json", "/page/live"):
-        assert seen(path, "all") == ["dogs", "cats"]
-        assert seen(path, "dogs") == ["dogs"]
-        assert seen(path, "nothing") == []
-    assert seen("/page/models/dogs/1", "dogs") == ["dogs"]
-    for path in ("/page/models/cats/1", "/page/models/nope/1", "/v1/config"):
-        assert rest(path, **bearer(keys["dogs"]))[0] == 403
-    assert rest("/v1/config", **bearer(keys["all"]))[0] == 403
-
-
 def test_the_page_itself_needs_no_key_and_says_nothing_of_the_server(server, place):
     connection = http.client.HTTPSConnection(*address(server), context=trusting(place), timeout=20)
     with contextlib.closing(connection):
-        for path in STATIC:
+        for path in _FILES:
             connection.request("GET", path)
             response = connection.getresponse()
             assert response.status == 200
@@ -317,14 +263,14 @@ def test_a_revoked_key_ends_while_the_server_runs(rest, keys, place):
     while rest(PREDICT, body=BODY, **bearer(keys["spare"]))[0] == 200:
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    assert rest(PREDICT, body=BODY, **bearer(keys["dogs"]))[0] == 200
+    assert rest(PREDICT, body=BODY, **bearer(keys["user"]))[0] == 200
 
 
 def test_a_client_certificate_is_a_principal(rest, authority, place, keys):
     robot = trusting(place, *authority.issue(place, "robot"))
     assert rest("/v1/models/dogs", context=robot)[0] == 200
-    assert rest(PREDICT, body=BODY, context=robot)[0] == 403
-    assert rest(PREDICT, body=BODY, context=robot, **bearer(keys["dogs"]))[0] == 200
+    assert rest("/monitoring/answers", context=robot)[0] == 403
+    assert rest(PREDICT, body=BODY, context=robot, **bearer(keys["user"]))[0] == 200
     assert rest("/v1/models/dogs", context=robot, **bearer("wrong"))[0] == 401
     unknown = trusting(place, *authority.issue(place, "unknown"))
     assert rest("/v1/models/dogs", context=unknown)[0] == 401
@@ -349,7 +295,7 @@ def test_only_new_tls_is_spoken(server, place):
 
 
 def test_bodies_have_a_limit(rest, keys):
-    key = bearer(keys["dogs"])
+    key = bearer(keys["user"])
     assert rest(PREDICT, body=b" " * (MAX_BODY - len(BODY)) + BODY, **key)[0] == 200
     for body in (b" " * (MAX_BODY + 1), (b" " * 10_000 for _ in range(11))):
         status, content, _ = rest(PREDICT, body=body, **key)
@@ -362,14 +308,14 @@ def test_a_body_is_refused_before_it_is_there(server, place, keys):
     with _raw(server, place) as client:
         client.sendall(
             f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\n"
-            f"Authorization: Bearer {keys['dogs']}\r\n"
+            f"Authorization: Bearer {keys['user']}\r\n"
             "Content-Length: 99999999999\r\nExpect: 100-continue\r\n\r\n".encode()
         )
         assert client.recv(4096).startswith(b"HTTP/1.1 413 ")
 
 
 def test_compressed_bodies(rest, keys):
-    key = {**bearer(keys["dogs"]), "Content-Encoding": "gzip"}
+    key = {**bearer(keys["user"]), "Content-Encoding": "gzip"}
     assert rest(PREDICT, body=gzip.compress(BODY), **key)[0] == 200
     packer = zlib.compressobj(9, wbits=31)
     bomb = packer.compress(bytes(50 * 2**20)) + packer.flush()
@@ -416,7 +362,7 @@ def test_slow_clients_are_sent_away(server, place, keys):
         assert _rest_of(client).startswith(b"HTTP/1.1 408 ")
     with _raw(server, place) as client:
         client.sendall(
-            f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {keys['dogs']}\r\n"
+            f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {keys['user']}\r\n"
             "Content-Length: 20\r\n\r\n{".encode()
         )
         assert _rest_of(client).startswith(b"HTTP/1.1 408 ")
@@ -427,7 +373,7 @@ def test_a_connection_is_used_again_after_a_pause(server, place, keys):
     with contextlib.closing(connection):
         for pause in (0, 1.2):
             time.sleep(pause)
-            connection.request("POST", PREDICT, BODY, bearer(keys["dogs"]))
+            connection.request("POST", PREDICT, BODY, bearer(keys["user"]))
             response = connection.getresponse()
             assert (response.status, bool(response.read())) == (200, True)
 
@@ -437,7 +383,7 @@ def test_no_more_connections_than_allowed(server, place, rest, keys):
         clients = [held.enter_context(_raw(server, place)) for _ in range(21)]
         assert _rest_of(clients[-1]).startswith(b"HTTP/1.1 503 ")
     deadline = time.monotonic() + 5
-    while rest("/v1/models/dogs", **bearer(keys["dogs"]))[0] != 200:
+    while rest("/v1/models/dogs", **bearer(keys["user"]))[0] != 200:
         assert time.monotonic() < deadline
 
 
@@ -472,16 +418,11 @@ def about(kind, name):
 
 
 def test_grpc_admits_the_same(call, keys):
-    key = ("authorization", f"Bearer {keys['dogs']}")
+    key = ("authorization", f"Bearer {keys['user']}")
     status = about(get_model_status_pb2.GetModelStatusRequest, "dogs")
     assert call("GetModelStatus", status, key)[0] == "OK"
-    assert call("GetModelStatus", status, ("x-api-key", keys["dogs"]))[0] == "OK"
-    assert (
-        call("GetModelStatus", status, ("authorization", f"Bearer {fresh(scope='status:*')}"))[0]
-        == "OK"
-    )
-    stranger = ("UNAUTHENTICATED", "no valid API key, token or certificate")
-    refused = ("PERMISSION_DENIED", "not allowed for these credentials")
+    assert call("GetModelStatus", status, ("x-api-key", keys["user"]))[0] == "OK"
+    stranger = ("UNAUTHENTICATED", "no valid API key or certificate")
     for name in ("dogs", "nope", ""):
         for method, kind in (
             ("GetModelStatus", get_model_status_pb2.GetModelStatusRequest),
@@ -492,23 +433,22 @@ def test_grpc_admits_the_same(call, keys):
             assert call(method, request) == stranger
             assert call(method, request, ("x-api-key", keys["old"])) == stranger
             assert call(method, request, key, key) == stranger
-            assert call(method, request, ("x-api-key", keys["nothing"])) == refused
     for unknown in ("PredictX", "SessionRun"):
         assert call(unknown, status) == stranger
-        assert call(unknown, status, key) == refused
+        assert call(unknown, status, key) == ("UNIMPLEMENTED", "Method not found!")
 
 
 def test_grpc_reloads_need_the_right_to_administrate(call, keys):
     request = model_management_pb2.ReloadConfigRequest()
     assert call("HandleReloadConfigRequest", request)[0] == "UNAUTHENTICATED"
-    answer = call("HandleReloadConfigRequest", request, ("x-api-key", keys["all"]))
+    answer = call("HandleReloadConfigRequest", request, ("x-api-key", keys["user"]))
     assert answer[0] == "PERMISSION_DENIED"
 
 
 def test_grpc_messages_have_a_limit(call, keys):
     request = about(predict_pb2.PredictRequest, "dogs")
     request.inputs["x"].tensor_content = bytes(MAX_BODY + 1)
-    assert call("Predict", request, ("x-api-key", keys["dogs"]))[0] == "RESOURCE_EXHAUSTED"
+    assert call("Predict", request, ("x-api-key", keys["user"]))[0] == "RESOURCE_EXHAUSTED"
 
 
 def infer_request(name):
@@ -517,7 +457,7 @@ def infer_request(name):
     return request.SerializeToString()
 
 
-def test_the_open_inference_protocol_over_grpc_needs_the_same_rights(server, place, keys):
+def test_the_open_inference_protocol_over_grpc_needs_the_same_key(server, place, keys):
     def ask(method, content, key=None):
         metadata = [("x-api-key", keys[key])] if key else []
         path, options = f"/{SERVICE}/{method}", {"metadata": metadata, "timeout": 20}
@@ -528,12 +468,10 @@ def test_the_open_inference_protocol_over_grpc_needs_the_same_rights(server, pla
 
     trust = grpc.ssl_channel_credentials((place / "ca.pem").read_bytes())
     with grpc.secure_channel(server.grpc_address, trust) as channel:
-        dogs, cats = infer_request("dogs"), infer_request("cats")
-        assert ask("ModelInfer", dogs, "dogs")[0] == "OK"
+        dogs = infer_request("dogs")
+        assert ask("ModelInfer", dogs, "user")[0] == "OK"
         assert ask("ModelInfer", dogs)[0] == "UNAUTHENTICATED"
-        for content in (cats, infer_request("nope"), b"", b"\xff"):
-            assert ask("ModelInfer", content, "dogs")[0] == "PERMISSION_DENIED"
-        assert ask("ServerLive", b"")[0] == ask("ServerMetadata", b"", "nothing")[0] == "OK"
+        assert ask("ServerLive", b"")[0] == ask("ServerMetadata", b"", "user")[0] == "OK"
 
 
 def test_grpc_reflection_needs_a_key(server, place, keys):
@@ -546,7 +484,7 @@ def test_grpc_reflection_needs_a_key(server, place, keys):
         with pytest.raises(grpc.RpcError) as refused:
             list(stub.ServerReflectionInfo(iter([question]), timeout=20))
         assert refused.value.code().name == "UNAUTHENTICATED"
-        metadata = [("x-api-key", keys["nothing"])]
+        metadata = [("x-api-key", keys["user"])]
         (answer,) = stub.ServerReflectionInfo(iter([question]), timeout=20, metadata=metadata)
         assert SERVICE in {each.name for each in answer.list_services_response.service}
 

@@ -7,11 +7,11 @@ import logging
 import numpy as np
 import pytest
 
+from tests.serving.batching.runtime import ScheduledRuntime
 from timonel.models import row_evidence
 from timonel.models.runtime_choice import identity_of
 from timonel.models.schema import VERSION_FILE
 from timonel.serving.batching.eligibility import eligible
-from timonel.serving.batching.runtime import BatchingRuntime
 from timonel.serving.runtimes.base import DeclaringModel, LoadedModel
 from timonel.serving.settings import RuntimeSettings
 from timonel.serving.settings.batching import AdaptiveBatching
@@ -134,7 +134,7 @@ def test_a_load_says_whether_it_batches_and_why(version, caplog):
     caplog.set_level(logging.INFO, "timonel.serving.batching")
     prove(version)
     for settings in (AdaptiveBatching(), AdaptiveBatching(assumed=("*",))):
-        runtime = BatchingRuntime(FakeRuntime(), settings)
+        runtime = ScheduledRuntime(FakeRuntime())
         model = runtime.load(version, RuntimeSettings(batching=settings))
         model.run("serving_default", {"x": np.ones(2, np.float32)})
         model.close()

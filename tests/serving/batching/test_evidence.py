@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.serving.batching.runtime import ScheduledRuntime
 from timonel.models import ModelRepository
 from timonel.models.check import compare
 from timonel.models.check_process import CheckRequest, answer
 from timonel.models.exports import reference_of, saved_model_of
 from timonel.models.savedmodel import export_live
-from timonel.serving.batching.runtime import BatchingRuntime
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
 from timonel.serving.settings import RuntimeSettings
 from timonel.serving.settings.batching import AdaptiveBatching
@@ -117,7 +117,7 @@ def load(version, batches):
     settings = RuntimeSettings(
         intra_op_threads=1, inter_op_threads=1, batching=AdaptiveBatching(slots=1)
     )
-    runtime = BatchingRuntime(TensorFlowRuntime(), settings.batching, lambda _: batches.append)
+    runtime = ScheduledRuntime(TensorFlowRuntime(), batches.append)
     return runtime.load(version.path, settings)
 
 

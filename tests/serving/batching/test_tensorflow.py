@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from timonel.serving.batching.runtime import BatchingRuntime, batched
+from tests.serving.batching.runtime import ScheduledRuntime
+from timonel.serving.batching.scheduling import scheduled
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
 from timonel.serving.settings import RuntimeSettings
 from timonel.serving.settings.batching import AdaptiveBatching, BatchingParameters
@@ -21,7 +22,7 @@ SETTINGS = RuntimeSettings(intra_op_threads=1, inter_op_threads=1)
 class TestContract(RuntimeContract):
     @pytest.fixture
     def runtime(self):
-        return BatchingRuntime(TensorFlowRuntime(), AdaptiveBatching(slots=2))
+        return ScheduledRuntime(TensorFlowRuntime())
 
     @pytest.fixture
     def version(self, exports):
@@ -30,7 +31,7 @@ class TestContract(RuntimeContract):
 
 def load(exports, name, settings, observe=None):
     model = TensorFlowRuntime().load(exports / name, SETTINGS)
-    return batched(model, settings, observe)
+    return scheduled(model, settings, observe)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,7 @@ def test_loading_leaves_all_state_as_it_was_saved(stateful, assumed):
     saved = plain.run("state", {"x": np.zeros(1, np.float32)})
     plain.close()
     settings = SETTINGS.model_copy(update={"batching": AdaptiveBatching(assumed=assumed)})
-    model = BatchingRuntime(TensorFlowRuntime(), settings.batching).load(stateful, settings)
+    model = ScheduledRuntime(TensorFlowRuntime()).load(stateful, settings)
     found = model.run("state", {"x": np.zeros(1, np.float32)})
     model.close()
     assert found == saved

@@ -10,6 +10,7 @@ from timonel.serving.batching.tfserving_parameters import (
     parse_parameters,
     read_parameters,
 )
+from timonel.serving.protos.text import TextProtoError
 from timonel.serving.settings.batching import BatchingParameters, cores
 from timonel.serving.status import Code, StatusError
 
@@ -53,12 +54,15 @@ def test_defaults_are_the_originals():
 
 
 @pytest.mark.parametrize("text", ["max_batch_size: 3", "nonsense { value: 1 }", "max_batch_size {"])
-def test_another_text_is_refused_as_by_tensorflow_serving(text, caplog):
-    with caplog.at_level(logging.ERROR), pytest.raises(StatusError) as told:
-        parse_parameters(text, "/etc/batching.txt")
+def test_another_text_is_refused_as_by_tensorflow_serving(text, tmp_path, caplog):
+    (file := tmp_path / "batching_params.pbtxt").write_text(text)
+    with caplog.at_level(logging.ERROR), pytest.raises(TextProtoError) as told:
+        parameters_of_version(tmp_path, BatchingParameters(per_model=True))
     assert told.value.code is Code.INVALID_ARGUMENT
-    assert told.value.message == "Invalid protobuf file: '/etc/batching.txt'"
-    assert "Error parsing text-format tensorflow.serving.BatchingParameters: 1:" in caplog.text
+    assert told.value.message == f"Invalid protobuf file: '{file}'"
+    diagnosis = "Error parsing text-format tensorflow.serving.BatchingParameters: 1:"
+    assert told.value.diagnosis.startswith(diagnosis)
+    assert diagnosis in caplog.text
 
 
 def test_no_threads_and_no_file(tmp_path):

@@ -1,12 +1,22 @@
 from __future__ import annotations
 
+import http.server
 import json
+import ssl
 import subprocess
+import threading
 
 import pytest
 
+from tests.serving.auth.certificates import Authority
 from timonel.errors import ServingError
-from timonel.serving.client.connection import ClientSignature, Input, parse_signature
+from timonel.serving.client.connection import (
+    ClientSignature,
+    HttpConnection,
+    Input,
+    UntrustedError,
+    parse_signature,
+)
 from timonel.serving.client.curl import curl_line
 
 SPEC = {"model_spec": {"name": "m", "version": "3"}}
@@ -82,3 +92,20 @@ def test_an_image_is_sent_whatever_its_name_and_size(tmp_path):
     model = ClientSignature("m", 1, (Input("image_bytes", "DT_STRING", (-1,)),), ("y",))
     (image,) = sent(curl_line("http://127.0.0.1:1", model, image=str(file)), tmp_path)
     assert image == {"b64": "A" * 400_000}
+
+
+@pytest.mark.process
+def test_an_unknown_authority_is_told_with_the_option(tmp_path):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*Authority().issue(tmp_path, "server"))
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with (
+            HttpConnection(f"https://127.0.0.1:{server.server_port}") as connection,
+            pytest.raises(UntrustedError, match="is not trusted: unable to get") as caught,
+        ):
+            connection.get("/v1/models")
+        thread.join()
+    assert caught.value.hint == ("give that of its authority with --tls-ca or TIMONEL_TLS_CA")

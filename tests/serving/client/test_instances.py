@@ -58,6 +58,11 @@ def test_rows_come_from_a_data_frame():
     assert values(frame, TABLE) == values([frame], TABLE)
 
 
+def test_a_missing_number_is_sent_as_null():
+    assert values({**ROW, "age": None}, TABLE) == [{**SENT, "age": None}]
+    assert values(json.dumps({**ROW, "age": None}), TABLE) == [{**SENT, "age": None}]
+
+
 def test_rows_come_from_dicts_json_and_csv(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("\ufeffname,other,age,n\nAda,x,1.5,2\n")
@@ -167,7 +172,7 @@ def test_what_is_not_there_or_no_image(tmp_path):
         ({**ROW, "age": "old"}, TABLE, "expected a number in column age, got 'old' (row)"),
         ({**ROW, "age": 1e39}, TABLE, "column age: '1e+39' is too large for a 32-bit float (row)"),
         ('{"age": 1e400, "name": "Ada", "n": 2}', TABLE, "column age: 'inf' is not a finite"),
-        ({**ROW, "age": None}, TABLE, "expected a number in column age, got None (row)"),
+        ({**ROW, "n": None}, TABLE, "expected a number in column n, got None (row)"),
         ({**ROW, "n": "1.5"}, TABLE, "expected a number in column n, got '1.5' (row)"),
         (7, TABLE, "m takes a row of named values, got int: give a CSV, JSON or dicts"),
         (ROW, IMAGE, "m takes an encoded image, got dict: give image files"),
@@ -221,3 +226,20 @@ def test_files_are_looked_for_before_a_model_is_loaded(tmp_path):
     for missing in (tmp_path / "text", str(tmp_path / "b.png"), "rows.csv"):
         with pytest.raises(NotFoundError, match="no file at"):
             check_files([there, missing])
+
+
+def test_values_of_categories_become_the_words_of_a_conversion():
+    pandas = pytest.importorskip("pandas")
+    model = wanted(("c", "DT_STRING", (-1,)))
+    sent = [each["c"] for each in values([{"c": v} for v in (True, 2.0, 0.1, None, " a ")], model)]
+    assert sent == ["true", "2", "0.1", "", " a "]
+    for column, words in (
+        (pandas.Series([True, False]), ["true", "false"]),
+        (pandas.Series([0.1, 2], dtype="float32"), ["0.1", "2"]),
+        (pandas.Series(["a", None], dtype="string"), ["a", ""]),
+        (pandas.Series([1, None], dtype="Int64"), ["1", ""]),
+        (pandas.Series(["b", "a"], dtype="category"), ["b", "a"]),
+        (pandas.Series(pandas.to_datetime(["2024-01-31", None])), ["2024-01-31 00:00:00", ""]),
+        (pandas.Series(["x", None, True], dtype=object), ["x", "", "true"]),
+    ):
+        assert [each["c"] for each in values(pandas.DataFrame({"c": column}), model)] == words

@@ -131,3 +131,34 @@ def test_an_answer_in_plain_text_tells_that_a_key_is_needed(scripted, status, pr
     with pytest.raises(HttpError, match=f"^{problem}") as caught:
         predict(f"{scripted.url}/v1/models/m", [[1.0]])
     assert caught.value.status == status
+
+
+def test_what_a_loaded_model_may_do_is_passed_on(tmp_path, monkeypatch):
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    started = []
+
+    def launch(settings, _):
+        started.append(settings)
+        raise ServingError("enough")
+
+    monkeypatch.setattr("timonel.serving.client.predict.launch", launch)
+    with pytest.raises(ServingError, match="enough"):
+        predict(
+            tmp_path / "m",
+            [[1.0]],
+            workspace=tmp_path / ".timonel",
+            allow_ops=["ReadFile"],
+            op_libraries=["tensorflow_text"],
+        )
+    (settings,) = started
+    own = settings.runtime.of("m")
+    assert own.allow_ops == {"*": ("ReadFile",)}
+    assert own.op_libraries == ("tensorflow_text",)
+
+
+@pytest.mark.parametrize("trust", [{"allow_ops": ["ReadFile"]}, {"op_libraries": ["x"]}])
+def test_a_server_decides_itself_what_its_models_may_do(scripted, trust):
+    scripted.answers = {"/v1/models/m/metadata": [metadata(1)]}
+    with pytest.raises(SpecError, match="start that server with --allow-op or --op-library"):
+        predict(f"{scripted.url}/v1/models/m", [[1.0]], **trust)
+    assert scripted.asked == []

@@ -17,8 +17,9 @@ import numpy as np
 import psutil
 import pytest
 
+from tests.serving.asking import server_process
 from tests.serving.hardening.runtime import FAULTY, NAME
-from timonel.serving.handle import launch
+from timonel.serving.launch import launch
 from timonel.serving.protos.messages import predict_pb2
 from timonel.serving.protos.tensors import to_proto
 from timonel.serving.settings import LoadSettings, ModelSettings, RuntimeSettings, ServerSettings
@@ -70,12 +71,14 @@ def settings_for(workspace, *names, **changes):
 def serving(workspace, *names, **changes):
     """Run a server; it must end in good order and leave no process."""
     with launch(settings_for(workspace, *names, **changes), workspace) as server:
-        process = psutil.Process(server.pid)
         yield server
-        children = process.children(recursive=True) if server.is_running else []
+        processes = []
+        if server.is_running:
+            process = server_process(server)
+            processes = [process, *process.children(recursive=True)]
         code = server.stop()
     assert code == 0, server.logs()[-3000:]
-    gone, alive = psutil.wait_procs(children, timeout=10)
+    gone, alive = psutil.wait_procs(processes, timeout=10)
     assert not alive, (gone, alive)
     assert "Traceback" not in server.logs(), server.logs()[-5000:]
 
@@ -239,7 +242,7 @@ class Usage:
 
     @classmethod
     def of(cls, server):
-        front = psutil.Process(server.pid)
+        front = server_process(server)
         everyone = [front, *front.children(recursive=True)]
         return cls(
             front.memory_info().rss / 2**20,

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from tests.serving.isolation.faults import FaultyModel
+from tests.serving.runtimes.faults import FaultyModel
 from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.signature import CLASSIFY, NUMPY_TYPES, REGRESS, STRING, Signature, TensorSpec
 from timonel.serving.status import Code, StatusError, invalid_argument

@@ -13,9 +13,9 @@ import time
 
 import grpc
 import numpy as np
-import psutil
 import pytest
 
+from tests.serving.asking import server_process
 from tests.serving.hardening.harness import (
     GrpcClient,
     RestClient,
@@ -48,7 +48,7 @@ def address(server):
 
 def connections(server):
     """Return how many connections to its REST port a server has."""
-    held = psutil.Process(server.pid).net_connections("tcp")
+    held = server_process(server).net_connections("tcp")
     return sum(c.status == "ESTABLISHED" and c.laddr.port == address(server)[1] for c in held)
 
 
@@ -83,7 +83,7 @@ def test_idle_connections(workspace, m, skin):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
     try:
-        server_of = serving(workspace, "m", isolation="process")
+        server_of = serving(workspace, "m")
         server = server_of.__enter__()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -123,7 +123,7 @@ def test_no_descriptors_left(workspace, m):
     """Where even the hard limit is reached, those who are connected are answered."""
     limit = 200
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with serving(workspace, "m", isolation="process") as server, contextlib.ExitStack() as idle:
+    with serving(workspace, "m") as server, contextlib.ExitStack() as idle:
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, hard))
         rest, rpc = RestClient(server), GrpcClient(server)
         assert rest() == rpc() == ("OK", 1.0)
@@ -145,7 +145,7 @@ LIMITS = AccessSettings(limits=LimitSettings(head_s=1.0, body_s=2.0, max_body=2*
 
 def test_heads_and_bodies_byte_by_byte(workspace, m):
     """Slowloris: each connection is closed in time, and nobody else waits for it."""
-    with serving(workspace, "m", isolation="process", access=LIMITS) as server:
+    with serving(workspace, "m", access=LIMITS) as server:
         before = Usage.of(server)
         with (
             asking(RestClient(server), GrpcClient(server), pause_s=0.01) as told,
@@ -185,7 +185,7 @@ def test_clients_that_never_read(workspace, m):
     """Large answers that nobody takes: memory stays bounded, others are answered."""
     rows = json.dumps({"instances": [1.5] * 100_000}).encode()
     head = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
-    with serving(workspace, "m", isolation="process", access=LIMITS) as server:
+    with serving(workspace, "m", access=LIMITS) as server:
         before = Usage.of(server)
         with (
             asking(RestClient(server), GrpcClient(server), pause_s=0.01) as told,
@@ -217,7 +217,7 @@ def test_clients_that_never_read(workspace, m):
 def test_connections_that_are_cut_anywhere(workspace, m):
     """Closed, reset, or shut down on one side, after any number of bytes."""
     chance = random.Random(11)
-    with serving(workspace, "m", isolation="process") as server:
+    with serving(workspace, "m") as server:
         before = Usage.of(server)
         with asking(RestClient(server), GrpcClient(server), pause_s=0.002) as told:
             for number in range(3000):
@@ -242,7 +242,7 @@ def test_connections_that_are_cut_anywhere(workspace, m):
 
 def test_calls_that_are_cancelled_at_any_time(workspace, m):
     chance = random.Random(12)
-    with serving(workspace, "m", isolation="process") as server:
+    with serving(workspace, "m") as server:
         client = GrpcClient(server)
         request = predict_request(x=np.ones(50_000, np.float32)).SerializeToString()
         with grpc.insecure_channel(server.grpc_address) as channel:
@@ -272,7 +272,7 @@ def test_calls_that_are_cancelled_at_any_time(workspace, m):
 def test_the_pool_is_whole_after_requests_that_nobody_waits_for(workspace, m):
     """Clients that leave while their request is computed take no thread with them."""
     publish(workspace.models / "bad", 1, faulty=True)
-    with serving(workspace, "m", "bad", isolation="process", compute_threads=4) as server:
+    with serving(workspace, "m", "bad", compute_threads=4) as server:
         content = body("sleep", 0.3)
         head = (
             b"POST /v1/models/bad:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
@@ -336,7 +336,7 @@ def test_bodies_beyond_the_limits(workspace, m):
 def test_grpc_bytes_that_are_no_grpc(workspace, m):
     chance = random.Random(13)
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-    with serving(workspace, "m", isolation="process") as server:
+    with serving(workspace, "m") as server:
         host, port = server.grpc_address.rsplit(":", 1)
         before = Usage.of(server)
         with asking(GrpcClient(server), pause_s=0.002) as told:

@@ -36,8 +36,7 @@ def fill(folder):
     return path
 
 
-@pytest.mark.parametrize("isolation", ["process", "none"])
-def test_where_requests_are_logged(workspace, m, small_disk, isolation):
+def test_where_requests_are_logged(workspace, m, small_disk):
     model = ModelSettings(
         name="m",
         base_path=str(m),
@@ -45,7 +44,7 @@ def test_where_requests_are_logged(workspace, m, small_disk, isolation):
             filename_prefix=str(small_disk / "m"), sampling_rate=1.0, max_age_s=1.0
         ),
     )
-    with serving(workspace, models=(model,), isolation=isolation) as server:
+    with serving(workspace, models=(model,)) as server:
         clients = [RestClient(server), GrpcClient(server)]
         with asking(*clients, pause_s=0.001) as told:
             until(lambda: "Cannot log requests" in server.logs())
@@ -66,18 +65,17 @@ def test_where_requests_are_logged(workspace, m, small_disk, isolation):
     assert told.failed == {}
     assert server.logs().count("Cannot log requests") < 10
     note(
-        f"no room for the log of requests, isolation {isolation}",
+        "no room for the log of requests",
         f"{told.asked} requests, 0 failed; goes on when there is room",
     )
 
 
-@pytest.mark.parametrize("isolation", ["process", "none"])
-def test_where_everything_else_is(workspace, m, small_disk, monkeypatch, isolation):
+def test_where_everything_else_is(workspace, m, small_disk, monkeypatch):
     """The server's log, its document and its temporary files."""
     monkeypatch.setenv("TMPDIR", str(small_disk))
     place = find_workspace(small_disk / "w")
     model = ModelSettings(name="m", base_path=str(m))
-    with serving(place, models=(model,), isolation=isolation) as server:
+    with serving(place, models=(model,)) as server:
         filler = fill(small_disk)
         with asking(RestClient(server), GrpcClient(server)) as told:
             for number in range(2, 8):
@@ -94,6 +92,6 @@ def test_where_everything_else_is(workspace, m, small_disk, monkeypatch, isolati
         os.unlink(filler)  # noqa: PTH108 - the opposite of fill
     assert told.failed == {}
     note(
-        f"no room for the server's own log and temporary files, isolation {isolation}",
+        "no room for the server's own log and temporary files",
         f"6 swaps, {told.asked} requests, 0 failed",
     )

@@ -26,7 +26,7 @@ from tests.serving.hardening.page import note
 from tests.serving.hardening.runtime import SIGNATURES
 from tests.serving.protocols.tfs_grpc.conftest import RESPONSES
 from tests.serving.protocols.tfs_grpc.test_mutated import MALFORMED, mutated, originals
-from timonel.serving.settings.dialect import DIALECTS
+from timonel.serving.settings import RestSettings
 from timonel.serving.signature import NUMPY_TYPES
 
 pytestmark = pytest.mark.soak
@@ -79,11 +79,10 @@ def check_holdings(what, cases, codes, before, after):
     note(what, f"{cases} cases: {shown}; {before} before, {after} after")
 
 
-@pytest.mark.parametrize("isolation", ["process", "none"])
-@pytest.mark.parametrize("dialect", list(DIALECTS))
-def test_rest(workspace, m, dialect, isolation):
+@pytest.mark.parametrize("extensions", [True, False])
+def test_rest(workspace, m, extensions):
     codes = Counter()
-    with serving(workspace, "m", isolation=isolation, dialect=dialect) as server:
+    with serving(workspace, "m", rest=RestSettings(extensions=extensions)) as server:
         raw = Raw(server)
         assert is_well(server)
 
@@ -106,7 +105,7 @@ def test_rest(workspace, m, dialect, isolation):
         raw.close()
         after = settled(server, before)
         assert is_well(server)
-    name = f"REST by a grammar, {dialect}, isolation {isolation}"
+    name = "REST by a grammar" + ("" if extensions else ", without extensions")
     check_holdings(name, sum(codes.values()), codes, before, after)
 
 
@@ -215,13 +214,12 @@ def perturbed(message, chance):
     return changed.SerializeToString()
 
 
-@pytest.mark.parametrize("isolation", ["process", "none"])
-def test_grpc(workspace, m, isolation):
+def test_grpc(workspace, m):
     chance, codes = random.Random(7), Counter()
     refused = {"FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED"}
     requests = [each for each in _requests() if each[0] != "HandleReloadConfigRequest"]
     with (
-        serving(workspace, "m", isolation=isolation) as server,
+        serving(workspace, "m") as server,
         grpc.insecure_channel(server.grpc_address) as channel,
     ):
         calls = {
@@ -246,5 +244,5 @@ def test_grpc(workspace, m, isolation):
                 assert found == MALFORMED or found[0] in refused, (name, raw, found)
         after = settled(server, before)
         assert is_well(server)
-    name = f"gRPC with changed bytes, isolation {isolation}"
+    name = "gRPC with changed bytes"
     check_holdings(name, GRPC_CASES // 2, codes, before, after)

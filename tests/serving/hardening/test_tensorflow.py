@@ -26,12 +26,11 @@ SWAPS = 60
 TENSORFLOW = RuntimeSettings(name="tensorflow")
 
 
-@pytest.mark.parametrize("isolation", ["process", "none"])
-def test_hot_swaps_of_savedmodels(workspace, exports, isolation):
+def test_hot_swaps_of_savedmodels(workspace, exports):
     base = workspace.models / "m"
     base.mkdir(parents=True)
     publish(exports / "versioned-1", base, 1)
-    with serving(workspace, "m", runtime=TENSORFLOW, isolation=isolation) as server:
+    with serving(workspace, "m", runtime=TENSORFLOW) as server:
         clients = [make(server) for make in (RestClient, GrpcClient) for _ in range(2)]
         with asking(*clients) as told:
             until(lambda: told.asked > 100)
@@ -52,7 +51,7 @@ def test_hot_swaps_of_savedmodels(workspace, exports, isolation):
     assert told.values.keys() == {1.0, 2.0, 3.0}
     assert after.processes <= before.processes
     note(
-        f"{SWAPS} hot swaps of SavedModels, isolation {isolation}, 4 clients",
+        f"{SWAPS} hot swaps of SavedModels, 4 clients",
         f"{told.asked} requests, 0 failed; p99 {told.p99_ms():.0f} ms; {before} after "
         f"{SWAPS // 6}, {after} in the end",
     )

@@ -30,9 +30,8 @@ def clients(server, each=2):
     return [make(server) for make in (RestClient, GrpcClient) for _ in range(each)]
 
 
-@pytest.mark.parametrize("isolation", ["process", "none"])
-def test_hot_swaps(workspace, m, isolation):
-    with serving(workspace, "m", isolation=isolation) as server, asking(*clients(server)) as told:
+def test_hot_swaps(workspace, m):
+    with serving(workspace, "m") as server, asking(*clients(server)) as told:
         until(lambda: told.asked > 100)
         before = Usage.of(server)
         top = 1
@@ -53,15 +52,14 @@ def test_hot_swaps(workspace, m, isolation):
     assert after.descriptors <= before.descriptors + 4
     assert after.mib < before.mib * 1.1 + 8
     note(
-        f"{SWAPS} hot swaps and roll-backs, isolation {isolation}, 4 clients",
+        f"{SWAPS} hot swaps and roll-backs, 4 clients",
         f"{told.asked} requests, 0 failed; p99 {told.p99_ms():.0f} ms; {before} before, "
         f"{after} after",
     )
 
 
-@pytest.mark.parametrize("isolation", ["process", "none"])
-def test_a_version_that_grows_slowly_is_loaded_once_it_is_whole(workspace, m, isolation):
-    with serving(workspace, "m", isolation=isolation) as server, asking(*clients(server)) as told:
+def test_a_version_that_grows_slowly_is_loaded_once_it_is_whole(workspace, m):
+    with serving(workspace, "m") as server, asking(*clients(server)) as told:
         for number in range(2, 6):
             version = m / str(number)
             (version / "variables").mkdir(parents=True)
@@ -76,13 +74,12 @@ def test_a_version_that_grows_slowly_is_loaded_once_it_is_whole(workspace, m, is
         assert "Cannot load" not in server.logs()
     assert told.failed == {}
     assert told.values.keys() == {1.0, 2.0, 3.0, 4.0, 5.0}
-    note(f"4 versions written byte by byte, isolation {isolation}", f"{told.asked} requests")
+    note("4 versions written byte by byte", f"{told.asked} requests")
 
 
-@pytest.mark.parametrize("isolation", ["process", "none"])
-def test_versions_that_are_cut_replaced_and_removed(workspace, m, isolation):
+def test_versions_that_are_cut_replaced_and_removed(workspace, m):
     publish(m, 2, marked=False)
-    with serving(workspace, "m", isolation=isolation) as server, asking(*clients(server)) as told:
+    with serving(workspace, "m") as server, asking(*clients(server)) as told:
         for number in range(2, 12):
             until(lambda number=number: states(server).get(number) == "AVAILABLE")
             # What is loaded does not look at its files again.
@@ -105,7 +102,7 @@ def test_versions_that_are_cut_replaced_and_removed(workspace, m, isolation):
         until(lambda: told.asked > asked + 100)
     assert told.failed == {}
     note(
-        f"10 versions cut, replaced, removed; then the folder; isolation {isolation}",
+        "10 versions cut, replaced, removed; then the folder",
         f"{told.asked} requests, 0 failed",
     )
 

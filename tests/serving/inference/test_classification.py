@@ -32,18 +32,17 @@ class Model:
         return self.signatures.get(name or DEFAULT_SIGNATURE)
 
     def answer(self, question):
-        self.asked.append(
-            (question.signature.name, question.inputs["inputs"].tolist(), question.outputs)
-        )
-        return question.read({name: self.outputs[name] for name in question.outputs})
+        signature, inputs, outputs = question.run
+        self.asked.append((signature.name, inputs["inputs"].tolist(), outputs))
+        return question.read({name: self.outputs[name] for name in outputs})
 
 
 def classify(model, *args, **options):
-    return model.answer(classification.classify(model, *args, **options))
+    return model.answer(classification.prepare(model, CLASSIFY, *args, **options))
 
 
 def regress(model, *args, **options):
-    return model.answer(classification.regress(model, *args, **options))
+    return model.answer(classification.prepare(model, REGRESS, *args, **options))
 
 
 def infer(model, *args):

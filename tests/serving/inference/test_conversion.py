@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from timonel.serving.inference import Metadata
-from timonel.serving.protocols.tfs_rest.app import metadata_view
+from timonel.serving.inference.conversion import metadata_response
+from timonel.serving.manager.catalogue import Metadata
+from timonel.serving.protocols.tfs_rest.views import metadata_view
 from timonel.serving.signature import Signature, TensorSpec
 
 METADATA = Metadata(
@@ -25,19 +26,27 @@ METADATA = Metadata(
 )
 
 
-def test_the_views_are_what_the_protos_print():
-    from google.protobuf import json_format
+def tensor(name, dtype, *sizes, is_unknown=False):
+    dim = [{"size": size, "name": ""} for size in sizes]
+    return {
+        "dtype": dtype,
+        "tensor_shape": {"dim": dim, "unknown_rank": is_unknown},
+        "name": name,
+    }
 
-    from timonel.serving.inference.conversion import metadata_response, signature_map
 
-    printed = json_format.MessageToDict(
-        signature_map(METADATA),
-        preserving_proto_field_name=True,
-        always_print_fields_with_no_presence=True,
-    )
+def test_metadata_as_json_and_as_a_message():
     view = metadata_view(METADATA)
-    assert view["metadata"]["signature_def"] == printed
     assert view["model_spec"] == {"name": "m", "signature_name": "", "version": "7"}
-    default = printed["signature_def"]["serving_default"]["defaults"]["k"]
+    signature = view["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    default = signature.pop("defaults")["k"]
     assert (default["dtype"], default["int_val"]) == ("DT_INT32", [3])
+    assert signature == {
+        "inputs": {
+            "x": tensor("x:0", "DT_FLOAT", "-1", "2"),
+            "k": tensor("k:0", "DT_INT32", is_unknown=True),
+        },
+        "outputs": {"y": tensor("y:0", "DT_STRING")},
+        "method_name": "tensorflow/serving/predict",
+    }
     assert metadata_response(METADATA).model_spec.version.value == 7

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from timonel.serving.batching.eligibility import is_open
+from timonel.serving.batching.scheduling import scheduled
 from timonel.serving.inference import Call
 from timonel.serving.inference.conversion import signature_map
-from timonel.serving.inference.plane import Metadata
-from timonel.serving.isolation.messages import pack_signatures, unpack_signatures
-from timonel.serving.manager.catalogue import Servable
+from timonel.serving.manager.catalogue import Metadata, Servable
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
-from timonel.serving.runtimes.threaded import scheduled
 from timonel.serving.settings import RuntimeSettings
 from timonel.serving.status import Code, StatusError
 
@@ -33,7 +31,13 @@ def model(tmp_path_factory):
     def both(x):
         return {"y": x * 2, "z": tf.sparse.from_dense(x)}
 
-    tf.saved_model.save(root, str(folder), signatures={"serving_default": dense, "both": both})
+    @tf.function(input_signature=[spec])
+    def listed(x):
+        rows = tf.raw_ops.TensorListFromTensor(tensor=x, element_shape=tf.constant([3]))
+        return {"y": x * 2, "z": rows}
+
+    signatures = {"serving_default": dense, "both": both, "listed": listed}
+    tf.saved_model.save(root, str(folder), signatures=signatures)
     model = scheduled(TensorFlowRuntime().load(folder, RuntimeSettings(inter_op_threads=1)))
     yield model
     model.close()
@@ -56,6 +60,12 @@ def test_it_says_why(model):
     with pytest.raises(StatusError, match="Output z of signature both is a sparse tensor") as told:
         predict(model, "both")
     assert told.value.code is Code.INVALID_ARGUMENT
+    with pytest.raises(
+        StatusError, match="Output z of signature listed is a variant tensor"
+    ) as told:
+        predict(model, "listed")
+    assert told.value.code is Code.INVALID_ARGUMENT
+    assert predict(model, "listed", "y")["y"].tolist() == [[2, 0, 4]]
 
 
 def test_metadata_shows_the_encoding(model):
@@ -70,8 +80,3 @@ def test_metadata_shows_the_encoding(model):
 
 def test_it_is_never_batched(model):
     assert [name for name, each in model.signatures.items() if is_open(each)] == ["serving_default"]
-
-
-def test_another_process_is_told(model):
-    fields, arrays = pack_signatures(model.signatures, "tensorflow_savedmodel")
-    assert unpack_signatures(fields, arrays)[0] == model.signatures

@@ -76,6 +76,14 @@ def test_an_undeclared_rank_is_bounded():
         check_shapes(signature(None), {"x0": zeros(*(1,) * (MAX_RANK + 1))})
 
 
+@pytest.mark.parametrize("shape", [(1 << 40, 0), (0, 1 << 60), (1 << 13, 0, 1 << 13)])
+def test_an_empty_array_of_huge_sizes_is_refused(shape):
+    with pytest.raises(StatusError, match="has no values, but sizes that are too large") as caught:
+        check_shapes(signature((-1,) * len(shape)), {"x0": zeros(*shape)})
+    assert caught.value.code is Code.INVALID_ARGUMENT
+    check_shapes(signature((-1, -1, -1)), {"x0": zeros(0, 1024, 1024)})
+
+
 @pytest.mark.parametrize("shape", [(3,), (0,), ()])
 def test_a_column_may_come_without_its_second_dimension(shape):
     inputs = {"x0": np.ones(shape, np.float32), "x1": zeros(2, 2)}

@@ -5,7 +5,8 @@ import pytest
 
 from timonel.data.records import frame
 from timonel.models.schema import WARMUP_FILE
-from timonel.serving.inference.warmup import warm_up, warmed
+from timonel.serving.batching.scheduling import scheduled
+from timonel.serving.inference.warmup import warm_up
 from timonel.serving.protos.messages import prediction_log_pb2
 from timonel.serving.protos.tensors import to_proto
 from timonel.serving.runtimes.base import LoadedModel
@@ -110,7 +111,7 @@ def test_every_kind_is_replayed(model, tmp_path):
         prediction_log_pb2.PredictionLog(),
     )
     seen = []
-    warm_up(model, tmp_path, observe=seen.append)
+    warm_up(scheduled(model), tmp_path, observe=seen.append)
     asked = [signature for signature, _ in model.asked]
     assert asked == [DEFAULT_SIGNATURE, "sort", "price", "sort", "price"]
     _, with_context = model.asked[2]
@@ -123,29 +124,13 @@ def test_every_kind_is_replayed(model, tmp_path):
 @pytest.mark.parametrize(("iterations", "times"), [(0, 1), (1, 1), (3, 3)])
 def test_requests_are_repeated_as_told(model, tmp_path, iterations, times):
     write(tmp_path, predict_log(), classify_log())
-    warm_up(model, tmp_path, iterations)
+    warm_up(scheduled(model), tmp_path, iterations)
     assert len(model.asked) == 2 * times
-
-
-def test_what_was_kept_for_the_model_need_not_fit_hooks_around_it(model, tmp_path, caplog):
-    caplog.set_level("INFO")
-    other = predict_log()
-    other.predict_log.request.inputs["text"].CopyFrom(other.predict_log.request.inputs["x"])
-    write(tmp_path, other, predict_log())
-    with pytest.raises(StatusError):
-        warm_up(model, tmp_path)
-    model.has_hooks = True
-    warm_up(model, tmp_path)
-    assert [signature for signature, _ in model.asked] == [DEFAULT_SIGNATURE]
-    assert "does not fit the hooks: input size does not match signature" in caplog.text
-    write(tmp_path, predict_log(-TWO))
-    with pytest.raises(StatusError, match="a defect"):
-        warm_up(model, tmp_path)
 
 
 def test_without_the_file_nothing_happens(model, tmp_path):
     seen = []
-    warm_up(model, tmp_path, observe=seen.append)
+    warm_up(scheduled(model), tmp_path, observe=seen.append)
     assert not model.asked
     assert not seen
 
@@ -153,10 +138,10 @@ def test_without_the_file_nothing_happens(model, tmp_path):
 def test_a_thousand_records_are_enough(model, tmp_path):
     record = predict_log().SerializeToString()
     path = write(tmp_path, *[record] * 1000)
-    warm_up(model, tmp_path)
+    warm_up(scheduled(model), tmp_path)
     write(tmp_path, *[record] * 1001)
     with pytest.raises(StatusError) as caught:
-        warm_up(model, tmp_path)
+        warm_up(scheduled(model), tmp_path)
     assert str(caught.value) == (
         f"INVALID_ARGUMENT: Number of warmup records exceeds the maximum (1000) at {path}"
     )
@@ -165,7 +150,7 @@ def test_a_thousand_records_are_enough(model, tmp_path):
 def refused(model, folder):
     seen = []
     with pytest.raises(StatusError) as caught:
-        warm_up(model, folder, observe=seen.append)
+        warm_up(scheduled(model), folder, observe=seen.append)
     assert [result.code for result in seen] == [caught.value.code]
     return caught.value
 
@@ -195,23 +180,6 @@ def test_kinds_that_cannot_be_replayed(model, tmp_path, kind, number):
     assert str(refused(model, tmp_path)) == (
         f"UNIMPLEMENTED: Unsupported log_type for warmup: {number}"
     )
-
-
-def test_a_request_that_fails_fails_the_load_and_frees_the_model(model, tmp_path):
-    write(tmp_path, predict_log(), predict_log(-TWO), predict_log())
-    seen = []
-    with pytest.raises(StatusError, match="a defect"):
-        warmed(lambda _: model, observe=lambda *told: seen.append(told))(tmp_path)
-    assert model.closed
-    assert len(model.asked) == 2
-    ((folder, result),) = seen
-    assert (folder, result.records, result.code) == (tmp_path, 1, Code.INTERNAL)
-
-
-def test_a_load_that_goes_well_gives_the_model(model, tmp_path):
-    write(tmp_path, predict_log())
-    assert warmed(lambda _: model)(tmp_path) is model
-    assert not model.closed
 
 
 def test_a_signature_that_is_not_there_fails(model, tmp_path):

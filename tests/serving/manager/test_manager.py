@@ -11,11 +11,13 @@ import pytest
 
 from tests.waiting import until
 from timonel.errors import ServingError
-from timonel.serving.inference import DataPlane
+from timonel.serving.batching.scheduling import scheduled
+from timonel.serving.inference import Call
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec
 from timonel.serving.manager.manager import ModelManager
 from timonel.serving.manager.plan import VersionState
-from timonel.serving.manager.sources import PUBLISHED_MARK
+from timonel.serving.manager.sources import PUBLISHED_MARK, version_folders
+from timonel.serving.runtimes.base import VersionFolder
 from timonel.serving.settings import Latest, LoadSettings, ModelSettings, RuntimeSettings
 from timonel.serving.status import Code, StatusError
 from timonel.testing.runtimes import FakeRuntime
@@ -43,7 +45,6 @@ class Rig:
         self.base = base
         self.runtime = runtime or FakeRuntime()
         self.catalogue = Catalogue()
-        self.plane = DataPlane(self.catalogue)
         self.loader = ModelManager(
             [
                 ModelSettings(
@@ -53,7 +54,7 @@ class Rig:
                     labels={"stable": 1} if labelled else {},
                 )
             ],
-            lambda path: self.runtime.load(path, RuntimeSettings()),
+            lambda version: scheduled(self.runtime.load(version.folder, RuntimeSettings())),
             settings,
             self.catalogue,
         )
@@ -66,7 +67,7 @@ class Rig:
         self.loader.stop()
 
     def ask(self, spec=SPEC):
-        with self.plane.call(spec) as call:
+        with Call(self.catalogue.acquire(spec)) as call:
             outputs = call.predict(call.signature(""), {"x": np.ones(1, np.float32)})
             return call.version, float(outputs["y"][0])
 
@@ -151,7 +152,7 @@ def test_an_old_version_stays_until_its_last_request_has_ended(base):
     publish(base, 1)
     with Rig(base) as rig:
         rig.loader.wait_until_settled()
-        with rig.plane.call(SPEC) as call:
+        with Call(rig.catalogue.acquire(SPEC)) as call:
             publish(base, 2)
             rig.until(
                 lambda: rig.states() == {1: VersionState.UNLOADING, 2: VersionState.AVAILABLE}
@@ -175,10 +176,10 @@ def test_a_broken_version_is_told_once_and_the_older_one_keeps_serving(base, cap
         told = [record.getMessage() for record in caplog.records]
         assert len(told) == 1
         assert "Cannot load version 2 of model m: damaged model in" in told[0]
-        assert rig.plane.status("m", 2)[0].code is Code.DATA_LOSS
+        assert rig.catalogue.statuses("m", 2)[0].code is Code.DATA_LOSS
         (broken / "saved_model.pb").write_text("2")
         rig.until(lambda: rig.serving() == [2])
-        assert rig.plane.status("m", 2)[0].code is Code.OK
+        assert rig.catalogue.statuses("m", 2)[0].code is Code.OK
 
 
 def test_a_failure_that_may_pass_is_tried_again(base):
@@ -222,6 +223,26 @@ def test_a_foreign_version_is_loaded_once_it_is_whole(base):
     assert rig.runtime.attempts.count(folder) == 1
 
 
+def test_a_start_tells_that_it_waits_for_a_version_that_keeps_changing(base, caplog, monkeypatch):
+    monkeypatch.setattr("timonel.serving.manager.managed_model._CHANGING_S", 0.1)
+    folder = publish(base, 3, published=False)
+    with Rig(base, settings=FAST.model_copy(update={"settle_s": 0.2})) as rig:
+        deadline = time.monotonic() + 60
+        while "keep changing" not in caplog.text and time.monotonic() < deadline:
+            with (folder / "data").open("ab") as file:
+                file.write(b"x")
+            time.sleep(0.01)
+        expected = (
+            f"the files of version 3 in {base} keep changing; it is loaded once they have not "
+            "changed for 0.2 s"
+        )
+        assert f"Model m: {expected}; waiting for a version." in caplog.text
+        assert rig.serving() == []
+        rig.loader.wait_until_settled()
+        assert rig.serving() == [3]
+    assert caplog.text.count("keep changing") == 1
+
+
 def test_start_beside_a_broken_newest_serves_the_one_before(base):
     publish(base, 1)
     publish(base, 2, "no number")
@@ -255,7 +276,7 @@ def test_an_emptied_folder_unloads(base):
         rig.loader.wait_until_settled()
         shutil.rmtree(base / "1")
         rig.until(lambda: rig.states() == {1: VersionState.END})
-        assert rig.plane.unready() == ["m"]
+        assert rig.catalogue.unready() == ["m"]
 
 
 def test_a_version_that_comes_back_is_loaded_again(base):
@@ -296,3 +317,73 @@ def test_ended_versions_do_not_pile_up(base):
             rig.until(lambda number=number: rig.serving() == [number])
             shutil.rmtree(base / str(number - 1))
         rig.until(lambda: len(rig.states()) <= 34)
+
+
+class HungFolder:
+    """Listings of one folder that block, as those of a dead network file system."""
+
+    def __init__(self, monkeypatch, folder):
+        self.released = threading.Event()
+        self.listings = []
+
+        def list_folder(base):
+            if base == folder:
+                self.listings.append(base)
+                self.released.wait(60)
+            return version_folders(base)
+
+        monkeypatch.setattr("timonel.serving.manager.sources.version_folders", list_folder)
+        monkeypatch.setattr("timonel.serving.manager.managed_model.SLOW_S", 0.2)
+
+
+@pytest.fixture
+def hung(monkeypatch, tmp_path):
+    folder = HungFolder(monkeypatch, tmp_path / "models" / "hung")
+    yield folder
+    folder.released.set()
+
+
+def test_a_folder_that_hangs_holds_up_its_own_model_only(base, hung, caplog):
+    publish(base, 1)
+    with Rig(base) as rig:
+        models = [*rig.loader.models, ModelSettings(name="h", base_path=str(base.parent / "hung"))]
+        with pytest.raises(StatusError, match="hung has not ended after"):
+            rig.loader.reconfigure(models).result(10)
+        publish(base, 2)
+        rig.until(lambda: rig.serving() == [2])
+        assert rig.catalogue.unready() == ["h"]
+        assert len(hung.listings) == 1
+        assert len([r for r in caplog.records if "Model h: reading" in r.message]) == 1
+        publish(base.parent / "hung", 5)
+        hung.released.set()
+        rig.until(
+            lambda: rig.ask(ModelSpec("h")) == (5, 5.0) if not rig.catalogue.unready() else False
+        )
+
+
+def test_a_start_with_a_folder_that_hangs_only_ends_with_an_error(base, hung):
+    with Rig(base.parent / "hung") as rig, pytest.raises(ServingError, match="has not ended after"):
+        rig.loader.wait_until_settled()
+
+
+def test_a_model_moves_away_from_a_folder_that_hangs(base, hung):
+    publish(base, 1)
+    with Rig(base.parent / "hung") as rig:
+        until(lambda: hung.listings, 10)
+        rig.loader.reconfigure([ModelSettings(name="m", base_path=str(base))]).result(10)
+        rig.until(lambda: rig.serving() == [1])
+        hung.released.set()
+        time.sleep(0.1)
+        assert rig.serving() == [1]
+
+
+def test_models_of_one_folder_are_loaded_each_under_its_name(base):
+    publish(base, 1)
+    loaded = []
+    with Rig(base) as rig:
+        load = rig.loader._load
+        rig.loader._load = lambda version: (loaded.append(version), load(version))[1]
+        models = [ModelSettings(name=name, base_path=str(base)) for name in ("m", "n")]
+        rig.loader.reconfigure(models).result(10)
+        rig.until(lambda: len(loaded) >= 1)
+        assert VersionFolder("n", 1, str(base / "1"), base / "1") in loaded

@@ -5,14 +5,15 @@ import sys
 
 import pytest
 
+from tests.serving.manager.model_configs import config_of
 from timonel.serving.manager.model_config import (
-    TextProtoError,
-    config_from,
     first_models,
     models_from,
     next_models,
     parse_model_config,
+    reloaded_models,
 )
+from timonel.serving.protos.text import TextProtoError
 from timonel.serving.settings import Every, Latest, ModelSettings, RequestLogSettings, Specific
 from timonel.serving.status import Code, StatusError
 
@@ -57,7 +58,6 @@ def test_policies(text, policy):
 def test_requests_are_logged_where_asked():
     (logged,) = models(model(LOGGED.format(rate=0.25)))
     assert logged.request_log == RequestLogSettings(filename_prefix="/logs/m", sampling_rate=0.25)
-    assert models_from(config_from([logged])) == (logged,)
 
 
 def test_labels():
@@ -84,6 +84,10 @@ def test_the_old_way_to_name_the_platform():
             "Expected model m to have an absolute path or URI; got base_path()=models/m",
         ),
         ([model(base="")], "Expected model m to have an absolute path or URI; got base_path()="),
+        (
+            [model(base="s3://")],
+            "The base path of model m is invalid: 's3://' has no bucket or path after the scheme",
+        ),
         (
             [model(platform="")],
             (
@@ -135,18 +139,37 @@ def test_an_empty_configuration_starts_with_no_models_and_replaces_none():
         first_models(parse("custom_model_config {}"))
 
 
-def test_settings_come_back_from_the_proto_that_they_are_written_to():
-    settings = (
-        ModelSettings(name="a", base_path="/a", policy=Latest(count=2), labels={"x": 1, "y": 2}),
-        ModelSettings(name="b", base_path="/b", policy=Every()),
-        ModelSettings(name="c", base_path="/c", policy=Specific(versions=(3, 4))),
-    )
-    assert models_from(config_from(settings)) == settings
-    assert next_models(config_from(())) == ()
-
-
 @pytest.mark.process
 def test_tensorflow_is_not_imported():
     modules = "timonel.serving.manager.model_config, timonel.serving.manager.manager"
     code = f"import sys, {modules}; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_clients_keep_request_logs_but_choose_none():
+    log = RequestLogSettings(filename_prefix="/logs/a", sampling_rate=0.5)
+    present = (ModelSettings(name="a", base_path="/a", request_log=log),)
+    kept = (*present, ModelSettings(name="b", base_path="/b"))
+    assert reloaded_models(config_of(*kept), present) == kept
+    for other in (
+        ModelSettings(name="b", base_path="/b", request_log=log),
+        present[0].model_copy(
+            update={"request_log": log.model_copy(update={"filename_prefix": "/etc/x"})}
+        ),
+    ):
+        with pytest.raises(StatusError, match="No request-logger-creator provided") as caught:
+            reloaded_models(config_of(other), present)
+        assert caught.value.code is Code.INVALID_ARGUMENT
+
+
+def test_clients_do_not_move_models_that_are_trusted():
+    present = (ModelSettings(name="a", base_path="/a"), ModelSettings(name="b", base_path="/b"))
+    moved = (present[0], ModelSettings(name="b", base_path="/elsewhere"))
+    assert reloaded_models(config_of(*moved), present, {"a"}) == moved
+    for trusted in ({"b"}, {"*"}):
+        assert reloaded_models(config_of(*present), present, trusted) == present
+        with pytest.raises(
+            StatusError, match="Model b is trusted at its present base path"
+        ) as caught:
+            reloaded_models(config_of(*moved), present, trusted)
+        assert caught.value.code is Code.PERMISSION_DENIED

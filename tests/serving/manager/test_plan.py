@@ -17,14 +17,14 @@ from timonel.serving.manager.plan import (
     plan,
     statuses,
 )
-from timonel.serving.settings import Every, Latest, Specific, Transition
+from timonel.serving.settings import Every, Latest, Specific
 from timonel.serving.status import Code, StatusError
 
 BROKEN = StatusError(Code.DATA_LOSS, "damaged")
 SERVING = Tracked(VersionState.AVAILABLE, "a")
 LATEST = Rule(Latest())
 STRICT = Rule(Latest(), fall_back=False)
-RESOURCE = Rule(Latest(), Transition.RESOURCE_PRESERVING)
+RESOURCE = Rule(Latest(), unloads_first=True)
 
 
 def on_disk(*numbers, incomplete=(), changed=()):

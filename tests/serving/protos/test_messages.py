@@ -14,7 +14,7 @@ LIGHT = """
 import hashlib, json, sys
 from timonel.serving.protos import messages
 from timonel.serving.protocols.tfs_grpc import server
-from timonel.serving.protocols.tfs_rest import app
+from timonel.serving.protocols.tfs_rest import api
 heavy = [
     name
     for name, module in sys.modules.items()

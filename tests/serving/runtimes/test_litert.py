@@ -13,7 +13,8 @@ import pytest
 from timonel.serving.protos.messages import meta_graph_pb2
 from timonel.serving.runtimes.litert import LiteRtRuntime
 from timonel.serving.runtimes.tflite_file import entries_in
-from timonel.serving.selection.auto import AutoRuntime, runtime_of
+from timonel.serving.selection.auto import AutoRuntime
+from timonel.serving.selection.choice import runtime_of
 from timonel.serving.settings import RuntimeSettings
 from timonel.serving.status import Code, StatusError
 from timonel.testing.runtimes import RuntimeContract
@@ -124,6 +125,38 @@ def test_sizes_of_batches_come_and_go(folder):
     model.close()
 
 
+def test_fixed_batches_are_resized(folder):
+    """As TensorFlow Serving does; what the operations do not take is the request's error."""
+
+    def fix(schema, model):
+        for tensor in model.subgraphs[0].tensors:
+            if tensor.shapeSignature is not None and len(tensor.shapeSignature):
+                tensor.shapeSignature = None
+
+    (folder / "model.tflite").write_bytes(rewritten(fix))
+    model = LiteRtRuntime().load(folder, RuntimeSettings())
+    assert model.signatures["serving_default"].inputs["x"].shape == (-1, 2)
+    assert model.run("serving_default", {"x": X})["doubled"].tolist() == (2 * X).tolist()
+    for wrong in (np.zeros((1 << 40, 0), np.float32), np.zeros((1,) * 9, np.float32)):
+        with pytest.raises(StatusError) as caught:
+            model.run("serving_default", {"x": wrong})
+        assert caught.value.code is Code.INVALID_ARGUMENT
+    model.close()
+
+
+@pytest.mark.parametrize("name", ["FlexReadFile", "FlexWriteFile", "MyOwn"])
+def test_operations_of_tensorflow_and_others_do_not_load(folder, name):
+    def add(schema, model):
+        code = model.operatorCodes[0]
+        code.deprecatedBuiltinCode = schema.BuiltinOperator.CUSTOM
+        code.builtinCode, code.customCode = schema.BuiltinOperator.CUSTOM, name
+
+    (folder / "model.tflite").write_bytes(rewritten(add))
+    with pytest.raises(StatusError, match=name) as caught:
+        LiteRtRuntime().load(folder, RuntimeSettings())
+    assert caught.value.code is Code.INVALID_ARGUMENT
+
+
 def test_a_refused_request_costs_nobody_else(folder):
     model = LiteRtRuntime().load(folder, RuntimeSettings(interpreters=1))
     for wrong in (np.zeros((), np.float32), np.zeros((2, 2), np.int32), np.zeros(3, np.float32)):
@@ -174,7 +207,7 @@ def test_both_runtimes_live_in_one_process(folder, exports):
 
 @pytest.mark.process
 def test_importing_it_starts_no_thread_and_no_tensorflow():
-    """The parent of compute processes must be able to fork."""
+    """A process that has imported it can still fork."""
     code = (
         "import os, sys; from timonel.serving.runtimes.litert import LiteRtRuntime as R;"
         "R().prepare(); print(len(os.listdir('/proc/self/task')), 'tensorflow' in sys.modules)"

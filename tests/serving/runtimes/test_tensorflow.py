@@ -4,6 +4,7 @@ import gc
 import inspect
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 import types
@@ -12,6 +13,8 @@ import weakref
 import numpy as np
 import pytest
 
+from timonel.models.safety import op_libraries
+from timonel.models.safety.operations import TAKERS
 from timonel.serving.inference.classification import MultiInferenceTask, infer
 from timonel.serving.runtimes import _private, tensorflow
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime, without_graph
@@ -68,6 +71,24 @@ def test_kernel_errors_keep_their_text(exports):
     model.close()
 
 
+def test_errors_that_quote_other_bytes_than_utf8_are_readable(tmp_path):
+    import tensorflow as tf
+
+    class Numbers(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "x")])
+        def parse(self, x):
+            return {"y": tf.strings.to_number(x)}
+
+    module = Numbers()
+    tf.saved_model.save(module, str(tmp_path), signatures={"serving_default": module.parse})
+    model = TensorFlowRuntime().load(tmp_path, SETTINGS)
+    with pytest.raises(StatusError) as caught:
+        model.run("serving_default", {"x": np.array([b"\xff\xfeabc"], object)})
+    message = "StringToNumberOp could not correctly convert string: \\xff\\xfeabc"
+    assert (caught.value.code, caught.value.message) == (Code.INVALID_ARGUMENT, message)
+    model.close()
+
+
 SEVERAL = """2 root error(s) found.
   (0) INVALID_ARGUMENT: Bad size [2,3]
 \t [[{{node a}}]]
@@ -75,6 +96,32 @@ SEVERAL = """2 root error(s) found.
 \t [[{{node b}}]]
 0 successful operations.
 0 derived errors ignored."""
+
+
+def test_a_file_that_cannot_be_checked_is_damaged_and_not_refused(tmp_path):
+    (tmp_path / "saved_model.pb").write_bytes(b"garbage")
+    with pytest.raises(StatusError, match="cannot be read: Error parsing") as caught:
+        TensorFlowRuntime().load(tmp_path, RuntimeSettings(safe_loading=True))
+    assert caught.value.code is Code.INVALID_ARGUMENT
+
+
+def test_what_is_loaded_was_checked(exports, tmp_path, monkeypatch):
+    folder = tmp_path / "1"
+    shutil.copytree(exports / "doubler", folder)
+    check = tensorflow.check_saved_model
+
+    def checked(path, allowed):
+        found = check(path, allowed)
+        (path / "saved_model.pb").unlink()
+        shutil.copy(exports / "versioned-3" / "saved_model.pb", path)
+        return found
+
+    monkeypatch.setattr(tensorflow, "check_saved_model", checked)
+    model = TensorFlowRuntime().load(folder, SETTINGS)
+    outputs = model.run("serving_default", {"x": np.ones((1, 2), np.float32)})
+    assert set(outputs) == set(model.signatures["serving_default"].outputs)
+    assert outputs["doubled"].tolist() == [[2, 2]]
+    model.close()
 
 
 @pytest.mark.parametrize(
@@ -104,6 +151,120 @@ def test_a_damaged_graph_and_missing_variables_are_told(exports, tmp_path):
     assert caught.value.message
 
 
+@pytest.mark.slow
+def test_the_runtime_refuses_before_it_loads(tmp_path):
+    import tensorflow as tf
+
+    module = tf.Module()
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "x")])
+    def run(x):
+        return {"y": tf.py_function(lambda t: t, [x], tf.string)}
+
+    tf.saved_model.save(module, str(tmp_path), signatures={"serving_default": run})
+    with pytest.raises(StatusError, match="Safe loading rejects the model: EagerPyFunc") as caught:
+        TensorFlowRuntime().load(tmp_path, SETTINGS)
+    assert caught.value.code is Code.PERMISSION_DENIED
+    for update in ({"allow_ops": {"*": ("EagerPyFunc",)}}, {"safe_loading": False}):
+        TensorFlowRuntime().load(tmp_path, SETTINGS.model_copy(update=update)).close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shape", "declared", "accepted"),
+    [(None, (), None), (None, (-1, 1), (-1, 1)), ([None, 1], (), (-1, 1)), ([], (), ())],
+)
+def test_inputs_have_the_shapes_of_the_graph(tmp_path, shape, declared, accepted):
+    """Not those of the signature: early releases declared unknown shapes as scalars."""
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, shape, name="x")
+        signature = v1.saved_model.predict_signature_def({"x": x}, {"y": x * 0.5 + 2.0})
+        size = signature.inputs["x"].tensor_shape
+        size.Clear()
+        for each in declared:
+            size.dim.add(size=each)
+        builder = v1.saved_model.builder.SavedModelBuilder(str(tmp_path / "1"))
+        builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature})
+        builder.save()
+    model = TensorFlowRuntime().load(tmp_path / "1", SETTINGS)
+    assert model.signatures["serving_default"].inputs["x"].shape == accepted
+    for given in ([2.0], [[2.0]], 2.0):
+        answer = model.run("serving_default", {"x": np.array(given, np.float32)})
+        assert answer["y"].tolist() == (np.array(given) * 0.5 + 2).tolist()
+    model.close()
+
+
+_OP_LIBRARY = """
+import ctypes
+from pathlib import Path
+
+import tensorflow as tf
+
+library = ctypes.CDLL(str(Path(tf.__file__).parent / "libtensorflow_framework.so.2"))
+for each in ("TF_NewOpDefinitionBuilder", "TF_NewStatus", "TF_NewKernelBuilder"):
+    getattr(library, each).restype = ctypes.c_void_p
+builder = ctypes.c_void_p(library.TF_NewOpDefinitionBuilder(b"CaseFoldUTF8"))
+status = ctypes.c_void_p(library.TF_NewStatus())
+library.TF_RegisterOpDefinition(builder, status)
+kernel = library.TF_NewKernelBuilder(b"CaseFoldUTF8", b"CPU", None, None, None)
+library.TF_RegisterKernelBuilder(b"CaseFoldUTF8", ctypes.c_void_p(kernel), status)
+"""
+
+
+@pytest.mark.slow
+def test_op_libraries_bring_operations_that_are_allowed(exports, tmp_path, monkeypatch):
+    from timonel.models.protos import saved_model_pb2
+
+    saved = saved_model_pb2.SavedModel.FromString(
+        (exports / "doubler" / "saved_model.pb").read_bytes()
+    )
+    saved.meta_graphs[0].graph_def.node.add(name="text", op="CaseFoldUTF8")
+    shutil.copytree(exports / "doubler", tmp_path / "1")
+    (tmp_path / "1" / "saved_model.pb").write_bytes(saved.SerializeToString())
+    (tmp_path / "op_library_of_a_test.py").write_text(_OP_LIBRARY)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def load(**options):
+        TensorFlowRuntime().load(tmp_path / "1", SETTINGS.model_copy(update=options)).close()
+
+    with pytest.raises(StatusError, match="CaseFoldUTF8 is an operation of tensorflow_text"):
+        load()
+    with pytest.raises(StatusError, match="lacks the operation CaseFoldUTF8, which") as caught:
+        load(safe_loading=False)
+    assert f"pip install tensorflow_text; {TAKERS} --op-library" in str(caught.value)
+    with pytest.raises(StatusError, match="cannot load the op library nowhere: No module"):
+        load(op_libraries=("nowhere",))
+    with pytest.raises(StatusError, match="cannot load the op library nowhere"):
+        load(op_libraries=("nowhere.so",))
+    for _ in range(2):
+        load(op_libraries=("op_library_of_a_test",))
+
+
+@pytest.mark.slow
+def test_graphs_for_other_devices_run_here_and_causes_are_told(tmp_path):
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    soft = v1.ConfigProto(allow_soft_placement=True)
+    with tf.Graph().as_default(), v1.Session(config=soft) as session, tf.device("/gpu:7"):
+        x = v1.placeholder(tf.float32, [None], name="x")
+        scale = v1.get_variable("scale", initializer=0.5, use_resource=False)
+        session.run(v1.global_variables_initializer())
+        v1.saved_model.simple_save(session, str(tmp_path / "1"), {"x": x}, {"y": x * scale})
+    model = TensorFlowRuntime().load(tmp_path / "1", SETTINGS)
+    answer = model.run("serving_default", {"x": np.ones(2, np.float32)})
+    assert answer["y"].tolist() == [0.5, 0.5]
+    model.close()
+    index = tmp_path / "1" / "variables" / "variables.index"
+    index.write_bytes(index.read_bytes()[:-8])
+    with pytest.raises(StatusError) as caught:
+        TensorFlowRuntime().load(tmp_path / "1", SETTINGS)
+    assert caught.value.message == "not an sstable (bad magic number)"
+
+
 def test_other_tags_are_not_there(exports):
     with pytest.raises(StatusError, match="gpu"):
         TensorFlowRuntime().load(exports / "doubler", RuntimeSettings(tags=("gpu",)))
@@ -129,7 +290,7 @@ def test_the_private_api_is_as_we_know_it():
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         x = tf.compat.v1.placeholder(tf.float32, [None, 1], name="x")
         tf.identity(2 * x, name="y")
-        call = _private.make_callable(session, ["x:0"], ["y:0"])
+        call = _private.make_callable(session, ["x:0"], ["y:0"], in_callers=True)
         (plain,) = call(np.ones(3, np.float32))
         assert plain.tolist() == [2, 2, 2]
         assert plain.dtype == np.float32
@@ -178,7 +339,7 @@ def test_freezing_is_as_we_know_it(exports):
         {"age": tf.float32, "name": tf.string, "seats": tf.float32}[name]
         for name in function._arg_keywords
     ]
-    assert [name for name, _ in _private.registered_operations()].count("MatMul") == 1
+    assert [name for name, _ in op_libraries.registered_operations()].count("MatMul") == 1
 
 
 _THREADS = """
@@ -247,9 +408,72 @@ def test_multi_inference_feeds_every_signature_of_tensorflow_2(tmp_path):
         MultiInferenceTask("m", "classify", CLASSIFY),
     ]
     values, classes = (
-        question.read(model.run(question.signature.name, question.inputs, question.outputs))
+        question.read(model.run(question.run.signature.name, *question.run[1:]))
         for question in infer(plane, tasks, [example.SerializeToString()])
     )
     assert values.tolist() == [3]
     assert [score for _, score in classes.rows()[0]] == [1.5, -1.5]
     model.close()
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_endless_requests_and_initializers_stop_no_other_model(tmp_path):
+    """In a process of its own, as threads in TensorFlow cannot be ended."""
+    script = tmp_path / "script.py"
+    script.write_text(_ENDLESS)
+    done = subprocess.run(
+        [sys.executable, script, tmp_path], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.stdout == "[2.0]\n", done.stderr
+
+
+_ENDLESS = """
+import os, sys, threading
+from pathlib import Path
+import numpy as np
+import tensorflow as tf
+from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
+from timonel.serving.settings import RuntimeSettings
+
+v1, folder, running = tf.compat.v1, Path(sys.argv[1]), threading.Semaphore(0)
+graphs = []  # they own `tell`
+
+def tell(value):
+    running.release()
+    return value
+
+def endless(x):
+    once = tf.numpy_function(tell, [x], tf.float32)
+    body = lambda i, y: (i * 0, y)
+    return v1.while_loop(lambda i, y: tf.math.is_finite(i), body, [once[0], x])[1]
+
+def save(name, output, init=None):
+    graphs.append(tf.Graph())
+    with graphs[-1].as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, [None])
+        signature = v1.saved_model.predict_signature_def({"x": x}, {"y": output(x)})
+        builder = v1.saved_model.Builder(str(folder / name))
+        main = None if init is None else tf.group(init(tf.ones([1])))
+        builder.add_meta_graph_and_variables(
+            session, ["serve"], {"serving_default": signature}, main_op=main
+        )
+        builder.save()
+
+save("good", lambda x: 2 * x)
+save("request", endless)
+save("initializer", lambda x: x, endless)
+runtime, settings = TensorFlowRuntime(), RuntimeSettings(safe_loading=False)
+inputs = {"x": np.ones(1, np.float32)}
+hung = runtime.load(folder / "request", settings)
+for _ in range(os.cpu_count()):
+    for work in (
+        lambda: hung.run("serving_default", inputs),
+        lambda: runtime.load(folder / "initializer", settings),
+    ):
+        threading.Thread(target=work, daemon=True).start()
+        running.acquire()
+good = runtime.load(folder / "good", settings)
+print(good.run("serving_default", inputs)["y"].tolist(), flush=True)
+os._exit(0)
+"""

@@ -1,18 +1,21 @@
 from __future__ import annotations
 
+import json
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from timonel.serving.isolation.runtime import ProcessRuntime
-from timonel.serving.selection.auto import AutoRuntime, runtimes_at_start
+from timonel.serving.manager.sources import version_folders
+from timonel.serving.selection import choice
+from timonel.serving.selection.auto import AutoRuntime
+from timonel.serving.selection.choice import runtimes_at_start
 from timonel.serving.settings import ModelSettings, RuntimeSettings
 from timonel.serving.status import StatusError
 
 FLATBUFFER = Path(__file__).parents[2] / "fixtures" / "tflite" / "contract.tflite"
-LITERT = "timonel.serving.runtimes.litert:LiteRtRuntime"
 AUTO = RuntimeSettings(name="auto")
 
 
@@ -47,22 +50,45 @@ def test_what_is_needed_at_the_start(lite, tmp_path):
     assert needed(AUTO, model(tmp_path / "python")) == set()
 
 
-@pytest.mark.process
-def test_a_parent_is_started_for_what_is_used(lite):
-    asked = []
+@pytest.mark.parametrize("name", ["timonel-runtime.json", "timonel-runtime.tflite"])
+def test_a_device_in_a_version_is_not_read_at_the_start(lite, name):
+    """Reading it would never end. The load refuses the version."""
+    evidence = {"kind": "runtime-choice", "format": 1, "runtime": "litert"}
+    evidence |= {"reason": "", "saved_model": "", "converted": ""}
+    (lite / "assets.extra").mkdir()
+    (lite / "assets.extra" / "timonel-runtime.json").write_text(json.dumps(evidence))
+    (lite / "assets.extra" / name).unlink(missing_ok=True)
+    (lite / "assets.extra" / name).symlink_to("/dev/zero")
+    assert runtimes_at_start([model(lite.parent)], AUTO) == {"tensorflow"}
+    assert not any(thread.name == "look" for thread in threading.enumerate())
 
-    def apart(name):
-        asked.append(name)
-        return ProcessRuntime(LITERT)
 
-    runtime = AutoRuntime(apart, ["litert"])
-    runtime.start()
+def test_only_the_runtime_of_a_version_is_imported(lite):
+    # Asked for both, it would import TensorFlow, which is too slow for this process.
+    runtime = AutoRuntime(["litert"])
     runtime.prepare()
     loaded = runtime.load(lite, RuntimeSettings(name="litert"))
     x = np.ones((2, 2), np.float32)
     assert loaded.run("serving_default", {"x": x})["doubled"].tolist() == [[2, 2], [2, 2]]
-    assert asked == ["litert"]
     loaded.close()
-    runtime.close()
-    with pytest.raises(StatusError, match="stopping"):
-        runtime.load(lite, RuntimeSettings(name="litert"))
+
+
+def test_an_unknown_runtime_is_refused(lite):
+    with pytest.raises(StatusError, match="there is no runtime none"):
+        AutoRuntime([]).load(lite, RuntimeSettings(name="none"))
+
+
+def test_a_folder_that_hangs_counts_as_one_for_tensorflow(lite, tmp_path, monkeypatch):
+    released = threading.Event()
+
+    def list_folder(base):
+        if base == tmp_path / "hung":
+            released.wait(60)
+        return version_folders(base)
+
+    monkeypatch.setattr(choice, "version_folders", list_folder)
+    monkeypatch.setattr(choice, "_READ_S", 0.1)
+    models = [model(lite.parent), model(tmp_path / "hung")]
+    settings = RuntimeSettings(prefer_tflite=True)
+    assert runtimes_at_start(models, settings) == {"litert", "tensorflow"}
+    released.set()

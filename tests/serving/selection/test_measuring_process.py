@@ -24,6 +24,7 @@ from timonel.models.runtime_choice import (
 )
 from timonel.models.schema import WARMUP_FILE, Export, ModelSummary, OutputKind, Preparation
 from timonel.models.versions import open_version
+from timonel.serving.batching.scheduling import scheduled
 from timonel.serving.inference.warmup import warm_up
 from timonel.serving.runtimes.litert import LiteRtRuntime
 from timonel.serving.runtimes.saved_model import as_warmup_file, samples_of
@@ -153,7 +154,7 @@ def test_what_litert_lacks_may_do_without_variables(exports, tmp_path, png, fast
     assert evidence.reason.endswith("; LiteRT has no DecodeImage")
     assert json.loads((images / EVIDENCE_FILE).read_text())["kind"] == "runtime-choice"
     settings = AUTO.of("images")
-    model = AutoRuntime().load(images, settings.model_copy(update={"safe_loading": True}))
+    model = AutoRuntime().load(images, settings)
     inputs = {"image_bytes": np.array([png()], dtype=object)}
     assert model.run("serving_default", inputs)["label"].tolist() == [b"dog"]
     model.close()
@@ -332,7 +333,7 @@ def test_held_out_images_warm_the_version_up(images, tmp_path, png):
     assert read_evidence(version) == evidence
     ((name, inputs),) = samples_of(version)
     assert (name, inputs["image_bytes"].tolist()) == ("serving_default", [png()])
-    model = TensorFlowRuntime().load(images.saved_model, RuntimeSettings())
+    model = scheduled(TensorFlowRuntime().load(images.saved_model, RuntimeSettings()))
     warm_up(model, version)
     model.close()
 

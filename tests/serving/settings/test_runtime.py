@@ -25,3 +25,7 @@ def test_a_model_has_what_all_have_and_its_own():
     settings = RuntimeSettings(allow_ops={"*": ("A",), "digits": ("B",)})
     assert settings.of("digits").allow_ops == {"*": ("A", "B")}
     assert settings.of("others").allow_ops == {"*": ("A",)}
+
+
+def test_models_are_loaded_safely_unless_a_server_says_otherwise():
+    assert RuntimeSettings().safe_loading

@@ -6,7 +6,9 @@ import time
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from timonel.serving.inference import DataPlane, RequestContext
+from timonel.serving.batching.request import BatchObservation
+from timonel.serving.batching.scheduling import scheduled
+from timonel.serving.inference import Call, RequestContext
 from timonel.serving.inference.context import Observation
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.manager.plan import VersionState, VersionStatus
@@ -146,7 +148,7 @@ def test_batches_loads_warmups_and_logs():
         usage=lambda: Usage({"server": 5}, {"compute": 2.5}),
     )
     key = BatchKey("m", 3, DEFAULT_SIGNATURE)
-    monitor.batch(key, rows=6, padded_rows=2, queue_s=(0.001, 0.003), compute_s=0.01)
+    monitor.batch(key, BatchObservation((0.001, 0.003), 0.01, 6, 2, DEFAULT_SIGNATURE, False))
     monitor.loaded(PathKey("m", 3, "/models/m/3", Code.OK), 2.0)
     monitor.loaded(PathKey("m", 4, "/models/m/4", Code.DATA_LOSS), 1.0)
     monitor.warmed(PathKey("m", 3, "/models/m/3", Code.OK), 0.5, records=7)
@@ -219,17 +221,19 @@ def test_a_call_leaves_its_marks_in_the_observation(monkeypatch):
 
     catalogue = Catalogue({"m": {}})
     catalogue.publish(
-        "m", {3: Servable("m", 3, FakeModel(2.0))}, (VersionStatus(3, VersionState.AVAILABLE),)
+        "m",
+        {3: Servable("m", 3, scheduled(FakeModel(2.0)))},
+        (VersionStatus(3, VersionState.AVAILABLE),),
     )
-    plane, monitor = DataPlane(catalogue), Monitor()
+    monitor = Monitor()
     observation = monitor.begin("REST", "predict", "m")
-    context = RequestContext(entrypoint="REST", api="predict", observation=observation)
-    with plane.call(ModelSpec("m"), context) as call:
+    context = RequestContext(api="predict", observation=observation)
+    with Call(catalogue.acquire(ModelSpec("m")), context) as call:
         call.predict(call.signature(""), {"x": np.ones(3, np.float32)})
     assert (observation.version, observation.signature) == (3, DEFAULT_SIGNATURE)
     assert observation.rows == 3
     assert 0 < observation.queue_s < observation.run_s, "its thread was to be woken"
     assert observation.began <= observation.decoded <= observation.computed <= time.monotonic()
-    with pytest.raises(StatusError), plane.call(ModelSpec("m", 9), context):
+    with pytest.raises(StatusError), Call(catalogue.acquire(ModelSpec("m", 9)), context):
         pass
     assert count_versions(catalogue) == {("m", "AVAILABLE"): 1}

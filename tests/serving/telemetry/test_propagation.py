@@ -12,19 +12,20 @@ import httpx
 import numpy as np
 import pytest
 
-from timonel.serving.inference import DataPlane
+from timonel.serving.asgi import Router
+from timonel.serving.batching.scheduling import scheduled
+from timonel.serving.inference import Flow
 from timonel.serving.manager.catalogue import Catalogue, Servable
 from timonel.serving.protocols.tfs_grpc.server import GrpcServer
-from timonel.serving.protocols.tfs_rest.app import RestApp
-from timonel.serving.protocols.tfs_rest.predict import RestBackend
-from timonel.serving.protocols.v2.app import V2App
+from timonel.serving.protocols.tfs_rest.api import RestApi
+from timonel.serving.protocols.v2.api import InferenceApi
 from timonel.serving.protos.messages import predict_pb2
 from timonel.serving.protos.tensors import to_proto
 from timonel.serving.settings import GrpcSettings
 from timonel.serving.settings.server import COMPARISON_HEADER
 from timonel.serving.telemetry.answers import Answer, summarize
 from timonel.serving.telemetry.monitor import Monitor
-from timonel.serving.telemetry.prometheus import MetricsApp
+from timonel.serving.telemetry.prometheus import metrics_route
 from timonel.serving.telemetry.tracing import make_tracer
 from timonel.testing.runtimes import FakeModel
 
@@ -37,10 +38,10 @@ INPUTS = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1.
 
 
 @pytest.fixture
-def plane():
+def models():
     catalogue = Catalogue()
-    catalogue.publish("m", {3: Servable("m", 3, FakeModel(2.0))}, ())
-    return DataPlane(catalogue)
+    catalogue.publish("m", {3: Servable("m", 3, scheduled(FakeModel(2.0)))}, ())
+    return catalogue
 
 
 @pytest.fixture
@@ -57,14 +58,21 @@ def traced():
     provider.shutdown()
 
 
+def rest(models, pool, monitor):
+    flow = Flow(models, pool, monitor)
+    apis = (RestApi(flow), InferenceApi(flow))
+    return Router(route for api in apis for route in api.routes())
+
+
 async def over_rest(app, headers=PARENT, path="/v1/models/m:predict", body=INSTANCES):
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://m") as client:
         return await client.post(path, json=body, headers=headers)
 
 
-async def over_grpc(plane, pool, monitor, metadata=PARENT):
-    server = GrpcServer(plane, pool, GrpcSettings(), "127.0.0.1:0", monitor=monitor)
+async def over_grpc(models, pool, monitor, metadata=PARENT):
+    flow = Flow(models, pool, monitor)
+    server = GrpcServer(flow, GrpcSettings(), "127.0.0.1:0")
     await server.start()
     request = predict_pb2.PredictRequest()
     request.model_spec.name = "m"
@@ -82,14 +90,14 @@ async def over_grpc(plane, pool, monitor, metadata=PARENT):
 
 
 @pytest.mark.parametrize(("skin", "root"), [("rest", "m/predict"), ("grpc", "m/Predict")])
-def test_a_clients_trace_goes_on(plane, traced, skin, root):
+def test_a_clients_trace_goes_on(models, traced, skin, root):
     monitor, spans = traced
     with ThreadPoolExecutor(1) as pool:
         if skin == "rest":
-            answer = asyncio.run(over_rest(RestApp(RestBackend(plane, pool, monitor=monitor))))
+            answer = asyncio.run(over_rest(rest(models, pool, monitor)))
             assert answer.json() == {"predictions": [2.0]}
         else:
-            asyncio.run(over_grpc(plane, pool, monitor))
+            asyncio.run(over_grpc(models, pool, monitor))
     found = spans()
     assert {root, "decode", "queue", "compute", "encode"} == set(found)
     assert {f"{span.context.trace_id:032x}" for span in found.values()} == {TRACE}
@@ -101,16 +109,15 @@ def test_a_clients_trace_goes_on(plane, traced, skin, root):
     assert ends[-1].end_time <= found[root].end_time + 10
 
 
-def test_answers_to_compared_requests_are_the_same_over_all_protocols(plane):
+def test_answers_to_compared_requests_are_the_same_over_all_protocols(models):
     monitor = Monitor()
     secrets = [{COMPARISON_HEADER: each} for each in ("rest", "v2", "grpc", "bad")]
     with ThreadPoolExecutor(1) as pool:
-        backend = RestBackend(plane, pool, monitor=monitor)
-        app = V2App(RestApp(backend), backend)
+        app = rest(models, pool, monitor)
         for headers in (secrets[0], {}):
             asyncio.run(over_rest(app, headers))
         asyncio.run(over_rest(app, secrets[1], "/v2/models/m/infer", INPUTS))
-        asyncio.run(over_grpc(plane, pool, monitor, secrets[2]))
+        asyncio.run(over_grpc(models, pool, monitor, secrets[2]))
         asyncio.run(over_rest(app, secrets[3], body={"instances": ["a"]}))
     outputs = [{"y": np.array([2.0], np.float32)}]
     expected = [summarize(each, outputs) for each in ("rest", "v2", "grpc")]
@@ -119,20 +126,18 @@ def test_answers_to_compared_requests_are_the_same_over_all_protocols(plane):
     assert [Answer(*each) for each in page["answers"]] == expected
 
 
-def test_the_page_hands_other_paths_on(plane):
+def test_the_page_has_one_path():
     monitor = Monitor()
 
     async def ask(*paths, method="GET"):
         with ThreadPoolExecutor(1) as pool:
-            app = MetricsApp(
-                RestApp(RestBackend(plane, pool, monitor=monitor)), monitor.page, "/metrics", pool
-            )
+            app = Router([metrics_route(monitor.page, "/metrics", pool)])
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url="http://m") as client:
                 return [await client.request(method, path) for path in paths]
 
-    livez, page, refused = asyncio.run(ask("/livez", "/metrics", "/metrics?a=b"))
-    assert (livez.text, page.status_code, refused.status_code) == ("ok", 200, 400)
+    other, page, refused = asyncio.run(ask("/other", "/metrics", "/metrics?a=b"))
+    assert (other.status_code, page.status_code, refused.status_code) == (404, 200, 400)
     (head,) = asyncio.run(ask("/metrics", method="HEAD"))
     assert (head.status_code, head.content) == (200, b"")
     for method in ("OPTIONS", "POST", "options"):

@@ -9,7 +9,8 @@ import pytest
 from tests.serving.inference.test_warmup import Everything
 from timonel.data.records import read_records
 from timonel.models.schema import WARMUP_FILE
-from timonel.serving.inference import DataPlane, RequestContext
+from timonel.serving.batching.scheduling import scheduled
+from timonel.serving.inference import Call, RequestContext
 from timonel.serving.inference.context import LoggedRequest
 from timonel.serving.inference.warmup import warm_up
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
@@ -68,15 +69,14 @@ def logs(prefix):
 def test_what_is_logged_warms_up_and_can_be_read(prefix, tmp_path):
     model, counts = Everything(), Counts()
     catalogue = Catalogue()
-    catalogue.publish("m", {3: Servable("m", 3, model)}, ())
+    catalogue.publish("m", {3: Servable("m", 3, scheduled(model))}, ())
     log = log_of(settings(prefix), counts)
     log.start()
-    plane = DataPlane(catalogue, recorder=log)
-    with plane.call(ModelSpec("m"), RequestContext(api="Predict")) as call:
+    with Call(catalogue.acquire(ModelSpec("m")), RequestContext(api="Predict"), log) as call:
         call.predict(call.signature(""), {"x": X}, ["y"])
     examples = np.array([example_pb2.Example().SerializeToString()], object)
     for name, api in (("sort", "classify"), ("price", "Regress"), ("price", "MultiInference")):
-        with plane.call(ModelSpec("m"), RequestContext(api=api)) as call:
+        with Call(catalogue.acquire(ModelSpec("m")), RequestContext(api=api), log) as call:
             call.predict(call.signature(name), {"inputs": examples})
     log.stop()
     assert counts == [Code.OK] * 4
@@ -94,7 +94,7 @@ def test_what_is_logged_warms_up_and_can_be_read(prefix, tmp_path):
     (tmp_path / WARMUP_FILE).parent.mkdir()
     (path,) = prefix.parent.glob("*.tfrecord")
     path.rename(tmp_path / WARMUP_FILE)
-    warm_up(model, tmp_path)
+    warm_up(scheduled(model), tmp_path)
     assert model.asked == asked
 
 

@@ -14,8 +14,7 @@ from timonel.data.records import frame, read_records
 from timonel.errors import ServingError
 from timonel.models.schema import WARMUP_FILE
 from timonel.serving import running_servers
-from timonel.serving.batching.queue import BatchObservation
-from timonel.serving.handle import launch
+from timonel.serving.launch import launch
 from timonel.serving.manager.catalogue import Catalogue
 from timonel.serving.protos.messages import prediction_log_pb2
 from timonel.serving.protos.tensors import to_proto
@@ -28,7 +27,6 @@ from timonel.serving.settings import (
     ServerSettings,
 )
 from timonel.serving.settings.batching import AdaptiveBatching
-from timonel.serving.telemetry.counts import BatchKey
 from timonel.serving.telemetry.telemetry import Telemetry
 from timonel.storage import find_workspace
 
@@ -41,14 +39,24 @@ def warmup_record(x):
     return b"".join(frame(log.SerializeToString()))
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    place = find_workspace(tmp_path_factory.mktemp("measured") / "workspace")
+def workspace_with(folder, warm_up):
+    place = find_workspace(folder / "workspace")
     version = place.models / "m" / "3"
     (version / WARMUP_FILE).parent.mkdir(parents=True)
     (version / "saved_model.pb").write_text("2")
-    (version / WARMUP_FILE).write_bytes(warmup_record([1.0]) + warmup_record([1.0, 1.0]))
+    (version / WARMUP_FILE).write_bytes(warm_up)
     return place
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    warm_up = warmup_record([1.0]) + warmup_record([1.0, 1.0])
+    return workspace_with(tmp_path_factory.mktemp("measured"), warm_up)
+
+
+@pytest.fixture
+def unwarmable(tmp_path):
+    return workspace_with(tmp_path, b"no records")
 
 
 def settings_for(place, **more):
@@ -156,23 +164,15 @@ def test_loads_and_warm_ups_are_counted(server, place):
     assert value(found, name, model="m", version="3", code="OK") == 1
 
 
-def test_batches_and_logs_follow_the_configuration(place):
+def test_logs_follow_the_configuration(place):
     settings = settings_for(place)
     telemetry = Telemetry(settings, Catalogue())
-    observe = telemetry.batches_of(place.models / "m" / "3")
-    observe(BatchObservation((0.1, 0.2), 0.3, rows=3, padded_rows=1, signature="s"))
     assert not telemetry.recorder.wants("m")
     logged = RequestLogSettings(filename_prefix="/l", sampling_rate=1.0)
     renamed = settings.models[0].model_copy(update={"name": "n", "request_log": logged})
     telemetry.configure((renamed,))
     assert telemetry.recorder.wants("n")
     assert not telemetry.recorder.wants("m")
-    observe(BatchObservation((0.1,), 0.3, rows=1, padded_rows=0, signature="s"))
-    batches = telemetry.monitor.counts().batches
-    assert {key: batch.rows.total for key, batch in batches.items()} == {
-        BatchKey("m", 3, "s"): 3,
-        BatchKey("n", 3, "s"): 1,
-    }
 
 
 @pytest.mark.process
@@ -185,15 +185,14 @@ def test_other_methods_and_queries_are_refused_by_the_page(server):
 
 
 @pytest.mark.process
-def test_what_is_logged_is_on_disk_once_the_server_has_ended(place, fake_runtime, tmp_path):
-    settings = settings_for(place, monitoring=MonitoringSettings(metrics_path=None))
+def test_what_is_logged_is_on_disk_once_the_server_has_ended(unwarmable, fake_runtime, tmp_path):
+    settings = settings_for(unwarmable, monitoring=MonitoringSettings(metrics_path=None))
     load = settings.load.model_copy(update={"warm_up": False})
-    (place.models / "m" / "3" / WARMUP_FILE).write_bytes(b"no records")
     prefix = tmp_path / "logs" / "m"
     logged = RequestLogSettings(filename_prefix=str(prefix), sampling_rate=1.0)
     model = settings.models[0].model_copy(update={"request_log": logged})
     settings = settings.model_copy(update={"load": load, "models": (model,)})
-    with launch(settings, place, detach=False) as server:
+    with launch(settings, unwarmable, detach=False) as server:
         assert ask(server, PATH)[0] == 404
         assert ask(server, "/v1/models/m:predict", {"instances": [0.25]})[0] == 200
     (path,) = prefix.parent.iterdir()
@@ -204,7 +203,6 @@ def test_what_is_logged_is_on_disk_once_the_server_has_ended(place, fake_runtime
 
 
 @pytest.mark.process
-def test_a_version_that_cannot_be_warmed_up_is_not_served(place, fake_runtime):
-    (place.models / "m" / "3" / WARMUP_FILE).write_bytes(b"no records")
+def test_a_version_that_cannot_be_warmed_up_is_not_served(unwarmable, fake_runtime):
     with pytest.raises(ServingError, match="Please verify your warmup data is in TFRecord format"):
-        launch(settings_for(place), place, detach=False)
+        launch(settings_for(unwarmable), unwarmable, detach=False)

@@ -144,10 +144,9 @@ def test_every_flag_of_tensorflow_serving_has_its_default():
         "safe_loading": False,
         "allow_ops": "",
         "allow_python": "",
-        "hooks": "",
-        "rest_api_enable_page": False,
+        "op_libraries": "",
         "model_cache": "",
         "model_cache_mib": 20480,
-        "hang_timeout_seconds": 0,
+        "load_timeout_seconds": 0,
         "drain_seconds": 30,
     }

@@ -7,7 +7,6 @@ from timonel.serving.settings import (
     LoadSettings,
     ModelSettings,
     RuntimeSettings,
-    Transition,
 )
 from timonel.serving.settings.batching import BatchingParameters, NoBatching
 from timonel.serving.status import Code, StatusError
@@ -40,19 +39,20 @@ def test_defaults_are_tensorflow_servings():
         poll_s=1,
         settle_s=1,
         threads=4,
-        unload_threads=1,
+        load_timeout_s=None,
+        fail_fast=True,
         max_retries=5,
         retry_s=60,
-        retry_all=True,
-        fall_back=False,
-        wait_for_versions=True,
-        keep_labelled=False,
+        as_tfserving=True,
         labels_may_wait=False,
     )
-    assert made.runtime == RuntimeSettings(batching=NoBatching(), interpreters=CORES)
+    assert made.runtime == RuntimeSettings(
+        batching=NoBatching(), interpreters=CORES, safe_loading=False
+    )
     assert made.monitoring.metrics_path is None
     assert made.rest.timeout_s == 30
-    assert made.dialect == "tensorflow-serving"
+    assert not made.rest.extensions
+    assert not made.rest.page
     assert not made.grpc.health
     assert not made.grpc.reflection
     assert translated(BASE).remarks == ()
@@ -78,7 +78,7 @@ def test_defaults_are_tensorflow_servings():
         ("--file_system_poll_wait_seconds=-1", "load.poll_s", 0),
         ("--file_system_poll_wait_seconds=60", "load.settle_s", 1),
         ("--num_load_threads=3", "load.threads", 3),
-        ("--num_unload_threads=3", "load.unload_threads", 3),
+        ("--load_timeout_seconds=90", "load.load_timeout_s", 90),
         ("--max_num_load_retries=0", "load.max_retries", 0),
         ("--load_retry_interval_micros=1500000", "load.retry_s", 1.5),
         ("--load_retry_interval_micros=-1", "load.retry_s", 0),
@@ -89,7 +89,6 @@ def test_defaults_are_tensorflow_servings():
         ("--rest_api_timeout_in_ms=1500", "rest.timeout_s", 1.5),
         ("--rest_api_timeout_in_ms=0", "rest.timeout_s", None),
         ("--rest_api_enable_cors_support", "rest.cors", True),
-        ("--rest_api_enable_page", "rest.page", True),
         (
             "--enable_batching",
             "runtime.batching",
@@ -99,13 +98,9 @@ def test_defaults_are_tensorflow_servings():
         ("--num_request_iterations_for_warmup=3", "load.warm_up_iterations", 3),
         ("--ssl_config_file=/s", "access.ssl_config_file", "/s"),
         ("--drain_seconds=5", "drain_s", 5),
-        ("--hang_timeout_seconds=60", "compute.hang_timeout_s", 60),
-        ("--hang_timeout_seconds=0", "compute.hang_timeout_s", None),
-        ("--hang_timeout_seconds=-1", "compute.hang_timeout_s", None),
         ("--allow_python=a,b", "python.allow", ("a", "b")),
-        ("--hooks=/h.py,a=/i.py", "python.hooks", {"*": "/h.py", "a": "/i.py"}),
         ("--model_cache=/c", "load.model_cache", "/c"),
-        ("--model_cache_mib=2", "load.model_cache_bytes", 2 << 20),
+        ("--model_cache_mib=2", "load.model_cache_size", 2 << 20),
         ("--resource_preserving_models=a,b", "load.resource_preserving", ("a", "b")),
     ],
 )
@@ -131,10 +126,10 @@ def test_the_config_file_wins():
 
 def test_models_that_are_swapped_one_at_a_time():
     load = settings(BASE, "--resource_preserving_models=a").load
-    assert load.transition_of("a") is Transition.RESOURCE_PRESERVING
-    assert load.transition_of("b") is Transition.AVAILABILITY_PRESERVING
+    assert load.unloads_first("a")
+    assert not load.unloads_first("b")
     load = settings(BASE, "--resource_preserving_models=*").load
-    assert load.transition_of("b") is Transition.RESOURCE_PRESERVING
+    assert load.unloads_first("b")
 
 
 @pytest.mark.parametrize(

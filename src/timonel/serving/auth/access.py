@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from timonel.serving.asgi import App
-from timonel.serving.auth.asgi import AccessMiddleware
 from timonel.serving.auth.connection_limits import http_protocol
 from timonel.serving.auth.control import AccessControl
-from timonel.serving.auth.origin_check import BrowserGuard, hosts_for
 from timonel.serving.auth.tls import (
     ReloadingContext,
     fixed_grpc_credentials,
@@ -43,13 +40,16 @@ class Access:
     Args:
         settings: The access settings.
 
+    Attributes:
+        control: The access rules of both ports.
+
     Raises:
         TimonelError: A key or certificate file cannot be used.
     """
 
     def __init__(self, settings: AccessSettings) -> None:
         self._settings = settings
-        self._control = AccessControl(settings)
+        self.control = AccessControl(settings)
         self._context: ReloadingContext | None = None
         if settings.tls is not None:
             self._context = rest_context(settings.tls)
@@ -60,40 +60,13 @@ class Access:
         """URL scheme of the REST port: ``http`` or ``https``."""
         return "http" if self._context is None else "https"
 
-    @property
-    def max_body(self) -> int | None:
-        """Largest accepted request body in bytes; None for no limit."""
-        return self._settings.limits.max_body
-
-    @property
-    def takes_reloads(self) -> bool:
-        """Whether authorized clients may replace the list of models."""
-        return self._settings.takes_reloads
-
-    @property
-    def guards_nothing(self) -> bool:
-        """Whether requests are admitted without identifying the sender."""
-        return self._control.guards_nothing
-
-    def hosts(self, address: str, host: str) -> frozenset[str] | None:
-        """Return the accepted host names of REST requests; see `origin_check.hosts_for`."""
-        return hosts_for(address, host, self._settings.allowed_hosts)
-
-    def guarded(self, app: App, hosts: frozenset[str] | None, *, cors: bool = False) -> App:
-        """Wrap an ASGI application in access control and origin checks.
-
-        Args:
-            app: The application.
-            hosts: The result of `hosts`.
-            cors: Whether to accept requests from web pages of other origins.
-        """
-        if not self.guards_nothing or self.max_body is not None:
-            app = AccessMiddleware(app, self._control)
-        return BrowserGuard(app, hosts, cors=cors)
-
     def uvicorn_options(self) -> dict[str, Any]:
         """Return keyword arguments for `uvicorn.Config`."""
-        options: dict[str, Any] = {"http": http_protocol(self._settings.limits)}
+        # Proxies are the endpoint's: a server takes no address from X-Forwarded-For.
+        options: dict[str, Any] = {
+            "http": http_protocol(self._settings.limits),
+            "proxy_headers": False,
+        }
         if self._context is not None:
             context = self._context
             options["ssl_context_factory"] = lambda _config, _default: context
@@ -104,6 +77,7 @@ class Access:
         from timonel.serving.auth.rpc import AccessInterceptor  # noqa: PLC0415 - slow to import
 
         limits = self._settings.limits
+        is_limited = not self.control.guards_nothing or limits.max_receiving is not None
         arguments = {
             "grpc.max_receive_message_length": limits.max_body,
             "grpc.max_allowed_incoming_connections": limits.max_connections,
@@ -111,7 +85,7 @@ class Access:
             "grpc.max_metadata_size": limits.max_head,
         }
         return GrpcGuard(
-            () if self.guards_nothing else (AccessInterceptor(self._control),),
+            (AccessInterceptor(self.control),) if is_limited else (),
             tuple((name, value) for name, value in arguments.items() if value is not None),
             self._grpc_credentials(),
         )

@@ -35,11 +35,18 @@ class PatientParser:
         self._parser = self._make()
 
     def feed_data(self, data: bytes) -> None:
-        """Parse bytes."""
+        """Parse bytes.
+
+        Raises:
+            httptools.HttpParserError: They are no requests that a server takes.
+        """
         while True:
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as offer:
+                if self.get_method() == b"CONNECT":
+                    # For proxies; to the parser each one changes the protocol, also without offer.
+                    raise httptools.HttpParserError("a server has no CONNECT") from offer
                 (consumed,) = offer.args
                 data = self._plain_head() + data[consumed:]
                 self._parser = self._make()

@@ -15,22 +15,25 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from timonel.errors import CorruptError, NotFoundError, SpecError
-from timonel.serving.auth.policy import Principal
+from pydantic import Field, TypeAdapter
+
+from timonel.errors import CorruptError, NotFoundError
 from timonel.serving.auth.reloaded_file import ReloadedFile
-from timonel.serving.settings.auth import Grant, parse_grant
+from timonel.serving.settings.auth import Right
 from timonel.storage import exclusive, read_document, write_document
+from timonel.storage.documents import upgrade
 
 PREFIX = "tml_"
-LONGEST = 16 * 1024
-"""Maximum length of a key or token in characters."""
 _ID_BYTES = 6
 _SALT_BYTES = 16
 _SECRET_BYTES = 32
 # Compared with keys of unknown id, so that they take as long as those of known id.
 _NOBODY_SALT, _NOBODY_DIGEST = "00" * _SALT_BYTES, "00" * 32
+
+
+_Text = Annotated[str, Field(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -40,35 +43,38 @@ class KeyRecord:
     Args:
         id: The public part of the key.
         name: The holder's name.
-        grants: The granted permissions.
+        right: What the holder may do.
         created: Creation time in seconds since the epoch.
         expires: Expiry time in seconds since the epoch; None for never.
         salt: Hexadecimal; None for a certificate.
-        digest: SHA-256 of salt and secret, hexadecimal; None for a certificate.
+        sha256: Of salt and secret, hexadecimal; None for a certificate.
         certificate: A name in the client certificate that is accepted instead of a key.
     """
 
-    id: str
-    name: str
-    grants: tuple[Grant, ...]
+    id: _Text
+    name: _Text
+    right: Right
     created: float
     expires: float | None = None
-    salt: str | None = None
-    digest: str | None = None
-    certificate: str | None = None
+    salt: _Text | None = None
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    certificate: _Text | None = None
+
+    def __post_init__(self) -> None:
+        """Check that it is either a key or a certificate."""
+        if (self.sha256 is None) == (self.certificate is None) or (self.sha256 and not self.salt):
+            raise ValueError("a key needs either a salted SHA-256 or a certificate")
 
     def is_valid(self, now: float) -> bool:
         """Whether the entry has not expired."""
         return self.expires is None or now < self.expires
 
-    @property
-    def principal(self) -> Principal:
-        """The principal that the entry authenticates."""
-        return Principal(self.name, self.grants)
+
+_KEYS = TypeAdapter(tuple[KeyRecord, ...])
 
 
 def new_key(
-    name: str, grants: Sequence[Grant], *, now: float, expires: float | None = None
+    name: str, right: Right = Right.USE, *, now: float, expires: float | None = None
 ) -> tuple[str, KeyRecord]:
     """Create an API key and its entry.
 
@@ -78,21 +84,21 @@ def new_key(
     identity = secrets.token_hex(_ID_BYTES)
     secret = secrets.token_urlsafe(_SECRET_BYTES)
     salt = secrets.token_hex(_SALT_BYTES)
-    entry = KeyRecord(identity, name, tuple(grants), now, expires, salt, _digest(salt, secret))
+    entry = KeyRecord(identity, name, right, now, expires, salt, _digest(salt, secret))
     return f"{PREFIX}{identity}_{secret}", entry
 
 
 def new_certificate(
     name: str,
     certificate: str,
-    grants: Sequence[Grant],
+    right: Right = Right.USE,
     *,
     now: float,
     expires: float | None = None,
 ) -> KeyRecord:
     """Create an entry for client certificates with the name ``certificate``."""
     identity = secrets.token_hex(_ID_BYTES)
-    return KeyRecord(identity, name, tuple(grants), now, expires, certificate=certificate)
+    return KeyRecord(identity, name, right, now, expires, certificate=certificate)
 
 
 class Keyring:
@@ -106,43 +112,29 @@ class Keyring:
         self.entries = tuple(entries)
         self._by_id = {entry.id: entry for entry in entries}
 
-    def recognise(self, key: str, now: float) -> Principal | None:
-        """Return a key's principal; None if wrong, revoked or expired."""
+    def recognise(self, key: str, now: float) -> Right | None:
+        """Return a key's right; None if the key is wrong, revoked or expired."""
         identity, _, secret = key.removeprefix(PREFIX).partition("_")
         entry = self._by_id.get(identity)
         salt = entry.salt if entry and entry.salt else _NOBODY_SALT
-        digest = entry.digest if entry and entry.digest else _NOBODY_DIGEST
+        digest = entry.sha256 if entry and entry.sha256 else _NOBODY_DIGEST
         same = hmac.compare_digest(_digest(salt, secret), digest)
         if entry is None or not same or not key.startswith(PREFIX) or not entry.is_valid(now):
             return None
-        return entry.principal
+        return entry.right
 
-    def recognise_certificate(self, names: Sequence[str], now: float) -> Principal | None:
-        """Return the principal of a client certificate, by its first known name."""
+    def recognise_certificate(self, names: Sequence[str], now: float) -> Right | None:
+        """Return the right of a client certificate, by its first known name."""
         for name in names:
             for entry in self.entries:
                 if entry.certificate == name and entry.is_valid(now):
-                    return entry.principal
+                    return entry.right
         return None
 
 
 def to_body(entries: Sequence[KeyRecord]) -> dict[str, Any]:
     """Return the entries as a document body."""
-    return {
-        "keys": [
-            {
-                "id": entry.id,
-                "name": entry.name,
-                "permissions": [str(grant) for grant in entry.grants],
-                "created": entry.created,
-                "expires": entry.expires,
-                "salt": entry.salt,
-                "sha256": entry.digest,
-                "certificate": entry.certificate,
-            }
-            for entry in entries
-        ]
-    }
+    return {"keys": _KEYS.dump_python(tuple(entries), mode="json")}
 
 
 def from_body(body: Mapping[str, Any], origin: str) -> tuple[KeyRecord, ...]:
@@ -152,40 +144,12 @@ def from_body(body: Mapping[str, Any], origin: str) -> tuple[KeyRecord, ...]:
         CorruptError: The body is not valid.
     """
     try:
-        entries = tuple(_entry(item) for item in body["keys"])
-    except (KeyError, TypeError, AttributeError, ValueError, SpecError) as error:
-        raise CorruptError(f"{origin} holds an invalid list of API keys: {error!r}") from error
+        entries = _KEYS.validate_python(body["keys"])
+    except (KeyError, ValueError) as error:
+        raise CorruptError(f"{origin} holds an invalid list of API keys") from error
     if len({entry.id for entry in entries}) != len(entries):
         raise CorruptError(f"{origin} holds two API keys with one id")
     return entries
-
-
-def _entry(item: Mapping[str, Any]) -> KeyRecord:
-    entry = KeyRecord(
-        id=_text(item["id"]),
-        name=_text(item["name"]),
-        grants=tuple(parse_grant(text) for text in item["permissions"]),
-        created=float(item["created"]),
-        expires=None if item["expires"] is None else float(item["expires"]),
-        salt=_optional(item.get("salt")),
-        digest=_optional(item.get("sha256")),
-        certificate=_optional(item.get("certificate")),
-    )
-    if (entry.digest is None) == (entry.certificate is None):
-        raise ValueError(f"{entry.id} with both or neither of a hash and a certificate")
-    if entry.digest is not None and not (len(bytes.fromhex(entry.digest)) == 32 and entry.salt):
-        raise ValueError(f"{entry.id} without a salted SHA-256")
-    return entry
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{value!r} instead of a text")
-    return value
-
-
-def _optional(value: object) -> str | None:
-    return None if value is None else _text(value)
 
 
 def _digest(salt: str, secret: str) -> str:
@@ -193,6 +157,7 @@ def _digest(salt: str, secret: str) -> str:
 
 
 KIND = "api-keys"
+_CURE = "make one with 'timonel keys create NAME --file FILE'"
 _LOG = logging.getLogger(__name__)
 
 
@@ -204,7 +169,14 @@ def read_entries(path: Path) -> tuple[KeyRecord, ...]:
         CorruptError: The file is corrupt.
         FormatError: Another release wrote the file.
     """
-    return from_body(read_document(path, KIND), str(path))
+    try:
+        document = read_document(path, KIND)
+    except NotFoundError as error:
+        raise NotFoundError(f"there is no file of API keys {path}", hint=_CURE) from error
+    except CorruptError as error:
+        hint = f"{_CURE}; lines of the form client=key are for 'timonel deploy'"
+        raise CorruptError(error.message, hint=hint) from error
+    return from_body(upgrade(document, str(path)), str(path))
 
 
 def change_entries(
@@ -232,8 +204,8 @@ def change_entries(
 def watched_keys(path: Path) -> ReloadedFile[Keyring]:
     """Return the keys of a file, reloaded on change.
 
-    A deleted file means no keys. If a file cannot be read, the previous keys stay valid and an
-    error is logged.
+    A deleted or empty file means no keys. If one cannot be read, the previous keys stay valid and
+    an error is logged.
 
     Raises:
         TimonelError: The file cannot be read now.
@@ -243,8 +215,10 @@ def watched_keys(path: Path) -> ReloadedFile[Keyring]:
     def read() -> Keyring:
         try:
             return Keyring(read_entries(path))
-        except NotFoundError:
-            _LOG.error("API key file %s was deleted; no key is valid.", path)
+        except (NotFoundError, CorruptError):
+            if path.exists() and path.stat().st_size:
+                raise
+            _LOG.error("API key file %s was deleted or emptied; no key is valid.", path)
             return Keyring()
 
     def failed(error: Exception) -> None:

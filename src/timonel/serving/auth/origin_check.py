@@ -1,6 +1,4 @@
-"""Refuse requests that a browser sends for another site.
-
-Pure, except for the ASGI wrapper.
+"""Refuse requests that a browser sends for another site. Pure.
 
 A server on a loopback address without keys trusts every client that can reach it, and any web page
 that a user of the machine opens can make the browser send requests to it:
@@ -17,53 +15,20 @@ from __future__ import annotations
 import functools
 import ipaddress
 
-import orjson
-
-from timonel.serving.asgi import App, Headers, Receive, Scope, Send, header
+from timonel.serving.asgi import Headers, header
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-
-
-class BrowserGuard:
-    """ASGI middleware that answers 403 to requests from foreign web pages.
-
-    Args:
-        app: The wrapped application.
-        hosts: Accepted host names; None for any.
-        cors: Whether to accept requests from pages of other origins.
-    """
-
-    def __init__(self, app: App, hosts: frozenset[str] | None, *, cors: bool = False) -> None:
-        self._app = app
-        self._hosts = hosts
-        self._cors = cors
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        refusal = None
-        if scope["type"] == "http":
-            refusal = refused(scope["method"], scope["headers"], self._hosts, cors=self._cors)
-        if refusal is None:
-            await self._app(scope, receive, send)
-            return
-        body = orjson.dumps({"error": refusal})
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-        ]
-        await send({"type": "http.response.start", "status": 403, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
 
 
 def hosts_for(address: str, host: str, allowed: tuple[str, ...]) -> frozenset[str] | None:
     """Return the accepted host names besides loopback names; None for any.
 
     Args:
-        address: The IP address that the server listens on.
+        address: The IP address, or path of a Unix socket, that the server listens on.
         host: The configured host name or address.
         allowed: Further host names.
     """
-    if not ipaddress.ip_address(address).is_loopback:
+    if not is_loopback(address):
         return None
     return frozenset(name.lower() for name in (host, *allowed))
 
@@ -89,8 +54,10 @@ def refused(
     if cors or not origin or method in _SAFE_METHODS:
         return None
     site = origin.partition(b"://")[2].lower()
-    # A proxy may have replaced the Host header, but not the origin of its own pages.
-    if site == host.lower() or _name(site.decode("latin-1")) in (hosts or ()):
+    # A proxy may have replaced the Host header, but not the origin of its own pages. It has the
+    # usual port; another port of this machine is another origin.
+    is_proxys = site.decode("latin-1") in (hosts or ()) and not is_host_allowed(site, frozenset())
+    if site == host.lower() or is_proxys:
         return None
     return f"Cross-origin request from {_shown(origin)} refused. Use --allow-host if it is yours."
 
@@ -112,6 +79,15 @@ def _name(authority: str) -> str:
     if authority.startswith("["):
         return authority[1:].partition("]")[0]
     return authority.partition(":")[0]
+
+
+def is_address(name: str) -> bool:
+    """Return whether a text is an IP address."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def is_loopback(name: str) -> bool:

@@ -2,68 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Self
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import grpc
 
-from timonel.serving.auth.control import AccessControl, TooManyError, credentials
-from timonel.serving.auth.policy import Principal, Resource, Scope, denied
+from timonel.serving.auth.control import AccessControl, right_for_call, secret_of
 from timonel.serving.auth.tls import peer_names
-from timonel.serving.grpc_requests import Unparsed, parsed, refuse
-from timonel.serving.settings.auth import Action
-from timonel.serving.status import Code, StatusError
+from timonel.serving.futures import AT_ONCE_BYTES
+from timonel.serving.grpc_requests import malformed, refuse_error
+from timonel.serving.settings.auth import LimitSettings, Right
+from timonel.serving.status import Code, NotStartedError, StatusError
 
-_SERVING = "/tensorflow.serving"
-_V2 = "/inference.GRPCInferenceService"
-EVERYTHING_ELSE = Resource(Scope.SERVER, Action.ADMIN)
-
-Reader = Callable[[Any], Resource]
-
-
-def _fixed(resource: Resource) -> Reader:
-    return lambda _: resource
-
-
-def _by_spec(action: Action) -> Reader:
-    return lambda request: Resource(Scope.MODELS, action, (request.model_spec.name,))
-
-
-def _by_field(action: Action, field: str) -> Reader:
-    return lambda request: Resource(Scope.MODELS, action, (getattr(request, field),))
-
-
-def _by_tasks(request: Any) -> Resource:
-    return Resource(
-        Scope.MODELS, Action.PREDICT, tuple({task.model_spec.name for task in request.tasks})
-    )
-
-
-METHODS: Mapping[str, Reader] = {
-    "/grpc.health.v1.Health/Check": _fixed(Resource(Scope.OPEN)),
-    "/grpc.health.v1.Health/Watch": _fixed(Resource(Scope.OPEN)),
-    "/grpc.health.v1.Health/List": _fixed(Resource(Scope.OPEN)),
-    f"{_SERVING}.PredictionService/Predict": _by_spec(Action.PREDICT),
-    f"{_SERVING}.PredictionService/Classify": _by_spec(Action.PREDICT),
-    f"{_SERVING}.PredictionService/Regress": _by_spec(Action.PREDICT),
-    f"{_SERVING}.PredictionService/MultiInference": _by_tasks,
-    f"{_SERVING}.PredictionService/GetModelMetadata": _by_spec(Action.METADATA),
-    f"{_SERVING}.ModelService/GetModelStatus": _by_spec(Action.STATUS),
-    f"{_V2}/ServerLive": _fixed(Resource(Scope.OPEN)),
-    f"{_V2}/ServerReady": _fixed(Resource(Scope.OPEN)),
-    f"{_V2}/ServerMetadata": _fixed(Resource(Scope.KNOWN)),
-    f"{_V2}/ModelReady": _by_field(Action.STATUS, "name"),
-    f"{_V2}/ModelMetadata": _by_field(Action.METADATA, "name"),
-    f"{_V2}/ModelInfer": _by_field(Action.PREDICT, "model_name"),
-    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _fixed(Resource(Scope.KNOWN)),
-    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": _fixed(Resource(Scope.KNOWN)),
-}
-"""Resource by method. Other methods need every permission."""
+_SLOW_S = 1.0
+"""Time after which a message that has not arrived is slow."""
+_ADMITTED = contextlib.nullcontext()
 
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # untyped
-    """Reject unauthorized calls.
+    """Reject unauthorized calls before their messages are received.
+
+    gRPC receives the message of a unary call before it calls the handler, so handlers get it as a
+    stream, from which they take the one message.
 
     Args:
         control: The access rules, shared with REST.
@@ -71,128 +34,180 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # un
 
     def __init__(self, control: AccessControl) -> None:
         self._control = control
+        self._arrivals = _Arrivals(control.settings.limits)
+        self._unread = _Unread(control.settings.limits.max_response)
+        self._guarded: dict[str, Any] = {}
+        """Handlers of the known methods: making one takes as long as a small call."""
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: Any
     ) -> Any:
         """Return the method's handler, wrapped in access control."""
+        known = self._guarded.get(details.method)
+        if known is not None:
+            return known
         handler = await continuation(details)
+        right = right_for_call(details.method)
         if handler is None:
             # Unauthorized clients do not learn which methods exist.
-            return grpc.unary_unary_rpc_method_handler(self._guarded_unary(_unimplemented, _ELSE))
-        reader = METHODS.get(details.method, _ELSE)
+            return grpc.stream_unary_rpc_method_handler(self._unary(_unimplemented, right))
         coders = {
             "request_deserializer": handler.request_deserializer,
             "response_serializer": handler.response_serializer,
         }
         if handler.unary_unary is not None:
-            guarded = self._guarded_unary(handler.unary_unary, reader)
-            return grpc.unary_unary_rpc_method_handler(guarded, **coders)
-        if handler.unary_stream is not None:
-            # Only Health's Watch gets here: a coroutine that writes its responses to the context.
-            watch = self._guarded_unary(handler.unary_stream, reader)
-            return grpc.unary_stream_rpc_method_handler(watch, **coders)
-        if handler.stream_stream is not None:
-            return grpc.stream_stream_rpc_method_handler(
-                self._guarded_stream(handler.stream_stream, reader), **coders
+            guarded = grpc.stream_unary_rpc_method_handler(
+                self._unary(handler.unary_unary, right), **coders
             )
-        raise AssertionError("no service here takes a stream and gives one answer")
+        elif handler.unary_stream is not None:  # Health's Watch
+            guarded = grpc.stream_stream_rpc_method_handler(
+                self._unary(handler.unary_stream, right), **coders
+            )
+        else:  # reflection
+            guarded = grpc.stream_stream_rpc_method_handler(
+                self._stream(handler.stream_stream, right), **coders
+            )
+        self._guarded[details.method] = guarded
+        return guarded
 
-    def _is_open(self, reader: Reader, request: Any) -> bool:
-        return not isinstance(request, Unparsed) and self._control.is_open(
-            _resource(reader, request)
-        )
-
-    def _guarded_unary(self, behaviour: Any, reader: Reader) -> Any:
-        async def call(request: Any, context: Any) -> Any:
-            if self._is_open(reader, request):
-                return await behaviour(request, context)
+    def _unary(self, behaviour: Any, right: Right | None) -> Any:
+        async def call(_: AsyncIterator[Any], context: Any) -> Any:
             try:
-                async with _Admission(self._control, context) as admission:
-                    await admission.identify()
-                    # Parse only now, so that unauthorized clients cannot cause expensive parsing.
-                    request = await parsed(request)
-                    admission.authorize(_resource(reader, request))
-                    return await behaviour(request, context)
+                with self._admitted(context, right):
+                    request = await self._arrivals.message_of(context, right)
+                    return self._unread.counted(context, await behaviour(request, context))
             except StatusError as error:
-                _refuse(context, error)
+                await refuse_error(context, error)
                 return None
 
         return call
 
-    def _guarded_stream(self, behaviour: Any, reader: Reader) -> Any:
-        async def call(requests: Any, context: Any) -> AsyncIterator[Any]:
+    def _stream(self, behaviour: Any, right: Right | None) -> Any:
+        async def call(_: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
             try:
-                async with _Admission(self._control, context) as admission:
-                    await admission.identify()
-                    async for answer in behaviour(_checked(requests, reader, admission), context):
+                with self._admitted(context, right):
+                    requests = self._arrivals.small_messages_of(context)
+                    async for answer in behaviour(requests, context):
                         yield answer
             except StatusError as error:
-                _refuse(context, error)
+                await refuse_error(context, error)
 
         return call
 
-
-class _Admission:
-    """Request slot, authentication and authorization of one call."""
-
-    def __init__(self, control: AccessControl, context: Any) -> None:
-        self._control = control
-        self._context = context
-        self._principal: Principal | None = None
-
-    async def __aenter__(self) -> Self:
-        self._control.enter()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._control.leave()
-
-    async def identify(self) -> None:
-        shown = credentials(
-            self._context.invocation_metadata() or (), peer_names(self._context.auth_context())
-        )
-        self._principal = await self._control.identify(shown, _address(self._context.peer()))
-
-    def authorize(self, resource: Resource) -> None:
-        if self._principal is None:
-            raise denied()
-        self._control.authorize(self._principal, resource)
+    def _admitted(
+        self, context: Any, right: Right | None
+    ) -> contextlib.AbstractContextManager[None]:
+        if right is None or self._control.guards_nothing:
+            return _ADMITTED
+        secret = secret_of(context.invocation_metadata() or ())
+        self._control.admit(right, secret, peer_names(context.auth_context()))
+        return self._control.slot()
 
 
-async def _checked(
-    requests: AsyncIterator[Any], reader: Reader, admission: _Admission
-) -> AsyncIterator[Any]:
-    async for sent in requests:
-        request = await parsed(sent)
-        admission.authorize(_resource(reader, request))
-        yield request
+class _Arrivals:
+    """Messages that arrive; the slow ones are limited in number and time.
+
+    gRPC keeps the part of a message that has arrived, and does not tell its size.
+    """
+
+    def __init__(self, limits: LimitSettings) -> None:
+        self._most = math.inf
+        if limits.max_receiving is not None and limits.max_body is not None:
+            self._most = max(1, limits.max_receiving // limits.max_body)
+        self._longest_s = math.inf if limits.body_s is None else limits.body_s
+        self._since: dict[asyncio.Task[Any], tuple[float, float]] = {}
+        """Begin of each call, and the time that its message may take."""
+        self._ended: dict[asyncio.Task[Any], StatusError] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def message_of(self, context: Any, right: Right | None) -> Any:
+        """Return the message of a unary call.
+
+        The message of a call without a right, such as a health check, may not be slow: it is small,
+        and anybody may send it.
+
+        Raises:
+            StatusError: It is slow, and too many are, or it takes too long.
+        """
+        request = await self._read(context, _SLOW_S if right is None else self._longest_s)
+        return malformed() if request is grpc.aio.EOF else request
+
+    async def small_messages_of(self, context: Any) -> AsyncIterator[Any]:
+        """Yield the messages of a call with small ones, none of which may be slow.
+
+        A client that has nothing more to ask ends its side of the call.
+
+        Raises:
+            StatusError: One takes too long.
+        """
+        while (request := await self._read(context, _SLOW_S)) is not grpc.aio.EOF:
+            yield request
+
+    async def _read(self, context: Any, longest_s: float) -> Any:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        self._since[task] = loop.time(), longest_s
+        if self._timer is None:
+            self._timer = loop.call_later(_SLOW_S, self._look, loop)
+        try:
+            return await context.read()
+        except asyncio.CancelledError:
+            if (error := self._ended.pop(task, None)) is None:
+                raise
+            task.uncancel()
+            raise error from None
+        finally:
+            del self._since[task]
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        slow = [task for task, (since, _) in self._since.items() if now - since >= _SLOW_S]
+        for number, task in enumerate(slow):
+            since, longest_s = self._since[task]
+            if now - since >= longest_s:
+                text = "the message took too long to arrive"
+                self._end(task, StatusError(Code.DEADLINE_EXCEEDED, text))
+            elif number >= self._most:
+                self._end(task, NotStartedError("too many slow requests at once"))
+        self._timer = loop.call_later(_SLOW_S, self._look, loop) if self._since else None
+
+    def _end(self, task: asyncio.Task[Any], error: StatusError) -> None:
+        if task not in self._ended:
+            self._ended[task] = error
+            task.cancel()
 
 
-def _resource(reader: Reader, request: Any) -> Resource:
-    """Return the resource to authorize; a malformed request needs every permission."""
-    return EVERYTHING_ELSE if isinstance(request, StatusError) else reader(request)
+class _Unread:
+    """Large responses that clients have not read yet; their total size is limited.
 
+    gRPC keeps a response while the client's flow control stops it, and has no time limit for that.
+    """
 
-def _refuse(context: Any, error: StatusError) -> None:
-    metadata: tuple[tuple[str, str], ...] = ()
-    if isinstance(error, TooManyError):
-        # The first follows REST; gRPC's own retries use the second.
-        metadata = (
-            ("retry-after", str(math.ceil(error.retry_s))),
-            ("grpc-retry-pushback-ms", str(math.ceil(error.retry_s * 1000))),
-        )
-    refuse(context, error.code, error.message, metadata)
+    def __init__(self, limit: int | None) -> None:
+        self._limit = math.inf if limit is None else limit
+        self._bytes = 0
+
+    def counted(self, context: Any, response: Any) -> Any:
+        """Return a response, which counts until the call has ended.
+
+        Raises:
+            StatusError: Too much is unread.
+        """
+        if not isinstance(response, bytes) or len(response) < AT_ONCE_BYTES:
+            return response
+        if self._bytes and self._bytes + len(response) > self._limit:
+            raise StatusError(
+                Code.RESOURCE_EXHAUSTED,
+                f"clients have not read {self._bytes} bytes of responses; the limit is "
+                f"{self._limit}, of --max-response",
+            )
+        self._bytes += len(response)
+        context.add_done_callback(lambda _: self._release(len(response)))
+        return response
+
+    def _release(self, size: int) -> None:
+        self._bytes -= size
 
 
 async def _unimplemented(request: Any, context: Any) -> None:  # noqa: ARG001 - a gRPC handler
     raise StatusError(Code.UNIMPLEMENTED, "Method not found!")
-
-
-def _address(peer: str) -> str:
-    """Return the host of a peer such as ``ipv4:127.0.0.1:1234``."""
-    kind, _, rest = peer.partition(":")
-    return rest.rpartition(":")[0] if kind in {"ipv4", "ipv6"} else peer
-
-
-_ELSE = _fixed(EVERYTHING_ELSE)

@@ -7,14 +7,14 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf import text_format
 
 from timonel.errors import SpecError
 from timonel.serving.auth.reloaded_file import ReloadedFile
+from timonel.serving.protos.config_messages import config_message
 from timonel.serving.settings.auth import TlsSettings
 
 _LOG = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ def grpc_credentials(settings: TlsSettings, clock: Callable[[], float] = time.mo
         last = found
         return _configuration(found)
 
-    must = settings.client_ca is not None and settings.client_certificates == "required"
+    must = settings.client_ca is not None and not settings.client_optional
     if settings.client_ca is not None and not must:
         _LOG.warning(
             "gRPC does not request client certificates, because it cannot make them optional."
@@ -98,15 +98,9 @@ def grpc_credentials(settings: TlsSettings, clock: Callable[[], float] = time.mo
 
 
 def fixed_grpc_credentials(pem: Pem) -> Any:
-    """Create the TLS credentials of a gRPC port from fixed PEM texts.
-
-    Raises:
-        SpecError: Client verification is on without an authority.
-    """
+    """Create the TLS credentials of a gRPC port from fixed PEM texts."""
     import grpc  # noqa: PLC0415 - as above
 
-    if pem.is_required and not pem.client_ca:
-        raise SpecError("client_verify is set, but custom_ca is missing")
     return grpc.ssl_server_credentials(
         [(pem.key, pem.certificate)], pem.client_ca or None, pem.is_required
     )
@@ -144,8 +138,7 @@ def _context(settings: TlsSettings) -> ssl.SSLContext:
     except (OSError, ValueError) as error:
         raise _unusable(settings, error) from error
     if settings.client_ca is not None:
-        is_required = settings.client_certificates == "required"
-        context.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
+        context.verify_mode = ssl.CERT_OPTIONAL if settings.client_optional else ssl.CERT_REQUIRED
     return context
 
 
@@ -188,10 +181,6 @@ def _failed(port: str) -> Callable[[Exception], None]:
     return failed
 
 
-_FIELDS = {"server_key": 9, "server_cert": 9, "custom_ca": 9, "client_verify": 8}
-"""Field types by name, in field-number order: 9 is string, 8 is bool."""
-
-
 def parse_ssl_config(text: str, origin: str) -> Pem:
     """Parse an SSLConfig in text form.
 
@@ -199,7 +188,7 @@ def parse_ssl_config(text: str, origin: str) -> Pem:
         SpecError: The text is not an SSLConfig, lacks a certificate or key, or verifies clients
             without an authority.
     """
-    message: Any = _message_class()()
+    message: Any = config_message("SSLConfig")()
     try:
         text_format.Parse(text, message)
     except text_format.ParseError as error:
@@ -229,18 +218,3 @@ def read_ssl_config(path: str | None) -> Pem | None:
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"cannot read the SSLConfig {path}: {error}") from error
     return parse_ssl_config(text, path)
-
-
-@cache
-def _message_class() -> Any:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="timonel/ssl_config.proto", package="tensorflow.serving", syntax="proto3"
-    )
-    message = file.message_type.add(name="SSLConfig")
-    for number, (name, kind) in enumerate(_FIELDS.items(), start=1):
-        message.field.add(name=name, number=number, type=kind, label=1)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(
-        pool.FindMessageTypeByName("tensorflow.serving.SSLConfig")
-    )

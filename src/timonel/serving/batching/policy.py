@@ -10,18 +10,13 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from timonel.serving.batching.merge import rows_of
-from timonel.serving.batching.queue import (
-    NaturalQueue,
-    ParameterQueue,
-    Queue,
-    QueueCapacity,
-    QueueLimits,
-)
+from timonel.serving.batching.queue import NaturalQueue, ParameterQueue, Queue, QueueLimits
+from timonel.serving.batching.request import ALONE, Key
 from timonel.serving.batching.tfserving_parameters import check_queue, unsigned
-from timonel.serving.settings.batching import AdaptiveBatching, BatchingParameters
+from timonel.serving.settings.batching import BatchingParameters
 from timonel.serving.signature import Array, Signature
 from timonel.serving.status import Code, StatusError
 
@@ -33,8 +28,6 @@ _MIN_MEASUREMENTS = 3
 _EXPLORE = 64
 _FASTER, _SLOWER = 0.5, 0.1
 """Weights of faster and slower measurements: noise only makes runs slower."""
-APART = ("apart",)
-"""Group of requests that are queued but computed alone."""
 
 
 class BatchTimes(NamedTuple):
@@ -90,25 +83,14 @@ def _bucket(rows: int) -> int:
     return min((rows - 1).bit_length(), _BUCKETS - 1)
 
 
-class QueuePosition(NamedTuple):
-    """Place of a request in the queues.
-
-    Args:
-        rows: The request's number of rows.
-        group: Distinguishes the queues of one signature and set of outputs; `APART` to compute the
-            request alone.
-    """
-
-    rows: int
-    group: tuple[Any, ...]
-
-
 class BatchingPolicy(abc.ABC):
     """Batching decisions for one version. Thread-safe."""
 
+    max_queued: int | None = None
+    """Limit of queued requests, other than that of each queue."""
     allowed_sizes: Sequence[int] = ()
     pad_shapes = False
-    retries_apart = False
+    retries_alone = False
     """Whether to retry the requests of a failed batch one by one."""
     checks_outputs = False
     """Whether to check the number of output rows for single requests too."""
@@ -116,15 +98,17 @@ class BatchingPolicy(abc.ABC):
     """Error of requests whose deadline passed in the queue."""
 
     @abc.abstractmethod
-    def place(self, signature: str, inputs: Mapping[str, Array]) -> QueuePosition:
-        """Return the place of a request.
+    def place(
+        self, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str]
+    ) -> tuple[int, Key]:
+        """Return a request's rows and the key of its queue; `ALONE` to compute it alone.
 
         Raises:
             StatusError: The request cannot be computed.
         """
 
     @abc.abstractmethod
-    def queue(self, signature: str, group: tuple[Any, ...]) -> Queue:
+    def queue(self, key: Key) -> Queue:
         """Return an empty queue."""
 
     def computed(self, signature: str, rows: int, seconds: float) -> None:  # noqa: B027
@@ -139,50 +123,49 @@ class AdaptivePolicy(BatchingPolicy):
 
     Args:
         signatures: The model's signatures.
-        settings: Limits.
         batched: Names of the signatures to batch; requests to others are computed alone.
+        max_rows: Maximum rows of a batch.
+        max_queued: Limit of queued requests; None for no limit.
     """
 
-    retries_apart = True
-    late = StatusError(
-        Code.DEADLINE_EXCEEDED, "Deadline exceeded while waiting in the batching queue"
-    )
+    retries_alone = True
+    late = StatusError(Code.DEADLINE_EXCEEDED, "Deadline exceeded while waiting in the queue")
 
     def __init__(
         self,
         signatures: Mapping[str, Signature],
-        settings: AdaptiveBatching,
-        batched: Collection[str],
+        batched: Collection[str] = (),
+        max_rows: int = 1,
+        max_queued: int | None = None,
     ) -> None:
+        self.max_queued = max_queued
         self._signatures = signatures
-        self._max_rows = settings.max_rows
-        self._capacity = QueueCapacity(settings.max_queued)
+        self._max_rows = max_rows
         self._times = dict.fromkeys(batched, _NO_TIMES)
 
-    def place(self, signature: str, inputs: Mapping[str, Array]) -> QueuePosition:
-        """Return a queue for the same shapes; `APART` if the request is to be computed alone."""
+    def place(
+        self, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str]
+    ) -> tuple[int, Key]:
+        """Return a key for the same shapes; `ALONE` if the request is to be computed alone."""
         if signature not in self._times:
-            return QueuePosition(1, APART)
+            return 1, ALONE
         try:
             rows = rows_of(inputs)
         except StatusError:
             # If the request is invalid, the model reports the error.
-            return QueuePosition(1, APART)
+            return 1, ALONE
         specs = self._signatures[signature].inputs
         # The evidence is for inputs of the declared rank.
         if rows == 0 or any(a.ndim != len(specs[n].shape or ()) for n, a in inputs.items()):
-            return QueuePosition(1, APART)
+            return 1, ALONE
         shapes = tuple((array.dtype, array.shape[1:]) for array in inputs.values())
-        return QueuePosition(rows, (tuple(inputs), shapes))
+        return rows, (signature, tuple(sorted(outputs)), tuple(inputs), shapes)
 
-    def queue(self, signature: str, group: tuple[Any, ...]) -> Queue:
+    def queue(self, key: Key) -> Queue:
         """Return a queue without added delay."""
-        if group == APART:
-            return NaturalQueue(self._capacity, lambda: 0)
-        return NaturalQueue(
-            self._capacity,
-            lambda: self._times.get(signature, _NO_TIMES).best_size(self._max_rows),
-        )
+        if key == ALONE:
+            return NaturalQueue()
+        return NaturalQueue(lambda: self._times.get(key[0], _NO_TIMES).best_size(self._max_rows))
 
     def computed(self, signature: str, rows: int, seconds: float) -> None:
         """Record the compute time of a batch."""
@@ -225,10 +208,12 @@ class ParameterPolicy(BatchingPolicy):
             split=split,
         )
 
-    def place(self, signature: str, inputs: Mapping[str, Array]) -> QueuePosition:  # noqa: ARG002
-        """Return the only queue of the signature and outputs."""
-        return QueuePosition(rows_of(inputs), ())
+    def place(
+        self, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str]
+    ) -> tuple[int, Key]:
+        """Return the key of the signature and outputs, whatever the shapes."""
+        return rows_of(inputs), (signature, tuple(sorted(outputs)))
 
-    def queue(self, signature: str, group: tuple[Any, ...]) -> Queue:  # noqa: ARG002
+    def queue(self, key: Key) -> Queue:  # noqa: ARG002
         """Return a queue with the parameters' limits."""
         return ParameterQueue(self._limits)

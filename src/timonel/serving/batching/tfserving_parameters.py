@@ -1,40 +1,20 @@
 """Parse and validate BatchingParameters text as TensorFlow Serving does.
 
-The message is defined here, because the package of TensorFlow Serving's protos lacks it. Wrapper
-fields are written ``max_batch_size { value: 128 }``.
+Wrapper fields are written ``max_batch_size { value: 128 }``.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import (
-    descriptor_pb2,
-    descriptor_pool,
-    message_factory,
-    text_format,
-    wrappers_pb2,
-)
-
+from timonel.serving.protos.config_messages import config_message
+from timonel.serving.protos.text import TextProtoError, parse_text_proto, read_text
 from timonel.serving.settings.batching import BatchingParameters
-from timonel.serving.status import invalid_argument, not_found
+from timonel.serving.status import invalid_argument
 
 _LOG = logging.getLogger(__name__)
-_NAME = "tensorflow.serving.BatchingParameters"
-_FIELDS = (
-    ("max_batch_size", "Int64Value"),
-    ("batch_timeout_micros", "Int64Value"),
-    ("max_enqueued_batches", "Int64Value"),
-    ("num_batch_threads", "Int64Value"),
-    ("thread_pool_name", "StringValue"),
-    ("allowed_batch_sizes", "int64"),
-    ("pad_variable_length_inputs", "bool"),
-    ("enable_large_batch_splitting", "BoolValue"),
-    ("max_execution_batch_size", "Int64Value"),
-)
 PER_MODEL_FILE = "batching_params.pbtxt"
 _UNSIGNED = 2**64
 
@@ -49,21 +29,14 @@ def parse_parameters(text: str, path: str) -> BatchingParameters:
     Raises:
         StatusError: The text is invalid, or sets no threads.
     """
-    message = _message_type()()
-    try:
-        text_format.Parse(text, message)
-    except text_format.ParseError as error:
-        # Users look for this line: TensorFlow Serving's protobuf library logs it.
-        _LOG.error("Error parsing text-format %s: %s", _NAME, error)
-        raise invalid_argument(f"Invalid protobuf file: '{path}'") from error
+    message = parse_text_proto(text, config_message("BatchingParameters")(), path)
     given: dict[str, Any] = {}
-    for name, kind in _FIELDS:
-        value = getattr(message, name)
-        if kind.endswith("Value"):
-            if message.HasField(name):
-                given[name] = value.value
-        else:
-            given[name] = tuple(value) if name == "allowed_batch_sizes" else value
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.message_type is None:
+            given[field.name] = tuple(value) if field.name == "allowed_batch_sizes" else value
+        elif message.HasField(field.name):
+            given[field.name] = value.value
     parameters = BatchingParameters(**given)
     check_threads(parameters)
     return parameters
@@ -75,13 +48,7 @@ def read_parameters(path: Path) -> BatchingParameters:
     Raises:
         StatusError: The file does not exist, or is not a BatchingParameters text.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise not_found(f"{path}; {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise invalid_argument(f"Invalid protobuf file: '{path}'") from error
-    return parse_parameters(text, str(path))
+    return parse_parameters(read_text(str(path)), str(path))
 
 
 def parameters_of_version(
@@ -101,7 +68,11 @@ def parameters_of_version(
     path = version / PER_MODEL_FILE
     if not path.is_file():
         return None
-    own = read_parameters(path)
+    try:
+        own = read_parameters(path)
+    except TextProtoError as error:
+        _LOG.error("%s", error.diagnosis)
+        raise
     return own.model_copy(
         update={
             "num_batch_threads": parameters.num_batch_threads,
@@ -163,29 +134,3 @@ def _check_splitting(parameters: BatchingParameters) -> None:
 def unsigned(number: int) -> int:
     """Convert a number to C++'s ``size_t``: negative ones become huge."""
     return number % _UNSIGNED
-
-
-@functools.cache
-def _message_type() -> Any:
-    proto = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name="timonel/batching_parameters.proto",
-        package=_NAME.rpartition(".")[0],
-        syntax="proto3",
-        dependency=["google/protobuf/wrappers.proto"],
-    )
-    message = file.message_type.add(name=_NAME.rpartition(".")[2])
-    for number, (name, kind) in enumerate(_FIELDS, 1):
-        field = message.field.add(name=name, number=number, label=proto.LABEL_OPTIONAL)
-        if kind.endswith("Value"):
-            field.type = proto.TYPE_MESSAGE
-            field.type_name = f".google.protobuf.{kind}"
-        elif kind == "bool":
-            field.type = proto.TYPE_BOOL
-        else:
-            field.type, field.label = proto.TYPE_INT64, proto.LABEL_REPEATED
-    # A separate pool: TensorFlow Serving's protos, if loaded, may define the same name.
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(_NAME))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -11,7 +12,7 @@ from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
 from timonel.errors import ServingError, SpecError
-from timonel.serving.credentials import ANONYMOUS, Credentials
+from timonel.serving.credentials import ANONYMOUS, CA_VARIABLE, Credentials
 from timonel.serving.signature import DEFAULT_SIGNATURE, STRING, display_name
 
 _TIMEOUT_S = 120.0
@@ -38,6 +39,10 @@ class HttpError(ServingError):
         else:
             super().__init__(f"the server answered with an error: {message}")
         self.status = status
+
+
+class UntrustedError(ServingError):
+    """The certificate of a server is not trusted."""
 
 
 class HttpConnection:
@@ -95,6 +100,11 @@ class HttpConnection:
             answer = response.read()
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
+            if isinstance(error, ssl.SSLCertVerificationError):
+                raise UntrustedError(
+                    f"the certificate of {self._url} is not trusted: {error.verify_message}",
+                    hint=f"give that of its authority with --tls-ca or {CA_VARIABLE}",
+                ) from error
             raise ServingError(
                 f"cannot reach a server at {self._url}: {_reason(error)}",
                 hint="start one with 'timonel serve NAME', or check the address",

@@ -45,7 +45,7 @@ def instances(
     Args:
         inputs: Paths of images, a CSV or JSON; encoded images as bytes; rows as dicts; JSON text; a
             pandas DataFrame; an array or nested lists. Cells of a CSV that `convert` treats as
-            missing numbers become NaN.
+            missing numbers become NaN; None is sent as null.
         signature: The model's signature.
         notify: Called with a line on how a CSV was read, if that is not obvious.
 
@@ -106,10 +106,23 @@ def _rows(inputs: object, signature: ClientSignature, notify: Notify) -> Iterato
         elif isinstance(item, str | os.PathLike):
             yield from _rows_of_text(item, signature, notify)
         elif hasattr(item, "to_dict") and hasattr(item, "columns"):  # a DataFrame
-            for index, row in enumerate(item.to_dict("records"), start=1):
+            frame = _with_words(item, signature)
+            for index, row in enumerate(frame.to_dict("records"), start=1):
                 yield _row(f"row {index}", row, signature, strict=False)
         else:
             raise _mismatch(item, signature)
+
+
+def _with_words(frame: Any, signature: ClientSignature) -> Any:
+    """Return a DataFrame with texts for categories of any type, as a conversion has them."""
+    words = {}
+    for spec in signature.inputs:
+        if spec.dtype == STRING and spec.name in frame and frame[spec.name].dtype != object:
+            from timonel.data.sources.arrow import as_texts  # noqa: PLC0415 - imports Arrow
+            from timonel.data.sources.frames import column_of  # noqa: PLC0415
+
+            words[spec.name] = as_texts(column_of(spec.name, frame[spec.name])).to_pylist()
+    return frame.assign(**words) if words else frame
 
 
 def _rows_of_text(
@@ -236,7 +249,9 @@ def _convert(value: Any, dtype: str) -> Any:
     if isinstance(value, bytes):
         return {"b64": base64.b64encode(value).decode()}
     if dtype == STRING:
-        return value if isinstance(value, list | dict) else str(value)
+        return value if isinstance(value, str | list | dict) else _word(value)
+    if value is None and dtype in _FLOATS:
+        return None  # the server knows whether the model takes missing numbers
     if not isinstance(value, str):
         if value is None:
             raise ValueError("expected a value")
@@ -244,6 +259,13 @@ def _convert(value: Any, dtype: str) -> Any:
     if dtype in _FLOATS:
         return float(value)
     return _BOOLEANS[value.strip().lower()] if dtype == "DT_BOOL" else int(value)
+
+
+def _word(value: Any) -> str:
+    """Return the word of a category, as a conversion does; a missing one is empty."""
+    from timonel.data.sources.arrow import text_of  # noqa: PLC0415 - imports Arrow
+
+    return text_of(value)
 
 
 def _tensors(inputs: object, signature: ClientSignature) -> list[Instance]:

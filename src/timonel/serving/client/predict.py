@@ -12,23 +12,27 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 from urllib.parse import unquote, urlsplit
 
-from timonel.errors import NotFoundError, ServingError
+from timonel.errors import NotFoundError, ServingError, SpecError
+from timonel.models.safety.trust_options import TrustOptions
+from timonel.options import with_defaults
 from timonel.serving.client.connection import (
     ClientSignature,
     HttpConnection,
     HttpError,
+    UntrustedError,
     model_path,
     parse_signature,
 )
 from timonel.serving.client.instances import Instance, check_files, instances
 from timonel.serving.credentials import Credentials
-from timonel.serving.handle import launch
+from timonel.serving.launch import launch
 from timonel.serving.references import resolve, split_reference, workspace_for
 from timonel.serving.server_records import find_server
-from timonel.serving.settings import ServerSettings
+from timonel.serving.settings import RuntimeSettings, ServerSettings
+from timonel.serving.settings.runtime import by_model
 from timonel.storage import Workspace
 
 _LOG = logging.getLogger(__name__)
@@ -81,6 +85,7 @@ def predict(
     notify: Notify | None = None,
     api_key: str | None = None,
     tls_ca: str | os.PathLike[str] | None = None,
+    **trust: Unpack[TrustOptions],
 ) -> list[Prediction]:
     """Predict with a model of the workspace or a running server.
 
@@ -94,7 +99,12 @@ def predict(
         inform(line)
 
     caller = Credentials.of(api_key, None if tls_ca is None else os.fspath(tls_ca))
-    place = _target(model_or_url, workspace, version, before_loading, caller)
+    trusted = with_defaults(TrustOptions, trust)
+    runtime = RuntimeSettings(
+        allow_ops=by_model(trusted["allow_ops"], "an operation"),
+        op_libraries=tuple(trusted["op_libraries"]),
+    )
+    place = _target(model_or_url, workspace, version, before_loading, caller, runtime)
     with place as target, HttpConnection(target.url, caller) as connection:
         # Missing values are worth a warning in a script, which has no `notify`.
         return _ask(connection, target, inputs, notify or (lambda line: _LOG.warning("%s", line)))
@@ -107,9 +117,11 @@ def _target(
     version: int | None,
     notify: Notify,
     caller: Credentials,
+    runtime: RuntimeSettings,
 ) -> Iterator[_Target]:
     text = os.fspath(model_or_url)
     if text.startswith(("http://", "https://")):
+        _check_trust(runtime, text)
         yield _from_url(text, version, caller)
         return
     place = workspace_for(workspace, [text])
@@ -117,14 +129,26 @@ def _target(
     version = named_version if version is None else version
     record = find_server(place.servers, name)
     if record is not None and _serves(record.rest_url, name, version, caller):
+        _check_trust(runtime, record.rest_url)
         yield _Target(record.rest_url, name, version)
         return
     settings = resolve(text, place, version)
     which = f"version {version} of {settings.name}" if version is not None else settings.name
     notify(f"no server of this workspace serves {which}: loading it for this call")
-    temporary = ServerSettings(models=(settings,), rest_port=0, grpc_port=None, drain_s=5.0)
+    temporary = ServerSettings(
+        models=(settings,), rest_port=0, grpc_port=None, drain_s=5.0, runtime=runtime
+    )
     with launch(temporary, place) as server:
         yield _Target(server.rest_url, settings.name, version)
+
+
+def _check_trust(runtime: RuntimeSettings, url: str) -> None:
+    """Reject options for loading a model if a server has loaded it."""
+    if runtime.allow_ops or runtime.op_libraries:
+        raise SpecError(
+            f"the model is served at {url}, which decides what it loads",
+            hint="start that server with --allow-op or --op-library",
+        )
 
 
 def _serves(url: str, model: str, version: int | None, caller: Credentials) -> bool:
@@ -132,7 +156,8 @@ def _serves(url: str, model: str, version: int | None, caller: Credentials) -> b
         with HttpConnection(url, caller) as connection:
             connection.get(f"{model_path(model, version)}/metadata")
     except ServingError as error:
-        if isinstance(error, HttpError) and error.status in {401, 403}:
+        is_denied = isinstance(error, HttpError) and error.status in {401, 403}
+        if is_denied or isinstance(error, UntrustedError):
             # Loading the model here would bypass the server's access control.
             raise
         return False

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 import numpy as np
 
-from timonel.serving.inference.plane import Call
+from timonel.serving.inference.flow import Call, Run
 from timonel.serving.signature import (
     CLASSIFY,
     DEFAULT_SIGNATURE,
@@ -20,6 +19,7 @@ from timonel.serving.signature import (
     REGRESS,
     Array,
     Signature,
+    string_array,
 )
 from timonel.serving.status import Code, StatusError, invalid_argument
 
@@ -50,11 +50,7 @@ class Classes:
 
 
 def checked_classes(labels: Array | None, scores: Array | None, count: int) -> Classes:
-    """Check a classifier's outputs for ``count`` examples.
-
-    Raises:
-        StatusError: Types or shapes are not those of `Classes`.
-    """
+    """Check a classifier's outputs for ``count`` examples."""
     if labels is not None:
         _check_matrix(labels, "classes", "DT_STRING", count)
     if scores is not None:
@@ -68,11 +64,7 @@ def checked_classes(labels: Array | None, scores: Array | None, count: int) -> C
 
 
 def checked_values(array: Array, count: int) -> Array:
-    """Check a regression's output for ``count`` examples; return float32 [count].
-
-    Raises:
-        StatusError: It is neither float32 [count] nor [count, 1].
-    """
+    """Check a regression's output for ``count`` examples; return float32 [count]."""
     if array.ndim != 1 and (array.ndim != 2 or array.shape[1] != 1):
         raise invalid_argument(
             "Expected output Tensor shape to be either [batch_size] or [batch_size, 1] "
@@ -110,35 +102,19 @@ _INPUTS, _CLASSES, _SCORES, _OUTPUTS = "inputs", "classes", "scores", "outputs"
 
 
 Outputs = Mapping[str, Array]
-R_co = TypeVar("R_co", covariant=True)
 
 
 @dataclass(frozen=True)
-class PreparedRun(Generic[R_co]):
-    """A signature to run, and a function to read its outputs.
+class PreparedRun:
+    """A signature to run, and a function to read its outputs: those of Regress as float32 [n]."""
 
-    Args:
-        signature: The signature to run.
-        inputs: Arrays by input name.
-        outputs: The outputs to request.
-        read: Converts the outputs to the result; raises `StatusError` if they are invalid.
-    """
-
-    signature: Signature
-    inputs: Mapping[str, Array]
-    outputs: Sequence[str]
-    read: Callable[[Outputs], R_co]
+    run: Run
+    read: Callable[[Outputs], Classes | Array]
 
 
 @dataclass(frozen=True)
 class MultiInferenceTask:
-    """One task of a MultiInference request.
-
-    Args:
-        model: The model's name.
-        signature_name: The requested signature; empty for the default one.
-        method: `CLASSIFY` or `REGRESS`.
-    """
+    """One task of a MultiInference request."""
 
     model: str
     signature_name: str
@@ -152,60 +128,30 @@ def serialized(examples: Sequence[bytes], context: bytes = b"") -> Array:
         examples: Serialized tf.train.Examples.
         context: A serialized tf.train.Example with features shared by all examples. It is prepended
             to each, and parsing merges the two: an example's own features take precedence.
-
-    Raises:
-        StatusError: ``examples`` is empty.
     """
     if not examples:
         raise invalid_argument("Input is empty.")
-    array = np.empty(len(examples), dtype=object)
-    array[:] = [context + example for example in examples] if context else examples
-    return array
+    return string_array([context + example for example in examples] if context else examples)
 
 
-def classify(
+def prepare(
     call: Call,
+    method: str,
     signature_name: str,
     examples: Sequence[bytes],
     context: bytes = b"",
     *,
     check_method: bool = False,
-) -> PreparedRun[Classes]:
-    """Prepare a Classify request.
-
-    Args:
-        call: The version in use.
-        signature_name: The signature; empty for the default one.
-        examples: Serialized tf.train.Examples.
-        context: Features shared by all examples, see `serialized`.
-        check_method: Whether the signature's method name must be `CLASSIFY`.
-
-    Raises:
-        StatusError: The signature is not that of a classifier.
-    """
-    signature = _named(call, signature_name)
+) -> PreparedRun:
+    """Prepare a Classify or Regress request, named by the method of signatures."""
+    signature = call.find(signature_name)
+    if signature is None:
+        name = signature_name or DEFAULT_SIGNATURE
+        raise invalid_argument(f"No signature was found with the name: {name}")
     if check_method:
-        _check_method(signature, CLASSIFY)
-    return _classes(signature, _classify_outputs(signature), serialized(examples, context))
-
-
-def regress(
-    call: Call,
-    signature_name: str,
-    examples: Sequence[bytes],
-    context: bytes = b"",
-    *,
-    check_method: bool = False,
-) -> PreparedRun[Array]:
-    """Prepare a Regress request, as `classify` does; its result is float32 [n].
-
-    Raises:
-        StatusError: The signature is not that of a regression.
-    """
-    signature = _named(call, signature_name)
-    if check_method:
-        _check_method(signature, REGRESS)
-    return _values(signature, _regress_outputs(signature), serialized(examples, context))
+        _check_method(signature, method)
+    outputs = _OUTPUTS_OF[method](signature)
+    return _prepared(signature, method, outputs, serialized(examples, context))
 
 
 def infer(
@@ -215,12 +161,8 @@ def infer(
     context: bytes = b"",
     *,
     check_method: bool = False,
-) -> list[PreparedRun[Classes | Array]]:
-    """Prepare a MultiInference request: one run per task, on the same examples.
-
-    Raises:
-        StatusError: The tasks cannot be combined, or a task's signature does not match its method.
-    """
+) -> list[PreparedRun]:
+    """Prepare a MultiInference request: one run per task, on the same examples."""
     plans: list[tuple[MultiInferenceTask, Signature, list[str]]] = []
     for task in tasks:
         signature = _joined(call, task, [(seen.model, plan.name) for seen, plan, _ in plans])
@@ -228,31 +170,18 @@ def infer(
             _check_method(signature, task.method)
         plans.append((task, signature, _OUTPUTS_OF[task.method](signature)))
     batch = serialized(examples, context)
-    return [
-        (_classes if task.method == CLASSIFY else _values)(signature, outputs, batch)
-        for task, signature, outputs in plans
-    ]
+    return [_prepared(signature, task.method, outputs, batch) for task, signature, outputs in plans]
 
 
-def _classes(signature: Signature, outputs: Sequence[str], batch: Array) -> PreparedRun[Classes]:
-    def read(arrays: Outputs) -> Classes:
-        return checked_classes(arrays.get(_CLASSES), arrays.get(_SCORES), len(batch))
-
-    return PreparedRun(signature, {_INPUTS: batch}, outputs, read)
-
-
-def _values(signature: Signature, outputs: Sequence[str], batch: Array) -> PreparedRun[Array]:
-    def read(arrays: Outputs) -> Array:
+def _prepared(
+    signature: Signature, method: str, outputs: Sequence[str], batch: Array
+) -> PreparedRun:
+    def read(arrays: Outputs) -> Classes | Array:
+        if method == CLASSIFY:
+            return checked_classes(arrays.get(_CLASSES), arrays.get(_SCORES), len(batch))
         return checked_values(arrays[_OUTPUTS], len(batch))
 
-    return PreparedRun(signature, {_INPUTS: batch}, outputs, read)
-
-
-def _named(call: Call, name: str) -> Signature:
-    signature = call.find(name)
-    if signature is None:
-        raise invalid_argument(f"No signature was found with the name: {name or DEFAULT_SIGNATURE}")
-    return signature
+    return PreparedRun(Run(signature, {_INPUTS: batch}, outputs), read)
 
 
 def _check_method(signature: Signature, method: str) -> None:

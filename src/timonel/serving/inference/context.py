@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from timonel.serving.signature import Array, Signature
+from timonel.serving.status import Code
 
 STAGES = ("decode", "queue", "compute", "encode")
 
@@ -38,6 +39,7 @@ class Correlation:
     comparison: str | None = None
 
 
+@dataclass(eq=False, slots=True)
 class Observation:
     """Measurements of one request. Used by one thread at a time.
 
@@ -47,48 +49,23 @@ class Observation:
         model: The model's name as the client gave it.
         began: The time when the request had arrived, in monotonic seconds.
         correlation: The client's headers that relate it to other requests.
+        outputs: Outputs of each execution; None if the request is not compared.
+        version: Version that was found; None if the request names no loaded version.
     """
 
-    __slots__ = (
-        "api",
-        "began",
-        "computed",
-        "correlation",
-        "decoded",
-        "entrypoint",
-        "model",
-        "outputs",
-        "queue_s",
-        "rows",
-        "run_s",
-        "signature",
-        "version",
-    )
-
-    def __init__(
-        self,
-        entrypoint: str,
-        api: str,
-        model: str,
-        began: float,
-        correlation: Correlation | None = None,
-    ) -> None:
-        self.entrypoint = entrypoint
-        self.api = api
-        self.model = model
-        self.began = began
-        self.correlation = correlation
-        self.version: int | None = None
-        """Version that was found; None if the request names no loaded version."""
-        self.signature = ""
-        self.rows = 0
-        self.decoded: float | None = None
-        self.computed: float | None = None
-        self.run_s = 0.0
-        self.queue_s = 0.0
-        is_compared = correlation is not None and correlation.comparison is not None
-        self.outputs: list[Mapping[str, Array]] | None = [] if is_compared else None
-        """Outputs of each execution; None if the request is not compared."""
+    entrypoint: str
+    api: str
+    model: str
+    began: float
+    correlation: Correlation | None = None
+    outputs: list[Mapping[str, Array]] | None = None
+    version: int | None = None
+    signature: str = ""
+    rows: int = 0
+    decoded: float | None = None
+    computed: float | None = None
+    run_s: float = 0.0
+    queue_s: float = 0.0
 
     def ran(self, began: float, ended: float, compute_s: float | None = None) -> None:
         """Record one execution of the model; a request may need several.
@@ -118,21 +95,16 @@ class Observation:
         return decode, queue, self.run_s - queue, encode
 
 
-@dataclass(frozen=True, slots=True)
-class RequestContext:
+class RequestContext(NamedTuple):
     """Context of a request within the server.
 
     Args:
         deadline: Time after which the response is useless, in monotonic seconds.
-        principal: The authenticated client; None without authentication.
-        entrypoint: ``REST`` or ``GRPC``; empty for the server's internal requests.
         api: The API method, as TensorFlow Serving labels it: ``Predict`` or ``predict``.
         observation: The request's measurements; None if it is not measured.
     """
 
     deadline: float | None = None
-    principal: str | None = None
-    entrypoint: str = ""
     api: str = ""
     observation: Observation | None = None
 
@@ -171,3 +143,15 @@ class Recorder(Protocol):
 
     def record(self, exchange: LoggedRequest) -> None:
         """Record a request; its arrays may change as soon as this returns."""
+
+
+class Meter(Protocol):
+    """Counts requests and their times; `timonel.serving.telemetry.monitor`. Thread-safe."""
+
+    def begin(
+        self, entrypoint: str, api: str, model: str = "", correlation: Correlation | None = None
+    ) -> Observation:
+        """Return the observation of a request that has just arrived."""
+
+    def end(self, observation: Observation, code: Code = Code.OK) -> None:
+        """Count an answered request."""

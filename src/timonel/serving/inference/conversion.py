@@ -7,8 +7,8 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from timonel.serving.inference import Metadata
 from timonel.serving.inference.classification import Classes, MultiInferenceTask
+from timonel.serving.manager.catalogue import Metadata
 from timonel.serving.manager.plan import VersionStatus
 from timonel.serving.protos.messages import (
     get_model_metadata_pb2,
@@ -50,16 +50,7 @@ def model_spec(name: str, version: int, signature_name: str = "") -> Any:
 
 
 def predict_response(spec: Any, outputs: Mapping[str, Array], *, as_content: bool = False) -> bytes:
-    """Return a serialized PredictResponse.
-
-    Args:
-        spec: The response's ModelSpec.
-        outputs: Arrays by output name.
-        as_content: Whether to store values in ``tensor_content`` instead of typed fields.
-
-    Raises:
-        StatusError: A dtype has no proto form.
-    """
+    """Return a serialized PredictResponse."""
     parts: list[bytes] = []
     for name, array in outputs.items():
         key = name.encode()
@@ -123,12 +114,10 @@ def metadata_response(metadata: Metadata) -> Any:
     return message
 
 
-def tensor_json(value: Array) -> dict[str, Any]:
-    """Return a tensor as JSON like TensorFlow Serving: all fields, proto names."""
+def as_json(message: Any) -> dict[str, Any]:
+    """Return a message as JSON like TensorFlow Serving: all fields, proto names."""
     return json_format.MessageToDict(
-        to_proto(value),
-        preserving_proto_field_name=True,
-        always_print_fields_with_no_presence=True,
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
 
 

@@ -1,13 +1,13 @@
 """Validate a request's inputs and outputs against a signature. Pure.
 
 TensorFlow Serving leaves shapes to the kernels. Some kernels do not check them: a convolution given
-rank 1 aborts the process. So inputs whose shapes differ from the declared ones never reach a
+rank 1 aborts the process. So inputs whose shapes the model's graph does not take never reach a
 runtime. Messages about names are TensorFlow Serving's.
 """
 
 from __future__ import annotations
 
-import functools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
@@ -19,13 +19,37 @@ from timonel.serving.signature import (
     REGRESS,
     Array,
     Signature,
+    TensorSpec,
+    fits,
 )
 from timonel.serving.status import Code, StatusError, invalid_argument
 
 MAX_RANK = 8
 """Maximum rank of inputs without declared rank; most kernels accept no more."""
+_MAX_EMPTY = 1 << 24
+"""Largest product of an empty array's other sizes: a sum of ``[n, 0]`` has n values."""
 _COLUMN = (-1, 1)
+_HANDLES = frozenset({"DT_RESOURCE", "DT_VARIANT"})
+_KINDS = {"coo_sparse": "sparse", "composite_tensor": "composite"}
 _METHODS = (PREDICT, CLASSIFY, REGRESS)
+
+
+def checked_run(
+    signature: Signature, inputs: Mapping[str, Array], output_filter: Sequence[str]
+) -> tuple[Mapping[str, Array], list[str], tuple[int, ...] | None]:
+    """Return the inputs to compute with, the requested outputs, and the shape for `drop_column`.
+
+    Raises:
+        StatusError: Inputs or outputs do not match the signature.
+    """
+    complete = complete_inputs(signature, inputs)
+    shaped = check_shapes(signature, complete)
+    outputs = chosen_outputs(signature, output_filter)
+    check_encodings(signature, outputs)
+    if shaped is complete:
+        return shaped, outputs, None
+    column = next(each.shape for name, each in complete.items() if each is not shaped[name])
+    return shaped, outputs, column
 
 
 def chosen_outputs(signature: Signature, output_filter: Sequence[str]) -> list[str]:
@@ -60,15 +84,16 @@ def check_encodings(signature: Signature, outputs: Sequence[str]) -> None:
         StatusError: An input, or a requested output, is not a dense tensor.
     """
     for name, spec in signature.inputs.items():
-        if spec.encoding != "name":
-            raise _no_dense("Input", name, spec.encoding, signature)
+        if spec.encoding != "name" or spec.dtype in _HANDLES:
+            raise _no_dense("Input", name, spec, signature)
     for name in outputs:
-        if (encoding := signature.outputs[name].encoding) != "name":
-            raise _no_dense("Output", name, encoding, signature)
+        spec = signature.outputs[name]
+        if spec.encoding != "name" or spec.dtype in _HANDLES:
+            raise _no_dense("Output", name, spec, signature)
 
 
-def _no_dense(what: str, name: str, encoding: str, signature: Signature) -> StatusError:
-    kind = "sparse" if encoding == "coo_sparse" else "composite"
+def _no_dense(what: str, name: str, spec: TensorSpec, signature: Signature) -> StatusError:
+    kind = _KINDS.get(spec.encoding) or spec.dtype.removeprefix("DT_").lower()
     return invalid_argument(
         f"{what} {name} of signature {signature.name} is a {kind} tensor, which requests and "
         "responses cannot carry"
@@ -155,8 +180,12 @@ def check_shapes(signature: Signature, inputs: Mapping[str, Array]) -> Mapping[s
                 f"Input {name} has the wrong type: expected {spec.dtype}, "
                 f"got {DTYPE_NAMES.get(array.dtype, array.dtype)}"
             )
+        if not array.size and math.prod(filter(None, array.shape)) > _MAX_EMPTY:
+            raise invalid_argument(
+                f"Input {name} has no values, but sizes that are too large: {_list(array.shape)}"
+            )
         declared = spec.shape
-        if fits(declared, array.shape):
+        if fits(declared, array.shape) and (declared is not None or array.ndim <= MAX_RANK):
             continue
         if declared != _COLUMN or array.ndim > 1:
             expected = (
@@ -181,16 +210,6 @@ def drop_column(outputs: Mapping[str, Array], shape: tuple[int, ...]) -> dict[st
         name: array.reshape(shape) if array.shape == (rows, 1) else array
         for name, array in outputs.items()
     }
-
-
-@functools.lru_cache(4096)
-def fits(declared: tuple[int, ...] | None, shape: tuple[int, ...]) -> bool:
-    """Return whether a shape has the declared rank and known dimensions."""
-    if declared is None:
-        return len(shape) <= MAX_RANK
-    return len(shape) == len(declared) and all(
-        known in {-1, size} for known, size in zip(declared, shape, strict=True)
-    )
 
 
 def _list(shape: tuple[int, ...]) -> str:

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,17 @@ from google.protobuf import message
 from timonel.data.records import read_records
 from timonel.errors import CorruptError
 from timonel.models.schema import WARMUP_FILE
+from timonel.serving.batching.scheduled_model import ScheduledModel
 from timonel.serving.inference import Call, classification, conversion
 from timonel.serving.inference.classification import PreparedRun
 from timonel.serving.manager.catalogue import Servable
 from timonel.serving.protos.messages import prediction_log_pb2
 from timonel.serving.protos.tensors import from_proto
-from timonel.serving.runtimes.base import LoadedModel
+from timonel.serving.signature import CLASSIFY, REGRESS
 from timonel.serving.status import Code, StatusError, invalid_argument
 
 _LOG = logging.getLogger(__name__)
 MAX_RECORDS = 1000
-
-Load = Callable[[Path], LoadedModel]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class WarmUp:
 
 
 def warm_up(
-    model: LoadedModel,
+    model: ScheduledModel,
     folder: Path,
     iterations: int = 1,
     observe: Callable[[WarmUp], None] = lambda _: None,
@@ -80,7 +80,7 @@ def warm_up(
                 )
             log = _parsed(record, path)
             for _ in range(max(1, iterations)):
-                _replay(call, log, forgiving=model.has_hooks)
+                replay(call, log)
             count += 1
     except CorruptError as error:
         code = Code.DATA_LOSS
@@ -94,30 +94,6 @@ def warm_up(
         seconds = time.monotonic() - began
         observe(WarmUp(count, seconds, code))
     _LOG.info("warmed up with %d requests in %.2f s: %s", count, seconds, path)
-
-
-def warmed(
-    load: Load, iterations: int = 1, observe: Callable[[Path, WarmUp], None] = lambda *_: None
-) -> Load:
-    """Wrap ``load`` to warm up each loaded model.
-
-    Args:
-        load: Loads the version in a folder.
-        iterations: How often to send each request.
-        observe: Called with the folder and the result, for each folder with warm-up requests.
-    """
-
-    def warming(path: Path) -> LoadedModel:
-        model = load(path)
-        try:
-            warm_up(model, path, iterations, lambda result: observe(path, result))
-        except BaseException:
-            # Only this function can close a version that is not published yet.
-            model.close()
-            raise
-        return model
-
-    return warming
 
 
 def replay(call: Call, log: Any) -> None:
@@ -138,16 +114,6 @@ def replay(call: Call, log: Any) -> None:
     replayer(call, getattr(log, kind).request)
 
 
-def _replay(call: Call, log: Any, *, forgiving: bool) -> None:
-    try:
-        replay(call, log)
-    except StatusError as error:
-        if not forgiving or error.code is not Code.INVALID_ARGUMENT:
-            raise
-        # The request was recorded for the model; hooks around it may not accept it.
-        _LOG.info("a warm-up request does not fit the hooks: %s", error.message)
-
-
 def _parsed(record: bytes, path: Path) -> Any:
     try:
         return prediction_log_pb2.PredictionLog.FromString(record)
@@ -161,14 +127,9 @@ def _predict(call: Call, request: Any) -> None:
     call.predict(call.signature(request.model_spec.signature_name), inputs, request.output_filter)
 
 
-def _classify(call: Call, request: Any) -> None:
-    name = request.model_spec.signature_name
-    _run(call, classification.classify(call, name, *conversion.examples_from(request.input)))
-
-
-def _regress(call: Call, request: Any) -> None:
-    name = request.model_spec.signature_name
-    _run(call, classification.regress(call, name, *conversion.examples_from(request.input)))
+def _examples(method: str, call: Call, request: Any) -> None:
+    name, examples = request.model_spec.signature_name, conversion.examples_from(request.input)
+    _run(call, classification.prepare(call, method, name, *examples))
 
 
 def _infer(call: Call, request: Any) -> None:
@@ -179,13 +140,13 @@ def _infer(call: Call, request: Any) -> None:
         _run(call, prepared)
 
 
-def _run(call: Call, prepared: PreparedRun[Any]) -> None:
-    prepared.read(call.predict(prepared.signature, prepared.inputs, prepared.outputs))
+def _run(call: Call, prepared: PreparedRun) -> None:
+    prepared.read(call.predict(*prepared.run))
 
 
 _REPLAYERS: dict[str, Callable[[Call, Any], None]] = {
     "predict_log": _predict,
-    "classify_log": _classify,
-    "regress_log": _regress,
+    "classify_log": partial(_examples, CLASSIFY),
+    "regress_log": partial(_examples, REGRESS),
     "multi_inference_log": _infer,
 }

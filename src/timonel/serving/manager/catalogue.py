@@ -6,11 +6,12 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from timonel.serving.batching.scheduled_model import ScheduledModel
 from timonel.serving.manager.plan import VersionStatus
-from timonel.serving.runtimes.base import LoadedModel
-from timonel.serving.runtimes.threaded import scheduled
-from timonel.serving.status import invalid_argument, not_found
+from timonel.serving.signature import Signature
+from timonel.serving.status import HungError, StatusError, invalid_argument, not_found
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,22 @@ class Servable:
         version: The version's number.
         model: The loaded model; owned by this object from now on.
         labels: Class names exported with the version.
+        missing: Value for a missing cell, by column, where the version takes them.
     """
 
     def __init__(
-        self, name: str, version: int, model: LoadedModel, labels: tuple[str, ...] = ()
+        self,
+        name: str,
+        version: int,
+        model: ScheduledModel,
+        labels: tuple[str, ...] = (),
+        missing: Mapping[str, float | str] = MappingProxyType({}),
     ) -> None:
         self.name = name
         self.version = version
-        self.model = scheduled(model)
+        self.model = model
         self.labels = labels
+        self.missing = missing
         self._lock = threading.Lock()
         self._users = 0
         self._when_idle: Callable[[], None] | None = None
@@ -73,6 +81,16 @@ class Servable:
             when_idle()
 
 
+@dataclass(frozen=True)
+class Metadata:
+    """A loaded version's signatures and platform."""
+
+    name: str
+    version: int
+    signatures: Mapping[str, Signature]
+    platform: str
+
+
 class Catalogue:
     """A server's models and versions: written by the loader, read by requests.
 
@@ -86,6 +104,7 @@ class Catalogue:
         self._labels = labels or {}
         self._servables: dict[str, Mapping[int, Servable]] = {}
         self._statuses: dict[str, tuple[VersionStatus, ...]] = {}
+        self._problems: dict[str, str | None] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -108,15 +127,18 @@ class Catalogue:
         name: str,
         servables: Mapping[int, Servable],
         statuses: tuple[VersionStatus, ...],
+        problem: str | None = None,
     ) -> None:
-        """Replace the versions and statuses of a model."""
+        """Replace the versions and statuses of a model, and why no version is found."""
         self._servables[name] = dict(servables)
         self._statuses[name] = statuses
+        self._problems[name] = problem
 
     def forget(self, name: str) -> None:
         """Drop a model that is no longer configured."""
         self._servables.pop(name, None)
         self._statuses.pop(name, None)
+        self._problems.pop(name, None)
 
     def loaded(self, name: str) -> Mapping[int, Servable]:
         """Return the loaded versions of a model."""
@@ -134,13 +156,47 @@ class Catalogue:
         """
         known = self.known(name)
         if not known:
-            raise not_found(f"Could not find any versions of model {name}")
+            problem = self._problems.get(name)
+            reason = f": {problem}" if problem else ""
+            raise not_found(f"Could not find any versions of model {name}{reason}")
         if version is None:
             return known
         chosen = tuple(status for status in known if status.number == version)
         if not chosen:
             raise not_found(f"Could not find version {version} of model {name}")
         return chosen
+
+    def metadata(self, spec: ModelSpec) -> Metadata:
+        """Return the signatures of a loaded version.
+
+        Raises:
+            StatusError: It is not loaded.
+        """
+        with self.lease(spec) as servable:
+            model = servable.model
+            return Metadata(servable.name, servable.version, model.signatures, model.platform)
+
+    def outage(self, name: str, version: int) -> StatusError | None:
+        """Return why a loaded version is temporarily unavailable; None if available."""
+        servable = self.loaded(name).get(version)
+        return servable.model.outage if servable else None
+
+    def hung(self) -> list[str]:
+        """Return the models with a version that hangs until the server is restarted."""
+        return [
+            name
+            for name in self.names
+            for each in self.loaded(name).values()
+            if isinstance(each.model.outage, HungError)
+        ]
+
+    def unready(self) -> list[str]:
+        """Return the models without an available version."""
+        return [
+            name
+            for name in self.names
+            if all(each.model.outage for each in self.loaded(name).values())
+        ]
 
     @contextlib.contextmanager
     def lease(self, spec: ModelSpec) -> Iterator[Servable]:

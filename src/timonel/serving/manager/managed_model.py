@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from timonel.serving.manager.buckets.listing import BucketError
 from timonel.serving.manager.catalogue import Catalogue, Servable
+from timonel.serving.manager.loads import SLOW_S
+from timonel.serving.manager.looks import Look
 from timonel.serving.manager.plan import (
     Candidate,
     Rule,
@@ -17,18 +20,19 @@ from timonel.serving.manager.plan import (
     VersionState,
     after_failure,
     may_yet_serve,
-    of_interest,
     plan,
     statuses,
 )
 from timonel.serving.manager.sources import VersionSource
-from timonel.serving.settings import Latest, LoadSettings, ModelSettings, Specific
-from timonel.serving.status import TRANSIENT, StatusError, not_found
+from timonel.serving.settings import LoadSettings, ModelSettings, Specific
+from timonel.serving.status import TRANSIENT, Code, StatusError, not_found, without_folders
 from timonel.storage.content_cache import FolderLease
 
 _LOG = logging.getLogger(__name__)
 _ENDED_KEPT = 32
 _BUCKET_RETRY_S = 60.0
+_CHANGING_S = 3.0
+"""Time beyond that of two settling versions after which one is reported as changing."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,8 @@ class ManagedModel:
         self.servables: dict[int, Servable] = {}
         self.may_serve = True
         """Whether a version may become available without a change of the source."""
-        self._problem: str | None = None
+        self.problem: str | None = None
+        """Why the source has no version to load, or None."""
         self._settings = settings
         self._catalogue = catalogue
         self._tracked: dict[int, Tracked] = {}
@@ -80,6 +85,11 @@ class ManagedModel:
         self.source = make_source(model.base_path)
         self._leases: dict[Servable, FolderLease] = {}
         self._candidates: list[Candidate] = []
+        self._look: Look | None = None
+        self._incomplete_since: float | None = None
+        """When a look first found only versions that may still change."""
+        self._due = 0.0
+        """Time of the next look."""
 
     @property
     def name(self) -> str:
@@ -90,6 +100,14 @@ class ManagedModel:
     def serves(self) -> bool:
         """Whether a version is loaded."""
         return bool(self.servables)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a version failed to load, and none is being loaded."""
+        records = self._tracked.values()
+        return any(r.error for r in records) and not any(
+            r.state is VersionState.LOADING for r in records
+        )
 
     @property
     def is_gone(self) -> bool:
@@ -103,64 +121,106 @@ class ManagedModel:
 
     def configure(self, model: ModelSettings | None) -> None:
         """Apply new settings; None removes the model from the configuration."""
-        if model is None:
-            self.source.close()
-        elif not self.configured or model.base_path != self.model.base_path:
-            self.source.close()
-            self.source = self._make_source(model.base_path)
-        else:
+        is_unchanged = self.configured and model == self.model
+        # A file that is applied again and again must not void each look that takes longer.
+        if self._look is not None and not is_unchanged:
+            self._look.is_obsolete = True
+        if model is not None and self.configured and model.base_path == self.model.base_path:
             self.source.refresh()
+        else:
+            self.source.close()
+            self._look = None
+            if model is not None:
+                self.source = self._make_source(model.base_path)
         self.configured = model is not None
         if model is not None and model != self.model:
             self.model = model
-            self._problem = None
+            self.problem = None
         self.may_serve = True
+        self._due = 0.0
 
-    def look(self, now: float, *, relist: bool) -> VersionPlan:
-        """Look at the source and return the versions to load and unload.
+    def begin_look(self, now: float) -> Look | None:
+        """Return a look if one is due and the last one has ended."""
+        if self._look is not None:
+            if now >= self._look.began + SLOW_S:
+                path = self.model.base_path
+                self._cannot_read(f"reading {path} has not ended after {SLOW_S:g} s")
+            return None
+        if now < self._due:
+            return None
+        self._due = math.inf
+        source = self.source if self.configured else None
+        # With a period of 0, check only the versions found by the first look.
+        relist = self._settings.poll_s > 0
+        self._look = Look(source, relist, self._rule(), dict(self._tracked), now)
+        return self._look
 
-        Args:
-            now: The present monotonic time in seconds.
-            relist: Whether to look for new and removed versions; otherwise only known ones are
-                checked.
-        """
-        if not self.configured:
-            self._candidates = []
-            self._forget(())
-            return plan(Rule(Specific(versions=())), [], self._tracked, now)
+    def end_look(self, look: Look, now: float) -> VersionPlan:
+        """Return the versions to load and unload after a look."""
+        if look is self._look:
+            self._look = None
+        if look.is_obsolete:
+            return VersionPlan()
+        todo = self._plan(look, now)
+        self._due = min(self._due, self._next_due(now))
+        return todo
+
+    def next_look(self, now: float) -> float:
+        """Return the time at which `begin_look` has work."""
+        if self._look is None:
+            return self._due
+        slow = self._look.began + SLOW_S
+        return slow if slow > now else math.inf
+
+    def _plan(self, look: Look, now: float) -> VersionPlan:
         try:
-            numbers = self.source.versions(relist=relist)
+            found = look.found.result()
         except OSError as error:
             # A bucket's error names its URI already.
             place = "" if error.filename is None else f"cannot read {error.filename}: "
-            self._warn(f"{place}{error.strerror}")
             self._candidates = []
-            self.may_serve = self._waits
+            self._cannot_read(f"{place}{error.strerror}")
             return VersionPlan()
-        if numbers is None:
+        except Exception:  # noqa: BLE001 - logged, and retried
+            _LOG.exception("Cannot check the versions of model %s.", self.name)
             return VersionPlan()
+        numbers, self._candidates = found
         self._forget(numbers)
-        rule = self._rule()
-        interesting = of_interest(rule, numbers, self._tracked)
-        self._candidates = self.source.look(interesting, self._enough(rule, interesting))
-        todo = plan(rule, self._candidates, self._tracked, now)
-        self._warn(_missing_versions(self.model, numbers))
+        todo = plan(look.rule, self._candidates, self._tracked, now)
+        if self.configured:
+            self._warn(_missing_versions(self.model, numbers) or self._changing_versions(now))
         self.may_serve = (
-            may_yet_serve(rule, self._candidates, self._without_bucket_retries())
+            may_yet_serve(look.rule, self._candidates, self._without_bucket_retries())
             if self._candidates
             else self._waits
         )
         return todo
 
-    def next_look(self, now: float) -> float | None:
-        """Return the time of the next look on ``now``'s clock, if earlier than the next poll."""
-        if not self.configured:
+    def _changing_versions(self, now: float) -> str | None:
+        """Return that versions keep changing, if no other one serves or is about to."""
+        if self.serves or any(candidate.complete for candidate in self._candidates):
+            self._incomplete_since = None
             return None
+        if self._incomplete_since is None:
+            self._incomplete_since = now
+        if now - self._incomplete_since < 2 * self._settings.settle_s + _CHANGING_S:
+            return None
+        numbers = ", ".join(str(candidate.number) for candidate in self._candidates)
+        return (
+            f"the files of version {numbers} in {self.model.base_path} keep changing; it is loaded "
+            f"once they have not changed for {self._settings.settle_s:g} s"
+        )
+
+    def _next_due(self, now: float) -> float:
+        if not self.configured:
+            return math.inf
+        times = [now + (self._settings.poll_s or math.inf)]
         if any(not candidate.complete for candidate in self._candidates):
-            return now + max(self._settings.settle_s / 2, 0.01)
+            times.append(now + max(self._settings.settle_s / 2, 0.01))
         records = [self._tracked.get(candidate.number) for candidate in self._candidates]
-        times = [r.retry_at for r in records if r is not None and r.retry_at is not None]
-        return min(times, default=None)
+        retries = [r.retry_at for r in records if r is not None and r.retry_at is not None]
+        # An overdue retry was just considered and postponed.
+        return min([*times, *(retry for retry in retries if retry > now)])
 
     def begin_load(self, candidate: Candidate) -> None:
         """Record that a version is being loaded."""
@@ -176,12 +236,19 @@ class ManagedModel:
         number = servable.version
         self.servables[number] = servable
         self._leases[servable] = lease
-        self._track(
-            number, replace(self._tracked[number], state=VersionState.AVAILABLE, attempts=0)
-        )
+        mark = self._tracked[number].fingerprint
+        self._track(number, Tracked(VersionState.AVAILABLE, mark))
         _LOG.info("Loaded version %d of model %s.", number, self.name)
 
-    def fail(self, number: int, error: StatusError) -> None:
+    def awaits(self, candidate: Candidate) -> bool:
+        """Whether a load still matters; one that exceeded its limit may have been superseded."""
+        record = self._tracked.get(candidate.number)
+        if record is None or record.fingerprint != candidate.fingerprint:
+            return False
+        has_expired = record.state is VersionState.END and self.configured
+        return has_expired or record.state is VersionState.LOADING
+
+    def fail(self, number: int, error: StatusError, *, may_retry: bool = True) -> None:
         """Record that a version failed to load, and schedule any retry."""
         settings = self._settings
         before = self._tracked[number]
@@ -195,7 +262,7 @@ class ManagedModel:
             error,
             retries=before.attempts if from_bucket else settings.max_retries,
             retry_at=time.monotonic() + retry_s,
-            transient=settings.retry_all or error.code in TRANSIENT,
+            transient=may_retry and (settings.as_tfserving or error.code in TRANSIENT),
         )
         self._track(number, record)
         _LOG.error(
@@ -203,7 +270,7 @@ class ManagedModel:
             number,
             self.name,
             first_line(error),
-            "not retrying until its files change"
+            f"{cure(error)}, or remove {self.model.base_path}/{number}"
             if record.retry_at is None
             else f"retrying in {retry_s:g} s",
         )
@@ -237,33 +304,23 @@ class ManagedModel:
         for number, record in sorted(self._tracked.items(), reverse=True):
             if record.error is not None:
                 return Unavailable(self.name, number, record.error)
-        return Unavailable(self.name, None, not_found(self._problem or "found no version to serve"))
-
-    @property
-    def problem(self) -> str | None:
-        """Why the source cannot list its versions, or None."""
-        return self._problem
+        return Unavailable(self.name, None, not_found(self.problem or "found no version to serve"))
 
     @property
     def _waits(self) -> bool:
         # Without polling, no new version is ever found.
-        return self._settings.wait_for_versions and self._settings.poll_s > 0
+        return self._settings.as_tfserving and self._settings.poll_s > 0
 
     def _rule(self) -> Rule:
+        if not self.configured:
+            return Rule(Specific(versions=()))
+        lenient = not self._settings.as_tfserving
         return Rule(
             self.model.policy,
-            self._settings.transition_of(self.name),
-            frozenset(self.model.labels.values() if self._settings.keep_labelled else ()),
-            self._settings.fall_back,
+            self._settings.unloads_first(self.name),
+            frozenset(self.model.labels.values() if lenient else ()),
+            fall_back=lenient,
         )
-
-    def _enough(self, rule: Rule, interesting: Sequence[int]) -> int:
-        """Return how many complete versions suffice, so that no others are checked."""
-        if not isinstance(rule.policy, Latest):
-            return len(interesting)
-        records = (self._tracked.get(number) for number in interesting)
-        failed = sum(record is not None and record.error is not None for record in records)
-        return rule.policy.count + len(rule.keep) + failed
 
     def _without_bucket_retries(self) -> dict[int, Tracked]:
         """Return the tracked versions, without the unlimited retries for unreachable buckets."""
@@ -287,18 +344,40 @@ class ManagedModel:
         if self._tracked != before:
             self._publish()
 
+    def _cannot_read(self, problem: str) -> None:
+        self._warn(problem)
+        self.may_serve = self._waits
+
     def _warn(self, problem: str | None) -> None:
-        if problem and problem != self._problem:
-            _LOG.warning("Model %s: %s; keeping the loaded versions.", self.name, problem)
-        self._problem = problem
+        if problem == self.problem:
+            return
+        self.problem = problem
+        self._publish()
+        if problem:
+            kept = "keeping the loaded versions" if self.serves else "waiting for a version"
+            _LOG.warning("Model %s: %s; %s.", self.name, problem, kept)
 
     def _track(self, number: int, record: Tracked) -> None:
         self._tracked[number] = record
+        self._due = 0.0
         self._publish()
 
     def _publish(self) -> None:
-        reported = statuses(self._tracked, retrying_is_loading=self._settings.retry_all)
-        self._catalogue.publish(self.name, self.servables, reported)
+        reported = statuses(self._tracked, retrying_is_loading=self._settings.as_tfserving)
+        problem = None if self.problem is None else without_folders(self.problem)
+        self._catalogue.publish(self.name, self.servables, reported, problem)
+
+
+def cure(error: StatusError) -> str:
+    """Return what the user can do about a version that cannot be loaded."""
+    # Exporting again does not help for a model rejected as unsafe, nor for one that hangs.
+    if error.code is Code.PERMISSION_DENIED:
+        return "allow that if you trust its author"
+    if error.code is Code.DEADLINE_EXCEEDED:
+        return "raise the time limit"
+    if error.code is Code.FAILED_PRECONDITION:
+        return "install what it needs"
+    return "export the model again"
 
 
 def first_line(error: StatusError) -> str:

@@ -1,28 +1,32 @@
 """Watch the models' sources and load versions as `plan.plan` decides.
 
-One thread owns all state. It looks at the sources, submits loads and unloads to small pools, and
-takes their results and new configurations from a queue. A load that takes minutes, or a pending
-retry, therefore delays no other model.
+One thread owns all state and never waits: it starts threads that look at sources, load and unload,
+and takes their results and new configurations from a queue. A file system that hangs, a load that
+never ends, or a pending retry therefore delays no other model.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from concurrent.futures import Future
+from functools import partial
 
+from timonel.serving.batching.scheduled_model import Load
 from timonel.serving.manager.buckets.source import source_factory
 from timonel.serving.manager.catalogue import Catalogue, Servable
+from timonel.serving.manager.loads import SLOW_S, Loads, VersionLoad
+from timonel.serving.manager.looks import Look, Looks
 from timonel.serving.manager.managed_model import ManagedModel
 from timonel.serving.manager.plan import Candidate
 from timonel.serving.manager.reload import Reloads, admit, finish, unservable
-from timonel.serving.manager.sources import labels_of
+from timonel.serving.manager.sources import check_files, labels_of, missing_of
 from timonel.serving.memory import give_back
-from timonel.serving.runtimes.base import LoadedModel
+from timonel.serving.runtimes.base import VersionFolder
 from timonel.serving.settings import LoadSettings, ModelSettings
 from timonel.serving.status import Code, StatusError
 from timonel.storage.content_cache import FolderLease
@@ -30,8 +34,8 @@ from timonel.storage.content_cache import FolderLease
 _LOG = logging.getLogger(__name__)
 _REMOVED_KEPT = 256
 _FOREVER_S = 3600.0
-
-Load = Callable[[Path], LoadedModel]
+_TOGETHER_S = 0.005
+"""Looks at many models end at about the same time, and each turn goes through all models."""
 
 
 class ModelManager:
@@ -64,12 +68,14 @@ class ModelManager:
         self._managed: dict[str, ManagedModel] = {}
         self._reloads = Reloads()
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._make_source = source_factory(settings, wake=lambda: self._events.put(lambda: None))
-        self._loads = ThreadPoolExecutor(settings.threads, thread_name_prefix="load")
-        self._unloads = ThreadPoolExecutor(settings.unload_threads, thread_name_prefix="unload")
+        self._make_source = source_factory(settings)
+        self._looks = Looks()
+        self._loads = Loads(settings.threads, settings.load_timeout_s, self._events.put)
+        self._closing: set[Servable] = set()
         self._lock = threading.Lock()
         self._stopping = False
         self._settled = threading.Event()
+        self._started = 0.0
         self._thread = threading.Thread(target=self._watch, name="loader", daemon=True)
 
     @property
@@ -85,18 +91,25 @@ class ModelManager:
         """
         admit((), self._models, {}, labels_may_wait=self._settings.labels_may_wait)
         self._configure(self._models)
+        self._started = time.monotonic()
         self._thread.start()
 
     def wait_until_settled(self) -> None:
         """Block until all models serve a version or have failed.
 
+        Without ``fail_fast``, retries and slow loads are not waited for once a model serves.
+
         Raises:
-            UnservableError: A model has no version that can be loaded.
+            UnservableError: No model has a version that can be loaded; with ``fail_fast``, one of
+                them has none.
         """
         self._settled.wait()
-        idle = [m for m in self._managed.values() if m.configured and not m.serves]
-        if idle:
+        configured = [m for m in self._managed.values() if m.configured]
+        idle = [m for m in configured if not m.serves]
+        if idle and (self._settings.fail_fast or len(idle) == len(configured)):
             raise unservable(idle)
+        if idle:
+            _LOG.warning("Serving without %s.", ", ".join(m.name for m in idle))
 
     def reconfigure(self, models: Sequence[ModelSettings]) -> Future[None]:
         """Replace the list of models.
@@ -117,64 +130,89 @@ class ModelManager:
         done.set_exception(_stopping())
         return done
 
-    def stop(self) -> None:
-        """Stop watching, and unload all versions once their requests have ended."""
+    def stop(self, grace_s: float = 1.0) -> None:
+        """Stop watching, and unload all versions once their requests have ended.
+
+        A load or a request that does not end keeps its daemon thread until the process ends.
+
+        Args:
+            grace_s: Seconds to wait for requests.
+        """
         with self._lock:
             self._stopping = True
         if not self._thread.is_alive():
             return
+        deadline = time.monotonic() + grace_s
         self._events.put(lambda: None)
         self._thread.join()
+        self._looks.close()
         for managed in self._managed.values():
             managed.source.close()
-        self._loads.shutdown(cancel_futures=True)
         self._drain_events()
+        self._loads.cancel()
         self._reloads.fail(_stopping())
         for managed in self._managed.values():
-            _close_all(managed)
-        self._unloads.shutdown()
-        self._drain_events()
+            for servable in managed.withdraw_all():
+                self._close(servable, partial(managed.release, servable))
+        while self._closing and (left := deadline - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                self._events.get(timeout=left)()
 
     def _watch(self) -> None:
         while not self._stopping:
             now = time.monotonic()
-            for managed in list(self._managed.values()):
-                self._look(managed, now)
-            configured = [m for m in self._managed.values() if m.configured]
-            if all(m.serves or not m.may_serve for m in configured):
+            for managed in self._managed.values():
+                self._begin_look(managed, now)
+            self._looks.advance(now)
+            self._loads.advance(now)
+            if self._is_settled(now):
                 self._settled.set()
             self._reloads.complete(self._managed)
-            self._handle_events(self._next_look(now))
+            self._handle_events(self._next_change(now))
         self._settled.set()
 
-    def _next_look(self, now: float) -> float:
-        times = [m.next_look(now) for m in self._managed.values()]
-        # Overdue looks were just done and postponed.
-        ahead = [t for t in times if t is not None and t > now]
-        return min([now + (self._settings.poll_s or _FOREVER_S), *ahead])
+    def _is_settled(self, now: float) -> bool:
+        configured = [m for m in self._managed.values() if m.configured]
+        pending = [m for m in configured if m.may_serve and not m.serves]
+        if not pending:
+            return True
+        if self._settings.fail_fast or self._loads.are_busy():
+            return False
+        # Retries, slow loads and a bucket that hangs do not keep others from being served.
+        is_over = now >= self._started + SLOW_S
+        return any(m.serves for m in configured) and all(m.has_failed or is_over for m in pending)
+
+    def _next_change(self, now: float) -> float:
+        times = [managed.next_look(now) for managed in self._managed.values()]
+        if now < self._started + SLOW_S:
+            times.append(self._started + SLOW_S)
+        times += [self._looks.next_change(), self._loads.next_change(now)]
+        return min(now + _FOREVER_S, *times)
 
     def _handle_events(self, deadline: float) -> None:
-        """Handle results of the pools until the next look is due."""
+        """Handle events until the deadline, or for a moment after the first one."""
         while (left := deadline - time.monotonic()) > 0:
             try:
                 self._events.get(timeout=left)()
             except queue.Empty:
                 return
-            if self._events.empty():
-                return
+            deadline = min(deadline, time.monotonic() + _TOGETHER_S)
 
     def _drain_events(self) -> None:
         while not self._events.empty():
             self._events.get()()
 
-    def _look(self, managed: ManagedModel, now: float) -> None:
-        try:
-            # With a period of 0, check only the versions found by the first look.
-            todo = managed.look(now, relist=self._settings.poll_s > 0)
-        except Exception:  # noqa: BLE001 - logged, and retried
-            # The thread must survive any file-system error; it retries soon.
-            _LOG.exception("Cannot check the versions of model %s.", managed.name)
+    def _begin_look(self, managed: ManagedModel, now: float) -> None:
+        look = managed.begin_look(now)
+        if look is not None:
+            self._looks.submit(
+                look, lambda: self._events.put(lambda: self._end_look(managed, look))
+            )
+
+    def _end_look(self, managed: ManagedModel, look: Look) -> None:
+        if self._stopping:
             return
+        todo = managed.end_look(look, time.monotonic())
         for candidate in todo.load:
             self._begin_load(managed, candidate)
         for number in todo.unload:
@@ -182,14 +220,22 @@ class ModelManager:
 
     def _begin_load(self, managed: ManagedModel, candidate: Candidate) -> None:
         managed.begin_load(candidate)
-        fetched = managed.source.fetch(candidate)
-        # Not in the pool: a bucket that hangs must not block loading other models.
-        fetched.add_done_callback(
-            lambda done: self._events.put(lambda: self._load_from(managed, candidate.number, done))
-        )
+        source, done = managed.source, Future[FolderLease]()
 
-    def _load_from(self, managed: ManagedModel, number: int, fetched: Future[FolderLease]) -> None:
-        error = fetched.exception()
+        def fetch() -> None:
+            try:
+                done.set_result(source.fetch(candidate))
+            except BaseException as error:  # noqa: BLE001 - becomes the version's status
+                done.set_exception(error)
+            self._events.put(lambda: self._load_from(managed, candidate, done))
+
+        # Not among the loads: a bucket that hangs must not block loading other models.
+        threading.Thread(target=fetch, name="fetch", daemon=True).start()
+
+    def _load_from(
+        self, managed: ManagedModel, candidate: Candidate, fetched: Future[FolderLease]
+    ) -> None:
+        number, error = candidate.number, fetched.exception()
         if error is not None:
             managed.fail(number, _as_status(error))
             return
@@ -199,40 +245,67 @@ class ModelManager:
             return
 
         def load() -> Servable:
-            return Servable(managed.name, number, self._load(lease.path), labels_of(lease.path))
+            check_files(lease.path)
+            version = VersionFolder(managed.name, number, candidate.path, lease.path)
+            model = self._load(version)
+            path = lease.path
+            return Servable(managed.name, number, model, labels_of(path), missing_of(path))
 
-        self._loads.submit(load).add_done_callback(
-            lambda done: self._events.put(lambda: self._end_load(managed, number, lease, done))
+        def ended(done: Future[Servable]) -> None:
+            if done.cancelled() or self._stopping or not managed.awaits(candidate):
+                self._drop(done, lease)
+            else:
+                self._end_load(managed, number, lease, done)
+
+        self._loads.submit(
+            VersionLoad(
+                f"version {number} of model {managed.name}",
+                load,
+                ended,
+                lambda error: managed.fail(number, error, may_retry=False),
+            )
         )
 
     def _end_load(
         self, managed: ManagedModel, number: int, lease: FolderLease, done: Future[Servable]
     ) -> None:
-        if done.cancelled():
-            lease.release()
-        elif (error := done.exception()) is not None:
+        if (error := done.exception()) is not None:
             lease.release()
             managed.fail(number, _as_status(error))
         else:
             managed.end_load(done.result(), lease)
 
+    def _drop(self, done: Future[Servable], lease: FolderLease) -> None:
+        """Close a version that is no longer needed."""
+        if done.cancelled() or done.exception() is not None:
+            lease.release()
+        else:
+            self._close(done.result(), lease.release)
+
     def _begin_unload(self, managed: ManagedModel, number: int) -> None:
-        """Close a version after its last request."""
         servable = managed.begin_unload(number)
+        self._close(servable, lambda: managed.end_unload(servable))
+
+    def _close(self, servable: Servable, closed: Callable[[], None]) -> None:
+        """Close a version after its last request, in a daemon thread."""
+        self._closing.add(servable)
+
+        def end() -> None:
+            self._closing.discard(servable)
+            closed()
 
         def close() -> None:
             try:
                 servable.model.close()
             except Exception:  # noqa: BLE001 - logged
                 # The version takes no more requests, even if not fully closed.
-                _LOG.exception("Cannot close version %d of model %s.", number, managed.name)
+                _LOG.exception(
+                    "Cannot close version %d of model %s.", servable.version, servable.name
+                )
             give_back()
-            self._events.put(lambda: managed.end_unload(servable))
+            self._events.put(end)
 
-        def idle() -> None:
-            self._unloads.submit(close)
-
-        servable.retire(idle)
+        servable.retire(lambda: threading.Thread(target=close, name="unload", daemon=True).start())
 
     def _reconfigure(self, models: tuple[ModelSettings, ...], done: Future[None]) -> None:
         if self._stopping:
@@ -268,17 +341,6 @@ class ModelManager:
         for managed in [m for m in gone if not m.has_status] + with_status[:-_REMOVED_KEPT]:
             del self._managed[managed.name]
             self._catalogue.forget(managed.name)
-
-
-def _close_all(managed: ManagedModel) -> None:
-    """Close all versions of a model after their last requests."""
-    idle = {servable: threading.Event() for servable in managed.withdraw_all()}
-    for servable, event in idle.items():
-        servable.retire(event.set)
-    for servable, event in idle.items():
-        event.wait()
-        servable.model.close()
-        managed.release(servable)
 
 
 def _stopping() -> StatusError:

@@ -9,15 +9,16 @@ import contextlib
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
-from pathlib import Path
 from typing import Any, Self
 
-from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
+from timonel.errors import SpecError
+from timonel.serving.protos.text import parse_text_proto, read_text
 from timonel.serving.settings import (
+    EVERY_MODEL,
     TENSORFLOW,
     Every,
     Latest,
@@ -28,26 +29,13 @@ from timonel.serving.settings import (
     VersionPolicy,
 )
 from timonel.serving.status import Code, StatusError, invalid_argument
+from timonel.storage.uris import normalise
 
 _LOG = logging.getLogger(__name__)
 _URI = re.compile(r"[a-zA-Z][0-9a-zA-Z.]*://")
 TFRECORD_LOG = "tfrecord"
 """The only supported log collector type, see `timonel.serving.telemetry.request_log`."""
 _MODEL_TYPES = {1: TENSORFLOW, 2: "other"}
-
-
-class TextProtoError(StatusError):
-    """A text that is not a text proto of the expected message.
-
-    Args:
-        path: The file that contains the text.
-        message_name: The message's full name.
-        reason: Line, column and problem, as reported by the parser.
-    """
-
-    def __init__(self, path: str, message_name: str, reason: str) -> None:
-        super().__init__(Code.INVALID_ARGUMENT, f"Invalid protobuf file: '{path}'")
-        self.diagnosis = f"Error parsing text-format {message_name}: {reason}"
 
 
 def read_models(path: str) -> tuple[ModelSettings, ...]:
@@ -57,33 +45,6 @@ def read_models(path: str) -> tuple[ModelSettings, ...]:
         StatusError: The file cannot be read or is invalid.
     """
     return first_models(parse_model_config(read_text(path), path))
-
-
-def read_text(path: str) -> str:
-    """Return a file's text.
-
-    Raises:
-        StatusError: The file cannot be read.
-    """
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise StatusError(Code.NOT_FOUND, f"{path}; No such file or directory") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise StatusError(Code.UNKNOWN, f"{path}; {error}") from error
-
-
-def parse_text_proto(text: str, message: Any, path: str) -> Any:
-    """Parse a text proto into ``message`` and return it.
-
-    Raises:
-        TextProtoError: The text is invalid.
-    """
-    try:
-        return text_format.Parse(text, message)
-    except text_format.ParseError as error:
-        reason = re.sub(r"^(\d+:\d+) :", r"\1:", str(error))
-        raise TextProtoError(path, message.DESCRIPTOR.full_name, reason) from error
 
 
 def parse_model_config(text: str, path: str) -> Any:
@@ -107,6 +68,37 @@ def first_models(config: Any) -> tuple[ModelSettings, ...]:
     if kind != "model_config_list":
         raise invalid_argument("ModelServer does not yet support custom model config.")
     return models_from(config)
+
+
+def reloaded_models(
+    config: Any, present: Sequence[ModelSettings], trusted: Collection[str] = ()
+) -> tuple[ModelSettings, ...]:
+    """Return the models of a client's configuration, see `next_models`.
+
+    Args:
+        config: The client's ModelServerConfig.
+        present: The present models.
+        trusted: Names of models that may run code of their own; `EVERY_MODEL` for all.
+
+    Raises:
+        StatusError: It adds request logs to those ``present``, or gives a trusted model another
+            base path: a client must not choose files, nor whose code runs.
+    """
+    models = next_models(config)
+    known = {(model.name, model.base_path) for model in present}
+    for model in models:
+        is_trusted = not {model.name, EVERY_MODEL}.isdisjoint(trusted)
+        if is_trusted and (model.name, model.base_path) not in known:
+            raise StatusError(
+                Code.PERMISSION_DENIED,
+                f"Model {model.name} is trusted at its present base path only. "
+                "Restart the server to serve it from another one.",
+            )
+    logged = [model for model in models if model.request_log is not None]
+    kept = {model.name: model.request_log for model in present}
+    if any(model.request_log != kept.get(model.name) for model in logged):
+        raise invalid_argument("No request-logger-creator provided. Clients cannot log requests.")
+    return models
 
 
 def next_models(config: Any) -> tuple[ModelSettings, ...]:
@@ -160,6 +152,10 @@ def check_base_path(name: str, base_path: str) -> None:
         raise invalid_argument(
             f"Expected model {name} to have an absolute path or URI; got base_path()={base_path}"
         )
+    try:
+        normalise(base_path)
+    except SpecError as error:
+        raise invalid_argument(f"The base path of model {name} is invalid: {error}") from error
 
 
 @contextlib.contextmanager
@@ -204,8 +200,8 @@ class ConfigFollower:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # Without a join: reading the file may hang.
         self._stop.set()
-        self._thread.join()
 
     def _follow(self) -> None:
         while not self._stop.wait(self._period_s):
@@ -232,25 +228,6 @@ class ConfigFollower:
         if text != self._logged:
             _LOG.error("Cannot apply the model configuration in %s: %s", self._path, text)
         self._logged = text
-
-
-def config_from(models: Sequence[ModelSettings]) -> Any:
-    """Convert models to a ModelServerConfig."""
-    config = model_server_config_pb2.ModelServerConfig()
-    config.model_config_list.SetInParent()
-    for model in models:
-        entry = config.model_config_list.config.add(
-            name=model.name, base_path=model.base_path, model_platform=model.platform
-        )
-        _write_policy(entry.model_version_policy, model.policy)
-        for label, version in model.labels.items():
-            entry.version_labels[label] = version
-        if model.request_log is not None:
-            collector = entry.logging_config.log_collector_config
-            collector.type = TFRECORD_LOG
-            collector.filename_prefix = model.request_log.filename_prefix
-            entry.logging_config.sampling_config.sampling_rate = model.request_log.sampling_rate
-    return config
 
 
 def _settings(model: Any) -> ModelSettings:
@@ -300,13 +277,3 @@ def _policy(policy: Any) -> VersionPolicy:
     if kind == "specific":
         return Specific(versions=tuple(policy.specific.versions))
     return Latest(count=max(1, policy.latest.num_versions))
-
-
-def _write_policy(message: Any, policy: VersionPolicy) -> None:
-    if isinstance(policy, Latest):
-        message.latest.num_versions = policy.count
-    elif isinstance(policy, Specific):
-        message.specific.SetInParent()
-        message.specific.versions.extend(policy.versions)
-    else:
-        message.all.SetInParent()

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from timonel.serving.settings import Latest, Specific, Transition, VersionPolicy
-from timonel.serving.status import Code, StatusError
+from timonel.serving.settings import Latest, Specific, VersionPolicy
+from timonel.serving.status import Code, StatusError, without_folders
 
 
 class VersionState(StrEnum):
@@ -89,13 +89,13 @@ class Rule:
 
     Args:
         policy: The version policy.
-        transition: The order of loading and unloading when a version is replaced.
+        unloads_first: Whether the old version is unloaded before the new one is loaded.
         keep: Further versions to keep, because labels name them.
         fall_back: Whether an older version replaces one that cannot be loaded.
     """
 
     policy: VersionPolicy = field(default_factory=Latest)
-    transition: Transition = Transition.AVAILABILITY_PRESERVING
+    unloads_first: bool = False
     keep: frozenset[int] = frozenset()
     fall_back: bool = True
 
@@ -147,7 +147,7 @@ def plan(
         for number, candidate in sorted(chosen.items(), reverse=True)
         if _may_begin(candidate, tracked.get(number), now)
     )
-    if rule.transition is Transition.RESOURCE_PRESERVING:
+    if rule.unloads_first:
         return _one_at_a_time(load, aspired, candidates, tracked)
     return VersionPlan(load=load, unload=_superseded(aspired, candidates, tracked))
 
@@ -193,7 +193,7 @@ def statuses(
             number,
             record.state,
             record.error.code if record.error else Code.OK,
-            record.error.message if record.error else "",
+            without_folders(record.error.message) if record.error else "",
         )
         for number, record in sorted(tracked.items())
     )

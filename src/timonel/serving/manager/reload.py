@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 
 from timonel.errors import ServingError
-from timonel.serving.manager.managed_model import ManagedModel, Unavailable, first_line
+from timonel.serving.manager.managed_model import ManagedModel, Unavailable, cure, first_line
 from timonel.serving.manager.model_config import check_names
 from timonel.serving.settings import TENSORFLOW, ModelSettings
-from timonel.serving.status import Code, StatusError, invalid_argument
+from timonel.serving.status import Code, StatusError, invalid_argument, without_folders
 
 
 def admit(
@@ -140,13 +140,10 @@ def unservable(models: Sequence[ManagedModel]) -> UnservableError:
             hint="" if problem else f"publish one with 'timonel export --name {model.name}'",
             failures=failures,
         )
-    # Exporting again does not help for a model rejected as unsafe.
-    rejected = first.error.code is Code.PERMISSION_DENIED
-    cure = "allow that if you trust its author" if rejected else "export the model again"
     return UnservableError(
         f"Version {first.version} of model {model.name} cannot be loaded: "
         f"{first_line(first.error)}",
-        hint=f"{cure}, or remove {model.base_path}/{first.version}",
+        hint=f"{cure(first.error)}, or remove {model.base_path}/{first.version}",
         failures=failures,
     )
 
@@ -158,7 +155,7 @@ def unavailable(failures: Sequence[Unavailable], noun: str) -> StatusError:
         failures: The models.
         noun: What to call them: ``servable`` at the start, ``model`` in a reload.
     """
-    listed = "".join(f"{{{failure}}}, " for failure in failures)
+    listed = without_folders("".join(f"{{{failure}}}, " for failure in failures))
     return StatusError(
         Code.UNKNOWN, f"{len(failures)} {noun}(s) did not become available: {{{listed}}}"
     )

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import abc
-import functools
 import hashlib
+import logging
+import math
 import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 
+from timonel.data.preprocessing import TablePreprocessing, parse_preprocessing
+from timonel.errors import TimonelError
+from timonel.models.schema import VERSION_FILE, VersionDocument
 from timonel.serving.manager.plan import Candidate
+from timonel.serving.status import invalid_argument
 from timonel.storage.content_cache import FolderLease
 from timonel.storage.uris import is_local, local_path
 
+_LOG = logging.getLogger(__name__)
 _NUMBER = re.compile(r"\s*[+-]?\d+\s*\Z", re.ASCII)
 _INT64 = range(-(2**63), 2**63)
 PUBLISHED_MARK = Path("assets.extra", "timonel.json")
@@ -23,11 +28,18 @@ PUBLISHED_MARK = Path("assets.extra", "timonel.json")
 
 
 class VersionSource(abc.ABC):
-    """Versions below a base path. Non-blocking; owned by the manager's thread."""
+    """Versions below a base path.
+
+    `versions`, `look` and `fetch` may block. One thread at a time calls the first two (`looks`),
+    others call `fetch`. The other methods return at once; the manager's thread calls them.
+    """
+
+    is_remote = False
+    """Whether `versions` and `look` usually take longer than those of a local folder."""
 
     @abc.abstractmethod
-    def versions(self, *, relist: bool) -> Collection[int] | None:
-        """Return the available versions; None if not known yet.
+    def versions(self, *, relist: bool) -> Collection[int]:
+        """Return the available versions.
 
         Args:
             relist: Whether to look for new and removed versions.
@@ -46,10 +58,11 @@ class VersionSource(abc.ABC):
         """
 
     @abc.abstractmethod
-    def fetch(self, candidate: Candidate) -> Future[FolderLease]:
-        """Return a future of a version's local folder.
+    def fetch(self, candidate: Candidate) -> FolderLease:
+        """Return a version's local folder, which the caller must release.
 
-        It fails with a `StatusError`. The receiver of the result must release it.
+        Raises:
+            StatusError: It cannot be fetched.
         """
 
     @abc.abstractmethod
@@ -58,7 +71,31 @@ class VersionSource(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Stop listing and fetching."""
+        """Stop fetching."""
+
+
+class Unchanged:
+    """Since when the content of versions is unchanged. Not thread-safe.
+
+    Args:
+        settle_s: Seconds for which content must stay unchanged, over at least two looks.
+    """
+
+    def __init__(self, settle_s: float) -> None:
+        self._settle_s = settle_s
+        self._since: dict[int, tuple[str, float]] = {}
+
+    def is_settled(self, number: int, mark: str, now: float) -> bool:
+        """Return whether a version, now with the fingerprint ``mark``, is unchanged for long."""
+        before, since = self._since.get(number, (None, now))
+        if before != mark:
+            self._since[number] = mark, now
+            return False
+        return now - since >= self._settle_s
+
+    def keep(self, numbers: Collection[int]) -> None:
+        """Forget all other versions, so that they are new if they return."""
+        self._since = {n: since for n, since in self._since.items() if n in numbers}
 
 
 class FolderSource(VersionSource):
@@ -77,56 +114,47 @@ class FolderSource(VersionSource):
         self, base: Path, settle_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._base = base
-        self._settle_s = settle_s
+        self._unchanged = Unchanged(settle_s)
         self._clock = clock
-        self._folders: Mapping[int, Path] | None = None
-        self._unchanged: dict[Path, tuple[str, float]] = {}
-        """Fingerprint of a folder, and since when."""
+        self._folders: Mapping[int, Path] = {}
+        self._is_listed = False
 
-    def versions(self, *, relist: bool) -> Collection[int] | None:
+    def versions(self, *, relist: bool) -> Collection[int]:
         """Return the available versions; see `VersionSource.versions`."""
-        if relist or self._folders is None:
-            self._folders = None
-            self._folders = version_folders(self._base)
+        if relist or not self._is_listed:
+            self._is_listed = True  # before listing, so that a concurrent `refresh` is not lost
+            try:
+                self._folders = version_folders(self._base)
+            except OSError:
+                self._is_listed = False
+                raise
         return self._folders.keys()
 
     def look(self, numbers: Sequence[int], enough: int) -> list[Candidate]:
         """Return the state of versions; see `VersionSource.look`."""
         del enough
-        folders = self._folders or {}
-        candidates = [self._candidate(number, folders[number]) for number in numbers]
-        paths = {Path(candidate.path) for candidate in candidates}
-        self._unchanged = {path: v for path, v in self._unchanged.items() if path in paths}
-        return candidates
+        self._unchanged.keep(numbers)
+        return [self._candidate(number, self._folders[number]) for number in numbers]
 
-    def fetch(self, candidate: Candidate) -> Future[FolderLease]:
-        """Return a future of a version's folder; see `VersionSource.fetch`."""
-        done: Future[FolderLease] = Future()
-        done.set_result(FolderLease(Path(candidate.path)))
-        return done
+    def fetch(self, candidate: Candidate) -> FolderLease:
+        """Return a version's folder; see `VersionSource.fetch`."""
+        return FolderLease(Path(candidate.path))
 
     def refresh(self) -> None:
         """List versions anew."""
-        self._folders = None
+        self._is_listed = False
 
     def close(self) -> None:
         """Do nothing: no work is in progress."""
 
     def _candidate(self, number: int, path: Path) -> Candidate:
         mark = fingerprint(path)
-        complete = (path / PUBLISHED_MARK).is_file() or self._is_settled(path, mark)
+        complete = (path / PUBLISHED_MARK).is_file() or self._unchanged.is_settled(
+            number, mark, self._clock()
+        )
         return Candidate(number, str(path), mark, complete)
 
-    def _is_settled(self, path: Path, mark: str) -> bool:
-        now = self._clock()
-        before, since = self._unchanged.get(path, (None, now))
-        if before != mark:
-            self._unchanged[path] = (mark, now)
-            return False
-        return now - since >= self._settle_s
 
-
-@functools.lru_cache(maxsize=1024)
 def folder_of(base_path: str) -> Path | None:
     """Return the local folder of a base path; None for a bucket."""
     if not is_local(base_path):
@@ -159,11 +187,45 @@ def version_number(name: str) -> int | None:
 
 def labels_of(version: Path) -> tuple[str, ...]:
     """Return the class names exported with a version, if any."""
+    path = version / "assets" / "labels.txt"
     try:
-        text = (version / "assets" / "labels.txt").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        # Clients see the names: a link could show them any file.
+        if not path.resolve(strict=True).is_relative_to(version.resolve()):
+            _LOG.warning("%s leads out of the version: its class names are not shown", path)
+            return ()
+        text = path.read_text(encoding="utf-8")
+    except (OSError, RuntimeError, UnicodeDecodeError):
         return ()
     return tuple(text.splitlines())
+
+
+def missing_of(version: Path) -> dict[str, float | str]:
+    """Return the value for a missing cell by column, if a version prepares the rows of a table."""
+    try:
+        document = VersionDocument.read(version / VERSION_FILE, "model-version")
+        transforms = document.export.preparation.transforms
+        found = None if transforms is None else parse_preprocessing(dict(transforms))
+    except TimonelError:
+        return {}
+    columns = found.columns if isinstance(found, TablePreprocessing) else ()
+    return {each.column: math.nan if each.kind == "normalise" else "" for each in columns}
+
+
+def check_files(version: Path) -> None:
+    """Reject pipes, devices and sockets in a version, which would block whatever reads them.
+
+    Raises:
+        StatusError: An entry is neither a file nor a folder.
+    """
+    for place, folders, names in os.walk(version):
+        linked = (name for name in folders if Path(place, name).is_symlink())
+        paths = [Path(place, name) for name in names]
+        paths += [path for name in linked for path in Path(place, name).iterdir()]
+        for path in paths:
+            if path.exists() and not path.is_file() and not path.is_dir():
+                raise invalid_argument(
+                    f"{path.relative_to(version)} is a pipe, a device or a socket"
+                )
 
 
 def fingerprint(path: Path) -> str:

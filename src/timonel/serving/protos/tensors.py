@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from google.protobuf.descriptor import FieldDescriptor
 
 from timonel.serving.protos.messages import tensor_pb2, tensor_shape_pb2, types_pb2
-from timonel.serving.signature import DTYPE_NAMES, NUMPY_TYPES, STRING, Array
+from timonel.serving.signature import DTYPE_NAMES, NUMPY_TYPES, STRING, Array, string_array
 from timonel.serving.status import Code, StatusError, invalid_argument
 from timonel.wire import read_varint, tag, varint
 
@@ -56,31 +57,23 @@ _FIELDS: Mapping[str, str] = {
     "DT_COMPLEX128": "dcomplex_val",
     STRING: "string_val",
 }
-_NUMBERS = {
-    name: tensor_pb2.TensorProto.DESCRIPTOR.fields_by_name[name].number
-    for name in set(_FIELDS.values()) | {"tensor_content"}
+# NumPy types of numbers by their type in the proto.
+_WIRE_TYPES: Mapping[int, np.dtype[Any]] = {
+    FieldDescriptor.TYPE_BOOL: np.dtype(np.bool_),
+    FieldDescriptor.TYPE_INT32: np.dtype(np.int32),
+    FieldDescriptor.TYPE_INT64: np.dtype(np.int64),
+    FieldDescriptor.TYPE_UINT32: np.dtype(np.uint32),
+    FieldDescriptor.TYPE_UINT64: np.dtype(np.uint64),
+    FieldDescriptor.TYPE_FLOAT: np.dtype("<f4"),
+    FieldDescriptor.TYPE_DOUBLE: np.dtype("<f8"),
 }
-# In-memory types of the fields' values: half floats as bits, complex numbers as parts.
-_WIRE_TYPES: Mapping[str, np.dtype[Any]] = {
-    "half_val": np.dtype(np.int32),
-    "int_val": np.dtype(np.int32),
-    "int64_val": np.dtype(np.int64),
-    "uint32_val": np.dtype(np.uint32),
-    "uint64_val": np.dtype(np.uint64),
-    "bool_val": np.dtype(np.bool_),
-    "float_val": np.dtype("<f4"),
-    "scomplex_val": np.dtype("<f4"),
-    "double_val": np.dtype("<f8"),
-    "dcomplex_val": np.dtype("<f8"),
-}
+_DESCRIPTORS = tensor_pb2.TensorProto.DESCRIPTOR.fields_by_name
 # Fields with the same bytes in memory and on the wire.
 _FIXED = frozenset({"float_val", "double_val", "scomplex_val", "dcomplex_val", "bool_val"})
 # Fixed-width wire types, which occur only in unknown fields of a TensorProto.
 _WIDTHS = {1: 8, 5: 4}
 _COPIED_AT_ONCE = 16
 _NAMES: Mapping[int, str] = {types_pb2.DataType.Value(name): name for name in _FIELDS}
-_FEW = 32
-"""Up to this many values, iterating over them is faster."""
 
 
 def from_proto(alias: str, proto: Any) -> Array:
@@ -109,7 +102,7 @@ def effort(proto: Any) -> int:
         size: int = proto.ByteSize()
         return size
     field = _FIELDS[name]
-    typed = len(getattr(proto, field)) * _WIRE_TYPES[field].itemsize
+    typed = len(getattr(proto, field)) * _WIRE_TYPES[_DESCRIPTORS[field].type].itemsize
     # Limit the dimensions: the product of more sizes could have millions of digits.
     count: int = math.prod([dim.size for dim in proto.tensor_shape.dim[:MAX_DIMENSIONS]])
     return typed + count * NUMPY_TYPES[name].itemsize // _COPIED_AT_ONCE
@@ -145,7 +138,7 @@ def encode(array: Array, *, as_content: bool = False) -> bytes:
         return head + _chunk("tensor_content", _content(flat, dtype))
     field = _FIELDS[dtype]
     if field in _FIXED:
-        return head + _chunk(field, flat.view(_WIRE_TYPES[field]).tobytes())
+        return head + _chunk(field, flat.tobytes())
     values = (flat.view(np.uint16) if field == "half_val" else flat).tolist()
     encoded: bytes = tensor_pb2.TensorProto(**{field: values}).SerializeToString()
     return head + encoded
@@ -163,7 +156,7 @@ def _head(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def _chunk(field: str, content: bytes) -> bytes:
-    return b"".join((tag(_NUMBERS[field]), varint(len(content)), content))
+    return b"".join((tag(_DESCRIPTORS[field].number), varint(len(content)), content))
 
 
 def _content(flat: Array, dtype: str) -> bytes:
@@ -198,7 +191,7 @@ def _shape(proto: Any) -> tuple[int, ...]:
 
 def _from_content(content: bytes, dtype: str, size: int) -> Array:
     if dtype == STRING:
-        return _texts(_split(content, size))
+        return string_array(_split(content, size))
     flat = np.frombuffer(content, NUMPY_TYPES[dtype])
     if len(flat) != size:
         raise ValueError(f"expected {size} values, got {len(flat)}")
@@ -223,17 +216,18 @@ def _split(content: bytes, size: int) -> list[bytes]:
 
 
 def _from_values(proto: Any, dtype: str, size: int) -> Array:
-    field = _FIELDS[dtype]
-    values = getattr(proto, field)
     if dtype == STRING:
-        return _filled(_texts(values[:size]), size)
-    wire = _WIRE_TYPES[field]
-    count = len(values)
-    if field in _FIXED and count > _FEW:
-        flat = np.frombuffer(packed(proto.SerializeToString(), _NUMBERS[field]), wire)
-    else:
-        flat = np.fromiter(values, wire, count)
-    return _filled(_in_memory(flat, dtype), size)
+        return _filled(string_array(proto.string_val[:size]), size)
+    return _filled(_in_memory(numbers_in(proto, _FIELDS[dtype]), dtype), size)
+
+
+def numbers_in(message: Any, field: str) -> Array:
+    """Return the numbers of a repeated field; the array may be read-only."""
+    values, descriptor = getattr(message, field), message.DESCRIPTOR.fields_by_name[field]
+    wire = _WIRE_TYPES[descriptor.type]
+    if wire.kind in "bf" and values:
+        return np.frombuffer(_packed(message.SerializeToString(), descriptor.number), wire)
+    return np.fromiter(values, wire, len(values))
 
 
 def _in_memory(flat: Array, dtype: str) -> Array:
@@ -246,7 +240,7 @@ def _in_memory(flat: Array, dtype: str) -> Array:
     return flat.astype(target, copy=False)
 
 
-def packed(raw: bytes, number: int) -> memoryview:
+def _packed(raw: bytes, number: int) -> memoryview:
     """Return the bytes of a serialized packed field, by field number.
 
     Raises:
@@ -269,12 +263,6 @@ def packed(raw: bytes, number: int) -> memoryview:
         else:
             break
     raise ValueError(f"expected the field {number}")
-
-
-def _texts(values: Any) -> Array:
-    flat = np.empty(len(values), dtype=object)
-    flat[:] = values
-    return flat
 
 
 def _filled(flat: Array, size: int) -> Array:

@@ -3,8 +3,8 @@
 Only this API gives access to the registry of operations, the source of the list for safe loading.
 `Session.run` and `Session.make_callable` compare the shapes of fed arrays with the placeholder's
 and reject inputs that TensorFlow Serving accepts, such as a vector for a ``[-1, 1]`` placeholder.
-The callable behind `make_callable` goes straight to C++ and compares nothing. A test fails when a
-release changes it.
+The callable behind `make_callable` goes straight to C++ and compares nothing. Tests fail when a
+release changes one of these.
 
 Importing TensorFlow imports all of Keras, and Keras imports scikit-learn, SciPy, matplotlib and
 pandas if installed: half of the import time. Computing a SavedModel needs none of these.
@@ -16,6 +16,7 @@ import importlib
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +45,52 @@ def _import_without_keras() -> None:
             modules.pop(name, None)
 
 
-def make_callable(session: Any, feed: Sequence[str], fetch: Sequence[str]) -> Callable[..., Any]:
+def run_in_callers(session: Any) -> None:
+    """Make ``session.run`` compute in the calling thread, which loading uses."""
+    session.run = partial(session.run, options=_in_callers())
+
+
+def load_saved_model(session: Any, folder: Path, checked: Any, tags: Sequence[str]) -> Any:
+    """Load a SavedModel into a session, and return its ``MetaGraphDef``.
+
+    Args:
+        session: A ``tf.compat.v1.Session``, whose graph is the default one.
+        folder: The folder of the SavedModel.
+        checked: The ``SavedModel`` to use instead of the file; None to read it. Only the loader's
+            attribute takes one, and the file may be replaced after a check.
+        tags: The tags of its graph.
+    """
+    from tensorflow.core.protobuf import saved_model_pb2  # noqa: PLC0415 - imports TensorFlow
+    from tensorflow.python.saved_model import loader_impl  # noqa: PLC0415 - imports TensorFlow
+
+    loader = loader_impl.SavedModelLoader(str(folder))
+    if checked is not None:
+        loader._saved_model = saved_model_pb2.SavedModel.FromString(checked.SerializeToString())
+    return loader.load(session, list(tags))
+
+
+def make_callable(
+    session: Any, feed: Sequence[str], fetch: Sequence[str], *, in_callers: bool
+) -> Callable[..., Any]:
     """Return a function from the arrays of ``feed`` to those of ``fetch``.
 
     Args:
         session: A ``tf.compat.v1.Session``; it must outlive the function.
         feed: Names of the tensors to feed.
         fetch: Names of the tensors to return.
+        in_callers: Whether operations run in the calling thread, one after another.
     """
     from tensorflow.core.protobuf import config_pb2  # noqa: PLC0415 - imports TensorFlow
 
-    options = config_pb2.CallableOptions(feed=feed, fetch=fetch)
+    run = _in_callers() if in_callers else None
+    options = config_pb2.CallableOptions(feed=feed, fetch=fetch, run_options=run)
     return session._make_callable_from_options(options)  # type: ignore[no-any-return]  # no types
+
+
+def _in_callers() -> Any:
+    from tensorflow.core.protobuf import config_pb2  # noqa: PLC0415 - imports TensorFlow
+
+    return config_pb2.RunOptions(inter_op_thread_pool=-1)
 
 
 def freeze(version: Path, tags: Sequence[str], signatures: Mapping[str, Any]) -> Any:
@@ -119,12 +154,3 @@ def _import(graph: Any, definition: Any, prefix: str, shared: dict[bytes, Any]) 
     with graph.as_default():
         tf.import_graph_def(definition, input_map=known, name=prefix)
     shared.update({content: graph.get_tensor_by_name(name) for content, name in fresh.items()})
-
-
-def registered_operations() -> list[tuple[str, bool]]:
-    """Return all operations of TensorFlow, and whether each is stateful."""
-    from tensorflow.core.framework import op_def_pb2  # noqa: PLC0415 - imports TensorFlow
-    from tensorflow.python.client import pywrap_tf_session  # noqa: PLC0415 - imports TensorFlow
-
-    content = pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList())
-    return [(op.name, op.is_stateful) for op in op_def_pb2.OpList.FromString(content).op]

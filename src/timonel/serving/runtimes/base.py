@@ -8,17 +8,11 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from timonel.serving.settings import RuntimeSettings
-from timonel.serving.signature import (
-    NUMPY_TYPES,
-    Array,
-    Signature,
-)
+from timonel.serving.signature import Array, Signature
 from timonel.serving.status import StatusError
 
 
@@ -30,8 +24,6 @@ class LoadedModel(abc.ABC):
     """
 
     signatures: Mapping[str, Signature]
-    has_hooks = False
-    """Whether hooks wrap the model, so that recorded requests may not fit it."""
 
     @abc.abstractmethod
     def run(
@@ -60,16 +52,8 @@ class LoadedModel(abc.ABC):
 
     @property
     def outage(self) -> StatusError | None:
-        """Error that makes a loaded model unavailable; None if it is available.
-
-        A model that runs in this process never has one.
-        """
+        """Error that makes a loaded model unavailable; None if it is available."""
         return None
-
-    @property
-    def queued(self) -> int:
-        """Number of requests that wait to be computed. May block for a moment."""
-        return 0
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -86,106 +70,6 @@ class DeclaringModel(LoadedModel):
     """Whether rows of different requests may be computed in one batch."""
     slots: int
     """Number of concurrent calls of `run`; further calls wait."""
-
-
-class Pending(Future[dict[str, Array]]):
-    """Future of a request's outputs."""
-
-    compute_s: float | None = None
-    """Seconds the model took to compute, set when the request is done; None if unknown."""
-
-    def set_exception(self, exception: BaseException | None) -> None:
-        """Store an error; a `StatusError` is copied without its traceback.
-
-        The traceback's frames refer to the request, and often to this future. Such a cycle would
-        keep the inputs in memory until the next full garbage collection.
-        """
-        if isinstance(exception, StatusError):
-            exception = StatusError(exception.code, exception.message)
-        super().set_exception(exception)
-
-
-def refused(error: Exception) -> Pending:
-    """Return a failed future for a request that is not computed."""
-    pending = Pending()
-    pending.compute_s = 0.0
-    pending.set_exception(error)
-    return pending
-
-
-class ScheduledModel(LoadedModel):
-    """A version that schedules its requests itself, and rejects those whose deadline has passed.
-
-    `close` may be called while cancelled requests are still being computed.
-    """
-
-    def run(
-        self,
-        signature: str,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[str] | None = None,
-    ) -> dict[str, Array]:
-        """Compute the outputs of a signature; see `submit`."""
-        return self.submit(signature, inputs, outputs).result()
-
-    @abc.abstractmethod
-    def submit(
-        self,
-        signature: str,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[str] | None = None,
-        deadline: float | None = None,
-    ) -> Future[dict[str, Array]]:
-        """Start computing the outputs of a signature.
-
-        Args:
-            signature: A key of `signatures`.
-            inputs: Exactly the signature's inputs.
-            outputs: Names of the requested outputs; None for all of them.
-            deadline: When the answer becomes useless, in seconds of `time.monotonic`.
-
-        Returns:
-            The future outputs, or a `StatusError`; a `Pending` if the compute time is known. A
-            request that is cancelled before it starts is never computed.
-        """
-
-    def allocate(self, shape: Sequence[int], dtype: str) -> Array:
-        """Return an uninitialized array that `submit` takes with minimal copying.
-
-        Args:
-            shape: The sizes.
-            dtype: A key of `NUMPY_TYPES` other than ``DT_STRING``.
-
-        Raises:
-            StatusError: Out of memory.
-        """
-        return np.empty(shape, NUMPY_TYPES[dtype])
-
-
-class WrappedModel(ScheduledModel):
-    """Base of models that wrap another one, and report its status."""
-
-    _model: LoadedModel
-
-    @property
-    def platform(self) -> str:
-        """Platform name of the inner model."""
-        return self._model.platform
-
-    @property
-    def restarts(self) -> int:
-        """Number of restarts of the process that computes the inner model."""
-        return self._model.restarts
-
-    @property
-    def outage(self) -> StatusError | None:
-        """Error that makes the inner model unavailable; None if it is available."""
-        return self._model.outage
-
-    @property
-    def queued(self) -> int:
-        """Number of requests that wait to be computed by the inner model."""
-        return self._model.queued
 
 
 class Runtime(abc.ABC):
@@ -209,8 +93,19 @@ class Runtime(abc.ABC):
             StatusError: The import failed.
         """
 
-    def start(self) -> None:  # noqa: B027 - only runtimes in other processes have something to start
-        """Start to prepare in the background, if possible; returns at once. Idempotent."""
 
-    def close(self) -> None:  # noqa: B027 - most runtimes have nothing to release
-        """Release the resources of `prepare`; called once, after all models closed."""
+@dataclass(frozen=True)
+class VersionFolder:
+    """A version to load.
+
+    Args:
+        model: The model's name.
+        number: The version's number.
+        origin: The version's path or URI.
+        folder: The local folder to load it from.
+    """
+
+    model: str
+    number: int
+    origin: str
+    folder: Path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import queue
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,15 @@ from timonel.serving.runtimes.saved_model import signatures_in
 from timonel.serving.runtimes.tflite_file import FlatbufferSignature, entries_in
 from timonel.serving.settings import RuntimeSettings
 from timonel.serving.settings.batching import cores
-from timonel.serving.signature import Array, Signature
+from timonel.serving.settings.runtime import LITERT, TFLITE_FILE
+from timonel.serving.signature import Array, Signature, TensorSpec, fits
 from timonel.serving.status import Code, StatusError, invalid_argument, not_found
-
-TFLITE_FILE = Path("model.tflite")
-"""Path of a flatbuffer in a version's folder, as in TensorFlow Serving."""
 
 
 class LiteRtRuntime(Runtime):
     """Loads a version's flatbuffer: converted from its SavedModel, else ``model.tflite``."""
 
-    name = "litert"
+    name = LITERT
 
     def prepare(self) -> None:
         """Import LiteRT, which takes a fraction of a second."""
@@ -52,7 +51,9 @@ class LiteRtRuntime(Runtime):
         if file != path / TFLITE_FILE:
             return load_flatbuffer(content, settings, signatures_in(path, settings.tags))
         entries = entries_in(content, as_tensorflow_serving=as_tensorflow_serving)
-        return _FlatbufferModel(content, entries, settings)
+        model = _FlatbufferModel(content, entries, settings)
+        model.signatures = {name: _resizable(each) for name, each in model.signatures.items()}
+        return model
 
 
 def load_flatbuffer(
@@ -152,10 +153,12 @@ class _Interpreter:
     def run(self, entry: FlatbufferSignature, inputs: Mapping[str, Array]) -> dict[str, Array]:
         try:
             values = self._call(entry, inputs)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise StatusError(Code.INVALID_ARGUMENT, _text(error)) from error
         except RuntimeError as error:
-            code = Code.INTERNAL if _fits(entry, inputs) else Code.INVALID_ARGUMENT
+            specs = entry.signature.inputs
+            fitting = all(fits(spec.shape, inputs[name].shape) for name, spec in specs.items())
+            code = Code.INTERNAL if fitting else Code.INVALID_ARGUMENT
             raise StatusError(code, _text(error)) from error
         return {name: np.asarray(value) for name, value in values.items()}
 
@@ -176,6 +179,17 @@ class _Interpreter:
         return {name: own.get_tensor(number) for name, number in entry.outputs.items()}
 
 
+def _resizable(signature: Signature) -> Signature:
+    """Return a signature with inputs of any batch size: interpreters resize theirs."""
+
+    def resizable(spec: TensorSpec) -> TensorSpec:
+        shape = spec.shape or ()
+        return replace(spec, shape=(-1, *shape[1:])) if shape[:1] == (1,) else spec
+
+    inputs = {name: resizable(spec) for name, spec in signature.inputs.items()}
+    return replace(signature, inputs=inputs)
+
+
 def _is_like(ours: Signature, theirs: Signature) -> bool:
     """Return whether two signatures have the same inputs and outputs.
 
@@ -186,17 +200,6 @@ def _is_like(ours: Signature, theirs: Signature) -> bool:
         == {name: (spec.dtype, spec.shape) for name, spec in yours.items()}
         for mine, yours in ((ours.inputs, theirs.inputs), (ours.outputs, theirs.outputs))
     )
-
-
-def _fits(entry: FlatbufferSignature, inputs: Mapping[str, Array]) -> bool:
-    """Return whether the inputs have the shapes that the signature declares."""
-    for name, spec in entry.signature.inputs.items():
-        declared, given = spec.shape or (), inputs[name].shape
-        if len(declared) != len(given):
-            return False
-        if any(size not in {-1, found} for size, found in zip(declared, given, strict=True)):
-            return False
-    return True
 
 
 def _text(error: Exception) -> str:

@@ -30,12 +30,11 @@ from timonel.models.runtime_choice import (
     file_of,
     identity_of,
 )
+from timonel.models.safety.graph import ModelGraph
 from timonel.models.schema import WARMUP_FILE, Export
 from timonel.serving.runtimes import _private
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.runtimes.litert import load_flatbuffer
-from timonel.serving.runtimes.safety.check import check_folder
-from timonel.serving.runtimes.safety.graph import ModelGraph
 from timonel.serving.runtimes.saved_model import (
     MAX_SAMPLES,
     Sample,
@@ -150,10 +149,9 @@ def _measured(
     # Use a server's threads: LiteRT must be faster than the alternative on a server.
     settings = RuntimeSettings(intra_op_threads=default_op_threads())
     try:
-        check_folder(request.saved_model, settings.tags)
+        theirs = TensorFlowRuntime().load(request.saved_model, settings)
     except StatusError as error:
         return _unchanged(request, error.message)
-    theirs = TensorFlowRuntime().load(request.saved_model, settings)
     models: dict[Choice, LoadedModel] = {}
     impossible: dict[Choice, str] = {"litert": missing} if missing else {}
     differences: dict[Choice, tuple[float, ...]] = {}

@@ -9,7 +9,6 @@ from timonel.serving.settings.models import (
     ModelSettings,
     RequestLogSettings,
     Specific,
-    Transition,
     VersionPolicy,
 )
 from timonel.serving.settings.runtime import AUTO, RuntimeSettings, default_op_threads
@@ -37,7 +36,6 @@ __all__ = [
     "RuntimeSettings",
     "ServerSettings",
     "Specific",
-    "Transition",
     "VersionPolicy",
     "default_op_threads",
 ]

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from timonel.errors import SpecError
+from timonel.storage.uris import local_path
+from timonel.units import ByteSize
 
 EVERY_MODEL = "*"
 """Key for all models in per-model settings."""
+AbsolutePath = Annotated[str, BeforeValidator(lambda path: str(local_path(path)))]
+"""A file or folder of this machine: servers may run in another folder than their users."""
+
+
+def _limit(value: Any) -> Any:
+    return None if value == "none" else value
+
+
+SizeLimit = Annotated[ByteSize | None, BeforeValidator(_limit)]
+"""A size in bytes such as ``64MiB``; None, or ``none``, for no limit."""
 
 
 class SettingsModel(BaseModel):
@@ -16,12 +31,18 @@ class SettingsModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def as_spec_error(error: ValidationError) -> SpecError:
-    """Return the first validation error as a user-facing `SpecError`."""
+def as_spec_error(error: ValidationError, names: Mapping[str, str]) -> SpecError:
+    """Return the first validation error as a user-facing `SpecError`.
+
+    Args:
+        error: The error.
+        names: What the user calls a setting, by its dotted name.
+    """
     first = error.errors()[0]
     if first["type"] == "value_error":  # raised by a validator, with a readable message
         return SpecError(str(first["ctx"]["error"]))
-    name, rule = ".".join(map(str, first["loc"])), first["msg"]
+    place, rule = ".".join(map(str, first["loc"])), first["msg"]
+    name = names.get(place, place)
     if not rule.startswith("Input should be "):
         return SpecError(f"{name}: {rule}, got {first['input']!r}")
     return SpecError(

@@ -16,7 +16,7 @@ def cores() -> int:
 
 
 class NoBatching(SettingsModel):
-    """No batching: each request is computed alone, in the calling thread."""
+    """No batching: each request is computed alone."""
 
     kind: Literal["none"] = "none"
 
@@ -39,7 +39,7 @@ class AdaptiveBatching(SettingsModel):
         description="Maximum queued requests of one version; others are refused.",
     )
     slots: int = Field(
-        default=0, ge=0, description="Batches computed at the same time; 0 for one per core."
+        default=0, ge=0, description="Batches of a version at the same time; 0 for one per core."
     )
 
     def of(self, model: str) -> AdaptiveBatching:
@@ -68,7 +68,7 @@ class BatchingParameters(SettingsModel):
         default=10, description="Maximum batches in a queue; further requests are refused."
     )
     num_batch_threads: int = Field(
-        default_factory=cores, description="Batches computed at the same time."
+        default_factory=cores, description="Batches of a version at the same time."
     )
     thread_pool_name: str = Field(default="batch_threads", description="Name of the threads.")
     allowed_batch_sizes: tuple[int, ...] = Field(
@@ -87,7 +87,7 @@ class BatchingParameters(SettingsModel):
     per_model: bool = Field(
         default=False,
         description="Read sizes and times from each version's batching_params.pbtxt; a version "
-        "without one is not batched. The threads are still those of these parameters.",
+        "without one is not batched. The number of threads is still that of these parameters.",
     )
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from timonel.serving.settings.base import EVERY_MODEL, SettingsModel
-from timonel.units import Seconds
+from timonel.serving.settings.base import EVERY_MODEL, AbsolutePath, SettingsModel
+from timonel.units import ByteSize, Seconds
 
 TENSORFLOW = "tensorflow"
 """The only platform that models may name."""
@@ -69,51 +68,48 @@ class ModelSettings(SettingsModel):
     )
 
 
-class Transition(StrEnum):
-    """Order of loading and unloading when a version is replaced."""
-
-    AVAILABILITY_PRESERVING = "availability_preserving"
-    """Load the new version first: no downtime, but two in memory."""
-    RESOURCE_PRESERVING = "resource_preserving"
-    """Unload the old version first: one in memory, but downtime while loading."""
-
-
 class LoadSettings(SettingsModel):
     """Settings for finding and loading versions.
 
-    TensorFlow Serving's behaviour differs from the defaults of ``retry_all``, ``fall_back``,
-    ``wait_for_versions``, ``keep_labelled`` and ``labels_may_wait``.
+    TensorFlow Serving's behaviour differs from the defaults of ``as_tfserving`` and
+    ``labels_may_wait``.
     """
 
     poll_s: Seconds = Field(
         default=1.0,
-        description="Time between checks for new versions; 0 checks only at the start and after"
-        " a change of the configuration.",
+        description="Seconds between checks for new versions. 0 checks only at the start and when "
+        "the configuration changes.",
     )
     settle_s: Seconds = Field(
         default=1.0,
         description="Time that a version not published by timonel must stay unchanged.",
     )
-    threads: int = Field(default=2, ge=1, description="Versions loaded at the same time.")
-    unload_threads: int = Field(default=1, ge=1, description="Versions unloaded at the same time.")
+    threads: int = Field(
+        default=2, ge=1, description="Versions loaded at once, apart from slow loads."
+    )
+    load_timeout_s: Seconds | None = Field(
+        default=300.0,
+        gt=0,
+        description="Maximum seconds of a load, with its warm-up. A version that takes longer has "
+        "failed; if its load ends after all, it serves.",
+    )
+    fail_fast: bool = Field(
+        default=False,
+        description="Refuse to start if a model cannot be served. By default, the others are "
+        "served, and the server is not ready.",
+    )
     max_retries: int = Field(default=5, ge=0, description="Retries after a transient failure.")
     retry_s: Seconds = Field(default=5.0, description="Time between attempts.")
     resource_preserving: tuple[str, ...] = Field(
         default=(),
-        description="Models whose old version is unloaded before the new one is loaded; '*' for"
-        " all. Not changed by a reload of the configuration.",
+        description="Model that keeps one version in memory at a time; * for all. The old version "
+        "is unloaded before the new one is loaded.",
     )
-    retry_all: bool = Field(
-        default=False, description="Retry after every failure, and report the version as LOADING."
-    )
-    fall_back: bool = Field(
-        default=True, description="Serve an older version if the newest cannot be loaded."
-    )
-    wait_for_versions: bool = Field(
-        default=False, description="Wait at the start for models without a version."
-    )
-    keep_labelled: bool = Field(
-        default=True, description="Load versions with labels, and keep them in memory."
+    as_tfserving: bool = Field(
+        default=False,
+        description="As in TensorFlow Serving, retry after every failure and report the version as "
+        "LOADING meanwhile, serve no older version instead, wait at the start for models without a "
+        "version, and do not keep versions in memory because they have labels.",
     )
     warm_up: bool = Field(
         default=True, description="Send a version's warm-up requests to it before it serves."
@@ -124,17 +120,19 @@ class LoadSettings(SettingsModel):
     labels_may_wait: bool = Field(
         default=True, description="Accept labels for versions that are not loaded yet."
     )
-    model_cache: str | None = Field(
-        default=None,
-        description="Cache folder of versions from buckets; none: timonel/models in the user's "
-        "cache.",
+    model_cache: AbsolutePath | None = Field(
+        default=None, description="Cache folder of versions from buckets."
     )
-    model_cache_bytes: int = Field(
-        default=20 * 2**30, ge=0, description="Maximum bytes of unused versions in the cache."
+    model_cache_size: ByteSize = Field(
+        default=20 * 2**30,
+        ge=0,
+        description="Maximum size of that cache, such as 50GB. Versions that no server uses are "
+        "evicted, least recently used first.",
     )
 
-    def transition_of(self, name: str) -> Transition:
-        """Return the order of loading and unloading for a model."""
-        if name in self.resource_preserving or EVERY_MODEL in self.resource_preserving:
-            return Transition.RESOURCE_PRESERVING
-        return Transition.AVAILABILITY_PRESERVING
+    def unloads_first(self, name: str) -> bool:
+        """Return whether a model's old version is unloaded before the new one is loaded.
+
+        Only one is in memory then, but none serves while the new one is loaded.
+        """
+        return bool({name, EVERY_MODEL} & set(self.resource_preserving))

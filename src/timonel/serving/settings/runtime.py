@@ -1,11 +1,11 @@
-"""Settings for computing models: runtimes, isolation, Python code."""
+"""Settings for computing models: runtimes and Python code."""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
@@ -16,6 +16,9 @@ from timonel.units import Seconds
 
 AUTO = "auto"
 """The runtime that chooses another one for each version."""
+LITERT = "litert"
+TFLITE_FILE = "model.tflite"
+"""LiteRT's model beside, or instead of, a SavedModel."""
 _FEW_CORES = 2
 _TENSORFLOWS_OWN = "TF_NUM_INTRAOP_THREADS"
 
@@ -33,6 +36,7 @@ def default_op_threads() -> int:
 class RuntimeSettings(SettingsModel):
     """Settings of runtimes, which compute models."""
 
+    model: str = Field(default="", description="The model that these settings are for, see `of`.")
     name: str = Field(
         default="tensorflow",
         description="Entry-point name of the runtime; 'auto' follows the evidence in each version.",
@@ -65,15 +69,18 @@ class RuntimeSettings(SettingsModel):
         " version's evidence says that this is faster.",
     )
     safe_loading: bool = Field(
-        default=False,
-        description="Refuse SavedModels with operations that could do more than compute.",
+        default=True,
+        description="Refuse models that can access files or run Python. Also refuses operations "
+        "that use the network.",
     )
     allow_ops: Mapping[str, tuple[str, ...]] = Field(
         default_factory=dict,
         description="Allowed operations by model; '*' for all models.",
     )
-    hooks: str | None = Field(
-        default=None, description="Python file with hooks for requests and responses."
+    op_libraries: tuple[str, ...] = Field(
+        default=(),
+        description="Load this op library, and allow its operations: a package such as "
+        "tensorflow_text, or the path of a .so file.",
     )
 
     def of(self, model: str) -> RuntimeSettings:
@@ -82,6 +89,7 @@ class RuntimeSettings(SettingsModel):
         batching = self.batching
         return self.model_copy(
             update={
+                "model": model,
                 "name": self.by_model.get(model, self.name),
                 "by_model": {},
                 "frozen_graphs": self.by_model.get(model, self.name) == AUTO,
@@ -98,48 +106,22 @@ class RuntimeSettings(SettingsModel):
         return frozenset((self.name, *self.by_model.values()))
 
 
-Isolation = Literal["process", "none"]
-
-
-class ComputeSettings(SettingsModel):
-    """Settings of processes that each hold one version."""
-
-    hang_timeout_s: Seconds | None = Field(
-        default=None,
-        gt=0,
-        description="Restart a version's process if requests are pending and it sends nothing "
-        "for this long; none: never.",
-    )
-    memory_mib: int = Field(
-        default=4096,
-        ge=1,
-        description="Shared memory for a version's requests, and the same for its responses; "
-        "allocated only while needed.",
-    )
-
-
 class PythonSettings(SettingsModel):
     """Python code of models. It has all permissions of the server's user."""
 
     allow: tuple[str, ...] = Field(
         default=(),
-        description="Models whose versions may contain Python: a model.py, or hooks in "
-        "assets.extra/hooks.py; '*' for all. Other versions with Python are "
-        "refused.",
+        description="Allow this model's versions to be Python code, run as your user; * for all.",
     )
-    hooks: Mapping[str, str] = Field(
-        default_factory=dict,
-        description="File with hooks by model, which replaces the hooks in its versions; '*' "
-        "for all others.",
+    timeout_s: Seconds | None = Field(
+        default=60.0,
+        gt=0,
+        description="Seconds for a request to a Python model; then its process is restarted.",
     )
 
     def allows(self, name: str) -> bool:
         """Return whether a model's versions may contain Python."""
         return name in self.allow or EVERY_MODEL in self.allow
-
-    def hooks_of(self, name: str) -> str | None:
-        """Return a model's hooks file; None for those of its versions."""
-        return self.hooks.get(name, self.hooks.get(EVERY_MODEL))
 
 
 def by_model(values: Iterable[str], what: str) -> dict[str, tuple[str, ...]]:

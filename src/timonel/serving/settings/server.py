@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, field_validator
 
 from timonel.serving.settings.auth import AccessSettings
-from timonel.serving.settings.base import SettingsModel
-from timonel.serving.settings.dialect import DialectName
+from timonel.serving.settings.base import EVERY_MODEL, SettingsModel
+from timonel.serving.settings.batching import cores
 from timonel.serving.settings.models import LoadSettings, ModelSettings
-from timonel.serving.settings.runtime import (
-    ComputeSettings,
-    Isolation,
-    PythonSettings,
-    RuntimeSettings,
-)
+from timonel.serving.settings.runtime import PythonSettings, RuntimeSettings
 from timonel.units import Seconds
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
@@ -22,6 +19,8 @@ ANSWERS_PATH = "/monitoring/answers"
 """Path of the answers to compared requests; `timonel.serving.telemetry.answers`."""
 COMPARISON_HEADER = "x-timonel-comparison"
 """Request header with the ID of a request that two versions compute, to compare their answers."""
+NOT_STARTED_HEADER = "x-timonel-not-started"
+"""Response header of requests that nothing has begun to compute: they may be sent elsewhere."""
 
 
 class MonitoringSettings(SettingsModel):
@@ -32,14 +31,20 @@ class MonitoringSettings(SettingsModel):
     )
     tracing: bool = Field(
         default=False,
-        description="Send OpenTelemetry spans to OTEL_EXPORTER_OTLP_ENDPOINT.",
+        description="Send OpenTelemetry spans of requests. OTEL_EXPORTER_OTLP_ENDPOINT is the "
+        "receiver; requires the extra 'otel'.",
     )
 
 
 class RestSettings(SettingsModel):
     """REST settings other than the port."""
 
-    page: bool = Field(default=True, description="Whether to serve a web page at '/'.")
+    extensions: bool = Field(
+        default=True,
+        description="Whether to list the models, and to read images and texts as requests, unlike "
+        "TensorFlow Serving.",
+    )
+    page: bool = Field(default=True, description="Serve a page at / with models, plots and a form.")
     cors: bool = Field(
         default=False, description="Whether browsers may send requests from pages of other origins."
     )
@@ -70,6 +75,10 @@ class GrpcSettings(SettingsModel):
     )
 
 
+def _port(value: Any) -> Any:
+    return None if value == -1 else value
+
+
 class ServerSettings(SettingsModel):
     """All settings of a server process."""
 
@@ -80,43 +89,41 @@ class ServerSettings(SettingsModel):
     config_poll_s: Seconds = Field(
         default=0.0, description="Time between checks of `config_file`; 0: no checks."
     )
-    dialect: DialectName = Field(default="timonel", description="Variant of the REST API.")
-    host: str = Field(default="127.0.0.1", description="Listen address.")
+    host: str = Field(
+        default="127.0.0.1",
+        description="Listen address; 0.0.0.0 for all interfaces. unix:FOLDER listens on the Unix "
+        "sockets http.sock and grpc.sock in a private folder instead of ports.",
+    )
     rest_port: int | None = Field(
         default=8501,
         ge=0,
         le=65535,
-        description="REST port; 0 picks a free one, none turns REST off.",
+        description="REST port; 0 picks a free one.",
     )
     rest_host: str | None = Field(default=None, description="Listen address of REST, if different.")
     rest_is_optional: bool = Field(
         default=False, description="Continue without REST if its port is in use."
     )
     rest: RestSettings = Field(default_factory=RestSettings, description="REST.")
-    grpc_port: int | None = Field(
+    grpc_port: Annotated[int | None, BeforeValidator(_port)] = Field(
         default=8500,
         ge=0,
         le=65535,
-        description="gRPC port; 0 picks a free one, none turns gRPC off.",
+        description="gRPC port; 0 picks a free one, -1 turns gRPC off. In Python, None also turns "
+        "it off.",
     )
     grpc: GrpcSettings = Field(default_factory=GrpcSettings, description="gRPC.")
     compute_threads: int = Field(
-        default=2,
+        default_factory=lambda: min(8, max(2, cores())),
         ge=1,
-        description="Threads that parse large requests, and compute requests without batching.",
+        description="Threads for large and unbatched requests. They parse large requests, and "
+        "compute requests without batching.",
     )
     drain_s: Seconds = Field(
-        default=30.0, description="Time to finish pending requests at shutdown."
+        default=30.0, description="Seconds to finish pending requests at shutdown."
     )
     load: LoadSettings = Field(default_factory=LoadSettings, description="Loading.")
     runtime: RuntimeSettings = Field(default_factory=RuntimeSettings, description="Computing.")
-    isolation: Isolation = Field(
-        default="none",
-        description="Whether each version computes in its own process.",
-    )
-    compute: ComputeSettings = Field(
-        default_factory=ComputeSettings, description="Processes of versions."
-    )
     python: PythonSettings = Field(
         default_factory=PythonSettings, description="Python code of models."
     )
@@ -137,3 +144,8 @@ class ServerSettings(SettingsModel):
         if len(set(names)) != len(names):
             raise ValueError(f"each model can be served only once, got {names}")
         return models
+
+    @property
+    def trusted(self) -> frozenset[str]:
+        """Names of models that may run code or operations of their own; `EVERY_MODEL` for all."""
+        return frozenset((*self.python.allow, *(self.runtime.allow_ops.keys() - {EVERY_MODEL})))

@@ -1,7 +1,7 @@
 """Recent answers to compared requests, for the control plane of an endpoint.
 
-Without a compared request it costs nothing. Summaries of large answers are made in a thread, and
-answers are dropped while it has too much to do, so requests do not wait for it.
+Without a compared request it costs nothing. A thread summarizes answers, and answers are dropped
+while it has too much to do, so requests do not wait for it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from timonel.serving.telemetry.answers import Answer, summarize
 
 _LOG = logging.getLogger(__name__)
 _RECENT = 4096
-_AT_ONCE_BYTES = 8 * 2**10
-"""Size limit for summaries in the event loop; this takes about 0.1 ms."""
 _QUEUED_BYTES = 64 * 2**20
 _SINCE = re.compile(rb"since=(\d{1,15})\Z")
 _FAILURES = frozenset(
@@ -61,11 +59,7 @@ class AnswerLog:
         if outputs is None:
             self._add(sent.comparison, None)
         elif outputs:  # otherwise it asked for no computation
-            size = sum(bytes_of(array) for each in outputs for array in each.values())
-            if size <= _AT_ONCE_BYTES:
-                self._add(sent.comparison, outputs)
-            else:
-                self._add_later(sent.comparison, outputs, size)
+            self._add_later(sent.comparison, outputs)
 
     def since(self, query: bytes) -> bytes:
         """Return answers as JSON: ``{"next": N, "answers": [[name, contents, numbers], ...]}``.
@@ -80,7 +74,8 @@ class AnswerLog:
             new, count = list(self._answers)[start:], self._count
         return orjson.dumps({"next": count, "answers": [list(each) for each in new]})
 
-    def _add_later(self, secret: str, outputs: Sequence[Mapping[str, Array]], size: int) -> None:
+    def _add_later(self, secret: str, outputs: Sequence[Mapping[str, Array]]) -> None:
+        size = sum(bytes_of(array) for each in outputs for array in each.values())
         with self._lock:
             if self._queued_bytes + size > _QUEUED_BYTES:
                 return

@@ -9,10 +9,10 @@ import bisect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
+from timonel.serving.batching.request import BatchObservation
 from timonel.serving.status import Code
-from timonel.serving.telemetry.concurrency import Concurrency
 
 
 def exponential(scale: float, growth: float, count: int) -> tuple[float, ...]:
@@ -139,17 +139,15 @@ class BatchCounts:
         self.queue = Histogram(MICROSECONDS)
         self.compute = Histogram(MICROSECONDS)
 
-    def observe(
-        self, rows: int, padded_rows: int, queue_s: tuple[float, ...], compute_s: float
-    ) -> None:
+    def observe(self, batch: BatchObservation) -> None:
         """Count a batch."""
         with self.lock:
-            self.rows.observe(rows)
-            size = rows + padded_rows
+            self.rows.observe(batch.rows)
+            size = batch.rows + batch.padded_rows
             padded = self.padded.get(size) or self.padded.setdefault(size, Histogram(ROWS))
-            padded.observe(padded_rows)
-            self.compute.observe(compute_s * _MICRO)
-            for waited in queue_s:
+            padded.observe(batch.padded_rows)
+            self.compute.observe(batch.compute_s * _MICRO)
+            for waited in batch.queue_s:
                 self.queue.observe(waited * _MICRO)
 
 
@@ -170,28 +168,37 @@ class Times:
             self.records += records
 
 
-class Table(Generic[K, V]):
+class Table(dict[K, V]):
     """Values by key, created on first use. Thread-safe.
 
     Lookups of existing keys take no lock.
     """
 
     def __init__(self, make: Callable[[], V]) -> None:
+        super().__init__()
         self._make = make
-        self._values: dict[K, V] = {}
         self._lock = threading.Lock()
 
-    def __getitem__(self, key: K) -> V:
-        found = self._values.get(key)
-        if found is None:
-            with self._lock:
-                found = self._values.setdefault(key, self._make())
-        return found
+    def __missing__(self, key: K) -> V:
+        with self._lock:
+            return self.setdefault(key, self._make())
 
-    def items(self) -> list[tuple[K, V]]:
+    def snapshot(self) -> dict[K, V]:
         """Return the current items."""
         with self._lock:
-            return list(self._values.items())
+            return dict(self)
+
+
+class Concurrency(NamedTuple):
+    """Concurrency of requests at one moment.
+
+    Args:
+        in_flight: Requests that have arrived and are not answered.
+        request_s: Its integral over time since the start of the server, in request-seconds.
+    """
+
+    in_flight: int = 0
+    request_s: float = 0.0
 
 
 @dataclass(frozen=True)

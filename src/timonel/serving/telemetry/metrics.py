@@ -15,8 +15,15 @@ from prometheus_client.metrics_core import Metric
 
 from timonel.serving.inference.context import STAGES
 from timonel.serving.status import Code
-from timonel.serving.telemetry.concurrency import Concurrency
-from timonel.serving.telemetry.counts import ROWS, BatchKey, Counts, Histogram, PathKey, RequestKey
+from timonel.serving.telemetry.counts import (
+    ROWS,
+    BatchKey,
+    Concurrency,
+    Counts,
+    Histogram,
+    PathKey,
+    RequestKey,
+)
 from timonel.serving.telemetry.prometheus import Labels, counter, gauge, histogram
 
 _TFS = ":tensorflow:serving:"
@@ -90,12 +97,6 @@ def timonel_families(counts: Counts) -> Iterator[Metric]:
     )
     yield from _batches(counts)
     yield from _loads(counts)
-    yield counter(
-        "timonel_request_log_records_total",
-        "Requests sampled for the request log.",
-        ("model", "status"),
-        counts.logged.items(),
-    )
     yield gauge(
         "timonel_versions",
         "Current versions by state.",
@@ -228,12 +229,6 @@ def _concurrency(concurrency: Concurrency) -> Iterator[Metric]:
         (),
         [((), concurrency.in_flight)],
     )
-    yield gauge(
-        "timonel_request_concurrency",
-        "Requests in flight, averaged over the last complete second.",
-        (),
-        [((), concurrency.average)],
-    )
     yield counter(
         "timonel_request_concurrency_seconds_total",
         "Requests in flight, integrated over time; its rate is their average.",
@@ -287,19 +282,6 @@ def _loads(counts: Counts) -> Iterator[Metric]:
         _PATH,
         ((_path(key), value.took) for key, value in counts.loads.items()),
         unit=_SECONDS,
-    )
-    yield histogram(
-        "timonel_warmup_seconds",
-        "Time to warm up a version.",
-        _PATH,
-        ((_path(key), value.took) for key, value in counts.warmups.items()),
-        unit=_SECONDS,
-    )
-    yield counter(
-        "timonel_warmup_records_total",
-        "Records read for warm-ups.",
-        _PATH,
-        ((_path(key), value.records) for key, value in counts.warmups.items()),
     )
 
 

@@ -11,14 +11,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from timonel.serving.batching.request import BatchObservation
 from timonel.serving.inference.context import Correlation, Observation
 from timonel.serving.manager.catalogue import Catalogue
+from timonel.serving.signature import Array
 from timonel.serving.status import Code
 from timonel.serving.telemetry.answer_log import AnswerLog
-from timonel.serving.telemetry.concurrency import MODEL_CALLS, ConcurrencyMeter
 from timonel.serving.telemetry.counts import (
     BatchCounts,
     BatchKey,
+    Concurrency,
     Counts,
     PathKey,
     RequestKey,
@@ -31,6 +33,13 @@ from timonel.serving.telemetry.prometheus import encode
 from timonel.serving.telemetry.resources import Usage
 from timonel.serving.telemetry.tracing import OpenTelemetryTracer
 
+MODEL_CALLS = frozenset(
+    {
+        "predict", "classify", "regress", "infer",
+        "Predict", "Classify", "Regress", "MultiInference", "ModelInfer",
+    }
+)  # fmt: skip
+"""Methods whose requests count: those that run a model."""
 RECENT = 2048
 _UNKNOWN_MODELS = 256
 _OTHERS = "(other)"
@@ -115,7 +124,9 @@ class Monitor:
         began = self._clock()
         if api in MODEL_CALLS:
             self._concurrency.begin(began)
-        return Observation(entrypoint, api, model, began, correlation)
+        is_compared = correlation is not None and correlation.comparison is not None
+        outputs: list[Mapping[str, Array]] | None = [] if is_compared else None
+        return Observation(entrypoint, api, model, began, correlation, outputs)
 
     def end(self, observation: Observation, code: Code = Code.OK) -> None:
         """Count a request answered with ``code``; call it once per request."""
@@ -140,16 +151,9 @@ class Monitor:
         if observation.outputs is not None:
             self.answers.record(observation, code)
 
-    def batch(
-        self,
-        key: BatchKey,
-        rows: int,
-        padded_rows: int,
-        queue_s: tuple[float, ...],
-        compute_s: float,
-    ) -> None:
-        """Count a computed batch; ``queue_s`` has the wait of each of its requests."""
-        self._batches[key].observe(rows, padded_rows, queue_s, compute_s)
+    def batch(self, key: BatchKey, batch: BatchObservation) -> None:
+        """Count a computed batch."""
+        self._batches[key].observe(batch)
 
     def loaded(self, key: PathKey, seconds: float) -> None:
         """Count an attempt to load a version."""
@@ -170,10 +174,10 @@ class Monitor:
             logged = dict(self._logged)
         usage = self._usage()
         return Counts(
-            requests=dict(self._requests.items()),
-            batches=dict(self._batches.items()),
-            loads=dict(self._loads.items()),
-            warmups=dict(self._warmups.items()),
+            requests=self._requests.snapshot(),
+            batches=self._batches.snapshot(),
+            loads=self._loads.snapshot(),
+            warmups=self._warmups.snapshot(),
             logged=logged,
             versions=self._versions(),
             memory=usage.memory,
@@ -193,12 +197,12 @@ class Monitor:
         Takes no lock: concurrent counts may be included in part.
         """
         found: dict[str, Traffic] = {"": Traffic()}
-        for request, counted in self._requests.items():
+        for request, counted in self._requests.snapshot().items():
             if request.api:
                 count = counted.whole.count
                 errors = 0 if request.code is Code.OK else count
                 _add(found, request.model, Traffic(count, errors))
-        for batch, computed in self._batches.items():
+        for batch, computed in self._batches.snapshot().items():
             rows = computed.rows
             _add(found, batch.model, Traffic(0, 0, rows.count, int(rows.total)))
         return found
@@ -218,6 +222,47 @@ class Monitor:
             return _OTHERS
         self._unknown_models.add(name)
         return name
+
+
+class ConcurrencyMeter:
+    """Requests in flight, and their number integrated over time. Thread-safe.
+
+    Autoscalers compute the average over any window from two readings of `Concurrency.request_s`, as
+    exactly as Knative's queue-proxy. Times are in seconds.
+
+    Args:
+        now: The time of the start.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._lock = threading.Lock()
+        self._at = now
+        self._in_flight = 0
+        self._request_s = 0.0
+
+    def begin(self, now: float) -> None:
+        """Count a request that has arrived."""
+        with self._lock:
+            self._advance(now)
+            self._in_flight += 1
+
+    def end(self, now: float) -> None:
+        """Count a request that is answered."""
+        with self._lock:
+            self._advance(now)
+            self._in_flight -= 1
+
+    def read(self, now: float) -> Concurrency:
+        """Return the present values."""
+        with self._lock:
+            self._advance(now)
+            return Concurrency(self._in_flight, self._request_s)
+
+    def _advance(self, now: float) -> None:
+        # Another thread may have read the clock later and come first.
+        now = max(now, self._at)
+        self._request_s += self._in_flight * (now - self._at)
+        self._at = now
 
 
 def count_versions(catalogue: Catalogue) -> Mapping[tuple[str, str], int]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import collections
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -22,61 +23,38 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from timonel.serving.asgi import App, Receive, Scope, Send
+from timonel.serving.asgi import Request, Response, Route, at
 from timonel.serving.telemetry.counts import Histogram
 
 Labels = tuple[str, ...]
 _METHODS = ("GET", "HEAD")
+_TEXT = b"text/plain"
 
 
-class MetricsApp:
-    """ASGI application that serves metrics on one path.
+def metrics_route(page: Callable[[], bytes], path: str, pool: Executor) -> Route:
+    """Return the route of the metrics page.
 
     Methods other than GET and HEAD are rejected: access control lets OPTIONS pass, as browsers send
     it without a key.
 
     Args:
-        app: Handles requests for other paths.
         page: Renders the page, which takes milliseconds; see `encode`.
         path: The path of the page.
         pool: Thread pool that renders the page.
     """
 
-    def __init__(self, app: App, page: Callable[[], bytes], path: str, pool: Executor) -> None:
-        self._app = app
-        self._page = page
-        self._path = path
-        self._pool = pool
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Handle a request."""
-        if scope["type"] != "http" or scope["path"] != self._path:
-            return self._app(scope, receive, send)
-        return self._send(scope, send)
-
-    async def _send(self, scope: Scope, send: Send) -> None:
-        allowed: list[tuple[bytes, bytes]] = []
-        if scope["method"] not in _METHODS:
-            body, status, content_type = b"Use GET.", 405, "text/plain"
-            allowed = [(b"allow", ", ".join(_METHODS).encode())]
-        elif query := scope["query_string"]:
+    async def answer(request: Request) -> Response:
+        if request.scope["method"] not in _METHODS:
+            allowed = ((b"allow", ", ".join(_METHODS).encode()),)
+            return Response(405, b"Use GET.", _TEXT, allowed)
+        if request.target != path:
             # TensorFlow Serving compares the path including its query.
-            target = f"{self._path}?{query.decode('latin-1')}"
-            body = f"Unexpected path: {target}. Should be {self._path}".encode()
-            status, content_type = 400, "text/plain"
-        else:
-            loop = asyncio.get_running_loop()
-            body = await loop.run_in_executor(self._pool, self._page)
-            status, content_type = 200, CONTENT_TYPE_PLAIN_0_0_4
-        headers = [
-            (b"content-type", content_type.encode()),
-            (b"content-length", str(len(body)).encode()),
-            *allowed,
-        ]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send(
-            {"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body}
-        )
+            text = f"Unexpected path: {request.target}. Should be {path}"
+            return Response(400, text.encode(errors="replace"), _TEXT)
+        body = await asyncio.get_running_loop().run_in_executor(pool, page)
+        return Response(200, body, CONTENT_TYPE_PLAIN_0_0_4.encode())
+
+    return Route(frozenset(), at(re.escape(path)), answer)
 
 
 class _Metrics(Collector):

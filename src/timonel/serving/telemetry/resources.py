@@ -1,4 +1,4 @@
-"""CPU time and memory of a server's processes: itself, zygotes and compute processes."""
+"""CPU time and memory of a server's processes: itself, and processes of Python models."""
 
 from __future__ import annotations
 

@@ -19,9 +19,11 @@ from typing import TextIO
 
 from timonel.errors import TimonelError
 from timonel.serving.batching.tfserving_parameters import read_parameters
-from timonel.serving.manager.model_config import TextProtoError, read_models, read_text
+from timonel.serving.manager.model_config import read_models
 from timonel.serving.manager.reload import UnservableError, unavailable
-from timonel.serving.server import configure_logging, run
+from timonel.serving.process_io import configure_logging
+from timonel.serving.protos.text import TextProtoError, read_text
+from timonel.serving.server import run
 from timonel.serving.settings.batching import cores
 from timonel.serving.status import StatusError
 from timonel.serving.tfserving.flags import Parsed, known_flags, parse, usage

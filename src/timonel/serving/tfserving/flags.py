@@ -151,6 +151,7 @@ _NO_GPU = "models run on the CPU"
 MEANINGLESS: Mapping[str, str] = {
     "rest_api_num_threads": "one event loop serves REST",
     "grpc_max_threads": "one event loop serves gRPC",
+    "num_unload_threads": "each version is unloaded in a thread of its own",
     "flush_filesystem_caches": "the operating system manages file caches",
     "platform_config_file": "the only platform is tensorflow; batching and session flags apply",
     "tensorflow_session_config_file": "session options have flags of their own",
@@ -197,7 +198,7 @@ def known_flags(cores: int) -> tuple[Flag, ...]:
         _string("model_name", "model name, without model_config_file", default="default"),
         _string("model_base_path", "folder with the model's versions"),
         Flag("num_load_threads", "int32", 0, "parallel loads of versions; 0: the number of cores"),
-        Flag("num_unload_threads", "int32", 0, "parallel unloads of versions; 0: one"),
+        Flag("num_unload_threads", "int32", 0, "parallel unloads of versions"),
         Flag("max_num_load_retries", "int32", 5, "retries after a failed load"),
         Flag("load_retry_interval_micros", "int64", 60_000_000, "interval between retries"),
         Flag(
@@ -263,19 +264,13 @@ def _own_flags() -> tuple[Flag, ...]:
         ),
         _bool("safe_loading", "reject models with unsafe operations"),
         _string("allow_python", "models that may contain Python, comma-separated; *: all"),
-        _string("hooks", "files with Python hooks, comma-separated; model=file for one model"),
         _string(
             "allow_ops",
             "operations that safe loading allows, comma-separated; model=operation for one model",
         ),
-        _bool("rest_api_enable_page", "serve a web page at / and /openapi.json on the REST port"),
+        _string("op_libraries", "packages or .so files with operations of models, comma-separated"),
         _string("model_cache", "folder for versions from buckets; default: the user's cache"),
         Flag("model_cache_mib", "int64", 20480, "size limit of unused versions in the cache"),
-        Flag(
-            "hang_timeout_seconds",
-            "int32",
-            0,
-            "restart a process with pending requests that is silent for this long; 0: never",
-        ),
+        Flag("load_timeout_seconds", "int32", 0, "time limit of a load; 0: none"),
         Flag("drain_seconds", "int32", 30, "drain time after SIGTERM"),
     )

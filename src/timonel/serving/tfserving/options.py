@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-from timonel.serving.auth import tensorflow_serving_access
-from timonel.serving.manager.model_config import check_base_path, parse_text_proto
-from timonel.serving.runtimes.python.permission import python_settings
+from timonel.serving.manager.model_config import check_base_path
+from timonel.serving.protos.config_messages import config_message
+from timonel.serving.protos.text import parse_text_proto
 from timonel.serving.settings import (
     METRICS_PATH,
     TENSORFLOW,
@@ -23,8 +19,9 @@ from timonel.serving.settings import (
     RuntimeSettings,
     ServerSettings,
 )
+from timonel.serving.settings.auth import tensorflow_serving_access
 from timonel.serving.settings.batching import BatchingParameters, BatchingSettings, NoBatching
-from timonel.serving.settings.runtime import ComputeSettings, by_model, runtime_choice
+from timonel.serving.settings.runtime import PythonSettings, by_model, runtime_choice
 from timonel.serving.status import Code, StatusError, invalid_argument
 from timonel.serving.tfserving.flags import MEANINGLESS, Parsed
 
@@ -93,7 +90,6 @@ def translate(parsed: Parsed, files: Files, cores: int) -> Translation:
         models=models,
         config_file=parsed.text("model_config_file") or None,
         config_poll_s=max(0, period),
-        dialect="tensorflow-serving",
         host=_ANY_ADDRESS,
         rest_host=_ANY_ADDRESS_V6,
         rest_port=rest_port or None,
@@ -103,14 +99,10 @@ def translate(parsed: Parsed, files: Files, cores: int) -> Translation:
         grpc=_grpc(parsed),
         compute_threads=min(_MOST_THREADS, max(2, cores)),
         drain_s=max(0, parsed.integer("drain_seconds")),
-        isolation="none",
-        compute=ComputeSettings(
-            hang_timeout_s=max(0, parsed.integer("hang_timeout_seconds")) or None
-        ),
         load=_load(parsed, cores),
         runtime=_runtime(parsed, files.batching),
         monitoring=MonitoringSettings(metrics_path=files.metrics_path),
-        python=python_settings(parsed.items("allow_python"), parsed.items("hooks")),
+        python=PythonSettings(allow=tuple(parsed.items("allow_python"))),
         access=tensorflow_serving_access(parsed.text("ssl_config_file")),
     )
     return Translation(settings, tuple(remarks))
@@ -154,7 +146,8 @@ def _single(values: Parsed) -> tuple[ModelSettings, ...]:
 def _rest(values: Parsed) -> RestSettings:
     timeout_ms = values.integer("rest_api_timeout_in_ms")
     return RestSettings(
-        page=values.truth("rest_api_enable_page"),
+        extensions=False,
+        page=False,
         cors=values.truth("rest_api_enable_cors_support"),
         # As in TensorFlow's sessions, zero means no limit.
         timeout_s=timeout_ms / 1000 if timeout_ms > 0 else None,
@@ -184,16 +177,14 @@ def _load(values: Parsed, cores: int) -> LoadSettings:
         # A version must not appear much later than with a server that polls once.
         settle_s=min(1, poll_s) if poll_s else 0.2,
         threads=max(0, values.integer("num_load_threads")) or max(2, cores),
-        unload_threads=max(1, values.integer("num_unload_threads")),
+        load_timeout_s=max(0, values.integer("load_timeout_seconds")) or None,
+        fail_fast=True,
         max_retries=max(0, values.integer("max_num_load_retries")),
         retry_s=max(0, values.integer("load_retry_interval_micros")) / 1e6,
         resource_preserving=values.items("resource_preserving_models"),
         model_cache=values.text("model_cache") or None,
-        model_cache_bytes=max(0, values.integer("model_cache_mib")) << 20,
-        retry_all=True,
-        fall_back=False,
-        wait_for_versions=True,
-        keep_labelled=False,
+        model_cache_size=max(0, values.integer("model_cache_mib")) << 20,
+        as_tfserving=True,
         warm_up=values.truth("enable_model_warmup"),
         warm_up_iterations=max(1, values.integer("num_request_iterations_for_warmup")),
         labels_may_wait=values.truth("allow_version_labels_for_unavailable_models"),
@@ -209,6 +200,7 @@ def _runtime(values: Parsed, parameters: BatchingParameters | None) -> RuntimeSe
         tags=values.items("saved_model_tags"),
         safe_loading=values.truth("safe_loading"),
         allow_ops=by_model(values.items("allow_ops"), "an operation"),
+        op_libraries=values.items("op_libraries"),
         intra_op_threads=max(0, values.integer("tensorflow_intra_op_parallelism")) or both,
         inter_op_threads=max(0, values.integer("tensorflow_inter_op_parallelism")) or both,
         batching=_batching(values, parameters),
@@ -224,10 +216,6 @@ def _batching(values: Parsed, parameters: BatchingParameters | None) -> Batching
     )
 
 
-_FIELD = descriptor_pb2.FieldDescriptorProto
-_PACKAGE = "tensorflow.serving"
-
-
 def metrics_path_from(text: str, path: str) -> str | None:
     """Return the metrics path from a ``--monitoring_config_file``; None if disabled.
 
@@ -238,34 +226,10 @@ def metrics_path_from(text: str, path: str) -> str | None:
     Raises:
         TextProtoError: The text is not such a proto.
     """
-    config = parse_text_proto(text, _config_class()(), path)
+    config = parse_text_proto(text, config_message("MonitoringConfig")(), path)
     if not config.prometheus_config.enable:
         return None
     return config.prometheus_config.path or METRICS_PATH
-
-
-@functools.cache
-def _config_class() -> type[Any]:
-    """Return the class of MonitoringConfig, which no package on PyPI provides."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name="timonel/monitoring_config.proto", package=_PACKAGE, syntax="proto3"
-    )
-    prometheus = file.message_type.add(name="PrometheusConfig")
-    prometheus.field.add(name="enable", number=1, type=_FIELD.TYPE_BOOL, label=1)
-    prometheus.field.add(name="path", number=2, type=_FIELD.TYPE_STRING, label=1)
-    file.message_type.add(name="MonitoringConfig").field.add(
-        name="prometheus_config",
-        number=1,
-        type=_FIELD.TYPE_MESSAGE,
-        label=1,
-        type_name=f".{_PACKAGE}.PrometheusConfig",
-    )
-    # Use a separate pool: the default pool may get this message some day.
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(
-        pool.FindMessageTypeByName(f"{_PACKAGE}.MonitoringConfig")
-    )
 
 
 def parse_channel_arguments(text: str) -> tuple[tuple[str, int | str], ...]:

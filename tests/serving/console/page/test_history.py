@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from timonel.serving.batching.request import BatchObservation
 from timonel.serving.console.page.history import ALL, POINTS, History, Point, quantiles
 from timonel.serving.status import Code
 from timonel.serving.telemetry.counts import BatchKey
@@ -12,7 +13,7 @@ class Rig:
     def __init__(self):
         self.now = 100.0
         self.monitor = Monitor(clock=lambda: self.now)
-        self.history = History(self.monitor, "one")
+        self.history = History(self.monitor)
         self.history.begin(self.now)
 
     def answer(self, model="m", seconds=0.004, code=Code.OK, api="predict"):
@@ -47,8 +48,9 @@ def test_stages_are_means_and_batches_have_their_rows():
     observation.model, observation.version = "m", 1
     rig.now += 0.002
     rig.monitor.end(observation)
-    rig.monitor.batch(BatchKey("m", 1, "serving_default"), 6, 2, (0.0,), 0.001)
-    rig.monitor.batch(BatchKey("m", 1, "serving_default"), 2, 0, (0.0,), 0.001)
+    for rows, padding in ((6, 2), (2, 0)):
+        batch = BatchObservation((0.0,), 0.001, rows, padding, "serving_default", failed=False)
+        rig.monitor.batch(BatchKey("m", 1, "serving_default"), batch)
     rig.take()
     point = rig.history.latest("m")
     assert (point.decode, point.queue, point.compute, point.encode) == (2.0, 0.0, 0.0, 0.0)
@@ -64,21 +66,16 @@ def test_what_was_before_the_first_look_and_what_computes_nothing_is_left_out():
     assert rig.history.latest(ALL) == Point()
 
 
-def test_only_what_is_new_is_told():
+def test_points_are_columns():
     rig = Rig()
+    assert rig.history.columns("m") == {"at": []}
     for _ in range(3):
         rig.answer()
         rig.take()
-    everything = rig.history.since("m")
-    assert (everything["mark"], everything["whole"]) == ("one-3", True)
+    everything = rig.history.columns("m")
+    assert everything["at"] == sorted(everything["at"])
     assert len(everything["at"]) == len(everything["rate"]) == len(everything["p99"]) == 3
-    assert len(rig.history.since("m", "one-2")["at"]) == 1
-    assert rig.history.since("m", "one-3") == {"mark": "one-3", "whole": False, "at": []}
-    assert rig.history.since("unknown", "one-2")["rate"] == (0.0,)
-    # Another process, one before this, or nonsense.
-    for strange in ("two-2", "one-", "one-x", "one--1", "2", "one-" + "9" * 30, "\u0661-\u0661"):
-        found = rig.history.since("m", strange)
-        assert (len(found["at"]), found["whole"]) == (3, True)
+    assert rig.history.columns("unknown")["rate"] == (0.0, 0.0, 0.0)
 
 
 def test_a_busy_server_is_told_by_its_last_requests_and_counted_by_all():
@@ -93,7 +90,7 @@ def test_there_is_an_end_to_what_is_kept():
     rig = Rig()
     for _ in range(POINTS + 10):
         rig.take()
-    assert len(rig.history.since(ALL)["at"]) == POINTS
+    assert len(rig.history.columns(ALL)["at"]) == POINTS
 
 
 def test_percentiles_are_values_that_occurred():

@@ -9,8 +9,9 @@ import pytest
 from tests.buckets import set_credentials
 from tests.serving.manager.test_manager import Rig as FolderRig
 from tests.storage.faulty import FaultyServer
-from timonel.serving.manager.buckets import listing
+from timonel.serving.manager.buckets import source
 from timonel.serving.settings import LoadSettings
+from timonel.storage import filesystems
 
 
 class Place:
@@ -35,21 +36,14 @@ class Place:
 
 
 @pytest.fixture
-def quick(monkeypatch):
-    """Take small pieces, and pause for moments between attempts."""
-    monkeypatch.setattr("timonel.serving.manager.buckets.download._BACKOFF_S", (0.02, 0.02))
-    monkeypatch.setattr(listing, "CHUNK_BYTES", 50_000)
-
-
-@pytest.fixture
 def impatient(monkeypatch):
     """Wait for buckets for seconds instead of a minute."""
-    monkeypatch.setattr(listing, "LIST_TIMEOUT_S", 2.0)
-    monkeypatch.setattr(listing, "READ_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(filesystems, "_READ_S", 2)
+    monkeypatch.setattr(source, "_PATIENCE_S", 0.5)
 
 
 @pytest.fixture
-def s3(request, s3_server, monkeypatch, quick):
+def s3(s3_server, monkeypatch):
     """A place in S3, seen through the proxy."""
     import s3fs
 
@@ -66,7 +60,7 @@ def s3(request, s3_server, monkeypatch, quick):
 
 
 @pytest.fixture
-def memory(quick):
+def memory():
     """A place in memory."""
     import fsspec
 

@@ -13,7 +13,7 @@ from timonel.serving.manager.plan import VersionState
 
 
 @pytest.fixture
-def gcs(monkeypatch, quick):
+def gcs(monkeypatch):
     files = pytest.importorskip("gcsfs.core").GCSFileSystem
     store = Store()
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", store.url)

@@ -11,10 +11,13 @@ import grpc
 import numpy as np
 import pytest
 
-from timonel.serving.inference import DataPlane
+from timonel.serving.batching.scheduled_model import ScheduledModel
+from timonel.serving.batching.scheduling import scheduled
+from timonel.serving.inference import Flow
 from timonel.serving.manager.catalogue import Catalogue, Servable
 from timonel.serving.manager.plan import VersionState, VersionStatus
 from timonel.serving.protocols.tfs_grpc.server import GrpcServer
+from timonel.serving.protocols.tfs_grpc.services import ModelService
 from timonel.serving.protos.messages import (
     classification_pb2,
     get_model_metadata_pb2,
@@ -110,6 +113,8 @@ class Lengths(LoadedModel):
 
 def catalogue_of(model):
     catalogue = Catalogue({"m": {"stable": 3, "gone": 9}})
+    if not isinstance(model, ScheduledModel):
+        model = scheduled(model)
     servables = {version: Servable("m", version, model) for version in (3, 4)}
     statuses = tuple(VersionStatus(version, VersionState.AVAILABLE) for version in (3, 4))
     catalogue.publish("m", servables, statuses)
@@ -137,14 +142,17 @@ class Asked:
 def running(model=None, *, configurator=None, address="127.0.0.1:0", settings=None, **others):
     """Run a server; give a client of it."""
     settings = settings or GrpcSettings()
-    plane = DataPlane(catalogue_of(model or Lengths()), configurator)
+    catalogue = catalogue_of(model or Lengths())
     ready, ended, made = threading.Event(), [], []
 
     async def serve():
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         ended.append(lambda: loop.call_soon_threadsafe(stop.set))
         with ThreadPoolExecutor(4) as pool:
-            server = GrpcServer(plane, pool, settings, address, **others)
+            monitor = others.pop("monitor", None)
+            flow = Flow(catalogue, pool, monitor)
+            models = ModelService(flow, configurator, monitor)
+            server = GrpcServer(flow, settings, address, models=models, **others)
             made.append(server)
             await server.start()
             ready.set()

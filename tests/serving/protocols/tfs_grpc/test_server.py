@@ -92,13 +92,13 @@ def _made(address):
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
-    from timonel.serving.inference import DataPlane
+    from timonel.serving.inference import Flow
     from timonel.serving.manager.catalogue import Catalogue
     from timonel.serving.protocols.tfs_grpc.server import GrpcServer
 
     async def make():
         with ThreadPoolExecutor(1) as pool:
-            GrpcServer(DataPlane(Catalogue()), pool, GrpcSettings(), address)
+            GrpcServer(Flow(Catalogue(), pool), GrpcSettings(), address)
 
     asyncio.run(make())
 

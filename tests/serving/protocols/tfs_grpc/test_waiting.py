@@ -11,9 +11,8 @@ import pytest
 from tests.serving.protocols.tfs_grpc.conftest import SIGNATURES, Lengths, running
 from tests.serving.protocols.tfs_grpc.test_services import SHORT, predict_request
 from tests.waiting import until
-from timonel.serving.batching.runtime import batched
+from timonel.serving.batching.scheduling import scheduled
 from timonel.serving.protos.messages import inference_pb2
-from timonel.serving.runtimes.threaded import ThreadedModel
 from timonel.serving.settings.batching import AdaptiveBatching
 
 ONE = np.ones(1, np.float32)
@@ -51,7 +50,7 @@ def held():
 
 def test_five_hundred_wait_without_a_thread_and_are_one_batch(held):
     held.release.set()
-    model = batched(held, AdaptiveBatching(assumed=("*",), slots=1))
+    model = scheduled(held, AdaptiveBatching(assumed=("*",), slots=1))
     for size in (1, 64, 4096) * 3:
         model._policy.computed("strict", size, 1.0)
     held.batches.clear()
@@ -62,7 +61,7 @@ def test_five_hundred_wait_without_a_thread_and_are_one_batch(held):
         assert held.began.acquire(timeout=60)
         threads = set(threading.enumerate())
         others = [asked(client, n * ONE) for n in range(500)]
-        until(lambda: len(model._outstanding) == 501)
+        until(lambda: model.queued == 500)
         assert set(threading.enumerate()) <= threads  # those of other tests may end meanwhile
         held.release.set()
         assert [list(call.result().outputs["y"].float_val) for call in others] == [
@@ -74,17 +73,17 @@ def test_five_hundred_wait_without_a_thread_and_are_one_batch(held):
 
 
 def test_a_call_that_is_cancelled_leaves_the_queue(held):
-    model = ThreadedModel(held, threads=1)
+    model = scheduled(held, threads=1)
     with running(model) as client:
         first = asked(client)
         assert held.began.acquire(timeout=60)
         gone, kept = asked(client), asked(client)
         late = client.Predict.future(predict_request("strict", x=ONE, k=K), timeout=0.2)
-        until(lambda: model._pool._work_queue.qsize() == 3)
+        until(lambda: model.queued == 3)
         assert gone.cancel()
         assert late.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         # Clients do not wait until the server knows.
-        until(lambda: sum(each.cancelled() for each in model._waiting) == 2)
+        until(lambda: model.queued == 1)
         held.release.set()
         first.result()
         kept.result()
@@ -93,7 +92,7 @@ def test_a_call_that_is_cancelled_leaves_the_queue(held):
 
 
 def test_the_tasks_of_a_request_run_at_the_same_time_once_each(held):
-    model = ThreadedModel(held, threads=2)
+    model = scheduled(held, threads=2)
     request = inference_pb2.MultiInferenceRequest()
     for name, method in (("classes", "classify"), ("value", "regress")):
         task = request.tasks.add(method_name=f"tensorflow/serving/{method}")

@@ -13,27 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from tests.serving.protocols.tfs_rest.options import rest_options
+from tests.serving.protocols.tfs_rest.options import rest_api, rest_options
 from tests.serving.transport import Transport
+from timonel.serving.asgi import Router
 from timonel.serving.auth.connection_limits import http_protocol
-from timonel.serving.batching.runtime import batched
-from timonel.serving.inference import DataPlane
+from timonel.serving.batching.scheduling import scheduled
 from timonel.serving.inference.context import Correlation
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.protocols.tfs_rest import connection
-from timonel.serving.protocols.tfs_rest.app import RestApp
 from timonel.serving.protocols.tfs_rest.connection import Head, predict_protocol, read_head
-from timonel.serving.protocols.tfs_rest.http import (
-    COMPUTING,
-    HTTP_STATUS,
-    RestAction,
-    Route,
-)
-from timonel.serving.protocols.tfs_rest.predict import RestBackend
+from timonel.serving.rest_errors import HTTP_STATUS
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings.auth import LimitSettings
 from timonel.serving.settings.batching import AdaptiveBatching
-from timonel.serving.settings.dialect import TENSORFLOW_SERVING
 from timonel.serving.signature import Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
 from timonel.serving.telemetry.monitor import Monitor
@@ -79,16 +71,16 @@ class Wire:
 
     def __init__(self, *, direct=True, limits=None, max_body=None, options=None, cls=None):
         self.model = Model()
-        self.loaded = batched(self.model, AdaptiveBatching(assumed=("*",), slots=1))
+        self.loaded = scheduled(self.model, AdaptiveBatching(assumed=("*",), slots=1))
         self.servable = Servable("m", 3, self.loaded)
         catalogue = Catalogue({"m": {}})
         catalogue.publish("m", {3: self.servable}, ())
         self.monitor = Monitor()
         self.pool = ThreadPoolExecutor(1)
         self.seen = []
-        plane = DataPlane(catalogue)
-        backend = RestBackend(plane, self.pool, **(options or {}), monitor=self.monitor)
-        rest = RestApp(backend)
+        options = {"max_body": max_body, **(options or {})}
+        api = rest_api(catalogue, self.pool, self.monitor, **options)
+        rest = Router(api.routes())
 
         async def app(scope, receive, send):
             self.seen.append(scope["raw_path"])
@@ -98,7 +90,7 @@ class Wire:
         config.load()
         http = http_protocol(limits or LimitSettings())
         if direct:
-            http = predict_protocol(http, backend, max_body)
+            http = predict_protocol(http, api)
         self.state = ServerState()
         self.protocol = http(config, self.state, {}, asyncio.get_running_loop())
         self.transport = Transport()
@@ -203,7 +195,7 @@ TARGETS = [
     "options",
     [
         {},
-        {"dialect": TENSORFLOW_SERVING, "check_method_names": True, "timeout_s": 30.0},
+        {"extensions": False, "check_method_names": True, "timeout_s": 30.0},
         {"cors": True},
     ],
     ids=["timonel", "tensorflow-serving", "cors"],
@@ -302,18 +294,39 @@ def test_what_comes_meanwhile_waits_and_is_read_no_further():
     assert asyncio.run(main()) == [[[2.0]], [[4.0]], [[6.0]]]
 
 
+def test_a_request_in_progress_is_answered_before_a_refusal():
+    async def main():
+        with Wire(limits=LimitSettings(max_receiving=70_000)) as wire:
+            await occupied(wire)
+            wire.send(bytes(100_000))
+            wire.model.may_go_on.set()
+            await until(wire.transport.is_closing)
+            return split(wire.transport.written)
+
+    ((head, body),) = asyncio.run(main())
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert b"connection: close" in head.lower()
+    assert json.loads(body) == {"predictions": [[2.0]]}
+
+
+def test_requests_before_a_bad_one_are_answered():
+    good = request({"instances": [[1]]}) + request({"instances": [[2]]})
+    found, _, closed = ask(good, b"\x16\x03\x01junk", b"", pieces=[good + b"\x16\x03\x01junk"])
+    assert [head.split()[1] for head, _ in found] == [b"200", b"200", b"400"]
+    assert closed
+
+
 def test_who_is_gone_leaves_the_queue_and_lets_the_version_go():
     async def main():
         with Wire() as first, Wire() as second:
             await occupied(first)
             # A second one of the same version, which waits.
-            second.protocol.backend = first.protocol.backend
+            second.protocol.api = first.protocol.api
             second.send(request({"instances": [[2]]}))
-            outstanding = first.loaded._outstanding
-            assert len(outstanding) == 2
+            assert first.loaded.queued == 1
             second.transport.close()
             second.protocol.connection_lost(None)
-            assert len(outstanding) == 1
+            assert first.loaded.queued == 0
             idle = threading.Event()
             first.servable.retire(idle.set)
             assert not idle.is_set()
@@ -476,14 +489,14 @@ def head_of(*headers, line=f"POST {TARGET} HTTP/1.1"):
 )
 def test_a_prediction_is_read(target, spec):
     assert head_of(LENGTH, line=f"POST {target} HTTP/1.1") == Head(
-        Route(RestAction.PREDICT, spec), 7, "", None, b"x"
+        "predict", spec, 7, "", None, b"x"
     )
 
 
-@pytest.mark.parametrize("action", sorted(COMPUTING, key=str))
+@pytest.mark.parametrize("action", ["predict", "classify", "regress"])
 def test_all_actions_of_a_model_are_read(action):
-    head = head_of(LENGTH, line=f"POST /v1/models/m:{action.value} HTTP/1.1")
-    assert head == Head(Route(action, ModelSpec("m")), 7, "", None, b"x")
+    head = head_of(LENGTH, line=f"POST /v1/models/m:{action} HTTP/1.1")
+    assert head == Head(action, ModelSpec("m"), 7, "", None, b"x")
 
 
 def test_what_headers_say_is_read():
@@ -492,9 +505,7 @@ def test_what_headers_say_is_read():
         "Accept: */*", "traceparent: 00-1-2-01", "tracestate: a=b", "X-Any: thing",
     )  # fmt: skip
     trace = Correlation("00-1-2-01", "a=b")
-    assert head == Head(
-        Route(RestAction.PREDICT, ModelSpec("m")), 70, "text/plain; charset=utf-8", trace, b"x"
-    )
+    assert head == Head("predict", ModelSpec("m"), 70, "text/plain; charset=utf-8", trace, b"x")
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timonel.data.examples import decode_example
-from timonel.serving.protocols.tfs_rest.jsontext import parse
-from timonel.serving.protocols.tfs_rest.request_body import example_from_json, examples_from_json
+from timonel.serving.codec.jsontext import parse
+from timonel.serving.protocols.tfs_rest.examples import example_from_json, examples_from_json
 from timonel.serving.status import StatusError
 
 

@@ -11,14 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tests.serving.protocols.tfs_rest.options import rest_options
-from tests.serving.protocols.tfs_rest.readers import IS_MISSING
+from tests.serving.protocols.tfs_rest.options import rest_options, rest_router
 from timonel.serving import asgi
-from timonel.serving.batching.runtime import batched
-from timonel.serving.inference import DataPlane
+from timonel.serving.batching.scheduling import scheduled
 from timonel.serving.manager.catalogue import Catalogue, Servable
-from timonel.serving.protocols.tfs_rest.app import RestApp
-from timonel.serving.protocols.tfs_rest.predict import RestBackend
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings.batching import AdaptiveBatching
 from timonel.serving.signature import Signature, TensorSpec
@@ -52,7 +48,7 @@ class Asked:
 
     def __init__(self, pool, **options):
         self.slow = Slow()
-        self.model = batched(self.slow, AdaptiveBatching(assumed=("*",), slots=1))
+        self.model = scheduled(self.slow, AdaptiveBatching(assumed=("*",), slots=1))
         for size in (1, 64, 4096) * 3:
             self.model._policy.computed("serving_default", size, 1.0)
         self.slow.batches.clear()
@@ -62,10 +58,7 @@ class Asked:
         self.monitor = Monitor()
         catalogue = Catalogue({"m": {}})
         catalogue.publish("m", {3: self.servable}, ())
-        plane = DataPlane(catalogue)
-        self.app = RestApp(
-            RestBackend(plane, pool, **rest_options(**options), monitor=self.monitor)
-        )
+        self.app = rest_router(catalogue, pool, self.monitor, **rest_options(**options))
         self.gone = None
 
     async def ask(self, content, gone=None, headers=()):
@@ -127,7 +120,7 @@ async def occupy(asked):
 
 async def queued(asked, count):
     async with asyncio.timeout(60):
-        for _ in iter(lambda: len(asked.model._outstanding) < count, False):
+        for _ in iter(lambda: asked.model.queued < count, False):
             await asyncio.sleep(0.001)
 
 
@@ -138,7 +131,7 @@ def test_five_hundred_wait_without_a_thread_and_are_one_batch(asked):
         first = await occupy(served)
         threads = threading.active_count()
         others = [asyncio.create_task(served.ask(instances(n))) for n in range(500)]
-        await queued(served, 501)
+        await queued(served, 500)
         assert threading.active_count() <= threads  # those of earlier tests may end meanwhile
         served.slow.may_go_on.set()
         return await asyncio.gather(first, *others)
@@ -171,10 +164,10 @@ def test_who_is_gone_leaves_the_queue(asked, monkeypatch):
         first, gone = await occupy(served), asyncio.Event()
         left = asyncio.create_task(served.ask(instances(1), gone))
         stayed = asyncio.create_task(served.ask(instances(2)))
-        await queued(served, 3)
+        await queued(served, 2)
         gone.set()
         assert (await left)[0] == 499
-        assert len(served.model._outstanding) == 2
+        assert served.model.queued == 1
         served.slow.may_go_on.set()
         return await asyncio.gather(first, stayed)
 
@@ -250,11 +243,11 @@ def test_a_task_that_is_cancelled_leaves_the_queue(asked):
     async def main():
         first = await occupy(served)
         left = asyncio.create_task(served.ask(instances(1)))
-        await queued(served, 2)
+        await queued(served, 1)
         left.cancel()
         with pytest.raises(asyncio.CancelledError):
             await left
-        assert len(served.model._outstanding) == 1
+        assert served.model.queued == 0
         served.slow.may_go_on.set()
         return await first
 
@@ -284,7 +277,7 @@ def test_the_wait_for_a_batch_is_told_apart(asked):
     async def main():
         first = await occupy(served)
         other = asyncio.create_task(served.ask(instances(1)))
-        await queued(served, 2)
+        await queued(served, 1)
         await asyncio.sleep(0.05)
         served.slow.may_go_on.set()
         await asyncio.gather(first, other)
@@ -306,22 +299,3 @@ def test_only_what_is_large_is_read_in_the_pool(asked, pool):
     status, answer = asyncio.run(served.ask({"instances": large}))
     assert (status, len(answer["predictions"])) == (200, 40_000)
     assert pool._threads
-
-
-@pytest.mark.skipif(IS_MISSING, reason="there is no compiler")
-def test_a_large_request_is_read_into_what_the_model_gives(asked):
-    served = asked()
-    served.slow.may_go_on.set()
-    given = []
-    plain = served.model.allocate
-
-    def allocate(shape, dtype):
-        given.append(plain(shape, dtype))
-        return given[-1]
-
-    served.model.allocate = allocate
-    for rows in ({"instances": np.ones((600, 1)).tolist()}, {"inputs": {"x": [[0.5]] * 600}}):
-        status, _ = asyncio.run(served.ask(rows))
-        assert status == 200
-    assert [array.shape for array in given] == [(600, 1), (600, 1)]
-    assert given[0].sum() == 600

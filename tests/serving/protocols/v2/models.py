@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from timonel.serving.batching.scheduling import scheduled
 from timonel.serving.manager.catalogue import Catalogue, Servable
 from timonel.serving.manager.plan import VersionState, VersionStatus
 from timonel.serving.protocols.v2.tensors import NUMPY_OF
@@ -76,6 +77,8 @@ def catalogue_of(model):
         VersionStatus(6, VersionState.END, Code.DATA_LOSS, "damaged"),
     )
     catalogue.publish(
-        "m", {number: Servable("m", number, model) for number in (3, 4)}, serving + others
+        "m",
+        {number: Servable("m", number, scheduled(model)) for number in (3, 4)},
+        serving + others,
     )
     return catalogue

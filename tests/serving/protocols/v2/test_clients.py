@@ -65,15 +65,14 @@ def place(tmp_path_factory, exports):
     return place
 
 
-@pytest.fixture(scope="module", params=["process", "none"])
-def server(request, place):
+@pytest.fixture(scope="module")
+def server(place):
     with serve(
         ["types", "images"],
         workspace=place,
         rest_port=0,
         grpc_port=0,
         block=False,
-        isolation=request.param,
     ) as started:
         yield started
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.serving.protocols.v2.arrays import NAMES, arrays, outcome, same
 from tests.serving.protocols.v2.test_tensors import refusal
-from timonel.serving.protocols.v2.requests import InferRequest, InferResult, OutputForm
+from timonel.serving.protocols.v2.requests import InferRequest, OutputForm
 from timonel.serving.protocols.v2.rest_codec import decode, encode
 from timonel.serving.protocols.v2.tensors import NUMPY_OF, datatype_of, to_raw
 from timonel.serving.status import Code
@@ -39,7 +39,7 @@ def sent_back(text, header_length):
 def test_what_is_written_can_be_read_again_in_every_form(named):
     outputs = {name: array for name, (array, _) in named.items()}
     request = InferRequest({}, {name: form for name, (_, form) in named.items()}, "7")
-    text, header_length = encode(request, InferResult("m", 3, outputs))
+    text, header_length = encode(request, "m", 3, outputs)
     read = decode(*sent_back(text, header_length))
     assert (header_length is None) == (not any(form.binary for _, form in named.values()))
     assert read.request_id == "7"
@@ -116,7 +116,7 @@ def test_a_response_holds_what_the_protocol_says():
         "raw": np.array([1, 2], np.int16),
     }
     request = InferRequest({}, {"raw": OutputForm(binary=True)}, "id")
-    text, length = encode(request, InferResult("m", 12, outputs))
+    text, length = encode(request, "m", 12, outputs)
     assert json.loads(text[:length]) == {
         "model_name": "m",
         "model_version": "12",
@@ -138,7 +138,7 @@ def test_a_response_holds_what_the_protocol_says():
 
 
 def test_without_an_id_none_is_given_back():
-    text, length = encode(InferRequest({}, {}), InferResult("m", 1, {}))
+    text, length = encode(InferRequest({}, {}), "m", 1, {})
     assert (orjson.loads(text), length) == (
         {"model_name": "m", "model_version": "1", "outputs": []},
         None,
@@ -147,17 +147,17 @@ def test_without_an_id_none_is_given_back():
 
 def test_numbers_that_json_does_not_have_are_bare_words():
     outputs = {"y": np.array([np.nan, np.inf, 0.1], np.float32), "b": np.array([1], np.int8)}
-    text, _ = encode(InferRequest({}, {}), InferResult("m", 1, outputs))
+    text, _ = encode(InferRequest({}, {}), "m", 1, outputs)
     assert b'"data":[NaN,Infinity,0.1]' in text
     # Raw, they are nothing special.
     raw = InferRequest({}, {"y": OutputForm(binary=True)})
-    text, length = encode(raw, InferResult("m", 1, outputs))
+    text, length = encode(raw, "m", 1, outputs)
     assert orjson.loads(text[:length])["outputs"][1]["data"] == [1]
 
 
 def test_strings_that_are_no_text_are_marked():
     outputs = {"y": np.array([b"\xff", b"a"], object)}
-    text, _ = encode(InferRequest({}, {}), InferResult("m", 1, outputs))
+    text, _ = encode(InferRequest({}, {}), "m", 1, outputs)
     (written,) = orjson.loads(text)["outputs"]
     assert written["data"] == ["/w==", "YQ=="]
     assert written["parameters"] == {"content_type": "base64"}
@@ -165,7 +165,7 @@ def test_strings_that_are_no_text_are_marked():
 
 def test_an_output_without_a_type_is_refused():
     outputs = {"y": np.zeros(1, np.complex64)}
-    message = refusal(encode, InferRequest({}, {}), InferResult("m", 1, outputs))
+    message = refusal(encode, InferRequest({}, {}), "m", 1, outputs)
     assert message == "The protocol has no data type for output y, which is COMPLEX64."
 
 

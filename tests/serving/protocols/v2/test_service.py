@@ -17,7 +17,7 @@ from tests.serving.protocols.v2.arrays import arrays, same
 from tests.serving.protocols.v2.models import Echo, catalogue_of
 from tests.serving.protocols.v2.test_service_codec import sent_back
 from timonel._version import __version__
-from timonel.serving.inference import DataPlane
+from timonel.serving.inference import Flow
 from timonel.serving.protocols.tfs_grpc.server import GrpcServer
 from timonel.serving.protocols.v2.service import (
     METHODS,
@@ -62,11 +62,11 @@ def running(catalogue):
     async def serve():
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         ended.append(lambda: loop.call_soon_threadsafe(stop.set))
-        plane = DataPlane(catalogue)
         with ThreadPoolExecutor(2) as pool:
-            service = InferenceService(plane, pool, lambda: clients[0].draining, monitor)
+            flow = Flow(catalogue, pool, monitor)
+            service = InferenceService(flow, lambda: clients[0].draining)
             others = (service.described(),)
-            server = GrpcServer(plane, pool, GrpcSettings(), "127.0.0.1:0", others=others)
+            server = GrpcServer(flow, GrpcSettings(), "127.0.0.1:0", others=others)
             await server.start()
             channel = grpc.insecure_channel(f"127.0.0.1:{server.port}")
             clients.append(Client(channel, monitor))

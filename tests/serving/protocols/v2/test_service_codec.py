@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.serving.protocols.v2.arrays import NAMES, arrays, outcome, same
 from tests.serving.protocols.v2.test_tensors import refusal
-from timonel.serving.protocols.v2.requests import InferRequest, InferResult
+from timonel.serving.protocols.v2.requests import InferRequest
 from timonel.serving.protocols.v2.service import (
     ModelInferRequest,
     ModelInferResponse,
@@ -32,7 +32,7 @@ def sent_back(response):
 @given(st.dictionaries(NAMES, arrays(), max_size=3), st.booleans())
 def test_what_is_written_can_be_read_again_typed_or_raw(outputs, is_raw):
     request = InferRequest({}, {}, "7", is_raw=is_raw)
-    response = ModelInferResponse.FromString(encode(request, InferResult("m", 3, outputs)))
+    response = ModelInferResponse.FromString(encode(request, "m", 3, outputs))
     assert (response.model_name, response.model_version, response.id) == ("m", "3", "7")
     is_raw |= any(datatype_of("", array) in {"FP16", "BF16"} for array in outputs.values())
     assert len(response.raw_output_contents) == (len(outputs) if is_raw else 0)

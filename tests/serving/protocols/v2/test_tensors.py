@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.serving.protocols.v2.arrays import arrays, outcome, same
-from timonel.serving.protocols.tfs_rest.number_arrays import NumberArray
+from timonel.serving.codec.number_arrays import NumberArray
 from timonel.serving.protocols.v2.tensors import (
     NUMPY_OF,
     check_types,

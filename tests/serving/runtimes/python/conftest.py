@@ -25,15 +25,13 @@ DOUBLER = """
 """
 
 
-def write_version(folder: Path, code: str, files=None, *, hooks: str | None = None) -> Path:
+def write_version(folder: Path, code: str, files=None) -> Path:
     """Write a version with a Python model that is complete at once."""
     (folder / "assets.extra").mkdir(parents=True, exist_ok=True)
     (folder / "assets.extra" / "timonel.json").write_text("{}")
     (folder / "model.py").write_text(textwrap.dedent(code))
     for name, content in (files or {}).items():
         (folder / name).write_text(textwrap.dedent(content))
-    if hooks is not None:
-        (folder / "assets.extra" / "hooks.py").write_text(textwrap.dedent(hooks))
     return folder
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import time
-from concurrent.futures import wait
 
 import numpy as np
 import psutil
 import pytest
 
+from tests.serving.batching.runtime import ScheduledRuntime
 from tests.serving.runtimes.python.conftest import DOUBLER, write_version
-from timonel.serving.isolation import ProcessRuntime
-from timonel.serving.selection.factory import PYTHON_RUNTIME as PYTHON
+from tests.waiting import until
+from timonel.serving.runtimes.child import ChildRuntime
+from timonel.serving.selection.server_runtime import PYTHON_RUNTIME as PYTHON
 from timonel.serving.settings import RuntimeSettings
 from timonel.serving.signature import DEFAULT_SIGNATURE
 from timonel.serving.status import Code, StatusError
@@ -69,9 +69,8 @@ FAULTY = """
 
 @pytest.fixture(scope="module")
 def runtime():
-    made = ProcessRuntime(PYTHON, observer=lambda _: BATCHES.append, threads=4, close_timeout_s=0.5)
-    yield made
-    made.close()
+    apart = ChildRuntime(PYTHON, timeout_s=2.0)
+    return ScheduledRuntime(apart, BATCHES.append)
 
 
 @pytest.fixture
@@ -285,13 +284,12 @@ def test_a_client_is_told_in_a_line_whose_fault_it_was(faulty):
 
 @pytest.mark.process
 def test_the_traceback_is_in_the_log_once_and_begins_with_the_models_own_code(tmp_path, capfd):
-    # Of its own: the other one writes where this test does not look.
-    runtime = ProcessRuntime(PYTHON)
-    model = runtime.load(write_version(tmp_path / "m" / "1", FAULTY), RuntimeSettings())
+    version = write_version(tmp_path / "m" / "1", FAULTY)
+    model = ChildRuntime(PYTHON).load(version, RuntimeSettings())
     for _ in range(3):
-        failure(model.submit(DEFAULT_SIGNATURE, doing("fail")))
+        with pytest.raises(StatusError):
+            model.run(DEFAULT_SIGNATURE, doing("fail"))
     model.close()
-    runtime.close()
     log = capfd.readouterr().err
     assert log.count("Traceback") == 1
     assert log.count("predict failed again: KeyError: 3") == 2
@@ -305,29 +303,31 @@ def test_the_traceback_is_in_the_log_once_and_begins_with_the_models_own_code(tm
 )
 def test_the_end_of_the_process_is_unavailable_and_it_comes_back(faulty, do, words):
     assert failure(faulty(do)) == (Code.UNAVAILABLE, f"The process of this model {words}.")
-    deadline = time.monotonic() + 20
-    while faulty("double").exception(20) is not None:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: faulty("double").exception(20) is None)
 
 
 @pytest.mark.process
-def test_a_hang_keeps_to_deadlines_and_does_not_hold_up_unloading(runtime, load, faulty):
+def test_a_hang_ends_at_the_time_limit_and_holds_up_nothing_else(load, faulty):
     other = load(DOUBLER, {"factor.txt": "2"}, 2)
-    began = time.monotonic()
-    asked = [faulty("hang", deadline=began + 0.3) for _ in range(2)]
+    hung = [faulty("hang") for _ in range(2)]
     pair = {"x": np.ones((1, 2), np.float32)}
     for _ in range(5):
         other.run(DEFAULT_SIGNATURE, pair)
-    wait(asked, 20)
-    assert {failure(each)[0] for each in asked} == {Code.DEADLINE_EXCEEDED}
     # Two of its four threads hang; the others answer.
     assert faulty("double").result(20)["y"].tolist() == [2, 2]
+    for each in hung:
+        code, message = failure(each)
+        # The first one ends the process, in which the other is in progress.
+        assert code in {Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE}
+        assert message.endswith("was killed because a request took longer than 2 s.")
+    until(lambda: faulty("double").exception(20) is None)
+    assert other.restarts == 0
 
 
 @pytest.mark.process
-def test_what_it_leaks_comes_back_when_it_is_unloaded(runtime, tmp_path):
-    model = runtime.load(write_version(tmp_path / "m" / "1", FAULTY), RuntimeSettings())
+def test_what_it_leaks_comes_back_when_it_is_unloaded(tmp_path):
+    version = write_version(tmp_path / "m" / "1", FAULTY)
+    model = ChildRuntime(PYTHON).load(version, RuntimeSettings())
     model.run(DEFAULT_SIGNATURE, doing("leak"))
     process = psutil.Process(model.pid)
     assert process.memory_info().rss > 100_000_000

@@ -90,11 +90,13 @@ def test_names_are_decoded_and_words_have_any_case(server):
     assert post(server, f"{HALF}/labels/stable:predict", body) == want
 
 
-def test_versions_beyond_64_bits_have_no_text(server):
+def test_versions_beyond_64_bits_are_refused_with_a_text(server):
+    """TensorFlow Serving's answer is empty."""
+    message = "Failed to convert version: 9223372036854775808 to numeric."
     for method in ("GET", "POST"):
         path = f"/v1/models/{HALF}/versions/9223372036854775808"
         status, _, body = server.ask(method, path + (":predict" if method == "POST" else ""), b"{}")
-        assert (status, body) == (400, b"")
+        assert (status, json.loads(body)) == (400, {"error": message})
 
 
 def test_options(server):

@@ -9,10 +9,8 @@ import asyncio
 import collections
 import logging
 import math
-import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from timonel.serving.status import Code
@@ -22,7 +20,6 @@ POINTS: Final = 300
 """Number of points to keep."""
 ALL: Final = ""
 """Key of the traffic of all models together."""
-_DIGITS: Final = 16
 _QUANTILES: Final = (0.5, 0.95, 0.99)
 
 
@@ -57,28 +54,15 @@ class Point(NamedTuple):
 _QUIET: Final = Point()
 
 
-@dataclass
-class _Moment:
-    """Points of all models with traffic at one time."""
-
-    number: int
-    at: float
-    points: Mapping[str, Point] = field(default_factory=dict)
-
-
 class History:
-    """Traffic points, oldest first. For one thread.
+    """Traffic points, oldest first. For one thread."""
 
-    Args:
-        monitor: Source of the counts.
-        identity: Distinguishes the history from those of earlier servers.
-    """
-
-    def __init__(self, monitor: Monitor, identity: str | None = None) -> None:
+    def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
-        self._identity = identity or secrets.token_hex(4)
-        self._moments: collections.deque[_Moment] = collections.deque(maxlen=POINTS)
-        self._number = 0
+        self._moments: collections.deque[tuple[float, Mapping[str, Point]]] = collections.deque(
+            maxlen=POINTS
+        )
+        """Times, and the points of all models with traffic."""
         self._before: Mapping[str, Traffic] = {}
         self._last: Recent | None = None
         self._clock = 0.0
@@ -105,34 +89,18 @@ class History:
             if traffic != before:
                 mine = [each for each in fresh if name in (ALL, each.key.model)]
                 points[name] = point(traffic, before, mine, elapsed)
-        self._number += 1
-        self._moments.append(_Moment(self._number, at, points))
+        self._moments.append((at, points))
         self._before, self._clock = now, clock
 
-    def since(self, name: str, mark: str = "") -> dict[str, Any]:
-        """Return the points of a model after a mark, as columns.
-
-        Args:
-            name: The model; `ALL` for all models.
-            mark: The ``mark`` of the last response. With none, or with one of another server, all
-                points are returned and ``whole`` is true.
-        """
-        identity, _, number = mark.partition("-")
-        is_ours = identity == self._identity and number.isascii() and number.isdigit()
-        after = int(number) if is_ours and len(number) < _DIGITS else 0
-        moments = [moment for moment in self._moments if moment.number > after]
-        points = [moment.points.get(name, _QUIET) for moment in moments]
+    def columns(self, name: str) -> dict[str, Any]:
+        """Return the points of a model as columns; of all models for `ALL`."""
+        points = [points.get(name, _QUIET) for _, points in self._moments]
         columns = dict(zip(Point._fields, zip(*points, strict=True), strict=False))
-        return {
-            "mark": f"{self._identity}-{self._number}",
-            "whole": after == 0,
-            "at": [moment.at for moment in moments],
-            **columns,
-        }
+        return {"at": [at for at, _ in self._moments], **columns}
 
     def latest(self, name: str) -> Point:
         """Return a model's latest point."""
-        return self._moments[-1].points.get(name, _QUIET) if self._moments else _QUIET
+        return self._moments[-1][1].get(name, _QUIET) if self._moments else _QUIET
 
     def _fresh(self) -> list[Recent]:
         """Return the requests since the last point, as far as still recorded."""
@@ -148,14 +116,7 @@ class History:
 
 
 def point(now: Traffic, before: Traffic, recent: Sequence[Recent], elapsed: float) -> Point:
-    """Compute the traffic between two times.
-
-    Args:
-        now: The counts at the later time.
-        before: The counts at the earlier time.
-        recent: The requests between them, or the latest of those.
-        elapsed: Seconds between them.
-    """
+    """Compute the traffic between two times."""
     batches = now.batches - before.batches
     answered = [each for each in recent if each.key.code is Code.OK]
     p50, p95, p99 = quantiles([each.seconds for each in answered])
@@ -212,10 +173,6 @@ class Sampler:
     """Record a history while it is viewed.
 
     For one event loop; the sampling task ends with it.
-
-    Args:
-        monitor: Source of the counts.
-        clock: Monotonic seconds.
     """
 
     def __init__(self, monitor: Monitor, clock: Callable[[], float] = time.monotonic) -> None:

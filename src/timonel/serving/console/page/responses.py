@@ -7,22 +7,19 @@ import importlib.resources
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from timonel.serving.asgi import Scope, Send, header
-
-Headers = list[tuple[bytes, bytes]]
+from timonel.serving.asgi import JSON, Headers, Response, Scope, header
 
 POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     b"img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """The content security policy of pages."""
-_SAFE: Final = [
+_SAFE: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
-]
-_JSON: Final = b"application/json"
+)
 HTML: Final = b"text/html; charset=utf-8"
 _TYPES: Final = {
     "html": HTML,
@@ -32,32 +29,21 @@ _TYPES: Final = {
 }
 
 
-class Response(NamedTuple):
-    """A response to a GET or HEAD request."""
-
-    status: int
-    body: bytes
-    content_type: bytes = _JSON
-    headers: Headers = []  # noqa: RUF012 - a NamedTuple's default, never mutated
-    policy: bytes = POLICY
-
-    async def send(self, scope: Scope, send: Send) -> None:
-        """Answer a request."""
-        headers = [
-            (b"content-type", self.content_type),
-            (b"content-length", str(len(self.body)).encode()),
-            *self.headers,
-            (b"content-security-policy", self.policy),
-            *_SAFE,
-        ]
-        await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        body = b"" if scope["method"] == "HEAD" else self.body
-        await send({"type": "http.response.body", "body": body})
+def page_response(
+    status: int,
+    body: bytes,
+    content_type: bytes = JSON,
+    headers: Headers = (),
+    policy: bytes = POLICY,
+) -> Response:
+    """Return a response with the security headers of pages."""
+    safe = ((b"content-security-policy", policy), *_SAFE)
+    return Response(status, body, content_type, (*headers, *safe))
 
 
-def fresh(body: bytes, content_type: bytes = _JSON) -> Response:
+def fresh(body: bytes, content_type: bytes = JSON, policy: bytes = POLICY) -> Response:
     """Return a response that is never cached."""
-    return Response(200, body, content_type, [(b"cache-control", b"no-store")])
+    return page_response(200, body, content_type, ((b"cache-control", b"no-store"),), policy)
 
 
 class StaticFile(NamedTuple):
@@ -69,18 +55,14 @@ class StaticFile(NamedTuple):
 
     def response(self, scope: Scope) -> Response:
         """Return the response to a request for the file."""
-        headers = [(b"etag", self.etag), (b"cache-control", b"no-cache")]
+        headers = ((b"etag", self.etag), (b"cache-control", b"no-cache"))
         if self.etag in header(scope["headers"], b"if-none-match"):
-            return Response(304, b"", self.content_type, headers)
-        return Response(200, self.content, self.content_type, headers)
+            return page_response(304, b"", self.content_type, headers)
+        return page_response(200, self.content, self.content_type, headers)
 
 
 def static_files(package: str, names: Mapping[str, str]) -> dict[str, StaticFile]:
     """Read static files.
-
-    Args:
-        package: The package whose folder ``static`` has the files.
-        names: The name of a file, by path.
 
     Returns:
         The files by path.

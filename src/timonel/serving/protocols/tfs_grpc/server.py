@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,16 +16,15 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from timonel.serving.auth.access import GrpcGuard
 from timonel.serving.futures import AT_ONCE_BYTES
 from timonel.serving.grpc_requests import malformed, refuse
-from timonel.serving.inference import DataPlane
+from timonel.serving.inference import Flow
 from timonel.serving.protocols.tfs_grpc.services import (
     MODEL_SERVICE,
     PREDICTION_SERVICE,
     ModelService,
-    PredictionService,
+    prediction_service,
 )
 from timonel.serving.settings import GrpcSettings
 from timonel.serving.status import StatusError
-from timonel.serving.telemetry.monitor import Monitor
 
 # 2 GiB, the limit of protobuf. gRPC treats -1 as unlimited, but not this number.
 _MAX_MESSAGE = 2**31 - 1
@@ -41,13 +39,7 @@ _HEALTH_NAMES = ("", "ModelService", "PredictionService")
 
 @dataclass(frozen=True)
 class Service:
-    """A service besides TensorFlow Serving's.
-
-    Args:
-        name: The full name.
-        handlers: The methods, as gRPC's generic handlers.
-        pool: Descriptor pool with the service's protos, for reflection.
-    """
+    """A service besides TensorFlow Serving's."""
 
     name: str
     handlers: Any
@@ -55,32 +47,16 @@ class Service:
 
 
 class GrpcServer:
-    """gRPC server, created, started and stopped in one event loop.
+    """gRPC server, created, started and stopped in one event loop."""
 
-    Args:
-        plane: Data plane that runs the models.
-        pool: Executor for decoding and encoding large messages.
-        settings: Unix socket, channel arguments and features.
-        address: Host and port to listen on; None for no TCP port.
-        guard: TLS, interceptors and limits.
-        may_reload: Whether clients may replace the list of models.
-        monitor: Records each request.
-        others: Further services.
-
-    Raises:
-        RuntimeError: An address cannot be bound.
-    """
-
-    def __init__(  # noqa: PLR0913 - the parts of a server
+    def __init__(
         self,
-        plane: DataPlane,
-        pool: Executor,
+        flow: Flow,
         settings: GrpcSettings,
         address: str | None = None,
         guard: GrpcGuard | None = None,
         *,
-        may_reload: bool = True,
-        monitor: Monitor | None = None,
+        models: ModelService | None = None,
         others: Sequence[Service] = (),
     ) -> None:
         logging.getLogger("grpc._cython.cygrpc").addFilter(_is_relevant)
@@ -93,8 +69,8 @@ class GrpcServer:
         )
         self._server.add_generic_rpc_handlers(
             (
-                PredictionService(plane, pool, settings, monitor).handlers(),
-                ModelService(plane, pool, monitor, may_reload=may_reload).handlers(),
+                prediction_service(flow, settings),
+                (models or ModelService(flow)).handlers(),
                 *(other.handlers for other in others),
             )
         )
@@ -187,18 +163,11 @@ def _guarded(handler: Any) -> Any:
         except DecodeError:
             return malformed()
 
-    coders = {
-        "request_deserializer": deserialize,
-        "response_serializer": handler.response_serializer,
-    }
-    if handler.unary_unary is not None:
-        call = _checked_call(handler.unary_unary)
-        return grpc.unary_unary_rpc_method_handler(call, **coders)
-    if handler.unary_stream is not None:
-        call = _checked_call(handler.unary_stream)
-        return grpc.unary_stream_rpc_method_handler(call, **coders)
-    stream = _checked_stream(handler.stream_stream)
-    return grpc.stream_stream_rpc_method_handler(stream, **coders)
+    kinds = ("unary_unary", "unary_stream", "stream_stream")
+    kind = next(kind for kind in kinds if getattr(handler, kind) is not None)
+    checked = _checked_stream if kind == "stream_stream" else _checked_call
+    behaviour = checked(getattr(handler, kind))
+    return handler._replace(request_deserializer=deserialize, **{kind: behaviour})
 
 
 def _checked_call(behaviour: Any) -> Any:

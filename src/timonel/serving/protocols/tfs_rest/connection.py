@@ -4,8 +4,7 @@ A request bypasses uvicorn's protocol if no other request is running on its conn
 head has arrived. Later bytes wait until it is answered. Clients send the same head again and again,
 so parsed heads are cached.
 
-Worth 20 to 25 % of the requests per second of a small model (16 connections, a process for each
-version).
+Worth 20 to 25 % of the requests per second of a small model (16 connections).
 """
 
 from __future__ import annotations
@@ -16,21 +15,15 @@ from typing import NamedTuple
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from timonel.serving.asgi import header
+from timonel.serving.asgi import Response, header
 from timonel.serving.auth.connection_limits import BoundedHttp, Part
 from timonel.serving.auth.origin_check import is_host_allowed
+from timonel.serving.inference import Exchange
 from timonel.serving.inference.context import Correlation
-from timonel.serving.protocols.tfs_rest.http import (
-    COMPUTING,
-    CORS,
-    RestResponse,
-    Route,
-    VersionTooLargeError,
-    content_type,
-    correlation_of,
-    match,
-)
-from timonel.serving.protocols.tfs_rest.predict import PredictRequest, RestBackend
+from timonel.serving.manager.catalogue import ModelSpec
+from timonel.serving.protocols.http import content_type, correlation_of
+from timonel.serving.protocols.tfs_rest.api import CODECS, COMPUTE, CORS, RestApi, spec_of
+from timonel.serving.rest_errors import error_response
 from timonel.serving.status import StatusError
 
 _CORS = b"".join(b"%b: %b\r\n" % pair for pair in CORS)
@@ -46,34 +39,19 @@ _EXCLUDED = frozenset(
 
 def predict_protocol(
     base: type[BoundedHttp],
-    backend: RestBackend,
-    max_body: int | None = None,
+    api: RestApi,
     hosts: frozenset[str] | None = None,
 ) -> type[BoundedHttp]:
-    """Create a protocol class that answers plain requests itself, for `uvicorn.Config`.
-
-    Args:
-        base: The protocol for all other requests, with its limits.
-        backend: The shared parts of all requests.
-        max_body: Largest accepted body in bytes; None for no limit.
-        hosts: Accepted host names besides loopback names; None for any.
-    """
-    parts = {"backend": backend, "max_body": max_body, "hosts": hosts}
+    """Create a protocol class that answers plain requests itself, for `uvicorn.Config`."""
+    parts = {"api": api, "hosts": hosts}
     return type("PredictHttp", (_PredictHttp, base), parts)
 
 
 class Head(NamedTuple):
-    """The head of a compute request.
+    """The head of a compute request."""
 
-    Args:
-        route: The action and the model.
-        length: Length of the body in bytes.
-        content_type: The body's content type; empty if absent.
-        correlation: The headers that relate it to other requests.
-        host: The ``Host`` header; empty if absent.
-    """
-
-    route: Route
+    verb: str
+    spec: ModelSpec
     length: int
     content_type: str
     correlation: Correlation | None
@@ -82,11 +60,7 @@ class Head(NamedTuple):
 
 @functools.lru_cache(_CACHED_HEADS)
 def read_head(text: bytes) -> Head | None:
-    """Parse a request head; None unless it is a plain compute request. Pure.
-
-    Args:
-        text: The request line and headers, without the empty line after them.
-    """
+    """Parse a request head; None unless it is a plain compute request. Pure."""
     collector = _HeadCollector()
     parser = httptools.HttpRequestParser(collector)
     try:
@@ -98,22 +72,18 @@ def read_head(text: bytes) -> Head | None:
     is_plain = collector.is_whole and parser.get_http_version() == "1.1" and bool(length)
     if not is_plain or any(n in _EXCLUDED and v.lower() != b"keep-alive" for n, v in headers):
         return None
-    route = _computing_route(parser.get_method(), collector.url)
-    if route is None:
+    url = collector.url
+    if parser.get_method() != b"POST" or not url.startswith(b"/") or b"#" in url:
         return None
-    return Head(
-        route, int(length), content_type(headers), correlation_of(headers), header(headers, b"host")
-    )
-
-
-def _computing_route(method: bytes, url: bytes) -> Route | None:
-    if method != b"POST" or not url.startswith(b"/") or b"#" in url:
+    match = COMPUTE.fullmatch(url.decode("utf-8", "surrogateescape"))
+    if match is None:
         return None
     try:
-        route = match("POST", url.decode("utf-8", "surrogateescape"))
-    except (StatusError, VersionTooLargeError):
+        spec = spec_of(match)
+    except StatusError:
         return None
-    return route if route.action in COMPUTING else None
+    related, host = correlation_of(headers), header(headers, b"host")
+    return Head(match[4], spec, int(length), content_type(headers), related, host)
 
 
 class _HeadCollector:
@@ -135,27 +105,29 @@ class _HeadCollector:
 
 
 class _PredictHttp(BoundedHttp):
-    backend: RestBackend
-    max_body: int | None
+    api: RestApi
     hosts: frozenset[str] | None
     _head: Head | None = None
     """The head of a request whose body is arriving."""
     _pieces: list[bytes]
     _missing = 0
     """Bytes of that body still to come; negative after surplus bytes."""
-    _request: PredictRequest | None = None
+    _request: Exchange[Response] | None = None
     _early = b""
     """Bytes received while a request is running."""
     _is_last = False
 
     def data_received(self, data: bytes) -> None:
         if self._request is not None or self._early:
+            if not self._takes(len(data)):
+                return
             self._early += data
             self.flow.pause_reading()
         elif self._head is not None:
             self._take(self._head, data)
         elif (head := self._head_of(data)) is not None:
-            self._stop_timer()
+            if self._timer is not None:
+                self._stop_timer()
             self._unset_keepalive_if_required()
             self._pieces, self._missing = [], head.length
             self._take(head, data[data.index(_END) + len(_END) :])
@@ -189,7 +161,8 @@ class _PredictHttp(BoundedHttp):
 
     def _accepts(self, head: Head) -> bool:
         """Whether the size of the body and the Host header are accepted."""
-        fits = self.max_body is None or head.length <= self.max_body
+        most = self.api.options.max_body
+        fits = most is None or head.length <= most
         return fits and is_host_allowed(head.host, self.hosts)
 
     def _is_answering(self) -> bool:
@@ -199,6 +172,8 @@ class _PredictHttp(BoundedHttp):
 
     def _take(self, head: Head, data: bytes) -> None:
         """Add a piece of a body; answer the complete request."""
+        if not self._takes(len(data)):
+            return
         self._pieces.append(data)
         self._missing -= len(data)
         if self._missing > 0:
@@ -214,13 +189,15 @@ class _PredictHttp(BoundedHttp):
         self._pieces = []
         if self._missing < 0:
             body, self._early = body[: head.length], body[head.length :]
-        request = self._request = PredictRequest(
-            self.backend, head.route, head.content_type, head.correlation, self._reply
-        )
-        request.begin(body)
+        options = self.api.options
+        codec = CODECS[head.verb](options, head.verb, head.spec, body, head.content_type)
+        request = self._request = Exchange(self.api.flow, codec, self._reply)
+        request.begin(options.settings.timeout_s, head.correlation)
 
-    def _reply(self, answer: RestResponse) -> None:
+    def _reply(self, answer: Response | StatusError) -> None:
         self._request = None
+        if isinstance(answer, StatusError):
+            answer = error_response(answer)
         if not self.transport.is_closing():
             self.transport.write(self._response(answer))
             if self._is_last:
@@ -235,16 +212,23 @@ class _PredictHttp(BoundedHttp):
         if early and not self.transport.is_closing():
             self.data_received(early)
 
-    def _response(self, answer: RestResponse) -> bytes:
+    def _response(self, answer: Response) -> bytes:
         kind = answer.content_type
-        return b"%b%b%bcontent-length: %d\r\n%b\r\n%b" % (
+        return b"%b%b%bcontent-length: %d\r\n%b%b\r\n%b" % (
             STATUS_LINE[answer.status],
             b"" if kind is None else b"content-type: %b\r\n" % kind,
             b"connection: close\r\n" if self._is_last else b"",
             len(answer.body),
-            _CORS if self.backend.settings.cors else b"",
+            _CORS if self.api.options.settings.cors else b"",
+            b"".join([b"%b: %b\r\n" % each for each in answer.headers]),
             answer.body,
         )
+
+    def _ends_after_earlier(self) -> bool:
+        if self._request is not None:
+            self._is_last, self._early = True, b""
+            return True
+        return self._head is None and super()._ends_after_earlier()
 
     def _may_answer(self) -> bool:
         return self._head is not None or super()._may_answer()

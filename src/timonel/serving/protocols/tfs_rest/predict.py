@@ -1,315 +1,335 @@
-"""Run compute requests over REST with event-loop callbacks.
+"""Predict requests over REST.
 
-uvicorn's protocol and the ASGI application share this flow: a coroutine per request would cost as
-much CPU as the rest of a small request. Slow work on large data runs in a pool, and no request
-holds a thread while it waits for its model.
+A body is JSON unless its content type is an image or a text. JSON is row-wise (``instances``) or
+columnar (``inputs``), and the response has the same form. Messages match TensorFlow Serving's, as
+clients match on them.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import time
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, TypeVar
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from timonel.serving.auth.policy import PRINCIPAL
-from timonel.serving.futures import AT_ONCE_BYTES, pool_for, when_finished
-from timonel.serving.inference import (
-    Call,
-    DataPlane,
-    Execution,
-    Outputs,
-    RequestContext,
-    classification,
-)
-from timonel.serving.inference.classification import Classes, PreparedRun
-from timonel.serving.inference.context import Correlation, Observation
+from timonel.serving.asgi import Response
+from timonel.serving.codec.jsontext import echo, parse
+from timonel.serving.codec.number_arrays import Outline, Specs, decode_outline, read_outline
+from timonel.serving.codec.tensors import Column, is_row, to_array
+from timonel.serving.codec.writer import encode
+from timonel.serving.futures import AT_ONCE_BYTES
+from timonel.serving.inference import Call, Codec, Outputs, Run
 from timonel.serving.inference.signature_check import check_method
-from timonel.serving.protocols.tfs_rest.http import (
-    TIMED_OUT,
-    RestAction,
-    RestResponse,
-    Route,
-    error_answer,
-    unexpected,
-    unzip,
-)
-from timonel.serving.protocols.tfs_rest.jsontext import parse
-from timonel.serving.protocols.tfs_rest.request_body import (
-    examples_from_json,
-    media_of,
-    read_request,
-    signature_name,
-)
-from timonel.serving.protocols.tfs_rest.response_body import encode, encode_classes, encode_values
+from timonel.serving.manager.catalogue import ModelSpec
+from timonel.serving.protocols.http import TIMED_OUT, unzip
 from timonel.serving.settings import RestSettings
-from timonel.serving.settings.dialect import TIMONEL, Dialect
-from timonel.serving.signature import DEFAULT_SIGNATURE, Array, Signature, bytes_of
-from timonel.serving.status import Code, StatusError, invalid_argument
-from timonel.serving.telemetry.monitor import Monitor
+from timonel.serving.signature import DEFAULT_SIGNATURE, STRING, Array, string_array
+from timonel.serving.status import StatusError, invalid_argument
 
-_LOG = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-
-def context_of(
-    api: str, observation: Observation | None, timeout_s: float | None
-) -> RequestContext:
-    """Create the context of a request that has arrived, with its deadline."""
-    return RequestContext(
-        deadline=None if timeout_s is None else time.monotonic() + timeout_s,
-        principal=PRINCIPAL.get(),
-        entrypoint="REST",
-        api=api,
-        observation=observation,
-    )
+_DEFAULT_TYPES = frozenset({"text/plain", "application/octet-stream"})
+"""Content types that clients such as ``fetch`` send by default, even for JSON."""
+_START = 256
+_IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"RIFF", b"BM")
+"""First bytes of JPEG, PNG, GIF, WebP and BMP files."""
+_UTF8 = frozenset({"utf-8", "utf8", "us-ascii"})
+_CHARSET = re.compile(r";\s*charset\s*=\s*\"?([^\";]*)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class RestBackend:
-    """Shared parts of all REST requests.
-
-    Args:
-        plane: Data plane that runs the models.
-        pool: Executor for large requests and responses.
-        settings: CORS, timeout and method names.
-        dialect: The response dialect; has no effect on the Open Inference Protocol.
-        monitor: Records each request; None for no monitoring.
-    """
-
-    plane: DataPlane
-    pool: Executor
-    settings: RestSettings = field(default_factory=RestSettings)
-    dialect: Dialect = TIMONEL
-    monitor: Monitor | None = None
+Missing = Mapping[str, float | str]
+NONE_MISSING: Missing = MappingProxyType({})
 
 
-class PredictRequest:
-    """A request for one of `http.COMPUTING`, from body to response.
+class RestOptions(NamedTuple):
+    """Settings of the REST API, and the largest body in bytes."""
 
-    For one event loop.
+    settings: RestSettings
+    max_body: int | None = None
 
-    Args:
-        backend: The shared parts of all requests.
-        route: The action and the model.
-        content_type: The body's content type; empty if absent.
-        correlation: The headers that relate it to other requests.
-        reply: Called once with the response, perhaps before `begin` returns; never after `cancel`.
-    """
 
-    __slots__ = (
-        "_backend",
-        "_call",
-        "_content_type",
-        "_context",
-        "_correlation",
-        "_encode",
-        "_observation",
-        "_pending",
-        "_reply",
-        "_route",
-        "_run",
-        "_timer",
-    )
+class ComputeCodec(Codec[Response]):
+    """A request of TensorFlow Serving's REST API that runs a model."""
 
-    _context: RequestContext
-    _encode: Callable[[Outputs], bytes]
+    entrypoint = "REST"
+    overdue = TIMED_OUT
 
     def __init__(
         self,
-        backend: RestBackend,
-        route: Route,
-        content_type: str,
-        correlation: Correlation | None,
-        reply: Callable[[RestResponse], None],
+        rest: RestOptions,
+        verb: str,
+        spec: ModelSpec,
+        body: bytes,
+        media: str,
+        *,
+        zipped: bool = False,
     ) -> None:
-        self._backend = backend
-        self._route = route
-        self._content_type = content_type
-        self._correlation = correlation
-        self._reply: Callable[[RestResponse], None] | None = reply
-        self._observation: Observation | None = None
-        self._call: Call | None = None
-        self._pending: Future[Any] | None = None
-        self._run: Execution | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self.api = verb
+        self.model = spec.name
+        self.size = len(body) + AT_ONCE_BYTES if zipped else len(body)
+        self._rest = rest
+        self._spec = spec
+        self._body = body
+        self._media = media
+        self._zipped = zipped
 
-    def begin(self, body: bytes, *, zipped: bool = False) -> None:
-        """Decode the body and start the model.
+    def unpacked(self) -> bytes:
+        """Return the decompressed body."""
+        if not self._zipped:
+            return self._body
+        return unzip(self._body, self._rest.max_body if self._rest.settings.extensions else None)
+
+
+class PredictCodec(ComputeCodec):
+    """A Predict request."""
+
+    _by_row: bool
+
+    def prepare(self, acquire: Callable[[ModelSpec], Call]) -> Sequence[Run]:
+        """Decode the body by the signature that it names."""
+        rest = self._rest
+        media = media_of(self._media) if rest.settings.extensions else None
+        request = read_request(self.unpacked(), media)
+        call = acquire(self._spec)
+        signature = call.find(request.signature_name)
+        if signature is None:
+            raise invalid_argument(
+                f'Serving signature name: "{request.signature_name or DEFAULT_SIGNATURE}" not '
+                "found in signature def"
+            )
+        arrays = request.arrays(signature.inputs, call.missing(signature))
+        if rest.settings.check_method_names:
+            check_method(signature)
+        self._by_row = request.by_row
+        return (Run(signature, arrays),)
+
+    def encode(self, _: Call, outputs: Sequence[Outputs]) -> Response:
+        """Encode the outputs as JSON in the form of the request."""
+        return Response(200, encode(outputs[0], by_row=self._by_row))
+
+
+@functools.lru_cache(256)
+def media_of(content_type: str) -> str | None:
+    """Return the content type of a body that is not JSON; None for JSON and unknown types."""
+    name = content_type.partition(";")[0].strip().lower()
+    if name == "text/plain":
+        charset = _CHARSET.search(content_type)
+        if charset is not None and charset[1].lower() not in _UTF8:
+            raise invalid_argument(f"Unknown charset {charset[1]:.40}. Send text in UTF-8.")
+    elif not name.startswith("image/") and name != "application/octet-stream":
+        return None
+    return name
+
+
+class JsonBody:
+    """A parsed request with undecoded tensors."""
+
+    def __init__(self, signature_name: str, body: bytes, outline: Outline) -> None:
+        self.signature_name = signature_name
+        self.by_row = "instances" in outline.content
+        """Whether the request, and thus the response, is row-wise."""
+        self._outline = outline
+        self._body = body
+
+    @property
+    def is_tensors(self) -> bool:
+        """Whether the request has any tensors."""
+        return self.by_row or "inputs" in self._outline.content
+
+    def arrays(self, specs: Specs, missing: Missing = NONE_MISSING) -> dict[str, Array]:
+        """Return the tensors by input name.
 
         Args:
-            body: The complete request body.
-            zipped: Whether the body is compressed by gzip.
+            specs: The inputs.
+            missing: Value of null, by input that takes it.
         """
-        route, monitor = self._route, self._backend.monitor
-        timeout_s = self._backend.settings.timeout_s
-        api = route.action.value
-        if monitor is not None:
-            self._observation = monitor.begin("REST", api, route.spec.name, self._correlation)
-        self._context = context_of(api, self._observation, timeout_s)
-        if timeout_s is not None:
-            self._timer = asyncio.get_running_loop().call_later(timeout_s, self._expire)
-        if zipped:
-            self._in_pool(len(body), partial(unzip, body), self._read)
-        else:
-            self._read(body)
+        if not specs:
+            raise invalid_argument(
+                f"Failed to get input map for signature: {self.signature_name or 'DEFAULT'}"
+            )
+        arrays = decode_outline(self._outline, specs)
+        if arrays is None:
+            outline = self._outline
+            content = parse(self._body) if outline.arrays else outline.content
+            arrays = decode_exactly(_filled(content, specs, missing) if missing else content, specs)
+        return arrays
 
-    def cancel(self) -> None:
-        """Cancel a request whose client has disconnected; no effect after the response."""
-        if self._reply is not None:
-            self._cancel_pending()
-            self._end(Code.CANCELLED)
 
-    def _read(self, body: bytes) -> None:
-        self._by_size(len(body), partial(self._prepare, body), self._start)
+class PlainBody:
+    """A request that is not JSON."""
 
-    def _by_size(self, size: int, work: Callable[[], T], then: Callable[[T], None]) -> None:
-        """Run ``work``, in a pool if large, and pass on its result."""
-        if size > AT_ONCE_BYTES:
-            self._in_pool(size, work, then)
-            return
+    signature_name = ""
+    """The default signature: such a request cannot name another."""
+
+    def __init__(self, media: str, body: bytes) -> None:
+        self._media = media
+        self._body = body
+        self.by_row = True
+        """Whether the response is row-wise; set by `arrays`."""
+
+    def arrays(self, specs: Specs, _: Missing = NONE_MISSING) -> dict[str, Array]:
+        """Return the body as the only input."""
+        name, spec = next(iter(specs.items()), ("", None))
+        sizes = None if spec is None else spec.shape
+        if spec is None or len(specs) > 1 or spec.dtype != STRING or len(sizes or ()) > 2:
+            raise invalid_argument(
+                f"A body of {self._media} needs a signature with a single input of strings, but "
+                f"this one takes {_described(specs)}. Send JSON instead."
+            )
+        self.by_row = sizes != ()
+        return {
+            name: string_array([self._body]).reshape((1,) if sizes is None else (1,) * len(sizes))
+        }
+
+
+def read_request(body: bytes, media: str | None = None) -> JsonBody | PlainBody:
+    """Parse a request, as far as possible without the model."""
+    if media is None:
         try:
-            result = work()
-        except Exception as error:  # noqa: BLE001 - becomes the answer
-            self._fail(error)
-        else:
-            then(result)
-
-    def _in_pool(self, size: int, work: Callable[[], T], then: Callable[[T], None]) -> None:
-        future = self._pending = pool_for(self._backend.pool, size).submit(work)
-        when_finished(future, partial(self._resume, then))
-
-    def _resume(self, then: Callable[[T], None], future: Future[T]) -> None:
-        if self._reply is None:
-            self._release()  # if cancelled while the pool acquired the version
-            return
-        self._pending = None
-        error = future.exception()
-        if isinstance(error, Exception):
-            self._fail(error)
-        else:
-            then(future.result())
-
-    def _prepare(self, body: bytes) -> Callable[[], Execution]:
-        """Return a function that starts the model.
-
-        May run in a thread of the pool.
-        """
-        if self._route.action is RestAction.PREDICT:
-            return self._prepare_predict(body)
-        content = parse(body)
-        name = signature_name(content)
-        examples, shared = examples_from_json(content)
-        ask = (
-            classification.classify
-            if self._route.action is RestAction.CLASSIFY
-            else classification.regress
-        )
-        call = self._acquire()
-        checks = self._backend.settings.check_method_names
-        prepared = ask(call, name, examples, shared, check_method=checks)
-        self._encode = partial(_encode_result, prepared)
-        return partial(call.start, prepared.signature, prepared.inputs, prepared.outputs)
-
-    def _prepare_predict(self, body: bytes) -> Callable[[], Execution]:
-        backend = self._backend
-        media = media_of(self._content_type) if backend.dialect.plain_bodies else None
-        request = read_request(body, media)
-        call = self._acquire()
-        signature = _signature_of(call, request.signature_name)
-        arrays = request.arrays(signature.inputs, call.allocate)
-        if backend.settings.check_method_names:
-            check_method(signature)
-        self._encode = partial(encode, by_row=request.by_row)
-        return partial(call.start, signature, arrays)
-
-    def _acquire(self) -> Call:
-        """Acquire the model version, until `_release`."""
-        call = self._call = self._backend.plane.call(self._route.spec, self._context)
-        return call
-
-    def _release(self) -> None:
-        call, self._call = self._call, None
-        if call is not None:
-            call.release()
-
-    def _start(self, start: Callable[[], Execution]) -> None:
+            return parse_request(body)
+        except StatusError as error:
+            if body.startswith(_IMAGES):
+                raise invalid_argument(
+                    f"{error.message}. The body looks like an image: send it with the header "
+                    "'Content-Type: image/jpeg', or in Base64 as JSON."
+                ) from None
+            raise
+    if media in _DEFAULT_TYPES and body[:_START].lstrip()[:1] == b"{":
         try:
-            run = self._run = start()
-        except Exception as error:  # noqa: BLE001 - becomes the answer
-            self._fail(error)
-            return
-        if run.future.done():
-            self._finish(run.future)
-        else:
-            self._pending = run.future
-            when_finished(run.future, self._finish)
-
-    def _finish(self, _: Future[Outputs]) -> None:
-        """Encode the model's outputs, unless the request has been answered."""
-        run = self._run
-        if self._reply is None or run is None:
-            return
-        self._pending = None
-        try:
-            outputs = run.result()
-        except Exception as error:  # noqa: BLE001 - becomes the answer
-            self._fail(error)
-            return
-        self._release()
-        size = sum(map(bytes_of, outputs.values()))
-        self._by_size(size, partial(self._encode, outputs), self._succeed)
-
-    def _succeed(self, content: bytes) -> None:
-        self._answer(Code.OK, RestResponse(200, content))
-
-    def _expire(self) -> None:
-        if self._reply is not None:
-            self._cancel_pending()
-            self._fail(StatusError(Code.DEADLINE_EXCEEDED, TIMED_OUT))
-
-    def _fail(self, error: Exception) -> None:
-        if not isinstance(error, StatusError):
-            route = self._route
-            _LOG.error("%s of %s failed", route.action.value, route.spec.name, exc_info=error)
-            error = unexpected(error)
-        self._answer(error.code, error_answer(error))
-
-    def _answer(self, code: Code, answer: RestResponse) -> None:
-        reply = self._reply
-        self._end(code)
-        if reply is not None:
-            reply(answer)
-
-    def _end(self, code: Code) -> None:
-        self._reply = None
-        if self._timer is not None:
-            self._timer.cancel()
-        self._release()
-        # Break reference cycles: futures refer to their callbacks, and thus to this object.
-        self._run = self._pending = None
-        if self._backend.monitor is not None and self._observation is not None:
-            self._backend.monitor.end(self._observation, code)
-
-    def _cancel_pending(self) -> None:
-        if self._pending is not None:
-            self._pending.cancel()
+            request = parse_request(body)
+            if request.is_tensors:
+                return request
+        except StatusError:
+            pass
+    return PlainBody(media, body)
 
 
-def _encode_result(prepared: PreparedRun[Classes] | PreparedRun[Array], outputs: Outputs) -> bytes:
-    result = prepared.read(outputs)
-    return encode_classes(result) if isinstance(result, Classes) else encode_values(result)
+def parse_request(body: bytes) -> JsonBody:
+    """Parse a JSON request, as far as possible without the model."""
+    found = read_outline(body)
+    if found is not None:
+        name = found.fill(found.content.get("signature_name", ""))
+        if isinstance(name, str):
+            return JsonBody(name, body, found)
+    content = parse(body)
+    return JsonBody(signature_name(content), body, Outline(content, body))
 
 
-def _signature_of(call: Call, name: str) -> Signature:
-    signature = call.find(name)
-    if signature is None:
+def signature_name(content: Mapping[str, Any]) -> str:
+    """Return the requested signature; empty for the default one."""
+    name = content.get("signature_name", "")
+    if not isinstance(name, str):
         raise invalid_argument(
-            f'Serving signature name: "{name or DEFAULT_SIGNATURE}" not found in signature def'
+            f"JSON Value: {echo(content)} not formatted correctly. "
+            "'signature_name' key must be a string value."
         )
-    return signature
+    return name
+
+
+def decode_exactly(content: Mapping[str, Any], specs: Specs) -> dict[str, Array]:
+    """Decode the tensors element by element, as the reference implementation."""
+    if "instances" in content:
+        if "inputs" in content:
+            raise invalid_argument(
+                f"JSON Value: {echo(content)} Not formatted correctly expecting only one of "
+                "'inputs' or 'instances' keys to exist "
+            )
+        instances = content["instances"]
+        if not isinstance(instances, list):
+            raise invalid_argument(
+                f"JSON Value: {echo(content)} Expecting 'instances' to be an list/array"
+            )
+        if not instances:
+            raise invalid_argument(f"JSON Value: {echo(content)} No values in 'instances' array")
+        return decode_rows(instances, specs)
+    if "inputs" in content:
+        return _decode_inputs(content["inputs"], specs)
+    raise invalid_argument("Missing 'inputs' or 'instances' key")
+
+
+def decode_rows(instances: list[Any], specs: Specs) -> dict[str, Array]:
+    """Decode row-wise tensors."""
+    named = is_row(instances[0])
+    if not named and len(specs) > 1:
+        raise invalid_argument(
+            "instances is a plain list, but expecting list of objects as multiple input tensors "
+            "required as per tensorinfo_map"
+        )
+    columns = {name: Column(spec.dtype) for name, spec in specs.items()}
+    for index, element in enumerate(instances):
+        if named:
+            _add_row(columns, index, element, specs)
+        else:
+            _add_value(columns, index, element)
+    return {name: column.to_array() for name, column in columns.items()}
+
+
+def _add_row(columns: dict[str, Column], index: int, element: Any, specs: Specs) -> None:
+    if not is_row(element):
+        raise invalid_argument(f"Expecting object but got list at item {index} of input list")
+    for name, value in element.items():
+        try:
+            if name not in columns:
+                raise invalid_argument(f"JSON object: does not have named input: {name}")
+            columns[name].add(value)
+        except StatusError as error:
+            raise invalid_argument(
+                f"Failed to process element: {index} key: {name} of 'instances' list. "
+                f"Error: {error}"
+            ) from error
+    if element.keys() != specs.keys():
+        raise invalid_argument(
+            f"Failed to process element: {index} of 'instances' list. JSON object: "
+            f"{echo(element)} keys must be equal to: {','.join(sorted(specs))}"
+        )
+
+
+def _add_value(columns: dict[str, Column], index: int, element: Any) -> None:
+    if is_row(element):
+        raise invalid_argument(f"Expecting value/list but got object at item {index} of input list")
+    (column,) = columns.values()
+    try:
+        column.add(element)
+    except StatusError as error:
+        raise invalid_argument(
+            f"Failed to process element: {index} of 'instances' list. Error: {error}"
+        ) from error
+
+
+def _decode_inputs(inputs: Any, specs: Specs) -> dict[str, Array]:
+    if not is_row(inputs):
+        if len(specs) > 1:
+            raise invalid_argument(
+                "inputs is a plain value/list, but expecting an object as multiple input tensors "
+                "required as per tensorinfo_map"
+            )
+        inputs = {next(iter(specs)): inputs}
+    for name in specs:
+        if name not in inputs:
+            raise invalid_argument(f"Missing named input: {name} in 'inputs' object.")
+    return {name: to_array(inputs[name], spec.dtype) for name, spec in specs.items()}
+
+
+def _filled(content: Mapping[str, Any], specs: Specs, missing: Missing) -> Mapping[str, Any]:
+    """Return a request with values in place of null, for the inputs that may be missing."""
+
+    def filled(value: Any, name: str) -> Any:
+        if isinstance(value, list):
+            return [filled(each, name) for each in value]
+        return missing.get(name) if value is None else value
+
+    def row(value: Any) -> Any:
+        if is_row(value):
+            return {name: filled(each, name) for name, each in value.items()}
+        return filled(value, next(iter(specs))) if len(specs) == 1 else value
+
+    found = dict(content)
+    if isinstance(found.get("instances"), list):
+        found["instances"] = [row(each) for each in found["instances"]]
+    if "inputs" in found:
+        found["inputs"] = row(found["inputs"])
+    return found
+
+
+def _described(specs: Specs) -> str:
+    """Describe a signature's inputs for a message."""
+    return ", ".join(f"{name} ({spec.title})" for name, spec in specs.items()) or "nothing"

@@ -6,17 +6,15 @@ those that request a missing feature are rejected.
 
 from __future__ import annotations
 
-import dataclasses
+import abc
 import reprlib
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from timonel._version import __version__
-from timonel.serving.futures import finished
-from timonel.serving.inference import Call, DataPlane, Execution, Outputs, RequestContext
-from timonel.serving.manager.catalogue import ModelSpec
+from timonel.serving.inference import Call, Codec, Run
+from timonel.serving.manager.catalogue import Catalogue, ModelSpec
 from timonel.serving.manager.plan import VersionState
 from timonel.serving.protocols.v2.tensors import check_types, datatype_named
 from timonel.serving.signature import DEFAULT_SIGNATURE, Array, TensorSpec
@@ -37,6 +35,7 @@ _REFUSED: Mapping[str, str] = {
 }
 
 Parameters = Mapping[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -93,31 +92,8 @@ class InferRequest:
         return self.outputs.get(output) or OutputForm(binary=self.parameters.binary_output)
 
 
-@dataclass(frozen=True, eq=False)
-class InferResult:
-    """The outputs of a version.
-
-    Args:
-        model: The model's name as given by the client.
-        version: The version that answered.
-        outputs: Arrays by output name.
-    """
-
-    model: str
-    version: int
-    outputs: Mapping[str, Array]
-
-
 def spec_of(name: str, version: str = "") -> ModelSpec:
-    """Return the model version of a request.
-
-    Args:
-        name: The model's name.
-        version: A number, a label, or empty for the latest.
-
-    Raises:
-        StatusError: The number exceeds 64 bits.
-    """
+    """Return the model version of a request."""
     if not version:
         return ModelSpec(name)
     if not (version.isascii() and version.isdecimal()):
@@ -130,11 +106,7 @@ def spec_of(name: str, version: str = "") -> ModelSpec:
 
 
 def request_parameters(parameters: Parameters) -> RequestParameters:
-    """Parse the parameters of a request.
-
-    Raises:
-        StatusError: A parameter has the wrong type or requests a missing feature.
-    """
+    """Parse the parameters of a request."""
     if not parameters:
         return NO_PARAMETERS
     refuse_unsupported(parameters, "the request")
@@ -150,15 +122,7 @@ def request_parameters(parameters: Parameters) -> RequestParameters:
 
 
 def refuse_unsupported(parameters: Parameters, owner: str) -> None:
-    """Reject parameters that request a missing feature.
-
-    Args:
-        parameters: Values by name.
-        owner: Owner of the parameters, for the message.
-
-    Raises:
-        StatusError: A parameter requests a missing feature.
-    """
+    """Reject parameters that request a missing feature."""
     for name, what in _REFUSED.items():
         if parameters.get(name):
             raise invalid_argument(
@@ -173,11 +137,7 @@ def is_base64(parameters: Parameters) -> bool:
 
 
 def boolean(name: str, value: Any) -> bool:
-    """Return the value of the boolean parameter ``name``.
-
-    Raises:
-        StatusError: The value is not a boolean.
-    """
+    """Return the value of the boolean parameter ``name``."""
     if not isinstance(value, bool):
         raise _wrong(name, "true or false", value)
     return value
@@ -192,46 +152,28 @@ def _wrong(name: str, expected: str, value: Any) -> StatusError:
 _EXTENSIONS: Final = ("binary_tensor_data",)
 
 
-def in_time(context: RequestContext, request: InferRequest) -> RequestContext:
-    """Limit a context's deadline by the request's own timeout."""
-    timeout_s = request.parameters.timeout_s
-    if timeout_s is None:
-        return context
-    deadline = time.monotonic() + timeout_s
-    if context.deadline is not None:
-        deadline = min(deadline, context.deadline)
-    return dataclasses.replace(context, deadline=deadline)
+class InferCodec(Codec[T]):
+    """An inference request over REST or gRPC."""
 
+    request: InferRequest
+    """The decoded request."""
 
-def start(call: Call, request: InferRequest) -> Execution:
-    """Start the signature of a request.
+    @abc.abstractmethod
+    def spec(self) -> ModelSpec:
+        """Return the requested version."""
 
-    Raises:
-        StatusError: The signature does not exist, or the request does not match it.
-    """
-    signature = call.signature(request.parameters.signature_name)
-    check_types(signature, request.inputs)
-    return call.start(signature, request.inputs, tuple(request.outputs))
+    @abc.abstractmethod
+    def decode(self) -> InferRequest:
+        """Decode the request."""
 
-
-async def outputs_in_time(
-    run: Execution, context: RequestContext, overdue: str = "Deadline Exceeded"
-) -> Outputs:
-    """Wait for a model's outputs, until the request's deadline.
-
-    Args:
-        run: The run; cancelled at the deadline.
-        context: The request's context.
-        overdue: The message for a request past its deadline.
-
-    Raises:
-        StatusError: The model rejected the request or failed, or the deadline has passed.
-    """
-    left_s = None if context.deadline is None else max(0.0, context.deadline - time.monotonic())
-    if not await finished(run.future, left_s):
-        run.future.cancel()
-        raise StatusError(Code.DEADLINE_EXCEEDED, overdue)
-    return run.result()
+    def prepare(self, acquire: Callable[[ModelSpec], Call]) -> Sequence[Run]:
+        """Decode the request and find its signature."""
+        request = self.request = self.decode()
+        self.timeout_s = request.parameters.timeout_s
+        call = acquire(self.spec())
+        signature = call.signature(request.parameters.signature_name)
+        check_types(signature, request.inputs)
+        return (Run(signature, request.inputs, tuple(request.outputs)),)
 
 
 def server_view() -> dict[str, Any]:
@@ -239,13 +181,9 @@ def server_view() -> dict[str, Any]:
     return {"name": "timonel", "version": __version__, "extensions": list(_EXTENSIONS)}
 
 
-def model_view(plane: DataPlane, spec: ModelSpec) -> dict[str, Any]:
-    """Return the metadata of a version and its default signature.
-
-    Raises:
-        StatusError: The version is not loaded, or has no default signature.
-    """
-    metadata = plane.metadata(spec)
+def model_view(catalogue: Catalogue, spec: ModelSpec) -> dict[str, Any]:
+    """Return the metadata of a version and its default signature."""
+    metadata = catalogue.metadata(spec)
     signature = metadata.signatures.get(DEFAULT_SIGNATURE)
     if signature is None:
         names = ", ".join(sorted(metadata.signatures)) or "none"
@@ -254,7 +192,8 @@ def model_view(plane: DataPlane, spec: ModelSpec) -> dict[str, Any]:
             f"Model {metadata.name} has no signature {DEFAULT_SIGNATURE}. It has: {names}. Choose "
             "one with the request's parameter signature_name.",
         )
-    serving = [s.number for s in plane.status(metadata.name) if s.state is VersionState.AVAILABLE]
+    known = catalogue.known(metadata.name)
+    serving = [status.number for status in known if status.state is VersionState.AVAILABLE]
     return {
         "name": metadata.name,
         "versions": [str(number) for number in sorted(serving)],
@@ -264,22 +203,18 @@ def model_view(plane: DataPlane, spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def is_ready(plane: DataPlane, spec: ModelSpec) -> bool:
-    """Whether a version can answer now.
-
-    Raises:
-        StatusError: The model, version or label does not exist.
-    """
+def is_ready(catalogue: Catalogue, spec: ModelSpec) -> bool:
+    """Whether a version can answer now."""
     try:
-        version = plane.metadata(spec).version
+        version = catalogue.metadata(spec).version
     except StatusError as error:
-        known = plane.models().get(spec.name)
-        if error.code is not Code.NOT_FOUND or known is None:
+        known = catalogue.known(spec.name)
+        if error.code is not Code.NOT_FOUND or spec.name not in catalogue.names:
             raise
         if spec.version is not None and all(s.number != spec.version for s in known):
             raise
         return False
-    return plane.outage(spec.name, version) is None
+    return catalogue.outage(spec.name, version) is None
 
 
 def _tensors(specs: Mapping[str, TensorSpec]) -> list[dict[str, Any]]:

@@ -14,16 +14,16 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from timonel.serving.protocols.tfs_rest.jsontext import parse
-from timonel.serving.protocols.tfs_rest.number_arrays import NumberArray, Outline, read_outline
-from timonel.serving.protocols.tfs_rest.response_body import array_text
+from timonel.serving.codec.jsontext import parse
+from timonel.serving.codec.number_arrays import NumberArray, Outline, read_outline
+from timonel.serving.codec.writer import array_text
+from timonel.serving.inference import Outputs
 from timonel.serving.protocols.v2.requests import (
     BASE64,
     BINARY_DATA,
     BINARY_DATA_SIZE,
     CONTENT_TYPE,
     InferRequest,
-    InferResult,
     OutputForm,
     Parameters,
     boolean,
@@ -49,15 +49,7 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def decode(body: bytes, header_length: int | None = None) -> InferRequest:
-    """Decode a request body.
-
-    Args:
-        body: The content, uncompressed.
-        header_length: Length of the JSON in bytes; None for the whole body.
-
-    Raises:
-        StatusError: The body is not a valid request.
-    """
+    """Decode a request body."""
     if header_length is None:
         header_length = len(body)
     if not 0 <= header_length <= len(body):
@@ -65,31 +57,30 @@ def decode(body: bytes, header_length: int | None = None) -> InferRequest:
             f"The body has {len(body)} bytes, but its header declares {header_length} of JSON."
         )
     text, rest = body[:header_length], memoryview(body)[header_length:]
-    found = read_outline(text)
-    if found is not None:
+    outline = read_outline(text)
+    if outline is not None:
         try:
-            return _Reader(found, rest).request(found.content)
+            return _Reader(outline, rest).request()
         except StatusError:
             # Invalid or unusual: parse the whole text for the precise error.
             pass
-    return _Reader(None, rest).request(parse(text))
+    return _Reader(Outline(parse(text), text), rest).request()
 
 
-def encode(request: InferRequest, result: InferResult) -> tuple[bytes, int | None]:
+def encode(
+    request: InferRequest, model: str, version: int, outputs: Outputs
+) -> tuple[bytes, int | None]:
     """Encode a response body.
 
     Returns:
         The body, and the length of its JSON in bytes; None for the whole body.
-
-    Raises:
-        StatusError: The protocol has no data type for an output.
     """
-    head: dict[str, Any] = {"model_name": result.model, "model_version": str(result.version)}
+    head: dict[str, Any] = {"model_name": model, "model_version": str(version)}
     if request.request_id is not None:
         head["id"] = request.request_id
     contents: list[bytes] = []
     pieces = [orjson.dumps(head)[:-1], b',"outputs":[']
-    for index, (name, array) in enumerate(result.outputs.items()):
+    for index, (name, array) in enumerate(outputs.items()):
         if index:
             pieces.append(b",")
         pieces += _output(name, array, request.form(name), contents)
@@ -99,21 +90,17 @@ def encode(request: InferRequest, result: InferResult) -> tuple[bytes, int | Non
 
 
 class _Reader:
-    """Reader of one request.
+    """Reader of one request."""
 
-    Args:
-        found: The JSON without large arrays of numbers; None if it includes them.
-        rest: The bytes after the JSON.
-    """
-
-    def __init__(self, found: Outline | None, rest: memoryview) -> None:
-        self._outline = found
+    def __init__(self, outline: Outline, rest: memoryview) -> None:
+        self._outline = outline
         self._rest = rest
         self._position = 0
         self._filled = 0
 
-    def request(self, content: Mapping[str, Any]) -> InferRequest:
-        """Decode the request in a JSON object."""
+    def request(self) -> InferRequest:
+        """Decode the request."""
+        content = self._outline.content
         request_id = content.get("id")
         if request_id is not None:
             request_id = _text(content, "id", "the request")
@@ -124,7 +111,7 @@ class _Reader:
             if name in inputs:
                 raise invalid_argument(f"Input {name} occurs more than once.")
             inputs[name] = self._tensor(name, described)
-        if self._outline is not None and self._filled != len(self._outline.arrays):
+        if self._filled != len(self._outline.arrays):
             raise invalid_argument("expected numbers in the data of inputs only")
         if self._position != len(self._rest):
             raise invalid_argument(
@@ -154,14 +141,13 @@ class _Reader:
             raise invalid_argument(
                 f"Input {name} has both data and {BINARY_DATA_SIZE}. Send only one."
             )
-        if self._outline is not None:
-            data = self._outline.fill(data)
-            if isinstance(data, NumberArray):
-                array = from_numbers(datatype, sizes, data)
-                if array is None:
-                    raise invalid_argument(f"expected other data for input {name}")
-                self._filled += 1
-                return array
+        data = self._outline.fill(data)
+        if isinstance(data, NumberArray):
+            array = from_numbers(datatype, sizes, data)
+            if array is None:
+                raise invalid_argument(f"expected other data for input {name}")
+            self._filled += 1
+            return array
         return from_values(name, datatype, sizes, data, in_base64=is_base64(parameters))
 
     def _take(self, name: str, size: Any) -> memoryview:

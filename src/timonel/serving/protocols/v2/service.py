@@ -9,47 +9,41 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import grpc
-import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from timonel.serving.futures import by_size
-from timonel.serving.inference import DataPlane, RequestContext
-from timonel.serving.protocols.tfs_grpc.calls import Method, handler
+from timonel.serving.codec.writer import CHUNK
+from timonel.serving.inference import Call, Flow, Outputs
+from timonel.serving.manager.catalogue import ModelSpec
+from timonel.serving.protocols.tfs_grpc.calls import computing, reading
 from timonel.serving.protocols.tfs_grpc.server import Service
-from timonel.serving.protocols.tfs_rest.response_body import CHUNK
 from timonel.serving.protocols.v2.requests import (
+    InferCodec,
     InferRequest,
-    InferResult,
     OutputForm,
     Parameters,
-    in_time,
     is_ready,
     model_view,
-    outputs_in_time,
     refuse_unsupported,
     request_parameters,
     server_view,
     spec_of,
-    start,
 )
 from timonel.serving.protocols.v2.tensors import (
     BYTES,
     checked_shape,
     datatype_of,
     from_raw,
-    from_values,
+    in_range,
     numpy_of,
     to_raw,
 )
-from timonel.serving.protos.tensors import packed
-from timonel.serving.signature import Array, bytes_of
+from timonel.serving.protos.tensors import numbers_in
+from timonel.serving.signature import Array, string_array
 from timonel.serving.status import invalid_argument
-from timonel.serving.telemetry.monitor import Monitor
 from timonel.wire import tag, varint
 
 PACKAGE: Final = "inference"
@@ -233,98 +227,71 @@ _FIELDS: Mapping[str, str] = {
 
 16-bit floats have raw contents only.
 """
-_FLOATS: Final = frozenset({"fp32_contents", "fp64_contents"})
-
 
 _RAW: Final = tag(ModelInferResponse.DESCRIPTOR.fields_by_name["raw_output_contents"].number)
 _PROBES = frozenset({"ServerLive", "ServerReady"})
 
 
 class InferenceService:
-    """The methods of GRPCInferenceService; all raise `StatusError`.
+    """GRPCInferenceService."""
 
-    Args:
-        plane: Data plane that runs the models.
-        pool: Executor for decoding large requests and encoding large responses.
-        is_draining: Whether the server is stopping.
-        monitor: Records each request.
-    """
-
-    def __init__(
-        self,
-        plane: DataPlane,
-        pool: Executor,
-        is_draining: Callable[[], bool] = lambda: False,
-        monitor: Monitor | None = None,
-    ) -> None:
-        self._plane = plane
-        self._pool = pool
+    def __init__(self, flow: Flow, is_draining: Callable[[], bool] = lambda: False) -> None:
+        self._flow = flow
         self._is_draining = is_draining
-        self._monitor = monitor
 
     def described(self) -> Service:
         """Return the service for a `GrpcServer`."""
-        answers: dict[str, Method] = {
-            "ServerLive": self.live,
-            "ServerReady": self.ready,
-            "ModelReady": self.model_ready,
-            "ServerMetadata": self.server_metadata,
-            "ModelMetadata": self.model_metadata,
-            "ModelInfer": self.infer,
+        reads: dict[str, Callable[[Any], bytes]] = {
+            "ServerLive": lambda _: _message(
+                "ServerLiveResponse", live=not self._flow.catalogue.hung()
+            ),
+            "ServerReady": self._ready,
+            "ModelReady": self._model_ready,
+            "ServerMetadata": lambda _: _message("ServerMetadataResponse", **server_view()),
+            "ModelMetadata": self._model_metadata,
         }
         handlers = {
-            name: handler(
-                answer,
-                name,
-                message_class(METHODS[name][0]),
-                self._pool,
-                # Probes are so frequent that they would dominate the monitored requests.
-                None if name in _PROBES else self._monitor,
-            )
-            for name, answer in answers.items()
+            # Probes are so frequent that they would dominate the monitored requests.
+            name: reading(self._flow, name, _request(name), read, is_observed=name not in _PROBES)
+            for name, read in reads.items()
         }
+        handlers["ModelInfer"] = computing(self._flow, "ModelInfer", ModelInferRequest, _Infer)
         return Service(SERVICE, grpc.method_handlers_generic_handler(SERVICE, handlers), POOL)
 
-    async def live(self, request: Any, context: RequestContext) -> bytes:  # noqa: ARG002
-        """Answer the liveness probe."""
-        return _message("ServerLiveResponse", live=True)
-
-    async def ready(self, request: Any, context: RequestContext) -> bytes:  # noqa: ARG002
-        """Answer the readiness probe: whether all models can answer."""
-        all_ready = not (self._plane.unready() or self._is_draining())
+    def _ready(self, _: Any) -> bytes:
+        all_ready = not (self._flow.catalogue.unready() or self._is_draining())
         return _message("ServerReadyResponse", ready=all_ready)
 
-    async def model_ready(self, request: Any, context: RequestContext) -> bytes:  # noqa: ARG002
-        """Return whether a version can answer."""
+    def _model_ready(self, request: Any) -> bytes:
         spec = spec_of(request.name, request.version)
-        return _message("ModelReadyResponse", ready=is_ready(self._plane, spec))
+        return _message("ModelReadyResponse", ready=is_ready(self._flow.catalogue, spec))
 
-    async def server_metadata(
-        self,
-        request: Any,  # noqa: ARG002 - a method
-        context: RequestContext,  # noqa: ARG002 - a method
-    ) -> bytes:
-        """Return the metadata of the server."""
-        return _message("ServerMetadataResponse", **server_view())
-
-    async def model_metadata(
-        self,
-        request: Any,
-        context: RequestContext,  # noqa: ARG002 - a method
-    ) -> bytes:
-        """Return the metadata of a version."""
+    def _model_metadata(self, request: Any) -> bytes:
         spec = spec_of(request.name, request.version)
-        return _message("ModelMetadataResponse", **model_view(self._plane, spec))
+        return _message("ModelMetadataResponse", **model_view(self._flow.catalogue, spec))
 
-    async def infer(self, request: Any, context: RequestContext) -> bytes:
-        """Run a signature."""
-        decoded = await by_size(self._pool, request.ByteSize(), decode, request)
-        context = in_time(context, decoded)
-        with self._plane.call(spec_of(request.model_name, request.model_version), context) as call:
-            outputs = await outputs_in_time(start(call, decoded), context)
-            result = InferResult(call.name, call.version, outputs)
-        size = sum(map(bytes_of, outputs.values()))
-        return await by_size(self._pool, size, encode, decoded, result)
+
+class _Infer(InferCodec[bytes]):
+    entrypoint = "GRPC"
+    api = "ModelInfer"
+
+    def __init__(self, message: Any) -> None:
+        self.model = message.model_name
+        self.size = message.ByteSize()
+        self._message = message
+
+    def spec(self) -> ModelSpec:
+        return spec_of(self._message.model_name, self._message.model_version)
+
+    def decode(self) -> InferRequest:
+        return decode(self._message)
+
+    def encode(self, call: Call, outputs: Sequence[Outputs]) -> bytes:
+        return encode(self.request, call.name, call.version, outputs[0])
+
+
+def _request(name: str) -> Any:
+    return message_class(METHODS[name][0])
 
 
 def _message(name: str, /, **fields: Any) -> bytes:
@@ -333,11 +300,7 @@ def _message(name: str, /, **fields: Any) -> bytes:
 
 
 def decode(message: Any) -> InferRequest:
-    """Decode a ModelInferRequest.
-
-    Raises:
-        StatusError: The request is inconsistent or requests a missing feature.
-    """
+    """Decode a ModelInferRequest."""
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
         raise invalid_argument(
@@ -363,19 +326,16 @@ def decode(message: Any) -> InferRequest:
     )
 
 
-def encode(request: InferRequest, result: InferResult) -> bytes:
+def encode(request: InferRequest, model: str, version: int, outputs: Outputs) -> bytes:
     """Encode a serialized ModelInferResponse.
 
     Its contents are raw if those of the request were, or if an output has no typed form.
-
-    Raises:
-        StatusError: The protocol has no data type for an output.
     """
-    message = ModelInferResponse(model_name=result.model, model_version=str(result.version))
+    message = ModelInferResponse(model_name=model, model_version=str(version))
     message.id = request.request_id or ""
-    datatypes = {name: datatype_of(name, array) for name, array in result.outputs.items()}
+    datatypes = {name: datatype_of(name, array) for name, array in outputs.items()}
     is_raw = request.is_raw or not set(datatypes.values()) <= _FIELDS.keys()
-    for name, array in result.outputs.items():
+    for name, array in outputs.items():
         tensor = message.outputs.add(name=name, datatype=datatypes[name], shape=array.shape)
         if not is_raw:
             values, flat = getattr(tensor.contents, _FIELDS[datatypes[name]]), array.reshape(-1)
@@ -383,7 +343,7 @@ def encode(request: InferRequest, result: InferResult) -> bytes:
                 values.extend(flat[start : start + CHUNK].tolist())
     parts: list[bytes] = [message.SerializeToString()]
     # Appended to the serialized message: this way, large tensors are copied only once.
-    for array in result.outputs.values() if is_raw else ():
+    for array in outputs.values() if is_raw else ():
         content = to_raw(array)
         parts += (_RAW, varint(len(content)), content)
     return b"".join(parts)
@@ -409,25 +369,14 @@ def _tensor(tensor: Any, raw: bytes | None) -> Array:
                 f"expected the contents of input {name}, {datatype}, in {field}, got {other.name}"
             )
     values = getattr(tensor.contents, field)
-    if field in _FLOATS:
-        return _from_floats(name, datatype, shape, tensor.contents, field, len(values))
-    return from_values(name, datatype, shape, list(values))
-
-
-def _from_floats(
-    name: str, datatype: str, shape: tuple[int, ...], contents: Any, field: str, count: int
-) -> Array:
-    """Read floats from the serialized field.
-
-    A Python list would take ten times the memory.
-    """
-    if count != math.prod(shape):
+    if len(values) != math.prod(shape):
         raise invalid_argument(
-            f"expected the data of input {name} to be {math.prod(shape)} values, flat, got {count}"
+            f"expected the data of input {name} to be {math.prod(shape)} values, flat, "
+            f"got {len(values)}"
         )
-    number = contents.DESCRIPTOR.fields_by_name[field].number
-    raw = packed(contents.SerializeToString(), number) if count else b""
-    return np.frombuffer(raw, numpy_of(name, datatype)).reshape(shape)
+    if datatype == BYTES:
+        return string_array(values[:]).reshape(shape)
+    return in_range(name, datatype, numbers_in(tensor.contents, field)).reshape(shape)
 
 
 def _parameters(messages: Any) -> Parameters:

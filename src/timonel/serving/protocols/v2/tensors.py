@@ -3,8 +3,8 @@
 Raw contents are in row-major order and little-endian. Each BYTES element follows its length in four
 bytes.
 
-Lists of values come from JSON and typed protos. A number beyond the range of its type is rejected,
-not truncated. Only numbers for floating-point types are rounded.
+A number from JSON or a typed proto beyond the range of its data type is rejected, not truncated.
+Only numbers for floating-point types are rounded.
 """
 
 from __future__ import annotations
@@ -18,12 +18,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from timonel.serving.protocols.tfs_rest.jsontext import echo, type_name
-from timonel.serving.protocols.tfs_rest.number_arrays import NumberArray
+from timonel.serving.codec.jsontext import echo, type_name
+from timonel.serving.codec.number_arrays import NumberArray
+from timonel.serving.codec.tensors import cast_integers, round_floats
 from timonel.serving.protos.tensors import MAX_STRINGS
-from timonel.serving.signature import DTYPE_NAMES, NUMPY_TYPES, STRING, Array, Signature
+from timonel.serving.signature import (
+    DTYPE_NAMES,
+    NUMPY_TYPES,
+    STRING,
+    Array,
+    Signature,
+    string_array,
+)
 from timonel.serving.status import StatusError, invalid_argument
 
 BYTES: Final = "BYTES"
@@ -56,27 +63,17 @@ _MAX_ELEMENTS: Final = 2**48
 
 numpy rejects larger shapes even if one size is zero.
 """
-_EXACT: Final = 2**53
-"""Below it, float64 represents each integer uniquely."""
 _FLOATS: Final = frozenset({"FP16", "BF16", "FP32", "FP64"})
 _BITS: Final = (0, 1)
 
 
 def datatype_named(dtype: str) -> str:
-    """Return the protocol's name of a data type, else TensorFlow's.
-
-    Args:
-        dtype: The proto's name, such as ``DT_FLOAT``.
-    """
+    """Return the protocol's name of a data type, else TensorFlow's."""
     return _DATATYPES.get(dtype, dtype.removeprefix("DT_"))
 
 
 def datatype_of(name: str, array: Array) -> str:
-    """Return the data type of the output ``name``.
-
-    Raises:
-        StatusError: The protocol has no data type for the array.
-    """
+    """Return the data type of the output ``name``."""
     dtype = DTYPE_NAMES.get(array.dtype, str(array.dtype))
     if dtype not in _DATATYPES:
         raise invalid_argument(
@@ -86,11 +83,7 @@ def datatype_of(name: str, array: Array) -> str:
 
 
 def numpy_of(name: str, datatype: str) -> np.dtype[Any]:
-    """Return the numpy dtype of the input ``name``.
-
-    Raises:
-        StatusError: The data type does not exist.
-    """
+    """Return the numpy dtype of the input ``name``."""
     found = NUMPY_OF.get(datatype)
     if found is None:
         raise invalid_argument(
@@ -101,11 +94,7 @@ def numpy_of(name: str, datatype: str) -> np.dtype[Any]:
 
 
 def checked_shape(name: str, shape: Iterable[Any]) -> tuple[int, ...]:
-    """Validate the shape of the input ``name``.
-
-    Raises:
-        StatusError: The shape is invalid or too large.
-    """
+    """Validate the shape of the input ``name``."""
     sizes = tuple(shape)
     if len(sizes) > _MAX_RANK:
         raise invalid_argument(
@@ -123,11 +112,7 @@ def checked_shape(name: str, shape: Iterable[Any]) -> tuple[int, ...]:
 
 
 def from_raw(name: str, datatype: str, shape: Sequence[int], content: memoryview) -> Array:
-    """Decode raw contents. The result may be a read-only view of ``content``.
-
-    Raises:
-        StatusError: Type, shape and size do not match.
-    """
+    """Decode raw contents. The result may be a read-only view of ``content``."""
     target = numpy_of(name, datatype)
     count = math.prod(shape)
     if datatype == BYTES:
@@ -135,7 +120,7 @@ def from_raw(name: str, datatype: str, shape: Sequence[int], content: memoryview
             raise invalid_argument(
                 f"expected input {name} to have at most {MAX_STRINGS} strings, got {count}"
             )
-        return as_objects(_split(name, content, count)).reshape(shape)
+        return string_array(_split(name, content, count)).reshape(shape)
     if count * target.itemsize != len(content):
         raise invalid_argument(
             f"expected {count * target.itemsize} bytes for input {name}, "
@@ -162,18 +147,7 @@ def to_raw(array: Array) -> bytes:
 def from_values(
     name: str, datatype: str, shape: Sequence[int], data: Any, *, in_base64: bool = False
 ) -> Array:
-    """Decode a list of values.
-
-    Args:
-        name: The input's name.
-        datatype: The input's data type.
-        shape: The input's shape.
-        data: The elements in a flat list, or nested like the shape.
-        in_base64: Whether strings are in base64.
-
-    Raises:
-        StatusError: Elements have the wrong type, or their number does not match the shape.
-    """
+    """Decode a list of values."""
     numpy_of(name, datatype)
     if not isinstance(data, list):
         raise invalid_argument(
@@ -182,32 +156,35 @@ def from_values(
     flat = _flat(name, shape, data)
     if datatype == BYTES:
         texts = [_bytes(name, value, in_base64=in_base64) for value in flat]
-        return as_objects(texts).reshape(shape)
+        return string_array(texts).reshape(shape)
     if datatype == "BOOL":
         return _booleans(name, flat).reshape(shape)
     return _numbers(name, datatype, flat).reshape(shape)
 
 
 def from_numbers(datatype: str, shape: Sequence[int], numbers: NumberArray) -> Array | None:
-    """Return the result of `from_values`, or None if only that can decide.
-
-    Args:
-        datatype: The input's data type.
-        shape: The input's shape.
-        numbers: The elements, read as float64, flat or nested like the shape.
-    """
+    """Return the result of `from_values`, or None if only that can decide."""
     given = numbers.values.shape
     if given not in {(math.prod(shape),), tuple(shape)} or datatype in {BYTES, "BOOL"}:
         return None
+    target = numpy_of("", datatype)
     if datatype in _FLOATS:
-        return _rounded(numbers.values, datatype).reshape(shape)
-    low, high = _bounds(datatype)
-    values = numbers.values
-    if not numbers.whole or abs(values).max() >= _EXACT:
+        return round_floats(numbers.values, target).reshape(shape)
+    if not numbers.whole:
         return None
-    if values.min() < low or values.max() > high:
-        return None
-    return values.astype(numpy_of("", datatype)).reshape(shape)
+    array = cast_integers(numbers.values, target, _bounds(datatype))
+    return None if array is None else array.reshape(shape)
+
+
+def in_range(name: str, datatype: str, numbers: Array) -> Array:
+    """Convert numbers of a wider type, which hold values of a data type."""
+    target = NUMPY_OF[datatype]
+    if numbers.dtype != target and numbers.size:
+        low, high = _bounds(datatype)
+        unfit = numbers[(numbers < low) | (numbers > high)]
+        if unfit.size:
+            raise _unfit(name, datatype, unfit[0].item())
+    return numbers.astype(target, copy=False)
 
 
 def to_texts(array: Array, *, in_base64: bool) -> tuple[list[str], bool]:
@@ -225,19 +202,8 @@ def to_texts(array: Array, *, in_base64: bool) -> tuple[list[str], bool]:
     return [base64.b64encode(value).decode() for value in values], True
 
 
-def as_objects(texts: Sequence[bytes]) -> Array:
-    """Return strings as an object array [n]."""
-    flat = np.empty(len(texts), dtype=object)
-    flat[:] = texts
-    return flat
-
-
 def check_types(signature: Signature, inputs: Mapping[str, Array]) -> None:
-    """Check the data types of inputs that the signature has.
-
-    Raises:
-        StatusError: An input has another type than declared.
-    """
+    """Check the data types of inputs that the signature has."""
     for name, array in inputs.items():
         spec = signature.inputs.get(name)
         # Names are checked elsewhere.
@@ -286,7 +252,7 @@ def _flat(name: str, shape: Sequence[int], data: list[Any]) -> list[Any]:
 def _numbers(name: str, datatype: str, flat: list[Any]) -> Array:
     if datatype in _FLOATS:
         _check_types(name, datatype, flat, int, float)
-        return _rounded(np.array(flat, np.float64), datatype)
+        return round_floats(np.array(flat, np.float64), NUMPY_OF[datatype])
     _check_types(name, datatype, flat, int)
     low, high = _bounds(datatype)
     if flat and (min(flat) < low or max(flat) > high):
@@ -303,8 +269,6 @@ def _booleans(name: str, flat: list[Any]) -> Array:
 
 
 def _bytes(name: str, value: Any, *, in_base64: bool) -> bytes:
-    if isinstance(value, bytes):
-        return value
     if not isinstance(value, str):
         raise _unfit(name, BYTES, value)
     try:
@@ -323,13 +287,8 @@ def _check_types(name: str, datatype: str, flat: list[Any], *allowed: type) -> N
         raise _unfit(name, datatype, next(value for value in flat if type(value) not in allowed))
 
 
-def _rounded(values: NDArray[np.float64], datatype: str) -> Array:
-    with np.errstate(over="ignore"):
-        return values.astype(numpy_of("", datatype), copy=False)
-
-
 def _bounds(datatype: str) -> tuple[int, int]:
-    limits = np.iinfo(numpy_of("", datatype))
+    limits = np.iinfo(NUMPY_OF[datatype])
     return int(limits.min), int(limits.max)
 
 

@@ -1,4 +1,1 @@
-"""Python code of models: Python models, and hooks around models.
-
-It runs only in the process of its version, never in the front process.
-"""
+"""Python models. Their code runs in a child process of each version, never in the server."""

@@ -20,6 +20,7 @@ from timonel.serving.signature import (
     Array,
     Signature,
     TensorSpec,
+    fits,
 )
 from timonel.serving.status import Code, StatusError, invalid_argument
 
@@ -80,7 +81,7 @@ def check_inputs(inputs: Mapping[str, Array], specs: Specs) -> None:
     """
     for name, spec in specs.items():
         array = inputs[name]
-        if array.dtype != NUMPY_TYPES[spec.dtype] or not _fits(array.shape, spec.shape):
+        if array.dtype != NUMPY_TYPES[spec.dtype] or not fits(spec.shape, array.shape):
             raise invalid_argument(f"expected {name} to be {_spec(spec)}, got {_array(array)}")
 
 
@@ -115,7 +116,7 @@ def _fitted(value: Any, spec: TensorSpec, place: str) -> Array:
             raise _defect(f"expected {place} to be {_spec(spec)}, got {_array(array)}")
         with np.errstate(over="ignore"):
             array = array.astype(NUMPY_TYPES[spec.dtype], copy=False)
-    if not _fits(array.shape, spec.shape):
+    if not fits(spec.shape, array.shape):
         raise _defect(f"expected {place} to be {_spec(spec)}, got {_array(array)}")
     return array
 
@@ -166,14 +167,6 @@ def _shape(value: Any, place: str) -> tuple[int, ...] | None:
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
-
-
-def _fits(found: tuple[int, ...], declared_shape: tuple[int, ...] | None) -> bool:
-    if declared_shape is None:
-        return True
-    return len(found) == len(declared_shape) and all(
-        want in (-1, size) for size, want in zip(found, declared_shape, strict=True)
-    )
 
 
 def _spec(spec: TensorSpec) -> str:

@@ -1,4 +1,4 @@
-// The key or token of this tab: asked for, kept until the tab is closed, and sent with each request.
+// The key of this tab: asked for, kept until the tab is closed, and sent with each request.
 
 import { $ } from "./dom.js";
 
@@ -16,7 +16,7 @@ export function hasKey() {
 }
 
 export function openKey(why) {
-  $("key-why").textContent = why || "The key or token is kept in this tab until it is closed.";
+  $("key-why").textContent = why || "The key is kept in this tab until it is closed.";
   $("key").value = "";
   if (!$("key-dialog").open) $("key-dialog").showModal();
 }

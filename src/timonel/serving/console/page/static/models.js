@@ -4,9 +4,9 @@ import { milliseconds, short } from "./charts.js";
 import { $, make } from "./dom.js";
 
 /** Show the models and how they do; `choose` is called with the name of one that is clicked. */
-export function list(models, { chosen, all, choose }) {
+export function list(models, { chosen, choose }) {
   const entries = models.map((model) => ({ name: model.name, label: model.name, now: model.now, state: worst(model) }));
-  if (all && models.length > 1) entries.unshift({ name: "", label: "All models", now: null, state: null });
+  if (models.length > 1) entries.unshift({ name: "", label: "All models", now: null, state: null });
   const shown = [...$("models").children];
   if (shown.length !== entries.length || entries.some((each, i) => shown[i].dataset.name !== each.name)) {
     const focus = document.activeElement?.closest?.("#models li")?.dataset.name;

@@ -8,13 +8,11 @@ import { list } from "./models.js";
 import { plot } from "./plots.js";
 import { versions } from "./versions.js";
 
-const PERIOD_MS = 1000, SLOWEST_MS = 8000, PATIENCE_MS = 10000, POINTS = 300;
-const EMPTY = { mark: "", at: [] };
+const PERIOD_MS = 1000, SLOWEST_MS = 8000, PATIENCE_MS = 10000;
+const EMPTY = { at: [] };
 
 const form = new Form();
 let chosen = null; // the model's name; "" for all, null for none yet
-let sees_all = false;
-let history = EMPTY;
 let failures = 0;
 let timer = 0;
 let asking = null;
@@ -27,7 +25,7 @@ async function poll() {
   const wanted = chosen;
   let answered = 0;
   try {
-    const query = new URLSearchParams({ model: wanted ?? "", after: history.mark });
+    const query = new URLSearchParams({ model: wanted ?? "" });
     const answer = await ask(`page/live?${query}`, { signal: mine.signal });
     answered = answer.status;
     if (answer.status === 401) {
@@ -57,39 +55,29 @@ async function poll() {
 
 function take(live) {
   const { server, models } = live;
-  sees_all = server.everything;
   if (server.draining) tell("bad", "Draining");
   else if (server.unready.length) tell("bad", `Not ready: ${listed(server.unready)}`);
   else tell("good", "Ready");
   $("about").textContent = `${server.release} · up ${duration(server.uptime)}`;
   note(models);
   const names = models.map((model) => model.name);
-  if (chosen === null || (chosen !== "" && !names.includes(chosen)) || (chosen === "" && !sees_all)) {
+  if (chosen === null || (chosen !== "" && !names.includes(chosen))) {
     const asked = addressed();
-    choose(names.includes(asked) ? asked : names.length === 1 || !sees_all ? names[0] ?? "" : "");
-    list(models, { chosen, all: sees_all, choose });
+    choose(names.includes(asked) ? asked : names.length === 1 ? names[0] : "");
+    list(models, { chosen, choose });
     return;
   }
-  list(models, { chosen, all: sees_all, choose });
-  if (live.history) extend(live.history);
+  list(models, { chosen, choose });
+  if (live.history) plot(live.history);
   const model = models.find((each) => each.name === chosen);
   versions(model ? [model] : models, !model);
   form.offer(model);
 }
 
-function extend(more) {
-  const { mark, whole, ...columns } = more;
-  const old = whole ? EMPTY : history; // whole: of another process, or the first answer
-  const joined = Object.entries(columns).map(([name, column]) => [name, [...(old[name] ?? []), ...column].slice(-POINTS)]);
-  history = { ...old, ...Object.fromEntries(joined), mark };
-  plot(history);
-}
-
 function choose(name) {
   if (name === chosen) return;
   chosen = name;
-  history = EMPTY;
-  plot(history);
+  plot(EMPTY);
   $("name").textContent = name || "All models";
   document.title = name ? `${name} · timonel` : "timonel";
   window.history.replaceState(null, "", name ? `#${encodeURIComponent(name)}` : location.pathname);
@@ -126,7 +114,6 @@ function duration(seconds) {
 /** Begin anew, as others may be seen with another key. */
 function reset() {
   chosen = null;
-  history = EMPTY;
   forget();
   form.offer(undefined);
   $("models").replaceChildren();

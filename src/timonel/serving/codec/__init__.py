@@ -1,0 +1,1 @@
+"""JSON requests and responses as arrays, shared by REST protocols and batch prediction."""

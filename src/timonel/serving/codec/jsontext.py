@@ -1,0 +1,163 @@
+"""Parse JSON as leniently as TensorFlow Serving.
+
+A strict and fast parser runs first. Text that it rejects goes to Python's parser, which also
+accepts NaN, Infinity and -Infinity as bare tokens and strings that are not UTF-8, and stops after
+the first complete value.
+
+Both parsers hold the GIL until they are done and create an object for every value. A text is
+therefore limited to `MAX_TOKENS`: at that limit parsing takes a tenth of a second and 100 MiB.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+import re
+import threading
+from typing import Any
+
+import orjson
+
+from timonel.serving.futures import AT_ONCE_BYTES
+from timonel.serving.status import invalid_argument
+
+_ECHO_LIMIT = 256
+_SPACE = b" \t\r\n"
+_UINT64_DIGITS = 20
+_MAX_DIGITS = 10_000
+"""A double has at most 309 digits before the point."""
+MAX_TOKENS = 500_000
+"""Limit of commas, colons and opening brackets in a text.
+
+Arrays of numbers read by `read_outline` do not count.
+"""
+STEP_BYTES = 2**20
+_TOKENS = (b",", b":", b"[", b"{")
+_LENIENT_BYTES = 2**21
+"""Size limit of the lenient parser, which is slow on some texts.
+
+Longer texts must be strict JSON, except for NaN and Infinity in regular arrays of numbers.
+"""
+_INDENTED = json.JSONEncoder(ensure_ascii=False, indent=4)
+_large = threading.Lock()
+_LONE_SURROGATE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
+)
+_TYPES = {dict: "Object", list: "Array", str: "String", int: "Number", float: "Number"}
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """Parse the JSON object in ``body``.
+
+    Bytes of strings that are not UTF-8 become surrogates, as with ``surrogateescape``.
+    """
+    try:
+        value = parse_strictly(body)
+    except orjson.JSONDecodeError as error:
+        if len(body) > _LENIENT_BYTES:
+            raise invalid_argument(
+                f"JSON Parse error: {error.msg} at offset: {error.pos}"
+            ) from None
+        value = _parse_leniently(body)
+    if not isinstance(value, dict):
+        raise invalid_argument(f"JSON Value: {echo(value)} Is not object")
+    return value
+
+
+def parse_strictly(text: bytes) -> Any:
+    """Parse strict JSON."""
+    _check_tokens(text)
+    if len(text) <= _LENIENT_BYTES:
+        return orjson.loads(text)
+    # One at a time: other threads would wait for the GIL and get it before the event loop.
+    with _large:
+        return orjson.loads(text)
+
+
+def contains(text: bytes, *words: bytes) -> bool:
+    """Search a text for any of several words, in steps that let other threads run."""
+    if len(text) <= STEP_BYTES:
+        return any(word in text for word in words)
+    return any(
+        text.find(word, start, start + STEP_BYTES + len(word)) >= 0
+        for word in words
+        for start in range(0, len(text), STEP_BYTES)
+    )
+
+
+def echo(value: object) -> str:
+    """Format a value as indented JSON for errors, truncated if long."""
+    pieces: list[str] = []
+    length = 0
+    for piece in _INDENTED.iterencode(value):
+        pieces.append(piece)
+        length += len(piece)
+        if length > _ECHO_LIMIT:
+            break
+    text = "".join(pieces).encode("utf-8", "replace")
+    if len(text) <= _ECHO_LIMIT:
+        return text.decode()
+    return text[:_ECHO_LIMIT].decode(errors="ignore") + "..."
+
+
+def type_name(value: object) -> str:
+    """Return the JSON name of a value's type."""
+    if value is None:
+        return "Null"
+    if isinstance(value, bool):
+        return "True" if value else "False"
+    return _TYPES[type(value)]
+
+
+def _check_tokens(text: bytes) -> None:
+    if len(text) <= AT_ONCE_BYTES:
+        return
+    count = 0
+    # In steps: other threads run between them, but not during a method of bytes.
+    for start in range(0, len(text), STEP_BYTES):
+        end = start + STEP_BYTES
+        count += sum(text.count(token, start, end) for token in _TOKENS)
+        if count > MAX_TOKENS:
+            raise invalid_argument(
+                f"The JSON has more than {MAX_TOKENS} values outside regular arrays of numbers. "
+                "Send fewer instances in a request, or send tensors over gRPC."
+            )
+
+
+def _parse_leniently(body: bytes) -> Any:
+    if not body:
+        raise invalid_argument("JSON Parse error: The document is empty")
+    text = body.removeprefix(codecs.BOM_UTF8).lstrip(_SPACE)
+    start = len(body) - len(text)
+    try:
+        value = _LENIENT.raw_decode(text.decode(errors="surrogateescape"))[0]
+    except json.JSONDecodeError as error:
+        offset = start + error.pos
+        raise invalid_argument(f"JSON Parse error: {error.msg} at offset: {offset}") from None
+    except ValueError as error:
+        raise invalid_argument(f"JSON Parse error: {error}") from None
+    except RecursionError:
+        raise invalid_argument("JSON Parse error: The document is nested too deeply") from None
+    if b"\\u" in body and _LONE_SURROGATE.search(body):
+        raise invalid_argument("JSON Parse error: The surrogate pair in string is invalid")
+    return value
+
+
+def _float(text: str) -> float:
+    if len(text) > _MAX_DIGITS:
+        raise ValueError("A number has too many digits")
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError("A number is too large for a double")
+    return value
+
+
+def _integer(text: str) -> int | float:
+    # Integers beyond 64 bits become doubles, as in the strict parser.
+    value = int(text) if len(text) <= _UINT64_DIGITS else _float(text)
+    return value if -(2**63) <= value < 2**64 else _float(text)
+
+
+_LENIENT = json.JSONDecoder(parse_float=_float, parse_int=_integer)

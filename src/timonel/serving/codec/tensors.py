@@ -1,0 +1,277 @@
+"""Convert JSON values to arrays by the dtype rules of TensorFlow Serving.
+
+`to_array` is the reference and words every error. `to_array_fast` returns the same array for most
+numeric input some ten times faster, or gives up; it never reports an error.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from timonel.serving.codec.jsontext import echo, type_name
+from timonel.serving.signature import NUMPY_TYPES, STRING, Array, display_name, string_array
+from timonel.serving.status import Code, StatusError, invalid_argument
+
+_MAX_RANK = 32
+"""Limit of nested lists; `signature_check` compares the rank with the declared one."""
+
+_INT32 = (-(2**31), 2**31 - 1)
+# Narrow types accept the range of int32 and wrap around, as in TensorFlow Serving.
+INTEGER_RANGES: Mapping[str, tuple[int, int]] = {
+    "DT_INT8": _INT32,
+    "DT_UINT8": _INT32,
+    "DT_INT16": _INT32,
+    "DT_INT32": _INT32,
+    "DT_INT64": (-(2**63), 2**63 - 1),
+    "DT_UINT32": (0, 2**32 - 1),
+    "DT_UINT64": (0, 2**64 - 1),
+}
+_EXACT_INTEGERS = (-(2**53) + 1, 2**53 - 1)
+"""Range in which float64 represents each integer uniquely."""
+FLOATS = frozenset({"DT_FLOAT", "DT_DOUBLE"})
+"""Floating-point types that JSON numbers can be read into."""
+JSON_TYPES = frozenset({*FLOATS, *INTEGER_RANGES, "DT_BOOL", STRING})
+"""Data types that TensorFlow Serving's JSON has."""
+
+
+def to_array(value: Any, dtype: str) -> Array:
+    """Convert nested lists or a scalar to an array of ``dtype``."""
+    column = Column(dtype)
+    column.add(value)
+    return column.to_array().reshape(shape_of(value))
+
+
+class Column:
+    """Collect values of one shape and data type into an array."""
+
+    def __init__(self, dtype: str) -> None:
+        self._dtype = dtype
+        self._convert = _converter(dtype)
+        self._shape: tuple[int, ...] | None = None
+        self._flat: list[Any] = []
+        self._count = 0
+
+    def add(self, value: Any) -> None:
+        """Add nested lists or a scalar."""
+        shape = shape_of(value)
+        if self._shape is None:
+            if len(shape) > _MAX_RANK:
+                raise invalid_argument(f"Expecting rank {_MAX_RANK} at most, got {len(shape)}")
+            self._shape = shape
+        elif shape != self._shape:
+            if (size := math.prod(shape)) != (expected := math.prod(self._shape)):
+                raise invalid_argument(f"Expecting tensor size: {expected} but got: {size}")
+            raise invalid_argument(f"Expecting shape {_text(self._shape)} but got: {_text(shape)}")
+        if shape:
+            _fill(value, 0, shape, self._convert, self._flat)
+        else:
+            self._flat.append(self._convert(value))
+        self._count += 1
+
+    def to_array(self) -> Array:
+        """Return the values, stacked along the first dimension."""
+        return _as_array(self._flat, self._dtype).reshape(self._count, *(self._shape or ()))
+
+
+def to_array_fast(value: Any, dtype: str) -> Array | None:
+    """Return the result of `to_array`, or None if only that can decide.
+
+    ``value`` must not contain booleans: numpy would treat them as numbers.
+    """
+    # numpy would first create an array as wide as the longest string.
+    if not isinstance(value, list) or not isinstance(_leaf(value), int | float | list):
+        return None
+    try:
+        array = np.asarray(value)
+    except (ValueError, OverflowError):
+        return None
+    if dtype in FLOATS and array.dtype.kind in "iuf":
+        # Via float64, as in a text parser: rounding an integer twice may differ from rounding once.
+        return round_floats(array.astype(np.float64, copy=False), NUMPY_TYPES[dtype])
+    bounds = INTEGER_RANGES.get(dtype)
+    if bounds is not None and array.size == 0:
+        return array.astype(NUMPY_TYPES[dtype])
+    if bounds is None or array.dtype.kind not in "iu" or not _within(array, bounds):
+        return None
+    return array.astype(NUMPY_TYPES[dtype], copy=False)
+
+
+def round_floats(values: NDArray[np.float64], target: np.dtype[Any]) -> Array:
+    """Convert to a floating-point type; values beyond its range become infinite."""
+    with np.errstate(over="ignore"):
+        return values.astype(target, copy=False)
+
+
+def cast_integers(
+    values: NDArray[np.float64], target: np.dtype[Any], bounds: tuple[int, int]
+) -> Array | None:
+    """Convert at least one integer, read as float64, to an integer type.
+
+    Returns:
+        None if one is not within the bounds, or may have been rounded.
+    """
+    if not _within(values, _EXACT_INTEGERS):
+        return None
+    integers = values.astype(np.int64)
+    return integers.astype(target, copy=False) if _within(integers, bounds) else None
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Return the shape given by the first element at each depth."""
+    shape = []
+    while isinstance(value, list):
+        shape.append(len(value))
+        if not value:
+            break
+        value = value[0]
+    return tuple(shape)
+
+
+def is_b64(value: object) -> bool:
+    """Whether ``value`` encodes bytes: an object with the single key ``b64``."""
+    return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
+
+
+def is_row(value: object) -> bool:
+    """Whether ``value`` is an object that names inputs."""
+    return isinstance(value, dict) and not is_b64(value)
+
+
+def _leaf(value: Any) -> Any:
+    """Return the first element at the deepest level.
+
+    An empty list if the list at that level is empty.
+    """
+    while isinstance(value, list) and value:
+        value = value[0]
+    return value
+
+
+def _text(shape: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def _within(array: Array, bounds: tuple[int, int]) -> bool:
+    return int(array.min()) >= bounds[0] and int(array.max()) <= bounds[1]
+
+
+def _fill(
+    value: Any,
+    level: int,
+    shape: tuple[int, ...],
+    convert: Callable[[Any], Any],
+    flat: list[Any],
+) -> None:
+    rank = len(shape)
+    if not isinstance(value, list):
+        if level != rank:
+            raise invalid_argument(
+                f"JSON Value: {echo(value)} Type: {type_name(value)} found at incorrect level: "
+                f"{level + 1} in the JSON DOM. Expected at level: {rank}"
+            )
+        flat.append(convert(value))
+        return
+    if level >= rank:
+        raise invalid_argument(f"Encountered list at unexpected level: {level} expected < {rank}")
+    if len(value) != shape[level]:
+        raise invalid_argument(
+            f"Encountered list at unexpected size: {len(value)} at level: {level} "
+            f"expected size: {shape[level]}"
+        )
+    for element in value:
+        _fill(element, level + 1, shape, convert, flat)
+
+
+def _converter(dtype: str) -> Callable[[Any], Any]:
+    if dtype in FLOATS:
+        return lambda value: _number(value, dtype)
+    if dtype in INTEGER_RANGES:
+        return lambda value: _integer(value, dtype)
+    if dtype == "DT_BOOL":
+        return lambda value: _boolean(value, dtype)
+    if dtype == STRING:
+        return to_bytes
+    return lambda value: _refuse_type(value, dtype)
+
+
+def _number(value: Any, dtype: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _type_error(value, dtype)
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def _integer(value: Any, dtype: str) -> int:
+    low, high = INTEGER_RANGES[dtype]
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise _type_error(value, dtype)
+    return value
+
+
+def _boolean(value: Any, dtype: str) -> bool:
+    if not isinstance(value, bool):
+        raise _type_error(value, dtype)
+    return value
+
+
+def to_bytes(value: Any) -> bytes:
+    """Return the bytes of a JSON string or ``b64`` object."""
+    if isinstance(value, str):
+        return _encoded(value)
+    if not isinstance(value, dict):
+        raise _type_error(value, STRING)
+    if not is_b64(value):
+        raise invalid_argument(f"JSON Value: {echo(value)} not formatted correctly for base64 data")
+    try:
+        return _decode_b64(value["b64"])
+    except (binascii.Error, ValueError):
+        raise invalid_argument("Unable to base64 decode") from None
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        # Invalid UTF-8 was parsed as surrogates.
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
+def _decode_b64(text: str) -> bytes:
+    # Padding is optional.
+    return base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), validate=True)
+
+
+def _refuse_type(value: Any, dtype: str) -> Any:
+    raise StatusError(
+        Code.UNIMPLEMENTED,
+        f"Conversion of JSON Value: {echo(value)} to type: {display_name(dtype)}",
+    )
+
+
+def _type_error(value: Any, dtype: str) -> StatusError:
+    return invalid_argument(
+        f"JSON Value: {echo(value)} Type: {type_name(value)} is not of expected type: "
+        f"{display_name(dtype)}"
+    )
+
+
+def _as_array(flat: list[Any], dtype: str) -> Array:
+    target = NUMPY_TYPES[dtype]
+    if dtype == STRING:
+        return string_array(flat)
+    if dtype in INTEGER_RANGES:
+        wide = np.uint64 if dtype == "DT_UINT64" else np.int64
+        return np.array(flat, dtype=wide).astype(target)
+    if dtype == "DT_BOOL":
+        return np.array(flat, dtype=target)
+    with np.errstate(over="ignore"):
+        return np.array(flat, dtype=np.float64).astype(target)

@@ -1,1 +1,0 @@
-"""OpenAPI document of a server, with schemas of all loaded models."""

@@ -1,1 +1,0 @@
-"""Safe loading: check what a SavedModel can do before running it."""
