@@ -32,7 +32,7 @@ from timonel.serving.protos.messages import predict_pb2
 from timonel.serving.protos.tensors import from_proto, to_proto
 from timonel.storage import Workspace
 
-SERVER_ARGS = ("--runtime", "fake", "--isolation", "none", "--no-page")
+SERVER_ARGS = ("--runtime", "fake", "--no-page")
 IDLE = {"window_s": 6, "scale_to_zero_grace_s": 0, "min_replicas": 0, "max_replicas": 3}
 """The scaling policy that is fastest at zero."""
 _OWNER = "test-process.json"

@@ -15,7 +15,7 @@ from timonel.endpoints.rollouts.documents import Command, Phase, RolloutFolder, 
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("fake_runtime")]
 
-SERVER_ARGS = ("--runtime", "faulty", "--isolation", "none", "--no-page")
+SERVER_ARGS = ("--runtime", "faulty", "--no-page")
 SAME, CLOSE, OTHER, FAILING = 2, 3, 4, 5
 MODELS = {
     1: {"factor": 1},

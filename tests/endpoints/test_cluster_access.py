@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.endpoints.tokens import elliptic, jwks
 from tests.serving.auth.certificates import Authority
-from tests.serving.auth.tokens import elliptic, jwks
 from timonel.endpoints import Endpoint, deploy
 from timonel.endpoints.access_documents import AccessDocuments
 from timonel.endpoints.engine import engine_of

@@ -104,7 +104,14 @@ def test_a_waiting_control_plane_takes_over(endpoints: Endpoints, endpoint: Endp
     before = processes(endpoints, endpoint, 1)
     with PortReservation(1) as reserved:
         port = next(iter(reserved)).rpartition(":")[2]
-    command = [sys.executable, "-m", "timonel.endpoints.control", endpoints.workspace.uri, port]
+    command = [
+        sys.executable,
+        "-m",
+        "timonel.endpoints.control",
+        endpoints.workspace.uri,
+        "127.0.0.1",
+        port,
+    ]
     # Its supervisor is stopped, so the engine starts no other one.
     with (
         stopped(endpoints.supervisor(SERVICE)),

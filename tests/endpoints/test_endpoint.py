@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import ssl
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -113,14 +114,11 @@ def test_metadata_with_underscores_is_ignored(endpoint: Endpoint) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/v1/config",
-        "/V1/Config",
-        "//v1/config",
-        "/v1//config",
-        "/v1/./config",
-        "/v1%2Fconfig",
-        "/v1/conf%69g",
         "/monitoring/answers",
+        "//monitoring/answers",
+        "/monitoring//answers",
+        "/monitoring/./answers",
+        "/monitoring%2Fanswers",
         "/MONITORING/prometheus/metrics",
         "/%6donitoring/answers",
     ],
@@ -219,7 +217,8 @@ def test_shadow_traffic_reaches_a_version_that_does_not_answer(endpoint: Endpoin
     address = endpoint.services[2].ready[0].addresses["http"]
 
     def copies() -> float:
-        body = httpx.get(f"http://{address}/monitoring/prometheus/metrics").content
+        with httpx.Client(transport=httpx.HTTPTransport(uds=address.removeprefix("unix:"))) as ask:
+            body = ask.get("http://localhost/monitoring/prometheus/metrics").content
         totals = parse_totals(body, 0.0)
         assert totals is not None
         return totals.requests
@@ -331,7 +330,8 @@ def test_bad_changes_leave_the_endpoint_as_it_is(endpoints: Endpoints, endpoint:
 def test_the_host_header_of_another_site_is_refused(endpoint: Endpoint) -> None:
     url = f"{endpoint.url}/v1/models/digits"
     assert httpx.get(url, headers={"host": "localhost"}).status_code == 200
-    assert httpx.get(url, headers={"host": "evil.example"}).status_code == 404
+    refused = httpx.get(url, headers={"host": "evil.example"})
+    assert (refused.status_code, "use localhost" in refused.json()["error"]) == (403, True)
 
 
 def test_keys_are_required(endpoints: Endpoints, tmp_path: Path) -> None:
@@ -552,3 +552,23 @@ def test_rejected_server_arguments_end_the_wait(endpoints: Endpoints) -> None:
         endpoints.deploy("digits/1", name="wrong", server_args=wrong)
     assert "endpoints delete wrong" in str(caught.value)
     open_endpoint(endpoints.workspace, "wrong").delete()
+
+
+def test_requests_to_a_version_that_cannot_start_do_not_wait(endpoints: Endpoints) -> None:
+    folder = write_version(endpoints.workspace, 99, "damaged")
+    made = endpoints.deploy("digits/99", name="damaged", wait=False)
+    until(made.is_listening)
+    url, json = f"{made.url}/v1/models/digits:predict", {"instances": [2.0]}
+    answer = httpx.post(url, json=json, timeout=100)
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "1"
+    assert "do not start: ended with exit code 8" in answer.json()["error"]
+    assert str(folder.parent) not in answer.text
+    began = time.monotonic()
+    assert httpx.post(url, json=json, timeout=100).status_code == 503
+    assert time.monotonic() - began < 5
+    with pytest.raises(ServingError, match="version 99 of damaged does not start"):
+        made.wait(timeout_s=100)
+    (folder / "saved_model.pb").write_text("3")
+    until(lambda: httpx.post(url, json=json, timeout=100).json() == {"predictions": [6.0]})
+    made.delete()

@@ -298,7 +298,14 @@ def test_a_second_control_plane_gives_up(endpoints: Endpoints, endpoint: Endpoin
         port = next(iter(reserved)).rpartition(":")[2]
     with Load(endpoint, 2) as load:
         second = subprocess.run(
-            [sys.executable, "-m", "timonel.endpoints.control", endpoints.workspace.uri, port],
+            [
+                sys.executable,
+                "-m",
+                "timonel.endpoints.control",
+                endpoints.workspace.uri,
+                "127.0.0.1",
+                port,
+            ],
             capture_output=True,
             text=True,
             timeout=120,

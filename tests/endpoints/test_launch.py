@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.endpoints.harness import write_version
+from tests.endpoints.tokens import elliptic, jwks
 from tests.serving.auth.certificates import Authority
-from tests.serving.auth.tokens import elliptic, jwks
 from timonel.endpoints import Endpoint, deploy, list_endpoints
 from timonel.endpoints.spec import Traffic
 from timonel.errors import InputError, Interrupted, NotFoundError, SpecError
@@ -94,6 +94,18 @@ def test_server_arguments_are_kept_until_they_are_removed(
         ({"no_tls": True, "tls_key": "k"}, "--no-tls contradicts --tls-key"),
         ({"no_api_keys": True, "api_keys": "k"}, "--no-api-keys contradicts --api-keys"),
         ({"no_jwt": True, "jwt_audience": "a"}, "--no-jwt contradicts --jwt-audience"),
+        ({"jwt_claim": ("scope=a",)}, "an audience or a claim needs an issuer"),
+        ({"jwt_issuer": "i", "jwt_jwks": "k", "jwt_claim": ("a=",)}, "expected --jwt-claim CLAIM="),
+        ({"rate_limit": "fast"}, "limits.rate: expected a rate such as 100/s"),
+        ({"trust_proxy": ("proxy",)}, "access.proxies.0: expected a network"),
+        (
+            {"server_args": ("--rate-limit", "5/s:5")},
+            "the argument --rate-limit belongs to the gateway",
+        ),
+        (
+            {"server_args": ("--allow-reload",)},
+            "the argument --allow-reload belongs to the gateway",
+        ),
         (
             {"no_server_args": True, "server_args": ("--max-body", "1KiB")},
             "--no-server-args contradicts server arguments",
@@ -205,3 +217,18 @@ def test_an_unknown_model_creates_no_workspace(
     with pytest.raises(NotFoundError, match="no workspace"):
         deploy("nope")
     assert not list(tmp_path.iterdir())
+
+
+def test_rates_and_tokens_of_a_remote_issuer(workspace: Workspace) -> None:
+    keys = "https://id.example/keys"
+    made = deploy(
+        "digits/1", workspace=workspace, wait=False, jwt_issuer="me", jwt_jwks=keys,
+        jwt_claim=("scope=predict", "team=a=b"), rate_limit="100/s:20", total_rate_limit="9/h",
+        trust_proxy=("10.0.0.0/8",),
+    )  # fmt: skip
+    assert made.spec.access.jwt is not None
+    assert (made.spec.access.jwt.jwks, made.spec.access.proxies) == (keys, ("10.0.0.0/8",))
+    assert made.spec.access.jwt.claims == {"scope": "predict", "team": "a=b"}
+    assert (made.spec.limits.rate, made.spec.limits.total_rate) == ("100/s:20", "9/h")
+    deploy("digits/1", workspace=workspace, wait=False, rate_limit="none")
+    assert (made.spec.limits.rate, made.spec.limits.total_rate) == (None, "9/h")

@@ -17,7 +17,8 @@ from timonel.serving.settings.server import METRICS_PATH
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("fake_runtime")]
 
-MODELS = {1: 1}
+COUNTED = 2
+MODELS = {1: 1, COUNTED: {"factor": COUNTED, "delay_s": 0.2, "counted": True}}
 
 SERVICE = service_name("digits", 1)
 
@@ -60,6 +61,22 @@ def test_a_hung_replica_loses_no_request(endpoints: Endpoints, two_replicas: End
     assert endpoints.replica(SERVICE, other.name).restarts == other.restarts
 
 
+def test_other_arguments_lose_no_request_and_compute_none_twice(endpoints: Endpoints) -> None:
+    arguments = ("--runtime", "faulty", "--no-page")
+    endpoint = endpoints.deploy(f"digits/{COUNTED}", name="counted", server_args=arguments)
+    before = endpoints.pids(service_name("counted", COUNTED))
+    with Load(endpoint, 4, by_grpc=4) as load:
+        endpoint = endpoints.deploy(
+            f"digits/{COUNTED}", name="counted", server_args=(*arguments, "--max-body", "1MiB")
+        )
+        until(lambda: not set(before) & set(endpoints.pids(service_name("counted", COUNTED))))
+        load.more(50)
+    endpoint.delete()
+    assert load.failures == []
+    computed = endpoints.workspace.models / "digits" / f"computed-{COUNTED}"
+    assert computed.stat().st_size == load.asked == load.answered
+
+
 @pytest.mark.soak
 def test_a_slow_replica_gets_fewer_requests(endpoints: Endpoints, two_replicas: Endpoint) -> None:
     slow, fast = endpoints.service(two_replicas).replicas
@@ -72,7 +89,11 @@ def test_a_slow_replica_gets_fewer_requests(endpoints: Endpoints, two_replicas: 
             endpoints.signal_replica(SERVICE, slow.name, signal.SIGCONT)
 
     def answered(address: str) -> float:
-        totals = parse_totals(httpx.get(f"http://{address}{METRICS_PATH}", timeout=60).content, 0)
+        with httpx.Client(
+            transport=httpx.HTTPTransport(uds=address.removeprefix("unix:"))
+        ) as asking:
+            content = asking.get(f"http://localhost{METRICS_PATH}", timeout=60).content
+        totals = parse_totals(content, 0)
         assert totals is not None
         return totals.requests
 

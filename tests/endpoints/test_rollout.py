@@ -16,7 +16,7 @@ from timonel.errors import EngineError, NotFoundError, SpecError
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("fake_runtime")]
 
-SERVER_ARGS = ("--runtime", "faulty", "--isolation", "none", "--no-page")
+SERVER_ARGS = ("--runtime", "faulty", "--no-page")
 GOOD, SLOW, FAILING = 2, 3, 4
 MODELS = {
     1: {"factor": 1},

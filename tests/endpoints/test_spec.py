@@ -3,7 +3,16 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from timonel.endpoints.spec import EndpointSpec, Traffic, endpoint_name, service_name
+from timonel.endpoints.spec import (
+    Access,
+    EndpointSpec,
+    Jwt,
+    Limits,
+    Traffic,
+    endpoint_name,
+    parse_rate,
+    service_name,
+)
 from timonel.engines import ServiceSpec
 
 
@@ -49,3 +58,44 @@ def test_versions_are_all_that_can_get_requests() -> None:
 def test_sticky_traffic_needs_one_identity(sticky: dict[str, str]) -> None:
     with pytest.raises(ValidationError):
         Traffic.model_validate({"percent": {1: 100}, "sticky": sticky})
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("100/s", (100, 1, 100)),
+        ("600/min", (600, 60, 10)),
+        ("5/h", (5, 3600, 1)),
+        ("9/s:2", (9, 1, 2)),
+    ],
+)
+def test_rates(text: str, parsed: tuple[int, float, int]) -> None:
+    assert Limits(rate=text).rate == text
+    assert parse_rate(text) == parsed
+
+
+@pytest.mark.parametrize(
+    "text", ["", "100", "0/s", "1.5/s", "1/d", "1/s:0", "1/s:", "-1/s", "1/s "]
+)
+def test_what_is_no_rate(text: str) -> None:
+    with pytest.raises(ValidationError, match="expected a rate such as"):
+        Limits(total_rate=text)
+
+
+def test_networks_of_proxies() -> None:
+    assert Access.model_validate({"proxies": ["10.0.0.0/8", "::1"]}).proxies == (
+        "10.0.0.0/8",
+        "::1/128",
+    )
+    for text in ("10.0.0.1/8", "proxy", ""):
+        with pytest.raises(ValidationError, match="expected a network"):
+            Access.model_validate({"proxies": [text]})
+
+
+@pytest.mark.parametrize("place", ["http://id.example/keys", "ftp://id.example/keys"])
+def test_public_keys_come_from_files_or_over_tls(place: str) -> None:
+    assert Access(jwt=Jwt(issuer="i", jwks="/keys")).files == {"jwt"}
+    for remote in ("https://id.example/keys", "http://127.0.0.1:1/keys"):
+        assert Access(jwt=Jwt(issuer="i", jwks=remote)).files == frozenset()
+    with pytest.raises(ValidationError, match="expected a file or an https URL"):
+        Jwt(issuer="i", jwks=place)

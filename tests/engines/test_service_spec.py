@@ -5,8 +5,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from timonel.engines import HealthCheck, ServiceSpec
-from timonel.engines.service_spec import expand, port_variables
+from timonel.engines import (
+    HealthCheck,
+    ReplicaStatus,
+    ServiceSpec,
+    ServiceState,
+    ServiceStatus,
+)
+from timonel.engines.service_spec import ReplicaState, expand, port_variables
 
 
 @pytest.mark.parametrize(
@@ -54,3 +60,53 @@ def test_the_template_is_everything_but_the_number_of_replicas() -> None:
         spec.model_copy(update={"env": in_order}).template
         == spec.model_copy(update={"env": reversed_order}).template
     )
+
+
+ERROR = "ended with exit code 8: no such file"
+
+
+def replica(state: ReplicaState, restarts: int = 9, message: str | None = ERROR) -> ReplicaStatus:
+    return ReplicaStatus(name="a", revision=1, state=state, restarts=restarts, message=message)
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (replica("restarting", 2), ERROR),
+        (replica("starting", 3), ERROR),
+        (replica("restarting", 1), None),
+        (replica("starting", 2), None),
+        (replica("ready"), None),
+        (replica("unready"), None),
+        (replica("stopping"), None),
+        (replica("restarting", message="was killed by SIGKILL"), None),
+        (replica("restarting", message="ended with exit code 0: done"), None),
+        (replica("restarting", message="ended: no such file"), None),
+        (replica("starting", 0, None), None),
+    ],
+)
+def test_a_program_that_fails_at_each_start_cannot_start(
+    found: ReplicaStatus, reason: str | None
+) -> None:
+    assert found.start_failure == reason
+
+
+def test_a_service_cannot_start_if_none_of_its_replicas_can() -> None:
+    bad, good, starts = replica("restarting"), replica("ready"), replica("starting", 0, None)
+    cases: list[tuple[tuple[ReplicaStatus, ...], str | None]] = [
+        ((), None),
+        ((bad,), ERROR),
+        ((bad, bad), ERROR),
+        ((bad, replica("stopping")), ERROR),
+        ((bad, good), None),
+        ((bad, starts), None),
+    ]
+    for replicas, reason in cases:
+        service = ServiceStatus(
+            name="web",
+            revision=1,
+            state=ServiceState.ACTIVE,
+            requested=1,
+            replicas=replicas,
+        )
+        assert service.start_failure == reason

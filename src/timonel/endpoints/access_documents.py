@@ -149,5 +149,5 @@ def _merged(access: Access, new: Secrets, stored: Secrets) -> Secrets:
     return Secrets(
         api_keys=None if access.api_keys is None else new.api_keys or stored.api_keys,
         certificate=None if access.tls is None else new.certificate or stored.certificate,
-        jwks=None if access.jwt is None else new.jwks or stored.jwks,
+        jwks=(new.jwks or stored.jwks) if "jwt" in access.files else None,
     )

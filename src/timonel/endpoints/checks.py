@@ -18,6 +18,7 @@ from timonel.engines import ServiceEngine
 from timonel.errors import NotFoundError, ServingError, SpecError, TimonelError
 from timonel.serving.manager.sources import version_folders
 from timonel.serving.references import resolve
+from timonel.serving.serve_options import OF_ENDPOINTS
 from timonel.storage import Workspace, is_local, local_path
 from timonel.storage.object_store import ObjectStore
 
@@ -25,7 +26,8 @@ FIRST_PORT = 8501
 _PORTS = 100
 _RESERVED_ARGS = (
     "--host", "--rest-port", "--grpc-port", "--version", "--detach", "--config", "--allow-host",
-    "--api-keys", "--jwt-issuer", "--tls-cert", "--tls-key", "--tls-client-ca", "--drain-s",
+    "--allow-reload", "--api-keys", "--tls-cert", "--tls-key", "--tls-client-ca", "--drain-s",
+    *OF_ENDPOINTS,
 )  # fmt: skip
 
 _RULES: Mapping[tuple[int | str, ...], tuple[str, str]] = {

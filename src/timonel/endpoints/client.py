@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from typing import Unpack
 from urllib.parse import quote, urlsplit
 
 from timonel.endpoints.engine import engine_of
 from timonel.endpoints.handle import Endpoint, list_endpoints
 from timonel.errors import EngineError, NotFoundError, ServingError, TimonelError
+from timonel.models.safety.trust_options import TrustOptions
+from timonel.options import documented
 from timonel.serving.client.predict import Notify, Prediction
 from timonel.serving.client.predict import predict as predict_with_server
 from timonel.storage import Workspace, find_workspace
@@ -18,6 +21,7 @@ _CONNECT_S = 5.0
 _logger = logging.getLogger(__name__)
 
 
+@documented(TrustOptions)
 def predict(
     model_or_url: str | os.PathLike[str],
     inputs: object,
@@ -27,6 +31,7 @@ def predict(
     notify: Notify | None = None,
     api_key: str | None = None,
     tls_ca: str | os.PathLike[str] | None = None,
+    **trust: Unpack[TrustOptions],
 ) -> list[Prediction]:
     """Predict with an endpoint or model of the workspace, or a running server.
 
@@ -46,6 +51,7 @@ def predict(
         api_key: An API key or a token for the server; by default the variable TIMONEL_API_KEY.
         tls_ca: File with the certificate authorities of the server; by default the variable
             TIMONEL_TLS_CA, or else the system's.
+        **trust: For a model that is loaded for the call, see `TrustOptions`.
 
     Returns:
         One prediction per image or row, in order.
@@ -64,6 +70,7 @@ def predict(
         notify=notify,
         api_key=api_key,
         tls_ca=tls_ca,
+        **trust,
     )
 
 

@@ -58,6 +58,15 @@ class DeployOptions(TypedDict, total=False):
             ADDRESS,
         ),
     ]
+    trust_proxy: Annotated[
+        Sequence[str],
+        Option(
+            (),
+            "Network of proxies, such as 10.0.0.0/8, whose X-Forwarded-For tells the address of a "
+            "client.",
+            ADDRESS,
+        ),
+    ]
     min_replicas: Annotated[
         int,
         Option(
@@ -144,8 +153,18 @@ class DeployOptions(TypedDict, total=False):
     ]
     jwt_issuer: Annotated[str | None, Option(None, "Require tokens of this issuer.", ACCESS)]
     jwt_audience: Annotated[str | None, Option(None, "Required audience of tokens.", ACCESS)]
+    jwt_claim: Annotated[
+        Sequence[str],
+        Option(
+            (),
+            "Require this claim of tokens, such as scope=predict. A list must contain the value.",
+            ACCESS,
+            metavar="CLAIM=VALUE",
+        ),
+    ]
     jwt_jwks: Annotated[
-        Reference | None, Option(None, "File of the issuer's public keys (JWKS).", ACCESS)
+        Reference | None,
+        Option(None, "File or https URL of the issuer's public keys (JWKS).", ACCESS),
     ]
     no_jwt: Annotated[bool, Option(False, "Stop requiring tokens of an existing endpoint.", ACCESS)]
     timeout_s: Annotated[
@@ -162,4 +181,18 @@ class DeployOptions(TypedDict, total=False):
             LIMITS,
             least=1,
         ),
+    ]
+    rate_limit: Annotated[
+        str | None,
+        Option(
+            None,
+            "Request rate of each client, such as 100/s or 600/min:20; none for no limit. Without "
+            "keys and tokens, each address is a client.",
+            LIMITS,
+            metavar="RATE",
+        ),
+    ]
+    total_rate_limit: Annotated[
+        str | None,
+        Option(None, "Request rate of all clients together.", LIMITS, metavar="RATE"),
     ]

@@ -110,7 +110,7 @@ def preview(
     has_tls = spec.access.tls is not None
     found += engine.preview_exposed(spec.name, SERVICE, spec.port, has_tls=has_tls)
     for version in spec.traffic.versions:
-        service = service_spec(spec, version, place.uri, {})
+        service = service_spec(spec, version, place.uri)
         found += engine.preview(service, autoscaler_spec(spec.scaling))
     return found
 
@@ -198,7 +198,10 @@ def _fields(options: DeployOptions, before: EndpointSpec | None) -> dict[str, An
     fields: dict[str, Any] = {} if before is None else before.model_dump()
     given = {key: value for key, value in options.items() if value is not None}
     fields |= {key: given[key] for key in ("host", "port", "image") if key in given}
-    limits = {key: given[key] for key in ("timeout_s", "max_held") if key in given}
+    limits: dict[str, Any] = {key: given[key] for key in ("timeout_s", "max_held") if key in given}
+    for option, field in (("rate_limit", "rate"), ("total_rate_limit", "total_rate")):
+        if option in given:
+            limits[field] = None if given[option] == "none" else given[option]
     fields["limits"] = {**fields.get("limits", {}), **limits}
     fields["access"] = {**fields.get("access", {}), **_removed(given), **_access(given)}
     fields["scaling"] = _scaling(given, None if before is None else before.scaling)
@@ -234,13 +237,25 @@ def _access(given: dict[str, Any]) -> dict[str, Any]:
         access["jwt"] = {
             "issuer": given["jwt_issuer"],
             "audience": given.get("jwt_audience"),
-            "jwks": path("jwt_jwks"),
+            "jwks": given["jwt_jwks"] if "://" in str(given["jwt_jwks"]) else path("jwt_jwks"),
+            "claims": _claims(given.get("jwt_claim", ())),
         }
-    elif "jwt_audience" in given:
-        raise SpecError("an audience needs an issuer", hint="give --jwt-issuer and --jwt-jwks")
+    elif "jwt_audience" in given or given.get("jwt_claim"):
+        raise SpecError(
+            "an audience or a claim needs an issuer", hint="give --jwt-issuer and --jwt-jwks"
+        )
     if "allow_host" in given:
         access["hosts"] = tuple(given["allow_host"])
+    if "trust_proxy" in given:
+        access["proxies"] = tuple(given["trust_proxy"])
     return access
+
+
+def _claims(texts: Sequence[str]) -> dict[str, str]:
+    found = dict(text.partition("=")[::2] for text in texts)
+    if not all(found.values()):
+        raise SpecError(f"expected --jwt-claim CLAIM=VALUE, got {' '.join(texts)}")
+    return found
 
 
 def _given_files(options: DeployOptions) -> list[str]:
@@ -255,7 +270,7 @@ def _removed(given: dict[str, Any]) -> dict[str, None]:
     for flag, field, options in (
         ("no_tls", "tls", ("tls_cert", "tls_key")),
         ("no_api_keys", "api_keys", ("api_keys",)),
-        ("no_jwt", "jwt", ("jwt_issuer", "jwt_audience", "jwt_jwks")),
+        ("no_jwt", "jwt", ("jwt_issuer", "jwt_audience", "jwt_jwks", "jwt_claim")),
     ):
         if not given.get(flag):
             continue

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import ipaddress
+import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Annotated, NamedTuple, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from timonel.endpoints.autoscaling.policy import ScalingPolicy
 from timonel.engines.resources import Requested, Resources
 from timonel.units import Seconds
+
+
+def _network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text))
+    except ValueError as error:
+        raise ValueError(f"expected a network such as 10.0.0.0/8, got {text!r}") from error
+
+
+def _rate(text: str) -> str:
+    if _RATE.fullmatch(text) is None:
+        raise ValueError(f"expected a rate such as 100/s, 600/min or 100/s:20, got {text!r}")
+    return text
+
+
+_RATE = re.compile(r"([1-9][0-9]{0,8})/(s|min|h)(?::([1-9][0-9]{0,8}))?")
 
 EndpointName = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")]
 """Name of an endpoint. With a version appended, it names a service."""
@@ -22,9 +41,12 @@ HostName = Annotated[
         pattern=r"^(\*\.)?[a-zA-Z0-9]([a-zA-Z0-9.-]{0,250}[a-zA-Z0-9])?$", to_lower=True
     ),
 ]
+Network = Annotated[str, AfterValidator(_network)]
+Rate = Annotated[str, AfterValidator(_rate)]
 ContentsId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 Label = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$")]
 
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _LONGEST_S = 7 * 86_400.0
 # The port counts, too: firewalls and network policies admit clients by port.
 _EXPOSURE = ("host", "port", "access")
@@ -121,7 +143,26 @@ class Jwt(Requested):
 
     issuer: str = Field(description="Issuer of the tokens.")
     audience: str | None = Field(default=None, description="Required audience.")
-    jwks: str = Field(description="File with the issuer's public keys, as a JSON Web Key Set.")
+    jwks: str = Field(
+        description="File or https URL with the issuer's public keys, a JSON Web Key Set."
+    )
+    claims: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="Required claims: the claim has this value, or a list that contains it.",
+    )
+
+    @model_validator(mode="after")
+    def _check_url(self) -> Self:
+        url = urlsplit(self.jwks)
+        is_plain = url.scheme == "http" and url.hostname not in _LOOPBACK
+        if self.is_remote and (url.scheme not in {"http", "https"} or is_plain):
+            raise ValueError(f"expected a file or an https URL of public keys, got {self.jwks}")
+        return self
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the gateway fetches the public keys."""
+        return "://" in self.jwks
 
 
 class Access(Requested):
@@ -136,6 +177,9 @@ class Access(Requested):
         default=(),
         description="Accepted Host headers besides loopback names, on a loopback address.",
     )
+    proxies: tuple[Network, ...] = Field(
+        default=(), description="Networks of proxies whose X-Forwarded-For is believed."
+    )
     contents: ContentsId | None = Field(
         default=None,
         description="Confidential document with the contents of these files, as they were at the "
@@ -145,7 +189,8 @@ class Access(Requested):
     @property
     def files(self) -> frozenset[str]:
         """Names of the fields with files."""
-        found = {"tls": self.tls, "api_keys": self.api_keys, "jwt": self.jwt}
+        jwt = None if self.jwt is None or self.jwt.is_remote else self.jwt
+        found = {"tls": self.tls, "api_keys": self.api_keys, "jwt": jwt}
         return frozenset(name for name, value in found.items() if value is not None)
 
 
@@ -173,6 +218,12 @@ class Limits(Requested):
         le=_LONGEST_S,
         description="Time for a client to send the headers of a request.",
     )
+    rate: Rate | None = Field(
+        default=None,
+        description="Requests of each client, such as 100/s or 600/min:20; clients are told apart "
+        "by key or token, or else by address.",
+    )
+    total_rate: Rate | None = Field(default=None, description="Requests of all clients together.")
 
 
 class EndpointSpec(Requested):
@@ -213,6 +264,27 @@ class EndpointSpec(Requested):
     def model_name(self) -> str:
         """Name of the model in URLs of requests."""
         return self.model.rstrip("/").rpartition("/")[2]
+
+
+class ParsedRate(NamedTuple):
+    """Requests in a period, and how many may come at once."""
+
+    requests: int
+    period_s: float
+    burst: int
+
+    @property
+    def per_token_s(self) -> float:
+        """Seconds until the next request is allowed."""
+        return self.period_s / self.requests
+
+
+def parse_rate(text: Rate) -> ParsedRate:
+    """Parse a rate; without a number after the colon, the burst is that of one second."""
+    found = _RATE.fullmatch(text)
+    assert found is not None, text
+    requests, period_s = int(found[1]), {"s": 1.0, "min": 60.0, "h": 3600.0}[found[2]]
+    return ParsedRate(requests, period_s, int(found[3] or math.ceil(requests / period_s)))
 
 
 def service_name(endpoint: str, version: int) -> str:

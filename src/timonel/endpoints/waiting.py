@@ -10,16 +10,13 @@ from timonel.endpoints.control.service import run_control
 from timonel.endpoints.engine import engine_of
 from timonel.endpoints.folder import EndpointStatus, Revision
 from timonel.engines import ServiceStatus
-from timonel.errors import InputError, ServingError
-from timonel.processes.spawn import describe_exit
+from timonel.errors import ServingError
 from timonel.storage import Workspace
 
 _POLL_S, _REMOTE_POLL_S = 0.1, 0.5
 _LOOK_S = 5.0
 _RETRIED_S = 5.0
 """Time in which the gateway tries again to listen, since a former listener may still end."""
-_REJECTIONS = 3
-"""Failures after which a replica's arguments are the cause, not a file that comes late."""
 
 
 class _Endpoint(Protocol):
@@ -73,7 +70,8 @@ def wait_until_ready(
         )
         if done and not status.rejected and endpoint.is_listening():
             return
-        _check_arguments(endpoint, status)
+        if any(each.message for each in status.versions.values()):
+            _check_starts(endpoint, begun)
         if time.monotonic() > look_at:
             # It may have ended with the endpoint before.
             look_at += _LOOK_S
@@ -105,25 +103,19 @@ def _late(name: str, status: EndpointStatus, timeout_s: float) -> ServingError:
     )
 
 
-def _check_arguments(endpoint: _Endpoint, status: EndpointStatus) -> None:
-    """Raise the message of a replica that keeps rejecting its arguments."""
-    if not any(_is_rejection(each.message) for each in status.versions.values()):
-        return
+def _check_starts(endpoint: _Endpoint, begun: float) -> None:
+    """Raise the message of a version whose replicas cannot start, and have failed since."""
     versions = endpoint.revision.spec.traffic.versions
     for version, service in endpoint.services.items():
-        for replica in service.replicas if version in versions else ():
-            failures = replica.restarts + 1 if replica.state == "restarting" else 0
-            if failures >= _REJECTIONS and _is_rejection(replica.message):
-                name = endpoint.name
-                raise ServingError(
-                    f"version {version} of {name} does not start: {replica.message}",
-                    hint="deploy it with other arguments, or go back with 'timonel endpoints "
-                    f"rollback {name}'"
+        is_new = any(each.since > begun for each in service.replicas)
+        if version in versions and is_new and (reason := service.start_failure):
+            name = endpoint.name
+            raise ServingError(
+                f"version {version} of {name} does not start: {reason}",
+                hint="deploy it with other arguments or another version, or "
+                + (
+                    f"go back with 'timonel endpoints rollback {name}'"
                     if endpoint.revision.number > 1
-                    else "deploy it with other arguments, or delete it with 'timonel endpoints "
-                    f"delete {name}'",
-                )
-
-
-def _is_rejection(message: str | None) -> bool:
-    return (message or "").startswith(describe_exit(InputError.exit_code))
+                    else f"delete it with 'timonel endpoints delete {name}'"
+                ),
+            )

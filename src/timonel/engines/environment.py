@@ -8,11 +8,10 @@ from pathlib import Path
 
 from timonel.engines.cluster import TaskAssignment, encode
 from timonel.engines.spec import JobSpec, RoleSpec
-from timonel.processes.tree import MARKER, RESERVED
+from timonel.processes.tree import MARKER, RESERVED, TASK_DIR
 
 CLUSTER = "TIMONEL_CLUSTER"
 JOB_DIR = "TIMONEL_JOB_DIR"
-TASK_DIR = "TIMONEL_TASK_DIR"
 OUTCOME = "TIMONEL_JOB_OUTCOME"
 
 _OF_ONE_PROCESS = frozenset({CLUSTER, JOB_DIR, TASK_DIR, OUTCOME, MARKER, RESERVED})

@@ -7,7 +7,7 @@ The specification is declarative: `ServiceEngine.apply` records it, and the engi
 replicas as requested. References of the form ``$(NAME)`` in arguments are replaced by variables of
 the replica's environment, and ``$$`` by ``$``, as in Kubernetes. The engine sets these variables:
 
-    HOST               address to listen on
+    HOST               address to listen on; unix:FOLDER for the Unix sockets FOLDER/<name>.sock
     PORT_<NAME>        port of that name, in upper case, with underscores for hyphens
     PORT               the first port
     SHARED             folder that it shares with its sidecar, if the specification has one
@@ -26,8 +26,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from timonel.engines.resources import Observed, Placement, Requested, Resources, Volume
+from timonel.processes.spawn import exit_code_in
 from timonel.units import Seconds
 
+_FAILED_STARTS = 3
+"""Failed starts after which the replica is the cause, not a file that comes late."""
 _REFERENCE = re.compile(r"\$\$|\$\((\w+)\)")
 
 PortName = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,13}[a-z0-9])?$")]
@@ -97,6 +100,11 @@ class ServiceSpec(Requested):
     env: Mapping[str, str] = Field(default_factory=dict, description="Environment variables.")
     ports: tuple[PortName, ...] = Field(
         default=("http",), min_length=1, description="Names of the ports of a replica."
+    )
+    sockets: str | None = Field(
+        default=None,
+        description="Private folder in which replicas listen on Unix sockets, on one machine; "
+        "None: on ports.",
     )
     replicas: int | None = Field(
         default=None, ge=0, description="Number of replicas; None: as scaled, at first one."
@@ -204,7 +212,7 @@ class ReplicaStatus(Observed):
     Attributes:
         name: Unique name, never reused.
         revision: Revision of its specification.
-        addresses: ``host:port`` by name of port; they change when the replica restarts.
+        addresses: ``host:port`` or ``unix:PATH`` by name of port; ports change at a restart.
         restarts: Restarts so far.
         message: Reason of its last failure.
         since: Time of the last change of its state, in seconds since the epoch.
@@ -217,6 +225,16 @@ class ReplicaStatus(Observed):
     restarts: int = 0
     message: str | None = None
     since: float = 0.0
+
+    @property
+    def start_failure(self) -> str | None:
+        """Message of a replica whose program ends with an error at each start; None otherwise.
+
+        A program that was killed, or that has failed less often, may still start.
+        """
+        ends = {"starting": self.restarts, "restarting": self.restarts + 1}.get(self.state, 0)
+        is_error = bool(exit_code_in(self.message or ""))
+        return self.message if is_error and ends >= _FAILED_STARTS else None
 
 
 class ServiceState(StrEnum):
@@ -266,6 +284,13 @@ class ServiceStatus(Observed):
     def ready(self) -> tuple[ReplicaStatus, ...]:
         """Replicas that accept requests, of any revision."""
         return tuple(replica for replica in self.replicas if replica.state == "ready")
+
+    @property
+    def start_failure(self) -> str | None:
+        """Why none of its replicas can start; None while one is ready or may still start."""
+        running = [each for each in self.replicas if each.state not in ("stopping", "lost")]
+        failures = [each.start_failure for each in running]
+        return failures[-1] if failures and all(failures) else None
 
     @property
     def is_running(self) -> bool:

@@ -151,3 +151,11 @@ def test_a_clock_that_is_set_back_does_not_stop_hpa() -> None:
         decision, state = decide(at, replicas, state, policy)
         requested = decision.replicas
     assert requested == 1
+
+
+def test_replicas_are_taken_to_have_traffic() -> None:
+    kept = POLICY.model_copy(update={"min_replicas": 2})
+    idle = loaded(0, 120, kept)
+    assert decide(NOW, Replicas(requested=2, ready=2), idle, kept)[0].replicas == 2
+    unreachable = Replicas(requested=2, ready=2, reachable=False)
+    assert decide(NOW, unreachable, idle, kept)[0].replicas < 2

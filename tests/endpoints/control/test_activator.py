@@ -80,6 +80,33 @@ def test_requests_to_a_removed_service_are_refused_while_they_wait() -> None:
     asyncio.run(run())
 
 
+def test_requests_to_a_service_that_cannot_start_do_not_wait() -> None:
+    async def run() -> None:
+        activator = Activator(lambda _: None)
+        limits = {"a-v1": (10, 60.0), "b-v1": (10, 60.0)}
+        activator.configure(limits)
+        waiting, other = Question(activator, "a-v1"), Question(activator, "b-v1")
+        await settle()
+        activator.configure(limits, {"a-v1": "no such file"})
+        late = Question(activator, "a-v1")
+        await asyncio.gather(waiting.task, late.task)
+        for each in (waiting, late):
+            assert each.status == REFUSED
+            assert each.sent[1]["body"] == b'{"error": "no such file"}'
+            assert (b"retry-after", b"1") in each.sent[0]["headers"]
+        assert activator.held == {"b-v1": 1}
+        activator.configure(limits)
+        again = Question(activator, "a-v1")
+        await settle()
+        assert activator.held == {"a-v1": 1, "b-v1": 1}
+        for service in limits:
+            activator.release(service)
+        await asyncio.gather(other.task, again.task)
+        assert (other.status, again.status) == (200, 200)
+
+    asyncio.run(run())
+
+
 def test_too_many_and_unknown_ones_are_refused() -> None:
     async def run() -> None:
         activator = Activator(lambda _: None)

@@ -7,6 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
+from tests.waiting import until
 from timonel.endpoints.control.answers import AnswerReader, parse_answers
 from timonel.processes.ports import PortReservation
 from timonel.serving.inference.context import Correlation, Observation
@@ -20,7 +21,9 @@ OUTPUTS = {"y": np.array([1.0])}
 def record(log: AnswerLog, secret: str) -> Answer:
     observation = Observation("REST", "predict", "m", 0.0, Correlation(comparison=secret))
     observation.outputs = [OUTPUTS]
+    before = log.since(b"")
     log.record(observation, Code.OK)
+    until(lambda: log.since(b"") != before)
     return summarize(secret, [OUTPUTS])
 
 

@@ -34,6 +34,12 @@ from timonel.storage import Workspace, find_workspace
 from timonel.storage.document_store import DocumentStore, FolderDocuments
 
 
+@pytest.fixture(autouse=True)
+def no_zygote(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start no process."""
+    monkeypatch.setattr("timonel.endpoints.control.controller.keep_zygote", lambda: None)
+
+
 @dataclasses.dataclass
 class MemoryEngine(ServiceEngine):
     """Services whose replicas start at once; ``broken`` ones raise when they are applied."""
@@ -118,7 +124,7 @@ def engine(workspace: Workspace) -> MemoryEngine:
 def controller_of(workspace: Workspace, engine: MemoryEngine) -> Controller:
     envoy = EnvoyService(engine, workspace.root)
     gateway = Gateway(envoy, workspace.endpoints / ".gateway", workspace.root)
-    return Controller(workspace, engine, envoy, gateway, workspace.root)
+    return Controller(workspace, engine, envoy, gateway)
 
 
 def root_of(folder: EndpointFolder) -> Path:
@@ -132,7 +138,6 @@ def endpoint(workspace: Workspace, name: str, version: int = 1, after: int = 0) 
         model="digits",
         traffic=Traffic(percent={version: 100}),
         port=1,
-        server_args=("--isolation", "none"),
     )
     folder.add(spec, "deploy", after=after)
     return folder
@@ -268,7 +273,7 @@ def cluster_controller(workspace: Workspace, engine: ClusterEngine) -> Controlle
     folder = workspace.root / "shared"
     envoy = LiveEnvoy(engine, folder)
     gateway = Gateway(envoy, folder / "config", folder)
-    return Controller(workspace, engine, envoy, gateway, folder, host="127.0.0.9")
+    return Controller(workspace, engine, envoy, gateway, host="127.0.0.9")
 
 
 def require_key(engine: ClusterEngine, folder: EndpointFolder, key: str, after: int) -> Access:

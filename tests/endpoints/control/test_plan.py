@@ -9,6 +9,7 @@ from timonel.endpoints.control.plan import (
     ready_addresses,
     service_spec,
     services_by_version,
+    start_failures,
 )
 from timonel.endpoints.folder import EndpointStatus, Revision
 from timonel.endpoints.gateway.parts import Route
@@ -39,7 +40,7 @@ def service(
     ]
     if message is not None:
         replicas.append(ReplicaStatus(name="bad", revision=1, state="restarting", message=message))
-    digest = service_spec(spec({version: 100}), version, "/w", {}).digest
+    digest = service_spec(spec({version: 100}), version, "/w").digest
     return ServiceStatus(
         name=f"{endpoint}-v{version}",
         revision=1,
@@ -55,14 +56,14 @@ def services(*each: ServiceStatus) -> dict[int, ServiceStatus]:
 
 
 def digests(*versions: int) -> dict[int, str]:
-    return {each: service_spec(spec({each: 100}), each, "/w", {}).digest for each in versions}
+    return {each: service_spec(spec({each: 100}), each, "/w").digest for each in versions}
 
 
 def planned(
     changes: list[Revision], status: EndpointStatus, running: dict[int, ServiceStatus]
 ) -> Plan:
     def spec_of(revision: Revision, version: int) -> ServiceSpec:
-        return service_spec(revision.spec, version, "/w", {})
+        return service_spec(revision.spec, version, "/w")
 
     routed = next((each for each in changes if each.number == status.routed), None)
     return plan(changes[-1], routed, status.proved, running, spec_of)
@@ -121,7 +122,7 @@ def test_a_rollback_keeps_the_service() -> None:
 
 def test_traffic_and_scaling_do_not_replace_replicas() -> None:
     changes = (spec({1: 100}), spec({1: 90, 2: 10}), spec({1: 10, 2: 90}, limits={"max_held": 5}))
-    first, *others = (service_spec(each, 1, "/w", {}).digest for each in changes)
+    first, *others = (service_spec(each, 1, "/w").digest for each in changes)
     assert others == [first, first]
 
 
@@ -151,3 +152,22 @@ def test_services_of_an_endpoint_with_a_longer_name_are_not_its_own() -> None:
     running = [service(2), service(1, endpoint="digits-v2"), service(10), service(3, endpoint="d")]
     assert list(services_by_version("digits", running)) == [2, 10]
     assert list(services_by_version("digits-v2", running)) == [1]
+
+
+def test_clients_are_told_why_replicas_do_not_start_without_the_servers_paths() -> None:
+    failed = ReplicaStatus(
+        name="a",
+        revision=1,
+        state="restarting",
+        restarts=2,
+        message="ended with exit code 8: error: Version 1 of model digits cannot be loaded: the "
+        "SavedModel in /srv/team/digits/1 cannot be read: no s3://x/y or 1/2: export the model "
+        "again, or remove /srv/team/digits/1",
+    )
+    running = service(1).model_copy(update={"replicas": (failed,)})
+    found = start_failures({"digits-v1": running, "digits-v2": service(2)})
+    assert found == {
+        "digits-v1": "its replicas do not start: ended with exit code 8: error: Version 1 of model "
+        "digits cannot be loaded: the SavedModel in .../1 cannot be read: no s3://x/y or 1/2: "
+        "export the model again, or remove .../1"
+    }

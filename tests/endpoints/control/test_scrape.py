@@ -12,7 +12,6 @@ METRICS = b"""# TYPE timonel_requests_total counter
 timonel_requests_total{api="",code="OK",model="digits"} 99.0
 timonel_requests_total{api="predict",code="OK",model="digits"} 3.0
 timonel_requests_total{api="predict",code="INTERNAL",model="a} b"} 2.0
-timonel_request_concurrency 0.5
 timonel_request_concurrency_seconds_total 12.5
 timonel_memory_bytes{process="server"} 1000.0
 timonel_memory_bytes{process="compute"} 24.0

@@ -15,8 +15,6 @@ from timonel.storage import Workspace
         (("--runtime=tensorflow",), True),
         (("--runtime", "digits=tensorflow"), True),
         (("--runtime", "litert"), False),
-        (("--isolation", "none"), False),
-        (("--isolation=none", "--runtime", "tensorflow"), False),
         (("--runtime",), False),
     ],
 )

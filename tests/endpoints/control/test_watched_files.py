@@ -37,7 +37,7 @@ def test_a_changed_file_applies_once_it_is_complete(path: Path) -> None:
     assert keys.current == {"shop": NEW}
 
 
-@pytest.mark.parametrize("text", ["", "shop", f"shop={OLD}\nshop={NEW}"])
+@pytest.mark.parametrize("text", ["shop", f"shop={OLD}\nshop={NEW}"])
 def test_a_damaged_file_keeps_the_content(path: Path, text: str) -> None:
     keys = api_keys()
     keys.refresh((path,), time.time())
@@ -50,6 +50,14 @@ def test_a_damaged_file_keeps_the_content(path: Path, text: str) -> None:
     with pytest.raises(SpecError, match="they stay as they were"):
         keys.refresh((path,), later)
     assert keys.current == {"shop": OLD}
+
+
+def test_an_emptied_file_leaves_no_key(path: Path) -> None:
+    keys = api_keys()
+    keys.refresh((path,), time.time())
+    path.write_text("# none\n")
+    keys.refresh((path,), path.stat().st_mtime + 1)
+    assert keys.current == {}
 
 
 def test_without_content_nothing_is_accepted(path: Path) -> None:

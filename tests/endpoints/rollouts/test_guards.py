@@ -125,3 +125,12 @@ def test_agreement(pairs: int, agreements: int, verdict: Verdict, text: str) -> 
     found = check(parse_guards("agreement>98%")[0], counts, Counts(), 0.05, 0.05)
     assert found.verdict is verdict
     assert str(found) == f"agreement is {text} (limit 98%)"
+
+
+def test_a_version_without_requests_has_no_errors() -> None:
+    (guard,) = parse_guards("error_rate<50%")
+    found = check(guard, Counts(), Counts(), 0.05, 0.05)
+    assert str(found) == "error_rate is 0% of 0 requests (limit 50%)"
+    # One bad request of one is all of them.
+    found = check(guard, Counts(requests=1, errors=1), Counts(), 0.05, 0.05)
+    assert found.value == "100%"

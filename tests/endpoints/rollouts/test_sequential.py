@@ -100,3 +100,10 @@ def test_bounds() -> None:
     wider = bounds(50, 1000, 0.001)
     assert wider[0] < low
     assert wider[1] > high
+
+
+def test_a_single_event_excludes_a_rate_of_zero_or_one() -> None:
+    assert not excludes(0.0, 0, 1000, 0.05)
+    assert excludes(0.0, 1, 1000, 0.05)
+    assert not excludes(1.0, 1000, 1000, 0.05)
+    assert excludes(1.0, 999, 1000, 0.05)

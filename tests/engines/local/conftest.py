@@ -41,7 +41,7 @@ def zygotes(folder: Path) -> list[int]:
         except OSError:
             continue
         # What it forked has the same command line, and a name of its own.
-        is_parent = b"timonel.engines.local.zygote" in command and not name.startswith("agent")
+        is_parent = b"timonel.processes.zygote" in command and not name.startswith("agent")
         if is_parent and name != "task" and here == folder / "timonel":
             found.append(int(process.name))
     return found

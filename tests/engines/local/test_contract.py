@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.local.harness import LocalHarness
-from timonel.engines.local.zygote_client import LINGER
+from timonel.processes.zygote_client import LINGER
 from timonel.testing.engines import EngineContract
 
 pytestmark = pytest.mark.process

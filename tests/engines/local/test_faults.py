@@ -25,8 +25,8 @@ from timonel.engines import (
 )
 from timonel.engines.local import LocalEngine
 from timonel.engines.local.folder import JobFolder
-from timonel.engines.local.zygote_client import LINGER
 from timonel.errors import EngineError
+from timonel.processes.zygote_client import LINGER
 from timonel.testing.engines import TASK_MODULE, eventually
 
 EPILOGUE = CommandSpec(module=TASK_MODULE, args=("append:outcomes",))

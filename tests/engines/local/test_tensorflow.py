@@ -8,7 +8,7 @@ import pytest
 
 from tests.engines.local.harness import LocalHarness
 from timonel.engines import JobState
-from timonel.engines.local.zygote_client import LINGER
+from timonel.processes.zygote_client import LINGER
 from timonel.testing.engines import eventually
 
 PROGRAM = """

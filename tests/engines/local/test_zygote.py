@@ -13,7 +13,7 @@ import pytest
 from tests.engines.local.conftest import zygotes
 from tests.engines.local.harness import LocalHarness
 from timonel.engines import JobState, RoleSpec
-from timonel.engines.local.zygote_client import LINGER
+from timonel.processes.zygote_client import LINGER
 from timonel.testing.engines import eventually
 
 pytestmark = pytest.mark.process
@@ -157,7 +157,9 @@ def test_cancel_does_not_wait_for_a_long_import(engine: LocalHarness, runtime: P
 
 def test_a_program_ends_as_in_an_interpreter(engine: LocalHarness, runtime: Path) -> None:
     program = """
-import atexit, os, sys, threading, time
+import atexit, os, signal, sys, threading, time
+assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 atexit.register(print, "at exit")
 threading.Thread(target=lambda: (time.sleep(0.05), print("thread done"))).start()
 open(os.path.join(os.environ["TIMONEL_TASK_DIR"], "ready"), "w").close()

@@ -24,6 +24,7 @@ from timonel.endpoints.control.health import Health
 from timonel.endpoints.engine import FOLDER, engine_of
 from timonel.endpoints.gateway import sidecar
 from timonel.endpoints.gateway.process import runtime_dir
+from timonel.logs import configure_logging
 from timonel.serving.ports import bind
 from timonel.serving.rest_server import RestServer
 from timonel.storage import Workspace, exclusive, find_workspace
@@ -72,7 +73,7 @@ def _run_alone(workspace: Workspace, host: str, port: int) -> None:
         sockets = runtime_dir(workspace.endpoints)
         process = EnvoyService(engine, sockets)
         gateway = Gateway(process, workspace.endpoints / ".gateway", sockets)
-        controller = Controller(workspace, engine, process, gateway, sockets)
+        controller = Controller(workspace, engine, process, gateway)
         console = Console(
             engine.documents(FOLDER),
             lambda name: workspace.endpoints / name / "history.jsonl",
@@ -90,7 +91,7 @@ def _run_with_sidecar(workspace: Workspace, host: str, port: int, folder: Path) 
         each.mkdir(mode=0o700, exist_ok=True)
     process = EnvoySidecar(sockets, sidecar.READY_PORT)
     gateway = Gateway(process, folder / sidecar.CONFIG, sockets)
-    controller = Controller(workspace, engine, process, gateway, sockets, host=host)
+    controller = Controller(workspace, engine, process, gateway, host=host)
     console = Console(
         engine.documents(FOLDER), lambda name: history / f"{name}.jsonl", controller.recent_loads
     )
@@ -119,9 +120,7 @@ def _drain(gateway: Gateway) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Run the control plane until the last endpoint is deleted, or SIGTERM."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
-    )
+    configure_logging(format_="%(asctime)s %(levelname)s %(message)s")
     location, host, port, *shared = arguments
     workspace = find_workspace(location, create=False)
     try:

@@ -25,6 +25,8 @@ from timonel.endpoints.gateway.parts import REFUSED, SERVICE_HEADER, TIMED_OUT
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
 _Send = Callable[[_Message], Awaitable[None]]
+_Answer = tuple[int, str]
+"""Status, and the reason if it is an error."""
 
 _UNKNOWN = "no such version of the endpoint"
 _RETRY_AFTER_S = 1
@@ -44,7 +46,8 @@ class Activator:
     def __init__(self, on_hold: Callable[[str], None]) -> None:
         self._on_hold = on_hold
         self._limits: Mapping[str, tuple[int, float]] = {}
-        self._waiting: dict[str, asyncio.Future[int]] = {}
+        self._failures: Mapping[str, str] = {}
+        self._waiting: dict[str, asyncio.Future[_Answer]] = {}
         self._held: Counter[str] = Counter()
 
     @property
@@ -52,24 +55,33 @@ class Activator:
         """Requests that wait, by name of the service."""
         return +self._held
 
-    def configure(self, limits: Mapping[str, tuple[int, float]]) -> None:
+    def configure(
+        self, limits: Mapping[str, tuple[int, float]], failures: Mapping[str, str] | None = None
+    ) -> None:
         """Set the known services; requests to others are refused, also those that wait.
 
         Args:
             limits: Most requests that wait at once, and longest wait in seconds, by service.
+            failures: Why no replica can start, by service; its requests do not wait.
         """
-        self._limits = limits
-        for service in self._waiting.keys() - limits.keys():
-            self._end(service, REFUSED)
+        self._limits, self._failures = limits, failures or {}
+        for service in [*self._waiting]:
+            if (reason := self._refusal(service)) is not None:
+                self._end(service, (REFUSED, reason))
 
     def release(self, service: str) -> None:
         """Let the waiting requests of a service pass."""
-        self._end(service, 200)
+        self._end(service, (200, ""))
 
-    def _end(self, service: str, status: int) -> None:
+    def _refusal(self, service: str) -> str | None:
+        if service not in self._limits:
+            return _UNKNOWN
+        return self._failures.get(service)
+
+    def _end(self, service: str, answer: _Answer) -> None:
         waiting = self._waiting.pop(service, None)
         if waiting is not None and not waiting.done():
-            waiting.set_result(status)
+            waiting.set_result(answer)
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
         """Answer a question of Envoy: 200 lets the request pass, others are its response."""
@@ -77,8 +89,8 @@ class Activator:
             return
         headers = {key.decode("latin-1"): value for key, value in scope["headers"]}
         service = headers.get(SERVICE_HEADER, b"").decode("latin-1")
-        if service not in self._limits:
-            await _answer(send, REFUSED, _UNKNOWN)
+        if (reason := self._refusal(service)) is not None:
+            await _answer(send, REFUSED, reason)
             return
         most, longest_s = self._limits[service]
         if self._held[service] >= most:
@@ -86,16 +98,14 @@ class Activator:
             return
         self._held[service] += 1
         try:
-            status = await self._wait(service, longest_s, receive)
+            answer = await self._wait(service, longest_s, receive)
         finally:
             self._held[service] -= 1
-        if status is None:
-            return  # the client has gone
-        late = f"no replica got ready within {longest_s:g} s"
-        await _answer(send, status, {REFUSED: _UNKNOWN, TIMED_OUT: late}.get(status, ""))
+        if answer is not None:  # the client has not gone
+            await _answer(send, *answer)
 
-    async def _wait(self, service: str, longest_s: float, receive: _Receive) -> int | None:
-        """Return the status of the answer; None if the client has gone."""
+    async def _wait(self, service: str, longest_s: float, receive: _Receive) -> _Answer | None:
+        """Return the answer; None if the client has gone."""
         loop = asyncio.get_running_loop()
         ready = self._waiting.setdefault(service, loop.create_future())
         self._on_hold(service)
@@ -108,7 +118,7 @@ class Activator:
             gone.cancel()
         if ready in done:
             return ready.result()
-        return None if gone in done else TIMED_OUT
+        return None if gone in done else (TIMED_OUT, f"no replica got ready within {longest_s:g} s")
 
 
 async def _disconnected(receive: _Receive) -> None:

@@ -14,11 +14,11 @@ import asyncio
 import contextlib
 import logging
 import math
+import shutil
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from timonel.endpoints.access_documents import AccessDocuments
 from timonel.endpoints.control.activator import Activator
@@ -29,14 +29,13 @@ from timonel.endpoints.control.exposures import Exposures
 from timonel.endpoints.control.faults import Faults
 from timonel.endpoints.control.gateway import Gateway
 from timonel.endpoints.control.peers import Peers
-from timonel.endpoints.control.plan import initial_replicas, services_by_version
+from timonel.endpoints.control.plan import initial_replicas, services_by_version, start_failures
 from timonel.endpoints.control.rollouts import Rollouts
 from timonel.endpoints.control.samples import replica_key
 from timonel.endpoints.control.scrape import Load
 from timonel.endpoints.control.service import SERVICE, apply_current
 from timonel.endpoints.control.sizing import Sizing
-from timonel.endpoints.control.warm import SERVICE as WARM
-from timonel.endpoints.control.warm import warm_environment, warm_service
+from timonel.endpoints.control.warm import PERIOD_S, keep_zygote
 from timonel.endpoints.engine import FOLDER, LOCATION
 from timonel.endpoints.folder import LOCK_FILE, list_endpoints
 from timonel.endpoints.gateway.parts import Secrets
@@ -68,7 +67,6 @@ class Controller:
         engine: Engine of the services.
         envoy: Starts and finds Envoy.
         gateway: Configures it.
-        sockets: Folder of Unix sockets.
         host: Address of this process for others of the same service; empty without others.
     """
 
@@ -78,14 +76,12 @@ class Controller:
         engine: ServiceEngine,
         envoy: EnvoyProcess,
         gateway: Gateway,
-        sockets: Path,
         *,
         host: str = "",
     ) -> None:
         self._workspace = workspace
         self._engine = engine
         self._documents = engine.documents(FOLDER)
-        self._sockets = sockets
         self._envoy = envoy
         self._gateway = gateway
         self._peers = Peers(host)
@@ -102,7 +98,7 @@ class Controller:
         self._wake = asyncio.Event()
         self._rejected: dict[str, str] = {}
         self._faults = Faults("gateway")
-        self._scraped_at = self._published_at = 0.0
+        self._scraped_at = self._published_at = self._warmed_at = 0.0
         self.activator = Activator(self._on_hold)
         self._sizing = Sizing(engine, self.activator, self._peers)
         self.activator_socket = self._gateway.activator_socket
@@ -171,7 +167,7 @@ class Controller:
             return False
         with self._faults.of("gateway"):
             await self._gateway.run()
-            await self._run_warm()
+            await self._keep_zygote(now)
         if now - self._scraped_at >= _SCRAPE_S:
             self._scraped_at = now
             await self._peers.read()
@@ -232,11 +228,13 @@ class Controller:
         for name in self._endpoints.keys() - found.keys():
             del self._endpoints[name]
         for name in found.keys() - self._endpoints.keys():
-            is_near = self._engine.is_one_machine
-            env = warm_environment(self._workspace.endpoints) if is_near else {}
             before = self._gateway.route(name)
             self._endpoints[name] = Endpoint(
-                found[name], self._workspace, env, before, partial(self._read_contents, name)
+                found[name],
+                self._workspace,
+                before,
+                partial(self._read_contents, name),
+                str(self.activator_socket.parent) if self._engine.is_one_machine else None,
             )
 
     def _read_contents(self, name: str, contents: str) -> Secrets:
@@ -305,27 +303,23 @@ class Controller:
             if route is not None
         ]
         self._gateway.write(routes)
-        self.activator.configure(
-            {
-                service_name(each.spec.name, version): (
-                    each.spec.limits.max_held,
-                    each.spec.limits.timeout_s,
-                )
-                for each in routes
-                for version in each.ready
-            }
-        )
+        limits = {
+            service_name(each.spec.name, version): (
+                each.spec.limits.max_held,
+                each.spec.limits.timeout_s,
+            )
+            for each in routes
+            for version in each.ready
+        }
+        self.activator.configure(limits, start_failures(self._services))
 
-    async def _run_warm(self) -> None:
-        """Run the warm zygote while it is of use."""
-        if not self._engine.is_one_machine:
+    async def _keep_zygote(self, now: float) -> None:
+        """Keep the zygote of replicas running while an endpoint may start one."""
+        if not self._engine.is_one_machine or now - self._warmed_at < PERIOD_S:
             return
-        found = self._services.get(WARM)
         if any(endpoint.is_warmed for endpoint in self._endpoints.values()):
-            if found is None or not found.is_running:
-                await asyncio.to_thread(apply_current, self._engine, warm_service(self._sockets))
-        elif found is not None:
-            await self._delete([found])
+            self._warmed_at = now
+            await asyncio.to_thread(keep_zygote)
 
     async def _roll(self, now: float) -> None:
         """Take a step of each rollout."""
@@ -379,7 +373,9 @@ class Controller:
         with exclusive(self._workspace.endpoints / LOCK_FILE):
             if list_endpoints(self._documents):
                 return False
-            for name in (GATEWAY, WARM, SERVICE):
+            for name in (GATEWAY, SERVICE):
                 with contextlib.suppress(NotFoundError):
                     self._engine.delete(name)
+            if self._engine.is_one_machine:
+                shutil.rmtree(self.activator_socket.parent, ignore_errors=True)
             return True

@@ -30,18 +30,18 @@ class Endpoint:
     Args:
         folder: Its documents.
         workspace: The workspace.
-        env: Environment variables of replicas.
         before: What the gateway has of it; None if it has nothing.
         read_contents: Returns confidential contents of its access by their id.
+        sockets: Private folder of the replicas' sockets; None: they listen on ports.
     """
 
     def __init__(
         self,
         folder: EndpointFolder,
         workspace: Workspace,
-        env: Mapping[str, str],
         before: Route | None,
         read_contents: Callable[[str], Secrets],
+        sockets: str | None = None,
     ) -> None:
         self.folder = folder
         self.name = folder.name
@@ -52,7 +52,7 @@ class Endpoint:
         self.is_warmed = False
         self.faults = Faults(folder.name)
         self._workspace = workspace
-        self._env = env
+        self._sockets = sockets
         self._before = before
         self._read_contents = read_contents
         self._secrets = before.secrets if before else Secrets()
@@ -158,7 +158,9 @@ class Endpoint:
     def _spec_of(self, revision: Revision, version: int) -> ServiceSpec:
         key = (revision.number, version)
         if key not in self._specs:
-            self._specs[key] = service_spec(revision.spec, version, self._workspace.uri, self._env)
+            self._specs[key] = service_spec(
+                revision.spec, version, self._workspace.uri, self._sockets
+            )
         return self._specs[key]
 
     def obsolete(self, now: float) -> list[ServiceStatus]:

@@ -15,7 +15,7 @@ from timonel.endpoints.control.envoy import EnvoyProcess
 from timonel.endpoints.control.samples import replica_key
 from timonel.endpoints.gateway.files import ConfigFiles
 from timonel.endpoints.gateway.parts import PROTOCOLS, Places, Route, cluster_name, endpoint_of
-from timonel.endpoints.gateway.process import Admin, admin_socket
+from timonel.endpoints.gateway.process import Admin, admin_socket, authorities
 from timonel.endpoints.gateway.xds import bootstrap, files
 from timonel.engines import ReplicaStatus, ServiceStatus
 
@@ -42,7 +42,7 @@ class Gateway:
         self.activator_socket = sockets / "activator.sock"
         self._process = process
         self._sockets = sockets
-        self._places = Places(config, self.activator_socket)
+        self._places = Places(config, self.activator_socket, authorities())
         self._files = ConfigFiles(config)
         self._routes: dict[str, Route] = {}
         # What another release wrote may be unreadable.

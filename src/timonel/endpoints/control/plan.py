@@ -15,9 +15,7 @@ from timonel.endpoints.folder import Revision
 from timonel.endpoints.gateway.parts import PROTOCOLS, Protocol, Route
 from timonel.endpoints.spec import EndpointSpec, service_name, version_of
 from timonel.engines import AutoscalerSpec, HealthCheck, ServiceSpec, ServiceStatus
-
-DRAIN_S = 30.0
-"""Time that a stopped replica has for the requests in flight."""
+from timonel.serving.status import without_folders
 
 
 @dataclass(frozen=True)
@@ -99,6 +97,15 @@ def _progress(version: int, service: ServiceStatus | None) -> str:
     return f"version {version} starts"
 
 
+def start_failures(services: Mapping[str, ServiceStatus]) -> dict[str, str]:
+    """Return what clients of services whose replicas cannot start are told, by service."""
+    return {
+        name: f"its replicas do not start: {without_folders(reason)}"
+        for name, service in services.items()
+        if (reason := service.start_failure) is not None
+    }
+
+
 def initial_replicas(
     spec: EndpointSpec, version: int, services: Mapping[int, ServiceStatus]
 ) -> int:
@@ -116,7 +123,7 @@ def initial_replicas(
 
 
 def service_spec(
-    spec: EndpointSpec, version: int, workspace: str, env: Mapping[str, str]
+    spec: EndpointSpec, version: int, workspace: str, sockets: str | None = None
 ) -> ServiceSpec:
     """Return the service of a version.
 
@@ -124,7 +131,7 @@ def service_spec(
         spec: The endpoint.
         version: The version.
         workspace: URI of the workspace.
-        env: Environment variables of replicas.
+        sockets: Private folder of the replicas' sockets; None: they listen on ports.
     """
     listen = ("--host", "$(HOST)", "--rest-port", "$(PORT_HTTP)", "--grpc-port", "$(PORT_GRPC)")
     return ServiceSpec(
@@ -134,15 +141,16 @@ def service_spec(
             "--workspace", workspace,
             "serve", spec.model, "--version", str(version),
             "--foreground", "--no-page", *listen,
-            "--drain-s", f"{DRAIN_S:g}",
+            # A request finishes within its time limit, on the version that began it.
+            "--drain-s", f"{spec.limits.timeout_s:g}",
             *(text.replace("$", "$$") for text in spec.server_args),
         ),
-        env=env,
         ports=PROTOCOLS,
+        sockets=sockets,
         check=HealthCheck(port="http", ready_path="/readyz", alive_path="/livez"),
         # Envoy has noticed by then.
         stop_delay_s=1.0,
-        stop_grace_s=DRAIN_S + 5,
+        stop_grace_s=spec.limits.timeout_s + 5,
         workspace=workspace,
         resources=spec.resources,
         image=spec.image,

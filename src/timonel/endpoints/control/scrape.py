@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from timonel.processes.ports import connect
 from timonel.serving.settings.server import METRICS_PATH
 
 _TIMEOUT_S = 1.0
@@ -118,7 +119,7 @@ def _between(before: Totals, after: Totals) -> Load:
 
 
 async def read_totals(address: str) -> Totals | None:
-    """Return the totals of the replica at an address (``host:port``); None if it fails."""
+    """Return the totals of the replica at an address; None if it fails."""
     body = await get(address, METRICS_PATH)
     return None if body is None else parse_totals(body, time.monotonic())
 
@@ -149,12 +150,11 @@ def _value(line: bytes) -> float:
 
 async def get(address: str, path: str) -> bytes | None:
     """Return the response of a replica to a GET request; None if it fails."""
-    host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(host, int(port))
+            reader, writer = await connect(address)
             try:
-                request = f"GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+                request = f"GET {path} HTTP/1.0\r\nHost: localhost\r\nConnection: close\r\n\r\n"
                 writer.write(request.encode())
                 head, _, body = (await reader.read(-1)).partition(b"\r\n\r\n")
                 return body if head.split(b" ", 2)[1:2] == [b"200"] else None

@@ -1,27 +1,36 @@
-"""The warm zygote of a workspace as a service: replicas start without importing TensorFlow."""
+"""Keep the zygote of servers running, from which replicas start without importing TensorFlow."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import logging
+import os
 
-from timonel.endpoints.gateway.process import SOCKETS
 from timonel.endpoints.spec import EndpointSpec
-from timonel.engines import ServiceSpec
 from timonel.errors import TimonelError
-from timonel.serving.isolation.warm_client import WARM_ZYGOTE
+from timonel.processes.zygote import ZygoteError
+from timonel.processes.zygote_client import ensure_zygote
+from timonel.serving.parent import PRELOAD
 from timonel.serving.references import resolve
-from timonel.serving.selection.auto import runtime_of
+from timonel.serving.selection.choice import runtime_of
 from timonel.serving.settings import AUTO, TENSORFLOW, RuntimeSettings
 from timonel.storage import Workspace, local_path
 
-SERVICE = "endpoints-warm"
-_RUNTIME = "timonel.serving.runtimes.tensorflow:TensorFlowRuntime"
+logger = logging.getLogger(__name__)
+
+PERIOD_S = 10.0
+"""Less than the time for which a zygote waits for a request after it was looked for."""
+
+
+def keep_zygote() -> None:
+    """Start the zygote of replicas, unless it runs; it then stays for some `PERIOD_S`."""
+    try:
+        ensure_zygote(PRELOAD, os.environ)
+    except ZygoteError as error:
+        logger.info("replicas start without a zygote: %s", error)
 
 
 def uses_tensorflow(spec: EndpointSpec, workspace: Workspace) -> bool:
-    """Return whether replicas of an endpoint import TensorFlow in processes of their own."""
-    if _value(spec.server_args, "--isolation") == "none":
-        return False
+    """Return whether replicas of an endpoint import TensorFlow."""
     runtime = _value(spec.server_args, "--runtime")
     if runtime is not None and runtime.rpartition("=")[2] != AUTO:
         return runtime.rpartition("=")[2] == TENSORFLOW
@@ -42,27 +51,3 @@ def _value(arguments: tuple[str, ...], flag: str) -> str | None:
         if name == flag:
             return value if equals else "".join(arguments[index + 1 : index + 2])
     return None
-
-
-def warm_environment(endpoints: Path) -> dict[str, str]:
-    """Return the variables by which replicas find the warm zygote, the same at any time.
-
-    Args:
-        endpoints: Folder of the endpoints.
-    """
-    return {WARM_ZYGOTE: str(_socket(endpoints / SOCKETS))}
-
-
-def warm_service(sockets: Path) -> ServiceSpec:
-    """Return the service that runs the warm zygote."""
-    return ServiceSpec(
-        name=SERVICE,
-        module="timonel.serving.isolation.warm",
-        args=(str(_socket(sockets)), _RUNTIME, "$(PORT)"),
-        replicas=1,
-        stop_grace_s=5,
-    )
-
-
-def _socket(sockets: Path) -> Path:
-    return sockets / "warm.sock"

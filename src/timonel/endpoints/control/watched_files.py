@@ -77,7 +77,7 @@ class AccessFiles:
             yield self._api_keys, (Path(access.api_keys),)
         if access.tls is not None:
             yield self._certificate, (Path(access.tls.cert), Path(access.tls.key))
-        if access.jwt is not None:
+        if access.jwt is not None and "jwt" in access.files:
             yield self._jwks, (Path(access.jwt.jwks),)
 
     @property

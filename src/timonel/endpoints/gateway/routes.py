@@ -19,16 +19,19 @@ from timonel.endpoints.gateway.parts import (
 )
 from timonel.endpoints.spec import LABEL_HEADER, EndpointSpec, Traffic, service_name
 from timonel.serving.auth.origin_check import is_loopback
-from timonel.serving.settings.server import COMPARISON_HEADER
+from timonel.serving.settings.server import COMPARISON_HEADER, NOT_STARTED_HEADER
 
 _Shares = list[tuple[int, str, int]]
 """Version, service and percentage."""
 COMPARED_PERCENT = 10
 """Percentage of requests that two versions compute while their answers are compared."""
+_CHECKED = ("origin",)
+"""Request headers that the gateway has checked; replicas have another Host."""
 _COOKIE_S = 30 * 86_400
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_OWN_PATHS = ("/monitoring/", "/v1/config")
-"""Paths of single replicas, for the control plane: metrics, answers to compare, configuration."""
+_OWN_PATHS = "(?i)/(metrics|monitoring)((/|%2f).*)?"
+"""Paths of single replicas, for the control plane: metrics, answers to compare."""
+_RELOAD_PATH = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
 
 
 def endpoint_routes(route: Route) -> Json:
@@ -53,23 +56,20 @@ def endpoint_routes(route: Route) -> Json:
             if share
         ]
     chosen.append(([], _weighted(name, traffic.percent)))
+    domains = _hosts(route.spec)
     return {
         "@type": f"{TYPE}config.route.v3.RouteConfiguration",
         "name": table_name(name),
         "validate_clusters": False,
+        "ignore_port_in_host_matching": True,
         "virtual_hosts": [
             {
                 "name": name,
-                "domains": _hosts(route.spec),
+                "domains": domains,
                 "include_request_attempt_count": True,
                 "routes": [
-                    *(
-                        {
-                            "match": {"prefix": path, "case_sensitive": False},
-                            "direct_response": {"status": 404},
-                        }
-                        for path in _OWN_PATHS
-                    ),
+                    _refusal(404, "an endpoint has no such path", safe_regex={"regex": _OWN_PATHS}),
+                    _refusal(403, "an endpoint takes no list of models", path=_RELOAD_PATH),
                     *(_version_route(route, version) for version in traffic.versions),
                     *(
                         made
@@ -78,7 +78,8 @@ def endpoint_routes(route: Route) -> Json:
                         for made in _routes(route, headers, shares, protocol)
                     ),
                 ],
-            }
+            },
+            *_other_hosts(domains),
         ],
     }
 
@@ -123,6 +124,19 @@ def _hosts(spec: EndpointSpec) -> list[str]:
     return sorted({spec.host, *_LOOPBACK, "[::1]", *spec.access.hosts})
 
 
+def _other_hosts(domains: Sequence[str]) -> list[Json]:
+    if "*" in domains:
+        return []
+    reason = "this endpoint does not answer requests for this host: use localhost, or --allow-host"
+    routes = [_refusal(403, reason, prefix="/")]
+    return [{"name": "_other", "domains": ["*"], "routes": routes}]
+
+
+def _refusal(status: int, reason: str, **match: object) -> Json:
+    body = {"inline_string": reason}
+    return {"match": match, "direct_response": {"status": status, "body": body}}
+
+
 def _protocol(protocol: str) -> list[Json]:
     if protocol == "http":
         return []
@@ -153,7 +167,7 @@ def _routes(route: Route, headers: list[Json], shares: _Shares, protocol: Protoc
     plain = {
         "match": match,
         "route": _action(route, shares, protocol),
-        "request_headers_to_remove": [COMPARISON_HEADER],
+        "request_headers_to_remove": [COMPARISON_HEADER, *_CHECKED],
     }
     if not shares or shares[0][0] != base:
         return [plain]
@@ -163,6 +177,7 @@ def _routes(route: Route, headers: list[Json], shares: _Shares, protocol: Protoc
         "route": _action(route, shares, protocol, copies_to=to),
         # Not the ID of the request, which clients can choose.
         "request_headers_to_add": [_set_header(COMPARISON_HEADER, "%UNIQUE_ID%")],
+        "request_headers_to_remove": list(_CHECKED),
     }
     return [compared, plain]
 
@@ -175,7 +190,7 @@ def _version_route(route: Route, version: int) -> Json:
     return {
         "match": {"safe_regex": {"regex": f"/v[12]/models/[^/]+/versions/{version}([:/].*)?"}},
         "route": action,
-        "request_headers_to_remove": [COMPARISON_HEADER],
+        "request_headers_to_remove": [COMPARISON_HEADER, *_CHECKED],
     }
 
 
@@ -242,12 +257,16 @@ def _response_headers(traffic: Traffic, version: int, clusters: _Shares) -> list
 
 
 def _retries() -> Json:
-    """Return the retry policy: what no replica has answered is tried once more elsewhere.
+    """Return the retry policy: requests that no replica has begun are tried elsewhere.
 
-    A prediction has no side effects, so it may be computed twice.
+    A process that dies takes its computations with it, so its requests are tried elsewhere, too.
+    The number of retries limits how many replicas a request can crash.
     """
+    conditions = ("connect-failure", "refused-stream", "reset", "reset-before-request")
     return {
-        "retry_on": "connect-failure,refused-stream,reset,reset-before-request",
+        # gRPC cancels calls that come while a server begins to stop.
+        "retry_on": ",".join((*conditions, "cancelled", "retriable-headers")),
+        "retriable_headers": [{"name": NOT_STARTED_HEADER, "present_match": True}],
         "num_retries": 6,
         "retry_back_off": {"base_interval": "0.1s", "max_interval": "1s"},
         "retry_host_predicate": [
@@ -258,7 +277,8 @@ def _retries() -> Json:
                 },
             }
         ],
-        "host_selection_retry_max_attempts": 3,
+        # A dead replica has the fewest requests, so it is drawn often until it is ejected.
+        "host_selection_retry_max_attempts": 30,
     }
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 
+from timonel.endpoints.gateway.access import issuer_cluster
 from timonel.endpoints.gateway.clusters import activator_cluster, assignment, replica_cluster
 from timonel.endpoints.gateway.listeners import endpoint_listener, hold_listener
 from timonel.endpoints.gateway.parts import (
@@ -98,6 +99,11 @@ def files(routes: Sequence[Route], places: Places) -> dict[str, Json]:
         for version in route.versions
     ]
     clusters = [activator_cluster(places)]
+    clusters += [
+        issuer_cluster(route.spec.name, jwt, places.authorities)
+        for route in routes
+        if (jwt := route.spec.access.jwt) is not None and jwt.is_remote
+    ]
     content: dict[str, Json] = {}
     for name, route, version in services:
         for protocol in PROTOCOLS:

@@ -11,7 +11,7 @@ import sys
 from typing import NoReturn
 
 from timonel.engines.agent.agent import run_agent
-from timonel.engines.agent.run_module import run_module
+from timonel.processes.run_module import run_module
 from timonel.processes.zygote import import_environment, import_modules, preload
 
 

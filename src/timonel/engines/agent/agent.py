@@ -37,6 +37,7 @@ from timonel.engines.coordination.failures import TaskExit, TaskReport, parse_re
 from timonel.engines.coordination.lifecycle import StartFailed, TaskExited, TaskReady, TaskStarted
 from timonel.processes.loop import Channel, Loop
 from timonel.processes.memory import SAMPLE_INTERVAL_S, OomWatch
+from timonel.processes.run_module import run_module
 from timonel.processes.spawn import ProcessCommand, Runner, close_inherited, spawn
 from timonel.processes.tree import (
     adopt_orphans,
@@ -93,6 +94,11 @@ def run_agent(
         kill_all(lambda: descendants(os.getpid()))
         scratch.remove()
         os._exit(code)
+
+
+def run_forked_agent(sock: socket.socket) -> NoReturn:
+    """Run an agent in a zygote's child; tasks run in forks of its image."""
+    run_agent(sock, run=run_module)
 
 
 class Agent:

@@ -16,11 +16,10 @@ from timonel.engines.agent.messages import StartOrder, StopOrder, decode_event, 
 from timonel.engines.base import LogLine
 from timonel.engines.coordination.failures import TaskExit
 from timonel.engines.coordination.lifecycle import StartFailed, TaskExited
-from timonel.engines.environment import TASK_DIR
 from timonel.engines.logs import LogTail
 from timonel.errors import EngineError
 from timonel.processes.loop import Channel
-from timonel.processes.tree import MARKER, kill_all, marked
+from timonel.processes.tree import MARKER, TASK_DIR, kill_all, marked
 
 _POLL_MS = 200
 _AGENT_EXIT_S = 10.0

@@ -60,6 +60,7 @@ from timonel.errors import (
     NotFoundError,
     TimonelError,
 )
+from timonel.logs import configure_logging
 from timonel.processes.clock import SteadyClock
 from timonel.processes.descriptors import raise_limit
 from timonel.processes.loop import Loop
@@ -327,7 +328,7 @@ class Coordinator:
 
 def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
     """Run the coordinator that the environment describes; return its exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    configure_logging()
     job_id, uri = arguments
     adopt_orphans()
     raise_limit()  # each pod has a connection

@@ -31,7 +31,7 @@ from timonel.engines.agent.messages import (
 )
 from timonel.engines.coordination.failures import TaskExit
 from timonel.engines.coordination.lifecycle import StartFailed, TaskExited
-from timonel.engines.environment import JOB_DIR, TASK_DIR
+from timonel.engines.environment import JOB_DIR
 from timonel.engines.kubernetes.files.changes import (
     Change,
     decode_change,
@@ -56,9 +56,10 @@ from timonel.engines.logs import LogTail
 from timonel.engines.source import unpack
 from timonel.engines.spec import JobSpec
 from timonel.errors import FormatError, NotFoundError
+from timonel.logs import configure_logging
 from timonel.processes.backoff import backoff_s
 from timonel.processes.loop import Channel, Loop
-from timonel.processes.tree import adopt_orphans, reap
+from timonel.processes.tree import TASK_DIR, adopt_orphans, reap
 from timonel.processes.zygote import zygote_environment
 from timonel.storage import Workspace, find_workspace
 
@@ -329,7 +330,7 @@ def _own_environment() -> dict[str, str]:
 
 def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
     """Run the pod that the environment describes; return its exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    configure_logging()
     job_id, uri = arguments
     adopt_orphans()
     work = work_dir(environ)

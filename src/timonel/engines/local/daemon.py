@@ -24,7 +24,6 @@ from timonel.engines.environment import role_environment
 from timonel.engines.local.folder import JobFolder, Record, abandoned
 from timonel.engines.local.guard import fork_supervisor, run_guard, wait_for
 from timonel.engines.local.supervisor import Supervisor
-from timonel.engines.local.zygote_client import ensure_zygote
 from timonel.processes.loop import Loop
 from timonel.processes.tree import (
     descendants,
@@ -34,6 +33,7 @@ from timonel.processes.tree import (
     reap,
 )
 from timonel.processes.zygote import ZygoteError
+from timonel.processes.zygote_client import ensure_zygote
 
 _POLL_S = 0.1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from typing import NoReturn
 
 from timonel.engines.environment import inherited
 from timonel.errors import EngineError
+from timonel.logs import configure_logging
 from timonel.processes.tree import adopt_orphans, name_process
 
 _ACCEPTED = b"accepted"
@@ -86,9 +86,7 @@ def fork_supervisor(run: Callable[[Callable[[], None]], None], writer: int | Non
             os.close(writer)
 
     def supervise() -> None:
-        logging.basicConfig(
-            level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
-        )
+        configure_logging(format_="%(asctime)s %(levelname)s %(message)s")
         run(accepted)
 
     pid = os.fork()

@@ -12,13 +12,13 @@ from timonel.engines.agent.agent import run_agent
 from timonel.engines.agent.launcher import AgentLauncher, TaskStart
 from timonel.engines.agent.messages import StartOrder, start_order
 from timonel.engines.coordination.lifecycle import StopTasks
-from timonel.engines.environment import TASK_DIR, role_environment, task_environment
+from timonel.engines.environment import role_environment, task_environment
 from timonel.engines.local.folder import JobFolder
-from timonel.engines.local.zygote_client import request_agent
 from timonel.processes.loop import Channel
 from timonel.processes.ports import PortReservation
-from timonel.processes.tree import kill_all, marked
+from timonel.processes.tree import MARKER, TASK_DIR, kill_all, marked
 from timonel.processes.zygote import ForkedChild, ZygoteError
+from timonel.processes.zygote_client import request_child
 
 
 @dataclass
@@ -122,8 +122,12 @@ class LocalLauncher(AgentLauncher):
         note = None
         if self.spec.preload:
             try:
-                agent.request = request_agent(
-                    self.spec.preload, self._base(start), agent_end, self.token
+                agent.request = request_child(
+                    self.spec.preload,
+                    self._base(start),
+                    agent_end,
+                    "timonel.engines.agent.agent:run_forked_agent",
+                    {MARKER: self.token},
                 )
             except ZygoteError as error:
                 note = str(error)

@@ -41,9 +41,9 @@ from timonel.endpoints.folder import EndpointFolder, EndpointStatus, list_endpoi
 from timonel.endpoints.rollouts.documents import RolloutState, rollouts
 from timonel.endpoints.rollouts.report import report_page
 from timonel.errors import NotFoundError, TimonelError
-from timonel.serving.asgi import Receive, Scope, Send, header
+from timonel.serving.asgi import Receive, Response, Scope, Send, header
 from timonel.serving.auth.origin_check import is_host_allowed
-from timonel.serving.console.page.responses import HTML, Response, fresh, static_files
+from timonel.serving.console.page.responses import HTML, fresh, static_files
 from timonel.storage.document_store import DocumentStore
 from timonel.tracking.redaction import redact_text
 
@@ -174,7 +174,7 @@ class Console:
             raise NotFoundError(f"{name} has no rollout {number}")
         body = report_page(documents[int(number)], name)
         access = folder.revision().spec.access
-        return _page(without_key_files(body, access))._replace(policy=_REPORT_POLICY)
+        return fresh(without_key_files(body, access).encode(), HTML, _REPORT_POLICY)
 
     def _list(self, now: float) -> str:
         views, unreadable = [], {}
@@ -213,7 +213,7 @@ def _refusal(scope: Scope) -> Response | None:
         return _message(403, "Refused", "Use localhost or 127.0.0.1 to open this page.")
     if scope["method"] not in {"GET", "HEAD"}:
         refused = _message(405, "Refused", "This page only shows endpoints.")
-        return refused._replace(headers=[(b"allow", b"GET, HEAD")])
+        return refused._replace(headers=(*refused.headers, (b"allow", b"GET, HEAD")))
     return None
 
 

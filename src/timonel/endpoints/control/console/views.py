@@ -68,7 +68,7 @@ def without_key_files(text: str, access: Access) -> str:
     """Replace paths of key files by their names, in plain text or HTML."""
     files = [access.api_keys]
     files += [access.tls.cert, access.tls.key] if access.tls else []
-    files += [access.jwt.jwks] if access.jwt else []
+    files += [access.jwt.jwks] if access.jwt and not access.jwt.is_remote else []
     for file in filter(None, files):
         for form in (file, escape(file)):
             text = text.replace(form, escape(Path(file).name))

@@ -15,7 +15,7 @@ from timonel.engines.coordination.rollout import Replica
 from timonel.engines.environment import inherited
 from timonel.engines.local.services.folder import ServiceFolder
 from timonel.engines.service_spec import ServiceSpec, expand, port_variables
-from timonel.processes.ports import PortReservation
+from timonel.processes.ports import UNIX, PortReservation, connect
 from timonel.processes.spawn import ProcessCommand, execute, spawn
 from timonel.processes.tree import (
     MARKER,
@@ -140,6 +140,13 @@ def adopt(folder: ServiceFolder, replica: Replica) -> ReplicaProcess | None:
     return ReplicaProcess(replica.name, identity, descriptor)
 
 
+def sockets(name: str, spec: ServiceSpec) -> dict[str, str]:
+    """Return the addresses of a replica's Unix sockets by port; none if it has ports."""
+    if spec.sockets is None:
+        return {}
+    return {port: f"{UNIX}{spec.sockets}/{name}/{port}.sock" for port in spec.ports}
+
+
 def kill_remains(folder: ServiceFolder, name: str) -> bool:
     """Kill all processes of a replica; return whether none survives."""
     return kill_all(lambda: marked(folder.token, inside=f"{REPLICA}={name}"))
@@ -150,14 +157,14 @@ async def answers(address: str, path: str | None, timeout_s: float) -> bool:
 
     Without a path, whether the address accepts connections.
     """
-    host, _, port = address.rpartition(":")
+    host = "localhost" if address.startswith(UNIX) else address
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(host, int(port))
+            reader, writer = await connect(address)
             try:
                 if path is None:
                     return True
-                request = f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+                request = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
                 writer.write(request.encode())
                 version, _, rest = (await reader.readline()).partition(b" ")
                 return version.startswith(b"HTTP/1.") and b"200" <= rest[:3] < b"400"
@@ -187,7 +194,7 @@ def _environment(folder: ServiceFolder, replica: Replica, spec: ServiceSpec) -> 
         **inherited(),
         **({} if spec.workspace is None else {"TIMONEL_WORKSPACE": spec.workspace}),
         **spec.env,
-        "HOST": _HOST,
+        "HOST": _HOST if spec.sockets is None else f"{UNIX}{spec.sockets}/{replica.name}",
         **port_variables(_ports(replica.addresses)),
         MARKER: folder.token,
         REPLICA: replica.name,
@@ -195,4 +202,7 @@ def _environment(folder: ServiceFolder, replica: Replica, spec: ServiceSpec) -> 
 
 
 def _ports(addresses: Mapping[str, str]) -> dict[str, int]:
-    return {name: int(address.rpartition(":")[2]) for name, address in addresses.items()}
+    return {
+        name: 0 if address.startswith(UNIX) else int(address.rpartition(":")[2])
+        for name, address in addresses.items()
+    }

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import shutil
 import signal
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from timonel.engines.coordination import rollout
 from timonel.engines.coordination.rollout import Replica
@@ -189,12 +191,14 @@ class Supervisor:
                 continue
             spec = self._record.specs[replica.template]
             try:
-                ports = PortReservation(len(spec.ports))
+                ports = PortReservation(len(spec.ports) if spec.sockets is None else 0)
             except OSError as error:
                 self._end(replica.name, f"cannot reserve ports: {error}")
                 continue
             reserved[replica.name] = ports
-            addresses = dict(zip(spec.ports, ports.addresses, strict=True))
+            addresses = processes.sockets(replica.name, spec) or dict(
+                zip(spec.ports, ports.addresses, strict=True)
+            )
             self._set(replica.name, rollout.launched(replica, addresses, spec, now))
         return reserved
 
@@ -296,10 +300,13 @@ class Supervisor:
 
     def _end(self, name: str, reason: str) -> None:
         """Record the end of a replica's process; remove the replica if it was to stop."""
-        replica = rollout.ended(self._replica(name), self._spec_of(name), reason, self._now())
+        spec = self._spec_of(name)
+        replica = rollout.ended(self._replica(name), spec, reason, self._now())
         self._set(name, replica)
         if replica is None:
             self._folder.remove_replica(name)
+        if spec.sockets is not None:
+            shutil.rmtree(Path(spec.sockets) / name, ignore_errors=True)
 
     def _replica(self, name: str) -> Replica:
         return next(replica for replica in self._record.replicas if replica.name == name)

@@ -1,0 +1,69 @@
+"""Kill processes of an endpoint under load, and count lost answers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.endpoints.harness import Endpoints, Load
+from tests.waiting import until
+from timonel.endpoints import Endpoint
+from timonel.endpoints.control.service import SERVICE as CONTROL
+from timonel.endpoints.gateway.parts import PROTOCOLS, cluster_name
+from timonel.endpoints.gateway.process import SERVICE as GATEWAY
+from timonel.endpoints.gateway.process import Admin, admin_socket, runtime_dir
+from timonel.endpoints.spec import service_name
+from timonel.processes.ports import UNIX
+from timonel.processes.tree import descendants
+
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("fake_runtime")]
+
+MODELS = {1: 1}
+SERVICE = service_name("digits", 1)
+
+
+def test_a_kill_of_any_process_but_the_gateways_loses_no_request(endpoints: Endpoints) -> None:
+    endpoint = endpoints.deploy("digits/1", min_replicas=2, max_replicas=2)
+    until(lambda: _is_whole(endpoints, endpoint))
+    kinds = {
+        "parent of a server": lambda: endpoints.pids(SERVICE)[:1],
+        "server": lambda: descendants(endpoints.pids(SERVICE)[0]),
+        "supervisor of replicas": lambda: [endpoints.supervisor(SERVICE).pid],
+        "control plane": lambda: endpoints.pids(CONTROL),
+        "supervisor of the control plane": lambda: [endpoints.supervisor(CONTROL).pid],
+        "supervisor of the gateway": lambda: [endpoints.supervisor(GATEWAY).pid],
+    }
+    for kind, pids in kinds.items():
+        with Load(endpoint, 3, by_grpc=3) as load:
+            killed = list(pids())
+            assert killed, kind
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+            load.more(300)
+            until(lambda: _is_whole(endpoints, endpoint))
+            load.more(100)
+        assert (kind, load.failures, load.asked) == (kind, [], load.answered)
+
+
+def _is_whole(endpoints: Endpoints, endpoint: Endpoint) -> bool:
+    """Return whether both replicas answer and the gateway takes neither for lost.
+
+    Their states and the gateway's hosts lag behind a kill; two kills at once may lose requests.
+    """
+    replicas = endpoints.service(endpoint).ready
+    (gateway,) = endpoints.engine.service(GATEWAY).ready
+    port = gateway.addresses["ready"].rpartition(":")[2]
+    admin = Admin.at(admin_socket(runtime_dir(endpoints.workspace.endpoints), port))
+    hosts = [admin.healthy_hosts(cluster_name(SERVICE, protocol)) for protocol in PROTOCOLS]
+    return (
+        len(replicas) == 2
+        and all(_answers(replica.addresses["http"]) for replica in replicas)
+        and hosts == [3, 3]  # the one that holds requests counts
+    )
+
+
+def _answers(address: str) -> bool:
+    return Admin.at(Path(address.removeprefix(UNIX))).get("/v1/models/digits") is not None
