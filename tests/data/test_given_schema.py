@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -207,5 +208,14 @@ def test_the_schema_of_a_table_in_memory(tmp_path: Path, workspace: Workspace) -
 
 
 def test_a_folder_is_no_schema(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot read the schema"):
+    with pytest.raises(InputError, match="is not a regular file"):
         read_schema(tmp_path)
+
+
+def test_a_schema_that_is_a_pipe_or_nested_too_deeply(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(SpecError, match=r"pipe\.yaml is not a regular file"):
+        read_schema(tmp_path / "pipe.yaml")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(SpecError, match="nested too deeply"):
+        read_schema(tmp_path / "deep.json")

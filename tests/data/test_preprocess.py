@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import io
 import json
+import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +20,10 @@ from tests.data.conftest import MakeImages
 from timonel.data import load, load_registry
 from timonel.data.conversion import convert
 from timonel.data.dataset import Dataset
-from timonel.data.preprocess import table_batch
+from timonel.data.preprocess import parse_dates, table_batch
 from timonel.data.preprocessing import load_options, parse_preprocessing, table_preprocessing
-from timonel.data.schema import BoxesColumn, NumbersColumn, TableSchema
-from timonel.data.sources.kinds.scalars import MISSING_DATE
+from timonel.data.schema import BoxesColumn, DateColumn, NumbersColumn, TableSchema
+from timonel.data.sources.kinds.scalars import MISSING_DATE, Date
 from timonel.errors import DataError, SpecError
 from timonel.storage import Workspace
 
@@ -243,3 +245,46 @@ def test_copies_of_an_image_stay_in_one_split(
     }
     assert all(split_of[i] == split_of[60 + i] for i in range(10))
     assert dataset.manifest.source.duplicate_count == 10
+
+
+def test_the_graph_reads_dates_as_a_conversion() -> None:
+    drawn = random.Random(0)
+    texts = []
+    for style in ("%m-%d", "%m-%dT%H:%M", "%m-%d %H:%M:%S.5") * 200:
+        days = drawn.randrange(9_990 * 365)
+        when = dt.datetime(1, 1, 2, tzinfo=dt.UTC) + dt.timedelta(days, drawn.randrange(86_400))
+        zone = drawn.choice(["", "Z", "+02:00", "-0330", "-00:30"]) if ":" in style else ""
+        texts.append(f"{when.year:04}-{when.strftime(style)}{zone}")
+    texts += ["2024/1/5", "2024.12.31", "2000-02-29", "1900-03-01"]
+    expected = [Date().parse(text, lambda _: b"").feature for text in texts]
+    found = parse_dates(tf.constant([*texts, " "])).numpy().tolist()
+    assert found == [*expected, MISSING_DATE]
+
+
+@pytest.mark.parametrize(
+    "text", ["2023-02-29", "2024-13-01", "2024-00-10", "x", "31.12.2024", "2024-01-01T25:00"]
+)
+def test_the_graph_refuses_what_is_no_date(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a date"):
+        Date().parse(text, lambda _: b"")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected a date such as 2024-01-31"):
+        tf.function(parse_dates)(tf.constant(["2024-01-01", text]))
+
+
+def test_dates_in_a_vector_are_their_usual_parts() -> None:
+    monday, noon = 4 * 86_400, 43_200  # 1970-01-05
+    schema = TableSchema(
+        label="y", columns=(DateColumn(name="d", minimum=0, maximum=8 * 86_400, missing=0),)
+    )
+    spec = table_preprocessing(schema)
+    assert spec.width == 7
+    assert parse_preprocessing(spec.model_dump_json()) == spec
+    found = table_batch(
+        spec, {"d": tf.constant([monday + noon, 0, MISSING_DATE], tf.int64)}
+    ).numpy()
+    year = 2 * np.pi * 4.5 / 365.2425
+    week = 2 * np.pi * 4.5 / 7
+    expected = [0.5625, np.sin(year), np.cos(year), np.sin(week), np.cos(week), 0, -1]
+    np.testing.assert_allclose(found[0], expected, atol=1e-5)
+    np.testing.assert_allclose(found[1], [0, 0, 1, 0, 1, 0, 1], atol=1e-6)
+    assert not found[2].any()

@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import gzip
 import struct
 from pathlib import Path
 
 import pytest
 
-from timonel.data.records import frame, masked_crc, read_appended, read_records
+from timonel.data.records import (
+    compress,
+    frame,
+    masked_crc,
+    members,
+    read_appended,
+    read_records,
+)
 from timonel.errors import CorruptError
 
 PAYLOADS = [b"", b"one", b"x" * 1000]
@@ -90,3 +98,25 @@ def test_a_growing_file_is_read_record_by_record(shard: Path) -> None:
     path.write_bytes(content + b"".join(frame(b"new"))[:-1] + b"!")
     with pytest.raises(CorruptError, match=f"wrong checksum at byte {len(content)}"):
         list(read_appended(path, offset))
+
+
+def test_bombs_are_refused_in_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bomb.tfrecord"
+    length = struct.pack("<Q", (1 << 31) + 1)
+    path.write_bytes(length + struct.pack("<I", masked_crc(length)) + b"x")
+    for compression in ("none", "gzip"):
+        if compression == "gzip":
+            path.write_bytes(gzip.compress(path.read_bytes()))
+        with pytest.raises(CorruptError, match="a record of 2,147,483,649 bytes, more than 2 GiB"):
+            list(read_records(path, compression))  # type: ignore[arg-type] # a literal
+    monkeypatch.setattr("timonel.data.records.MAX_BYTES", 1 << 20)
+    with pytest.raises(CorruptError, match="the member at byte 0 has more than 2 GiB"):
+        list(members(compress(bytes(1 << 24)), path))
+    assert [part for _, part in members(compress(b"a") + compress(b"b"), path)] == [b"a", b"b"]
+
+
+def test_a_missing_compressed_shard(tmp_path: Path) -> None:
+    with pytest.raises(CorruptError, match="gone"):
+        list(read_records(tmp_path / "gone", "gzip"))

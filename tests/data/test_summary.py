@@ -89,3 +89,16 @@ def test_a_table_to_predict_numbers(
     assert (facts["task"], facts["label"]) == ("regression", "y")
     assert facts["target"] == "0.5 to 49.5, mean 25.1591"
     assert report.warnings == ()
+
+
+def test_a_cut_vocabulary_is_announced(
+    make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
+) -> None:
+    path = make_csv("w,x,y", *(f"w{i % 9},{i},{i % 2}" for i in range(90)))
+    full = summarise(convert(path, tmp_path / "full", label="y", workspace=workspace))
+    assert not [line for line in full.warnings if "vocabulary" in line]
+    cut = convert(path, tmp_path / "cut", label="y", max_vocabulary=4, workspace=workspace)
+    (line,) = [line for line in summarise(cut).warnings if "vocabulary" in line]
+    assert line.startswith(
+        "column w: the rarest 5 of 9 words are not in the vocabulary, and count as"
+    )

@@ -58,9 +58,11 @@ from timonel.storage import (
     find_workspace,
     is_local,
     normalise,
+    quick_digest,
     write_document,
 )
 from timonel.storage.location import Location
+from timonel.storage.uris import without_credentials
 from timonel.tracking import Artifact
 from timonel.tracking.mirrors.sidecar import mirror_in_background
 from timonel.units import parse_bytes
@@ -104,11 +106,14 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     task: Task | None = None,
     group_by: str | None = None,
     schema: str | os.PathLike[str] | Mapping[str, Any] | GivenSchema | None = None,
+    max_vocabulary: int = 1000,
     folders: Literal["auto", "labels", "splits"] = "auto",
     image_size: tuple[int, int] | None = None,
     image_format: Literal["jpeg", "png", "webp"] | None = None,
     quality: int | None = None,
     check: ImageCheck = "structure",
+    allow_http: bool = False,
+    allow_private: bool = False,
     delimiter: str | None = None,
     encoding: str | None = None,
     column_names: Sequence[str] = (),
@@ -150,6 +155,7 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
         schema: YAML or JSON file, mapping or dataset with columns, labels and vocabularies; see
             `timonel.data.schema_of`. Nothing is inferred, labels keep their numbers, and columns or
             labels that are not listed are errors.
+        max_vocabulary: Words of a category in a table; rarer ones share one place, with a warning.
         folders: Whether the top-level folders name ``labels`` or ``splits``.
         image_size: Height and width. Larger images are scaled down to cover it, with their aspect
             ratio, so that `load` with this ``image_size`` loses nothing. Others are unchanged.
@@ -159,6 +165,9 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
         check: ``structure`` walks through the segments of a JPEG or PNG image, which finds
             truncated and overwritten files, and decodes other formats; ``decode`` decodes all
             images.
+        allow_http: Read images that a table names over plain http, too.
+        allow_private: Read them from loopback and private addresses, too. Both do not apply to the
+            server of the table itself.
         delimiter: What separates the values of a CSV file; detected by default.
         encoding: Encoding of a CSV or JSON lines file; detected by default.
         column_names: Names of the columns of a CSV file that has no header.
@@ -180,8 +189,11 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
         check_overlap(location.path, Path(uri))
     options = SourceOptions(
         **_schema_options(schema, location, label, columns, task, group_by),
+        max_vocabulary=max_vocabulary,
         folders=folders,
         **_image_options(image_size, image_format, quality, check),
+        allow_http=allow_http,
+        allow_private=allow_private,
         delimiter=delimiter,
         encoding=encoding,
         column_names=tuple(column_names),
@@ -353,7 +365,7 @@ def _labels(request: _Request, task: Task, catalogue: Catalogue) -> list[str]:
 
 def _params(request: _Request) -> dict[str, Any]:
     return {
-        "source": request.source.location.uri,
+        "source": without_credentials(request.source.location.uri),
         "destination": request.uri,
         "splits": None if request.fractions is None else list(request.fractions),
         "seed": request.seed,
@@ -363,8 +375,10 @@ def _params(request: _Request) -> dict[str, Any]:
 
 def _input(request: _Request, found: SourceInfo) -> Artifact:
     location = request.source.location
-    metadata = {"files": found.files, "bytes": found.bytes}
-    return Artifact("files", location.uri, found.digest, location.name, metadata)
+    metadata: dict[str, Any] = {"files": found.files, "bytes": found.bytes}
+    if is_local(found.uri) and (digest := quick_digest(Path(found.uri))) is not None:
+        metadata["file_digest"] = digest
+    return Artifact("files", found.uri, found.digest, location.name, metadata)
 
 
 def _write_reference(workspace: Workspace, dataset: Dataset) -> None:

@@ -26,6 +26,7 @@ from timonel.data.sources.base import Description, RawFiles, Scan, Source
 from timonel.data.statistics import NumberStatistics, Statistics
 from timonel.errors import DataError
 from timonel.storage.atomic import unwritable
+from timonel.storage.uris import without_credentials
 from timonel.units import counted
 
 
@@ -156,7 +157,7 @@ def _source(planned: Planned, results: _Results, facts: Description) -> SourceIn
         warnings.append(_sideways(results))
     return SourceInfo(
         plugin=planned.source.plugin,
-        uri=planned.source.location.uri,
+        uri=without_credentials(planned.source.location.uri),
         digest=facts.digest,
         files=facts.files,
         bytes=facts.bytes,

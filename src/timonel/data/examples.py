@@ -60,7 +60,11 @@ def decode_example(payload: bytes) -> dict[str, list[Any]]:
     try:
         example.ParseFromString(payload)
     except message.DecodeError as error:
-        raise CorruptError(f"{len(payload)} bytes are not a tf.train.Example") from error
+        raise CorruptError("not a tf.train.Example") from error
+    if example.feature_lists:
+        raise CorruptError(
+            "a tf.train.SequenceExample: write its sequences as features of a tf.train.Example"
+        )
     return {name: _values(feature) for name, feature in example.features.feature.items()}
 
 
@@ -164,7 +168,12 @@ def _file_descriptor() -> descriptor_pb2.FileDescriptorProto:
     entry.field.add(name="key", number=1, type=_FIELD.TYPE_STRING, label=_FIELD.LABEL_OPTIONAL)
     _message_field(entry, "value", 2, "Feature")
     _message_field(features, "feature", 1, "Features.FeatureEntry").label = _FIELD.LABEL_REPEATED
-    _message_field(file.message_type.add(name="Example"), "features", 1, "Features")
+    example = file.message_type.add(name="Example")
+    _message_field(example, "features", 1, "Features")
+    # Of a SequenceExample, whose context is encoded as the features of an Example.
+    example.field.add(
+        name="feature_lists", number=2, type=_FIELD.TYPE_BYTES, label=_FIELD.LABEL_OPTIONAL
+    )
     return file
 
 

@@ -171,8 +171,12 @@ def read_schema(given: str | os.PathLike[str] | Mapping[str, Any] | GivenSchema)
     file = Location(given)
     if (manifest := dataset_manifest(file)) is not None:
         return _of_dataset(manifest)
+    if file.is_local and file.path.exists() and not file.path.is_file():
+        raise SpecError(f"{file} is not a regular file")  # a pipe would wait
     try:
         body = yaml.safe_load(file.read().decode())
+    except RecursionError:
+        raise SpecError(f"{file} is not a schema: nested too deeply") from None
     except (FileNotFoundError, NotFoundError) as error:
         raise NotFoundError(f"no schema or dataset at {file}", hint="check the path") from error
     except OSError as error:

@@ -8,12 +8,15 @@ Shapes: B rows, H x W pixels, C channels, F features.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from timonel.data.preprocessing import (
+    PERIODS_S,
+    DateParts,
     Decode,
     ImagePreprocessing,
     Normalise,
@@ -22,7 +25,12 @@ from timonel.data.preprocessing import (
 )
 from timonel.data.schema import BoxesColumn, ImageColumn, MaskColumn, NumbersColumn
 from timonel.data.sources.kinds.lists import BOX_VALUES
+from timonel.data.sources.kinds.scalars import A_DATE, MISSING_DATE
 
+_DATE = (
+    r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})"
+    r"(?:[T ](\d{2}):(\d{2})(?::(\d{2})(?:[.,]\d+)?)? ?(?:Z|([+-]\d{2}):?(\d{2}))?)?"
+)
 _JPEG = b"\xff\xd8\xff"
 _RATIOS = (2, 4, 8)
 """Scales at which libjpeg decodes: 1/2, 1/4 and 1/8."""
@@ -153,7 +161,57 @@ def _padded(name: str, values: Any, shortest: int, longest: int) -> dict[str, An
     return {name: dense, f"{name}/count": tf.cast(values.row_lengths(), tf.int32)}
 
 
-def _encoded(transform: Normalise | OneHot, values: Any) -> Any:
+def parse_dates(texts: Any) -> Any:
+    """Return texts string [B] such as 2024-01-31T12:30:00+02:00 as seconds since 1970, int64 [B].
+
+    As in a conversion: UTC without a time zone, missing if empty.
+
+    Raises:
+        tf.errors.InvalidArgumentError: A text is no date; also when the graph runs.
+    """
+    texts = tf.strings.strip(texts)
+    is_missing = texts == ""
+    known = tf.where(is_missing, "1970-01-01", texts)
+    groups = [tf.strings.regex_replace(known, _DATE, rf"\{i + 1}") for i in range(8)]
+    is_shaped = tf.strings.regex_full_match(known, _DATE)
+    is_negative = tf.strings.substr(groups[6], 0, 1) == "-"
+    groups = [tf.where(is_shaped & (group != ""), group, "0") for group in groups]
+    year, month, day, hour, minute, second, zone_h, zone_min = (
+        tf.strings.to_number(group, tf.int64) for group in groups
+    )
+    length = _days(year, month + 1, 1) - _days(year, month, 1)
+    is_valid = is_shaped & (month >= 1) & (month <= 12) & (day >= 1) & (day <= length)
+    is_valid &= (hour < 24) & (minute < 60) & (second < 60)
+    wrong = tf.boolean_mask(texts, ~is_valid)
+    check = tf.debugging.Assert(tf.reduce_all(is_valid), [f"expected {A_DATE}, got", wrong])
+    offset = zone_h * 60 + tf.where(is_negative, -zone_min, zone_min)
+    with tf.control_dependencies([check] if check is not None else []):
+        seconds = ((_days(year, month, day) * 24 + hour) * 60 + minute - offset) * 60 + second
+        return tf.where(is_missing, tf.constant(MISSING_DATE, tf.int64), seconds)
+
+
+def _days(year: Any, month: Any, day: Any) -> Any:
+    """Return days since 1970 in the Gregorian calendar; months may be up to 13."""
+    # Years begin in March, so that the leap day is the last one.
+    year = tf.where(month <= 2, year - 1, year)
+    from_march = (month + 9) % 12
+    of_year = (153 * from_march + 2) // 5 + day - 1
+    return year * 365 + year // 4 - year // 100 + year // 400 + of_year - 719_468
+
+
+def _date_parts(transform: DateParts, seconds: Any) -> Any:
+    span = max(1, transform.maximum - transform.minimum)
+    parts = [tf.cast(seconds - transform.minimum, tf.float32) / span]
+    for period in PERIODS_S:
+        angle = tf.cast(seconds % period, tf.float32) * (2 * math.pi / period)
+        parts += [tf.sin(angle), tf.cos(angle)]
+    is_missing = seconds == tf.constant(MISSING_DATE, tf.int64)
+    return tf.where(is_missing[:, tf.newaxis], 0.0, tf.stack(parts, axis=1))
+
+
+def _encoded(transform: Normalise | OneHot | DateParts, values: Any) -> Any:
+    if isinstance(transform, DateParts):
+        return _date_parts(transform, values)
     if isinstance(transform, Normalise):
         scores = (tf.cast(values, tf.float32) - transform.mean) / transform.std
         # A comparison with NaN is false. Infinite numbers count as missing, as in a conversion.

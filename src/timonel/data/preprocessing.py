@@ -13,12 +13,16 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from timonel.data.schema import (
     CategoricalColumn,
     Column,
+    DateColumn,
     ImageColumn,
     MaskColumn,
     NumericColumn,
     TableSchema,
 )
 from timonel.errors import CorruptError, SpecError
+
+PERIODS_S = (31_556_952, 7 * 86_400, 86_400)
+"""A year, a week and a day, in seconds."""
 
 
 class _Value(BaseModel):
@@ -68,6 +72,23 @@ class OneHot(_Value):
         return len(self.vocabulary) + 1
 
 
+class DateParts(_Value):
+    """Parts of a date: the place in the range, and day of the year, weekday and hour as angles.
+
+    All are 0 if the date is missing.
+    """
+
+    kind: Literal["date-parts"] = "date-parts"
+    column: str
+    minimum: int
+    maximum: int
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return 1 + 2 * len(PERIODS_S)
+
+
 class Decode(_Value):
     """Decoding of a column that is neither a number nor a category."""
 
@@ -81,7 +102,7 @@ class Decode(_Value):
         return self.stored.name
 
 
-ColumnTransform = Annotated[Normalise | OneHot | Decode, Field(discriminator="kind")]
+ColumnTransform = Annotated[Normalise | OneHot | DateParts | Decode, Field(discriminator="kind")]
 
 
 class TablePreprocessing(_Value):
@@ -144,7 +165,7 @@ def table_preprocessing(
     features: Literal["vector", "columns"] = "vector",
     images: Callable[[ImageColumn | MaskColumn], ImagePreprocessing] | None = None,
 ) -> TablePreprocessing:
-    """Return the preprocessing of rows: z-scores of numbers, one-hot words, decoded values.
+    """Return the preprocessing of rows: z-scores, one-hot words, parts of dates, decoded values.
 
     Args:
         schema: The table's schema.
@@ -154,13 +175,17 @@ def table_preprocessing(
     Raises:
         SpecError: A column has no place in a vector.
     """
-    columns: list[Normalise | OneHot | Decode] = []
+    columns: list[Normalise | OneHot | DateParts | Decode] = []
     for column in schema.columns:
         if isinstance(column, CategoricalColumn):
             columns.append(OneHot(column=column.name, vocabulary=column.vocabulary))
         elif isinstance(column, NumericColumn):
             # A constant column carries no information; its z-score is 0, not infinite.
             columns.append(Normalise(column=column.name, mean=column.mean, std=column.std or 1.0))
+        elif isinstance(column, DateColumn) and features == "vector":
+            columns.append(
+                DateParts(column=column.name, minimum=column.minimum, maximum=column.maximum)
+            )
         elif features == "vector":
             raise SpecError(
                 f"column {column.name!r} ({column.type}) does not fit into a vector",

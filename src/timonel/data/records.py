@@ -28,6 +28,8 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP = 31
 """zlib's window bits for the largest window in gzip's format."""
 _PIECE_BYTES = 1 << 17
+MAX_BYTES = 1 << 31
+"""Limit of a record, as of any message of protobuf, and of a gzip member when decompressed."""
 CRC_BYTES = 4
 """Bytes of a checksum."""
 FRAME_BYTES = 16
@@ -59,13 +61,16 @@ def masked_crc(content: bytes) -> int:
 def read_records(path: Path, compression: Compression = "none") -> Iterator[bytes]:
     """Yield the payloads of a shard in file order, with checksums verified.
 
-    A compressed shard is held in memory.
-
     Raises:
         CorruptError: A checksum is wrong, or the file is truncated or missing.
     """
-    with mapped(path) as mapping:
-        content = mapping if compression == "none" else decompress(mapping[:], path)
+    if compression == "gzip":
+        try:
+            yield from read_stream(path)
+        except OSError as error:
+            raise unreadable_shard(path, error) from error
+        return
+    with mapped(path) as content:
         for span in spans(content, path):
             yield check_payload(
                 content[span.offset : span.offset + span.length + CRC_BYTES], span, path
@@ -86,7 +91,7 @@ def members(content: bytes, path: Path) -> Iterator[tuple[int, bytes]]:
     """
     view, start = memoryview(content), 0
     while start < len(view):
-        member, parts, position = zlib.decompressobj(wbits=_GZIP), [], start
+        member, parts, position, size = zlib.decompressobj(wbits=_GZIP), [], start, 0
         while not member.eof:
             # In pieces, because the object copies the input after the member's end.
             piece = view[position : position + _PIECE_BYTES]
@@ -96,21 +101,25 @@ def members(content: bytes, path: Path) -> Iterator[tuple[int, bytes]]:
                 parts.append(member.decompress(piece))
             except zlib.error as error:
                 raise _not_gzip(path, f"{error} in the member at byte {start}") from error
+            size += len(parts[-1])
+            if size > MAX_BYTES:
+                raise _not_gzip(path, f"the member at byte {start} has more than 2 GiB")
             position += len(piece)
         yield start, b"".join(parts)
         start = position - len(member.unused_data)
 
 
-def decompress(content: bytes, path: Path) -> bytes:
-    """Return the content of gzip members.
-
-    Raises:
-        CorruptError: They are damaged or truncated.
-    """
+def starts_with_record(path: Path) -> bool:
+    """Tell whether a file, with or without gzip, starts with the header of a record."""
     try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise _not_gzip(path, str(error)) from error
+        with path.open("rb") as file:
+            header = file.read(HEADER_BYTES)
+        if header.startswith(_GZIP_MAGIC):
+            with gzip.open(path) as content:
+                header = content.read(HEADER_BYTES)
+        return len(header) == HEADER_BYTES and _length(header, path, 0) >= 0
+    except (OSError, EOFError, zlib.error, CorruptError):
+        return False
 
 
 def read_stream(path: Path) -> Iterator[bytes]:
@@ -205,6 +214,8 @@ def _length(header: bytes, path: Path, position: int) -> int:
     if _CRC.unpack_from(header, _LENGTH.size)[0] != masked_crc(header[: _LENGTH.size]):
         raise _corrupt(path, position, "a length with a wrong checksum")
     length: int = _LENGTH.unpack_from(header)[0]
+    if length > MAX_BYTES:
+        raise _corrupt(path, position, f"a record of {length:,} bytes, more than 2 GiB")
     return length
 
 

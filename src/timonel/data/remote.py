@@ -12,7 +12,6 @@ from pathlib import Path
 from timonel.data.manifest import MANIFEST_NAME, read_manifest
 from timonel.errors import AlreadyExistsError, CorruptError, NotFoundError
 from timonel.storage import digest_file, verify_file
-from timonel.storage.blobs import checksums_of
 from timonel.storage.content_cache import CONTENT, ContentCache, FolderLease, write_errors
 from timonel.storage.local_copy import cache_folder
 from timonel.storage.locks import LockedError
@@ -97,7 +96,7 @@ def unpublished_dataset(uri: str) -> Iterator[Path]:
                 path.unlink(missing_ok=True)
         mark = _mark((content / MANIFEST_NAME).read_bytes())
         if not cache.has(uri, _KEY, mark):
-            cache.adopt(folder, uri, _KEY, mark, _sums(content))
+            cache.adopt(folder, uri, _KEY, mark)
 
 
 def _cache() -> ContentCache:
@@ -106,10 +105,6 @@ def _cache() -> ContentCache:
 
 def _mark(manifest: bytes) -> str:
     return hashlib.sha256(manifest).hexdigest()[:32]
-
-
-def _sums(content: Path) -> dict[str, int]:
-    return {path.name: checksums_of(path).crc32c for path in content.iterdir()}
 
 
 def _download(
@@ -137,7 +132,7 @@ def _download(
             verify_file(paths[file.name], file.digest)
     for path in [path for path in content.iterdir() if path.name not in {*paths, MANIFEST_NAME}]:
         path.unlink()
-    cache.adopt(folder, store.uri, _KEY, mark, _sums(content))
+    cache.adopt(folder, store.uri, _KEY, mark)
 
 
 def _is_there(path: Path, digest: str) -> bool:

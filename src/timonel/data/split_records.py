@@ -20,7 +20,7 @@ from timonel.data.records import (
     Span,
     TooManyOpenFilesError,
     check_payload,
-    decompress,
+    members,
     unreadable_shard,
 )
 from timonel.data.schema import Split
@@ -77,7 +77,7 @@ class SplitRecords(Sequence[dict[str, Any]]):
         start, stop, offset, length = map(int, self._positions[number])
         content = self._read(shard, stop - start, start)
         if self._is_compressed:
-            content = decompress(content, path)
+            content = b"".join(part for _, part in members(content, path))
         framed = content[offset : offset + length + FRAME_BYTES - HEADER_BYTES]
         return check_payload(framed, Span(start + offset, length), path)
 

@@ -6,7 +6,15 @@ from collections import Counter
 from dataclasses import dataclass
 
 from timonel.data.dataset import Dataset
-from timonel.data.schema import PLAIN_NUMBERS, SPLITS, ImageSchema, Spread, type_word
+from timonel.data.schema import (
+    PLAIN_NUMBERS,
+    SPLITS,
+    CategoricalColumn,
+    ImageSchema,
+    Schema,
+    Spread,
+    type_word,
+)
 from timonel.units import counted, first_of, format_bytes
 
 _NAMED = 5
@@ -139,6 +147,7 @@ def warnings_of(dataset: Dataset) -> tuple[str, ...]:
     warnings += [
         f"column {column.name}: {column.note}" for column in doubtful if column.role != "drop"
     ][:_NAMED]
+    warnings += _cut_vocabularies(manifest.record_schema)
     if source.contradiction_count:
         twins = source.duplicates[0].keys
         warnings.append(
@@ -167,6 +176,18 @@ def warnings_of(dataset: Dataset) -> tuple[str, ...]:
         listed = ", ".join(source.ignored[:_NAMED])
         warnings.append(f"{counted(source.ignored_count, 'item')} ignored: {listed}{rest}")
     return tuple(warnings)
+
+
+def _cut_vocabularies(schema: Schema) -> list[str]:
+    """Return a line for each category with more words than its vocabulary."""
+    columns = () if isinstance(schema, ImageSchema) else schema.columns
+    cut = [each for each in columns if isinstance(each, CategoricalColumn) and each.dropped]
+    return [
+        f"column {column.name}: the rarest {column.dropped:,} of "
+        f"{column.dropped + len(column.vocabulary):,} words are not in the vocabulary, and count "
+        f"as unknown: raise it with --max-vocabulary, or use {column.name}=text"
+        for column in cut[:_NAMED]
+    ]
 
 
 def _kept_as(note: str) -> str:

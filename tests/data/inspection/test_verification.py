@@ -131,7 +131,7 @@ def test_records_that_are_no_records_of_the_dataset(dataset: Path) -> None:
     content = b"".join(b"".join(frame(payload)) for payload in bad)
     shard.write_bytes(compress(content) if shard.suffix == ".gz" else content)
     found = texts(verify(dataset))
-    assert "are not a tf.train.Example" in found
+    assert "not a tf.train.Example" in found
     assert "the record k has the label 7, which is unknown" in found
     assert "2 records have the key of another record" in found
     assert "the record l has other features than those before it" in found

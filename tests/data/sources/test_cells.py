@@ -14,6 +14,7 @@ from timonel.data.sources import Source, SourceOptions
 from timonel.data.sources.cells import Cells, group_rows
 from timonel.data.sources.columns import Kinds, NumberColumn, Words
 from timonel.data.sources.kinds import KINDS
+from timonel.data.sources.listed import ListedFiles
 from timonel.data.sources.table import TableSource
 from timonel.storage.location import Location
 from timonel.testing.sources import SourceContract
@@ -69,7 +70,7 @@ def groups(
     filler = [(f"{1000 + i}", f"w{i}", f"t{i}") for i in range(20 * len(rows))]
     everything = [*rows, *filler, *rows]
     columns = list(zip(*everything, strict=True))
-    cells = Cells(Location("t.csv"))
+    cells = Cells(ListedFiles(Location("t.csv")))
     cells.add("text", KINDS["text"], pa.array(columns[2], pa.string()))
     plain = {
         "number": NumberColumn.of(Kinds.of(pa.array(columns[0]))),
@@ -109,7 +110,7 @@ def test_a_group_does_not_depend_on_other_rows() -> None:
 
 def test_rows_that_often_repeat_are_no_copies() -> None:
     words = Words.of(pa.array([*(["a", "b"] * 50), *map(str, range(100)), *map(str, range(100))]))
-    found = group_rows({"word": words}, Cells(Location("t.csv")), {})
+    found = group_rows({"word": words}, Cells(ListedFiles(Location("t.csv"))), {})
     assert found.names[:100] == [None] * 100
     assert found.names[100:200] == found.names[200:]
     assert found.divided == 100
@@ -118,7 +119,7 @@ def test_rows_that_often_repeat_are_no_copies() -> None:
 def test_a_dropped_column_moves_no_row_but_those_that_become_identical() -> None:
     numbers = NumberColumn.of(Kinds.of(pa.array([str(i // 2 if i < 4 else i) for i in range(50)])))
     words = Words.of(pa.array([f"w{i}" for i in range(50)]))
-    cells = Cells(Location("t.csv"))
+    cells = Cells(ListedFiles(Location("t.csv")))
     whole = group_rows({"number": numbers, "word": words}, cells, {}).names
     found = group_rows({"number": numbers}, cells, {"word": words}).names
     assert found[4:] == whole[4:]
@@ -129,7 +130,7 @@ def test_a_dropped_column_moves_no_row_but_those_that_become_identical() -> None
 def test_rows_that_often_repeat_without_a_dropped_column_are_divided_by_it() -> None:
     few = Words.of(pa.array(["a", "b"] * 50))
     many = Words.of(pa.array([f"w{i}" for i in range(100)]))
-    cells = Cells(Location("t.csv"))
+    cells = Cells(ListedFiles(Location("t.csv")))
     found = group_rows({"few": few}, cells, {"many": many})
     assert found.names == group_rows({"few": few, "many": many}, cells, {}).names
     assert found.divided == 100

@@ -82,6 +82,9 @@ def test_the_reason_to_drop_words_that_hardly_repeat(words: str, reason: str) ->
 def test_the_cure_for_formatted_numbers_only() -> None:
     assert infer(Kinds.of(pa.array(["$12.50", "$13"] * 9))).cure == PLAIN_NUMBERS
     assert infer(Kinds.of(pa.array(["1", "2", "x", "y"]))).cure == ""
+    for formatted, cure in ((18, PLAIN_NUMBERS), (17, "")):
+        bad = ["$12.50"] * formatted + ["x"] * 2
+        assert infer(Kinds.of(pa.array(bad))).cure == cure
 
 
 def test_a_float_represents_integers_below_2_53_exactly() -> None:

@@ -23,7 +23,7 @@ from timonel.data.sources import SourceOptions, choose_source
 from timonel.data.sources.images import INCOMPARABLE
 from timonel.data.sources.tablefile import MemoryTable
 from timonel.data.tfrecorder import write_tfrecorder
-from timonel.errors import InputError, NotFoundError
+from timonel.errors import DataError, InputError, NotFoundError
 from timonel.storage import Workspace
 from timonel.storage.location import Location
 from timonel.storage.object_store import ObjectStore
@@ -189,7 +189,15 @@ def test_an_image_that_arrives_cut_off_is_asked_again_and_not_rejected(
     lines = [f"{web.url}/raw/{name},{name.partition('/')[0]}" for name in names]
     table.write_text("\n".join(["image_uri,label", *lines]))
     web.cut = {"/raw/cat/003.png"}
-    dataset = convert(table, tmp_path / "set", workspace=workspace)
+    with pytest.raises(DataError, match=r"is not encrypted: use --allow-http"):
+        convert(table, tmp_path / "set", workspace=workspace)
+    assert not web.seen
+    with pytest.raises(DataError, match="is a private address: use --allow-private"):
+        convert(table, tmp_path / "set", workspace=workspace, allow_http=True)
+    assert not web.seen
+    dataset = convert(
+        table, tmp_path / "set", workspace=workspace, allow_http=True, allow_private=True
+    )
     assert (dataset.count(), web.cut) == (20, set())
 
 

@@ -265,13 +265,10 @@ def test_figures_are_of_the_training_rows_without_missing_values(make_csv: MakeC
     assert missing["column/b"] == ""
 
 
-def test_a_vocabulary_keeps_the_most_frequent_words(
-    make_csv: MakeCsv, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("timonel.data.sources.columns.MAX_VOCABULARY", 2)
+def test_a_vocabulary_keeps_the_most_frequent_words(make_csv: MakeCsv) -> None:
     words = ["c", "b", "a", "c", "b", "c"]
     path = make_csv("w,y", *(f"{word},{i % 2}" for i, word in enumerate(words)))
-    schema, _ = described(path)
+    schema, _ = described(path, max_vocabulary=2)
     assert schema.columns == (CategoricalColumn(name="w", vocabulary=("b", "c"), dropped=1),)
 
 

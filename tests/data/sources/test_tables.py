@@ -406,12 +406,87 @@ def test_the_types_of_records_come_from_all_files(tmp_path: Path) -> None:
         ]
         examples[0]["only in " + split] = ["x"]
         write_records(tmp_path / f"{split}.tfrecord", examples)  # type: ignore[arg-type]
-    _, scan, entries = scanned(tmp_path, columns={"only in train": "categorical"})
+    with pytest.raises(
+        DataError, match=r"has a column 'only in t\w+', but t\w+\.tfrecord has none"
+    ):
+        scanned(tmp_path)
+    given = {"only in train": "categorical", "only in test": "drop"}
+    _, scan, entries = scanned(tmp_path, columns=given)
+    assert "1 file without the column 'only in train', the first: test.tfrecord" in scan.warnings
     assert scan.task == "multilabel"
     assert {(entry.label, entry.split) for entry in entries} == {("p", "train"), ("p|q", "test")}
     found = {name: role for name, (role, _) in roles(scan).items()}
     assert found["v"] == "numbers"
     assert found["w"] == "drop", "bytes in one file"
+
+
+def test_sequence_examples_are_refused(tmp_path: Path) -> None:
+    context = encode_example({"n": 1, "y": 0})
+    # Field 2, of 4 bytes: a feature list without features.
+    sequences = b"\x12\x04\x0a\x02\x0a\x00"
+    path = tmp_path / "seq.tfrecord"
+    path.write_bytes(b"".join(frame(context + sequences)) * ROWS)
+    with pytest.raises(DataError, match=r"no usable records: a tf\.train\.SequenceExample: write"):
+        scanned(path)
+    mixed = [encode_example({"n": i % 7, "y": i % 2}) for i in range(ROWS)]
+    mixed[3] += sequences
+    path.write_bytes(b"".join(b"".join(frame(each)) for each in mixed))
+    assert rejected(scanned(path)[1])[0][1].startswith("a tf.train.SequenceExample")
+
+
+@pytest.mark.parametrize(
+    "name", ["train-00000-of-00001", "d.record", "d.tfrec", "records", "d.bin", "d.gz", "d.txt"]
+)
+def test_records_in_files_of_any_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    write_records(path, [{"x": i / 2, "y": i % 2} for i in range(ROWS)])
+    if name == "d.gz":
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    for location in (path, tmp_path / f"{name[:1]}*"):
+        source, _, entries = scanned(location)
+        assert values(source, entries, "x") == [i / 2 for i in range(ROWS)]
+        assert source.plugin == "table"
+
+
+def test_the_index_of_a_data_frame_is_no_column(tmp_path: Path) -> None:
+    table = rows().append_column("__index_level_0__", pa.array(range(0, 3 * ROWS, 3)))
+    pq.write_table(table, tmp_path / "rows.parquet")
+    for location in (tmp_path / "rows.parquet", MemoryTable(table)):
+        _, scan, _ = scanned(location)
+        assert roles(scan).keys() == {"x", "c", "y"}
+        assert scan.notes == ["__index_level_0__: the index of a DataFrame, left out"]
+        _, scan, _ = scanned(location, columns={"__index_level_0__": "numeric"})
+        assert roles(scan)["__index_level_0__"] == ("numeric", "as given")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_booleans_dates_and_numbers_as_texts_are_the_words_that_they_show(
+    tmp_path: Path, kind: str
+) -> None:
+    days = [f"2024-01-{1 + i % 3:02}" for i in range(ROWS)]
+    found = {
+        "b": [i % 2 == 0 for i in range(ROWS)],
+        "d": days if kind == "jsonl" else [dt.date.fromisoformat(day) for day in days],
+        "n": [str(1 + i % 2) for i in range(ROWS)],
+        "f": [0.5 + i % 2 for i in range(ROWS)],
+        "x": [i / 7 for i in range(ROWS)],
+        "y": [i % 2 == 0 for i in range(ROWS)],
+    }
+    path = tmp_path / f"rows.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.table(found), path)
+    else:
+        lines = (dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True))
+        path.write_text("\n".join(map(json.dumps, lines)))
+    given = dict.fromkeys("bdnf", "categorical")
+    source, _, entries = scanned(path, columns=given)
+    words = {"b": ["true", "false"], "d": days[:2], "n": ["1", "2"], "f": ["0.5", "1.5"]}
+    assert {name: values(source, entries[:2], name) for name in words} == words
+    assert [entry.label for entry in entries[:2]] == ["true", "false"]
+    _, _, entries = scanned(path, columns=given, label="d", task="classification")
+    assert [entry.label for entry in entries[:3]] == days[:3]
+    source, _, entries = scanned(path)
+    assert values(source, entries[:2], "b") == [1.0, 0.0], "numbers, unless they are a category"
 
 
 def test_locations_without_a_table(tmp_path: Path) -> None:

@@ -47,6 +47,12 @@ class TestContract(SourceContract):
         ("train-00000-of-00001.tfrecord.gz", True),
         ("a.tfrecords", True),
         ("a.tfrecord.index", False),
+        ("train-00000-of-00003", True),
+        ("train-00000-of-00003.gz", True),
+        ("coco_train.record-00000-of-00010", True),
+        ("00-1024.tfrec", True),
+        ("rows.csv-00000-of-00003", False),
+        ("out-00000-of-00003.txt", False),
         ("tfrecord.txt", False),
     ],
 )

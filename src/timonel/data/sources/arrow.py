@@ -13,13 +13,15 @@ from timonel.data.sources.columns import EXACT_INTEGERS, count, trim
 from timonel.data.sources.imagefile import image_format
 
 
-def usable(column: Any) -> tuple[Any | None, str]:
+def usable(column: Any, *, is_category: bool = False) -> tuple[Any | None, str]:
     """Return a column as an array of texts or numbers, or else why it is not usable.
 
-    Missing texts are empty. True and false are 1 and 0.
+    Missing texts are empty. True and false are 1 and 0, unless the column is a category.
     """
     values = _plain(column)
     kind = values.type
+    if is_category and (pa.types.is_primitive(kind) or pa.types.is_decimal(kind)):
+        return as_texts(values), ""
     if pa.types.is_string(kind):
         return pc.fill_null(values, ""), ""
     if pa.types.is_boolean(kind):
@@ -72,31 +74,55 @@ def _is_list(kind: Any) -> bool:
 
 def is_text(kind: Any) -> bool:
     """Tell whether an Arrow type is text."""
-    if pa.types.is_dictionary(kind):
-        return is_text(kind.value_type)
+    kind = value_type(kind)
     return bool(
         pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     )
 
 
+def value_type(kind: Any) -> Any:
+    """Return the type of a column's values, also of one with a dictionary."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
 def as_texts(column: Any) -> Any:
     """Return a column as an array of trimmed texts; missing values are empty.
 
-    Whole numbers are written without a point, also in a column of floats.
+    The text of a value depends on nothing else, so that conversion and prediction agree: ``true``,
+    whole numbers without a point, other floats with the digits that their type needs.
 
     Raises:
         pa.ArrowNotImplementedError: Values of the column's type have no text.
     """
     values = _plain(column)
     if pa.types.is_floating(values.type):
-        values = pc.cast(values, pa.float64())
-        values = pc.if_else(pc.is_nan(values), None, values)
-        exact = pc.and_(
-            pc.equal(values, pc.floor(values)), pc.less_equal(pc.abs(values), EXACT_INTEGERS)
-        )
-        if pc.all(exact).as_py():
-            values = pc.cast(values, pa.int64())
-    return trim(pc.fill_null(pc.cast(values, pa.string()), ""))
+        texts = _float_texts(values)
+    else:
+        texts = pc.cast(values, pa.string())
+        if pa.types.is_timestamp(values.type) or pa.types.is_time(values.type):
+            texts = pc.replace_substring_regex(texts, r"\.0+(Z|[+-]\d+)?$", r"\1")
+    return trim(pc.fill_null(texts, ""))
+
+
+def _float_texts(values: Any) -> Any:
+    if pa.types.is_float16(values.type):
+        values = pc.cast(values, pa.float32())
+    values = pc.if_else(pc.is_nan(values), None, values)
+    wide = pc.cast(values, pa.float64())
+    is_whole = pc.and_(pc.equal(wide, pc.floor(wide)), pc.less_equal(pc.abs(wide), EXACT_INTEGERS))
+    whole = pc.cast(pc.if_else(is_whole, wide, None), pa.int64())
+    return pc.coalesce(pc.cast(whole, pa.string()), pc.cast(values, pa.string()))
+
+
+def text_of(value: Any) -> str:
+    """Return the text of one value of Python, as `as_texts`; texts as they are."""
+    if isinstance(value, int | str) and not isinstance(value, bool):
+        return str(value)
+    try:
+        found: str = as_texts(pa.array([value], from_pandas=True))[0].as_py()
+    except pa.ArrowException:  # no type of Arrow
+        return str(value)
+    return found
 
 
 def with_names(numbers: Any, names: Sequence[str]) -> Any:

@@ -79,6 +79,9 @@ class SourceOptions(BaseModel):
     image_size: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] | None = Field(
         default=None, description="Height and width that scaled-down images still cover."
     )
+    max_vocabulary: int = Field(
+        default=1000, ge=1, description="Words of a category; rarer ones are unknown."
+    )
     image_format: Literal["jpeg", "png", "webp"] | None = Field(
         default=None, description="Format of all images."
     )
@@ -88,6 +91,10 @@ class SourceOptions(BaseModel):
     check: ImageCheck = Field(default="structure", description="How images are checked.")
     folders: Literal["auto", "labels", "splits"] = Field(
         default="auto", description="What the top-level folders name."
+    )
+    allow_http: bool = Field(default=False, description="Read listed images over plain http.")
+    allow_private: bool = Field(
+        default=False, description="Read listed images from loopback and private addresses."
     )
     delimiter: str | None = Field(default=None, description="Separator of values in a CSV file.")
     encoding: str | None = Field(default=None, description="Encoding of a text file.")

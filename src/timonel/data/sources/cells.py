@@ -23,10 +23,9 @@ from timonel.data.sources.columns import NumberColumn, Values
 from timonel.data.sources.images import REQUESTS, RemoteImage, image_entry
 from timonel.data.sources.kinds import Kind
 from timonel.data.sources.kinds.pictures import files_of
-from timonel.data.sources.tablefile import place_beside, read_listed
+from timonel.data.sources.listed import ListedFiles
 from timonel.data.statistics import Statistics, ValueFacts
-from timonel.errors import DataError, NotFoundError, SpecError
-from timonel.storage.location import Location
+from timonel.errors import DataError, InputError
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _IMAGES = frozenset({"image", "mask"})
@@ -52,12 +51,12 @@ class Cells:
     """Columns of the kinds in `timonel.data.sources.kinds`. Thread-safe for reading.
 
     Args:
-        table: Location of the table; names of files in cells are relative to it.
+        files: Files that cells name.
         kinds: Kind of each column.
         columns: Arrow columns.
     """
 
-    table: Location
+    files: ListedFiles
     kinds: dict[str, Kind] = field(default_factory=dict)
     columns: dict[str, Any] = field(default_factory=dict)
 
@@ -89,7 +88,7 @@ class Cells:
         for name, kind in self.kinds.items():
             value = self.columns[name][row].as_py()
             try:
-                found = kind.parse(value, self._content)
+                found = kind.parse(value, self.files.read)
             except (ValueError, UnusableError) as error:
                 reason = error.reason if isinstance(error, UnusableError) else str(error)
                 raise UnusableError(
@@ -112,7 +111,7 @@ class Cells:
         """Whether rows name images of a bucket or a web server."""
         if not self.has_images:
             return False
-        return not self.table.is_local or any(map(self._names_remote, self.kinds))
+        return self.files.are_remote or any(map(self._names_remote, self.kinds))
 
     def _names_remote(self, name: str) -> bool:
         if self.kinds[name].type in _IMAGES:
@@ -140,7 +139,7 @@ class Cells:
         for name, kind in self.kinds.items():
             if kind.type not in _IMAGES:
                 continue
-            with contextlib.suppress(ValueError, DataError, NotFoundError, SpecError, OSError):
+            with contextlib.suppress(ValueError, UnusableError, DataError, InputError, OSError):
                 for item in files_of(self.columns[name][row].as_py()):
                     found = self._entry(item)
                     size, modified = size + found.size, max(modified, found.modified)
@@ -154,7 +153,7 @@ class Cells:
             if kind.type == "image":
                 try:
                     items = files_of(self.columns[name][row].as_py())
-                    contents = [i if isinstance(i, bytes) else self._content(i) for i in items]
+                    contents = [i if isinstance(i, bytes) else self.files.read(i) for i in items]
                 except (ValueError, UnusableError, OSError):
                     return None  # reading the record reports the error
                 for content in contents:
@@ -169,13 +168,10 @@ class Cells:
     def _entry(self, item: str | bytes) -> RowImages:
         if isinstance(item, bytes):
             return RowImages(len(item), 0, hashlib.blake2b(item, digest_size=16).hexdigest())
-        place = place_beside(self.table, item)
+        place = self.files.place(item)
         found = RemoteImage(place.uri, place.blob()) if not place.is_local else place.uri
         entry = image_entry(found, item, "", None)
         return RowImages() if entry is None else RowImages(entry.size, entry.modified, entry.group)
-
-    def _content(self, name: str) -> bytes:
-        return read_listed(self.table, name)
 
 
 @dataclass(frozen=True)

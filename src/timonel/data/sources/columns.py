@@ -41,9 +41,6 @@ EXACT_INTEGERS = 1 << 53
 FEW_ROWS = 20
 """With fewer values than this, a lack of repetition proves nothing."""
 
-MAX_VOCABULARY = 1000
-"""Vocabulary limit, to keep one-hot vectors short; rarer words are unknown."""
-
 _INFINITE = r"(?i)^[+-]?inf(inity)?$"
 _INTEGER = r"^[+-]?\d+(\.0*)?$"
 _CODE = r"^0\d+$"
@@ -198,19 +195,23 @@ def numeric_column(name: str, numbers: NumberStatistics) -> NumericColumn:
 
 
 def categorical_column(
-    name: str, words: WordStatistics, vocabulary: tuple[str, ...] = ()
+    name: str, words: WordStatistics, vocabulary: tuple[str, ...], most: int
 ) -> CategoricalColumn:
     """Return the description of a categorical column.
 
-    The vocabulary is the given one, or else that of the most frequent words, sorted.
+    Args:
+        name: The column.
+        words: Its words in the training split.
+        vocabulary: The given vocabulary; if empty, that of the most frequent words, sorted.
+        most: Limit of such a vocabulary.
     """
     if vocabulary:
         return CategoricalColumn(name=name, vocabulary=vocabulary, missing=words.missing)
     known = [word for word, _ in words.ranked()]
     return CategoricalColumn(
         name=name,
-        vocabulary=tuple(sorted(known[:MAX_VOCABULARY])),
-        dropped=max(0, len(known) - MAX_VOCABULARY),
+        vocabulary=tuple(sorted(known[:most])),
+        dropped=max(0, len(known) - most),
         missing=words.missing,
     )
 

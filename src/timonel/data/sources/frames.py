@@ -48,11 +48,16 @@ def _from_pandas(frame: Any) -> Any:
             f"the DataFrame has {names.count(repeated[0])} columns named {repeated[0]!r}",
             hint="rename or remove all but one",
         )
-    columns = [_column(name, frame.iloc[:, index]) for index, name in enumerate(names)]
+    columns = [column_of(name, frame.iloc[:, index]) for index, name in enumerate(names)]
     return pa.table(dict(zip(names, columns, strict=True)))
 
 
-def _column(name: str, series: Any) -> Any:
+def column_of(name: str, series: Any) -> Any:
+    """Return a column of a pandas DataFrame as an Arrow array.
+
+    Raises:
+        DataError: It mixes types.
+    """
     try:
         return pa.Array.from_pandas(series)
     except (pa.ArrowException, OverflowError) as error:

@@ -39,6 +39,7 @@ from timonel.data.statistics import Statistics, merged
 from timonel.errors import DataError, SpecError
 from timonel.storage.digests import digest_lines
 from timonel.storage.location import Location
+from timonel.storage.uris import without_credentials
 
 _IMAGE_COLUMN = "image_uri"
 
@@ -97,8 +98,9 @@ class ImageListSource(TableSource):
         keys: list[str] = []
         seen: set[str] = set()
         for row, uri in enumerate(as_texts(file.table[image]).to_pylist()):
-            keys.append(f"{uri} ({file.key(row)})" if uri in seen else uri or file.key(row))
-            seen.add(uri)
+            key = without_credentials(uri)
+            keys.append(f"{key} ({file.key(row)})" if key in seen else key or file.key(row))
+            seen.add(key)
         return replace(file, keys=keys)
 
     def _label_column(self, file: TableFile) -> str:

@@ -7,7 +7,8 @@ import io
 import itertools
 import json
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -36,7 +37,7 @@ def read_json_lines(text: TextFile) -> TableFile:
     bad: dict[int, str] = {}
     try:
         _check_depth(text)
-        table = _parse(text.open())
+        table = _parse(text.open)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         bad, content = _checked(text)
         if not content:
@@ -45,7 +46,7 @@ def read_json_lines(text: TextFile) -> TableFile:
                 hint="write one object per line, as df.to_json(orient='records', lines=True) does",
             ) from error
         try:
-            table = _parse(io.BytesIO(content))
+            table = _parse(partial(io.BytesIO, content))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as again:
             raise _conflict(text, again) from again
 
@@ -82,10 +83,34 @@ def first_texts(text: TextFile, rows: int) -> dict[str, list[str]]:
     return found
 
 
-def _parse(file: BinaryIO) -> Any:
+def _parse(open_: Callable[[], BinaryIO]) -> Any:
     options = pajson.ReadOptions(block_size=_BLOCK_BYTES)
-    with file:
-        return pajson.read_json(file, read_options=options)
+    with open_() as file:
+        table = pajson.read_json(file, read_options=options)
+    # Arrow takes texts such as 2024-01-31 for dates, whose text would be another.
+    texts = [each for each in map(_with_texts, table.schema) if each is not None]
+    if not texts:
+        return table
+    with open_() as file:
+        parsing = pajson.ParseOptions(explicit_schema=pa.schema(texts))
+        found = pajson.read_json(file, read_options=options, parse_options=parsing)
+    return found.select(table.column_names)
+
+
+def _with_texts(field: Any) -> Any | None:
+    """Return a field with texts instead of dates; None if it has no dates."""
+    kind = field.type
+    if pa.types.is_temporal(kind):
+        return field.with_type(pa.string())
+    if pa.types.is_list(kind):
+        inner = _with_texts(kind.value_field)
+        return None if inner is None else field.with_type(pa.list_(inner))
+    if pa.types.is_struct(kind):
+        inners = [_with_texts(each) for each in kind]
+        if any(inners):
+            fields = [new or old for new, old in zip(inners, kind, strict=True)]
+            return field.with_type(pa.struct(fields))
+    return None
 
 
 def _check_depth(text: TextFile) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from timonel.data.manifest import Rejected
 from timonel.data.schema import Task
-from timonel.data.sources.arrow import as_texts, has_several_labels, is_text, usable
+from timonel.data.sources.arrow import has_several_labels, is_text, usable, value_type
 from timonel.data.sources.columns import (
     Kinds,
     NumberColumn,
@@ -67,14 +67,15 @@ class LabelColumn:
             if is_text(column.type):
                 column = self._words(column)
             return "multilabel", [multiple_labels(value) for value in column.to_pylist()]
-        values, reason = usable(column)
+        kind = value_type(column.type)
+        is_date = pa.types.is_temporal(kind)
+        is_category = pa.types.is_boolean(kind) or (is_date and asked == "classification")
+        values, reason = usable(column, is_category=is_category)
         if values is None:
             raise DataError(
                 f"column {name!r} of {self._table} is not usable as a label: {reason}",
                 hint="choose another --label",
             )
-        if pa.types.is_boolean(column.type):
-            values = as_texts(column)
         kinds = Kinds.of(values)
         bad, filled = count(kinds.bad), len(values) - count(kinds.missing)
         task = self._task
@@ -90,7 +91,7 @@ class LabelColumn:
         if not numeric and task != "regression":
             self._check_words(kinds)
             return "classification", self._classes(values)
-        return self._numeric_labels(NumberColumn.of(kinds), values)
+        return self._numeric_labels(NumberColumn.of(kinds), column)
 
     def check(self, found: set[str | float], rejected: Sequence[Rejected]) -> None:
         """Check that there are at least two labels.
@@ -118,17 +119,17 @@ class LabelColumn:
         self.warnings += warnings
         return texts
 
-    def _numeric_labels(self, column: NumberColumn, values: Any) -> tuple[Task, list[str | float]]:
-        numbers = column.values
-        known = numbers[~np.isnan(numbers)]
+    def _numeric_labels(self, numbers: NumberColumn, column: Any) -> tuple[Task, list[str | float]]:
+        values = numbers.values
+        known = values[~np.isnan(values)]
         whole = bool(np.all(known == np.floor(known)))
         few = len(np.unique(known)) <= min(_FEW, max(2, len(known) // 2))
         task = self._task or ("classification" if whole and few else "regression")
         if task == "regression":
-            return task, ["" if np.isnan(number) else float(number) for number in numbers]
-        if whole and not column.is_rounded:
-            return task, ["" if np.isnan(number) else str(int(number)) for number in numbers]
-        return task, self._classes(values)
+            return task, ["" if np.isnan(number) else float(number) for number in values]
+        if whole and not numbers.is_rounded:
+            return task, ["" if np.isnan(number) else str(int(number)) for number in values]
+        return task, self._classes(column)
 
     def _check_words(self, kinds: Kinds) -> None:
         """Reject an unusable label column, such as free text or formatted numbers."""

@@ -18,7 +18,7 @@ from timonel.data.examples import decode_example
 from timonel.data.manifest import MANIFEST_NAME, Manifest, parse_manifest
 from timonel.data.records import CRC_BYTES, Span, check_payload, spans
 from timonel.data.schema import LABEL_FEATURE, Split, split_named
-from timonel.data.sources.formats import table_format
+from timonel.data.sources.formats import file_format, table_format
 from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import CorruptError, DataError
 from timonel.storage.atomic import temporary_prefix, unwritable
@@ -34,7 +34,7 @@ def record_files(location: Location) -> list[Location]:
         names = location.children[1]
         return [location / name for name in names if table_format(name) == "tfrecord"]
     if location.is_pattern or location.is_file():
-        return [file for file in location.files() if table_format(file.name) == "tfrecord"]
+        return [file for file in location.files() if file_format(file) == "tfrecord"]
     return []
 
 
@@ -75,8 +75,8 @@ class RecordFile:
         for span, payload in self.payloads():
             try:
                 yield span, "a wrong checksum" if payload is None else decode_example(payload)
-            except CorruptError:
-                yield span, "not a tf.train.Example"
+            except CorruptError as error:
+                yield span, error.message
 
     def payloads(self, start: int = 0) -> Iterator[tuple[Span, bytes | None]]:
         """Yield position and payload of each record; None instead if its checksum is wrong.

@@ -42,7 +42,8 @@ def read_record_table(location: Location) -> TableFile:
             hint="write each feature with one type",
         ) from error
     if not lists.column_names:
-        raise DataError(f"{location} has no records")
+        found = f"usable records: {rejected[0].reason}" if rejected else "records"
+        raise DataError(f"{location} has no {found}")
     return TableFile(
         table=lists.select(sorted(lists.column_names)),
         name=location.name,

@@ -44,7 +44,7 @@ def column_role(
         return None, ColumnRole(name=name, role=given, note="as given")
     if given is None and name == options.group_by:
         return None, ColumnRole(name=name, role="group", note="equal values stay in one split")
-    values, reason = usable(column)
+    values, reason = usable(column, is_category=given == "categorical")
     if values is None:
         return None, _role_by_type(table, name, column, reason, options)
     kinds = Kinds.of(values)

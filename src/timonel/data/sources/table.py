@@ -50,6 +50,7 @@ from timonel.data.sources.columns import (
 from timonel.data.sources.images import INCOMPARABLE
 from timonel.data.sources.kinds import KINDS, Image
 from timonel.data.sources.labels import LabelColumn
+from timonel.data.sources.listed import ListedFiles
 from timonel.data.sources.markers import MISSING_WORDS, usable_words
 from timonel.data.sources.roles import column_role
 from timonel.data.sources.tablefile import TableFile
@@ -96,7 +97,7 @@ class TableSource(Source):
         self._warnings = list(file.warnings)
         self._columns: dict[str, Values] = {}
         self._dropped: dict[str, Values] = {}
-        self._cells = Cells(self.location)
+        self._cells = Cells(self._files)
         bad: dict[int, str] = {}
         row_ids: set[str] = set()
         for name in names:
@@ -173,7 +174,10 @@ class TableSource(Source):
             name: numeric_column(name, train.numbers[name])
             if isinstance(column, NumberColumn)
             else categorical_column(
-                name, train.words[name], self.options.vocabularies.get(name, ())
+                name,
+                train.words[name],
+                self.options.vocabularies.get(name, ()),
+                self.options.max_vocabulary,
             )
             for name, column in self._columns.items()
         }
@@ -186,6 +190,11 @@ class TableSource(Source):
             return Description(schema, file.digest, file.files, file.bytes)
         digest = digest_lines([file.digest, files.digest])
         return Description(schema, digest, file.files + count, file.bytes + files.bytes)
+
+    @property
+    def _files(self) -> ListedFiles:
+        options = self.options
+        return ListedFiles(self.location, options.allow_http, options.allow_private)
 
     def _keep_for_groups(self, name: str, kinds: Kinds) -> None:
         """Keep a column that the user drops, unless it would have been dropped anyway."""

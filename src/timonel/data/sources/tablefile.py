@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import errno
 import hashlib
 import itertools
 from collections import defaultdict
@@ -14,17 +13,13 @@ from typing import Any
 import pyarrow as pa
 
 from timonel.data.manifest import Rejected
-from timonel.data.sources.base import UnusableError
-from timonel.data.sources.transient import NEVER_READABLE
-from timonel.errors import DataError, NotFoundError, SpecError
+from timonel.errors import DataError
 from timonel.storage.digests import digest_lines
 from timonel.storage.location import Location
+from timonel.units import counted
 
 Places = Callable[[Collection[int]], dict[int, str]]
 """Function that returns the positions of rows for messages, such as ``line 7``."""
-
-_SHOWN = 100
-"""Characters shown of a name that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -88,25 +83,24 @@ def named_places(unit: str) -> Places:
 
 
 def joined(
-    name: str, files: Sequence[tuple[str, TableFile]], *, can_lack_columns: bool = False
+    name: str, files: Sequence[tuple[str, TableFile]], optional: Collection[str] | None = ()
 ) -> TableFile:
     """Return several files as one table.
 
     Args:
         name: Name of their folder or pattern.
         files: The files with their unique names.
-        can_lack_columns: A column that a file lacks has no values there.
+        optional: Columns that have no values in files that lack them; None for all.
 
     Raises:
         DataError: They do not have the same columns.
     """
     parts = [replace(file, name=part) for part, file in files]
     first = parts[0]
-    tables = [part.table for part in parts]
-    if not can_lack_columns:
-        for part in parts[1:]:
-            _check_columns(first, part)
-        tables = [table.select(first.table.column_names) for table in tables]
+    warnings = [warning for part in parts for warning in part.warnings]
+    if optional is not None:
+        warnings += _check_columns(parts, optional)
+    tables = [_ordered(part.table, first.table.column_names) for part in parts]
     try:
         table = pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:
@@ -134,7 +128,7 @@ def joined(
         is_typed=first.is_typed,
         rejected=[each for part in parts for each in part.rejected],
         notes=list(dict.fromkeys(note for part in parts for note in part.notes)),
-        warnings=[warning for part in parts for warning in part.warnings],
+        warnings=warnings,
         parts=parts,
     )
 
@@ -199,40 +193,6 @@ class _Hash:
         """Do nothing."""
 
 
-def place_beside(table: Location, name: str) -> Location:
-    """Return a file that a table names: relative to it, or else to the current directory.
-
-    Raises:
-        SpecError: It has an unsupported scheme.
-    """
-    if "://" in name or isinstance(table, MemoryTable):
-        return Location(name)
-    beside = table.parent / name
-    return beside if not beside.is_local or beside.path.exists() else Location(name)
-
-
-def read_listed(table: Location, name: str) -> bytes:
-    """Return the content of a file that a table names.
-
-    Raises:
-        UnusableError: There is no such file, or its name or permissions are wrong.
-        OSError: It cannot be read now.
-    """
-    try:
-        place = place_beside(table, name)
-        if place.is_local and place.path.exists() and not place.path.is_file():
-            raise UnusableError(name, f"{name} is not a regular file")  # a pipe would wait
-        return place.read()
-    except SpecError as error:
-        raise UnusableError(name, error.message) from error
-    except NotFoundError as error:
-        raise UnusableError(name, f"{name} not found") from error
-    except OSError as error:
-        if not isinstance(error, NEVER_READABLE) and error.errno != errno.ENAMETOOLONG:
-            raise
-        raise UnusableError(name, f"cannot read {name[:_SHOWN]}: {error.strerror}") from error
-
-
 def _starts(parts: Sequence[TableFile]) -> list[int]:
     counts = (part.table.num_rows for part in parts)
     return list(itertools.accumulate(counts, initial=0))[:-1]
@@ -243,15 +203,28 @@ def _locate(starts: Sequence[int], row: int) -> tuple[int, int]:
     return part, row - starts[part]
 
 
-def _check_columns(first: TableFile, other: TableFile) -> None:
-    differing = set(first.table.column_names) ^ set(other.table.column_names)
-    if differing:
-        name = min(differing)
-        having, lacking = (first, other) if name in first.table.column_names else (other, first)
-        raise DataError(
-            f"{having.name} has a column {name!r}, but {lacking.name} has none",
-            hint="convert files with the same columns",
-        )
+def _ordered(table: Any, names: Sequence[str]) -> Any:
+    """Return a table with columns in an order, if it has the same."""
+    return table.select(names) if {*names} == {*table.column_names} else table
+
+
+def _check_columns(parts: Sequence[TableFile], optional: Collection[str]) -> list[str]:
+    """Check that files have the same columns; return warnings of optional ones that lack."""
+    names = dict.fromkeys(name for part in parts for name in part.table.column_names)
+    warnings = []
+    for name in names:
+        lacking = [part for part in parts if name not in part.table.column_names]
+        if lacking and name not in optional:
+            having = next(part for part in parts if name in part.table.column_names)
+            raise DataError(
+                f"{having.name} has a column {name!r}, but {lacking[0].name} has none",
+                hint=f"convert files with the same columns, or leave it out with --columns "
+                f"{name}=drop; with another type, its values are missing in such files",
+            )
+        if lacking:
+            what = counted(len(lacking), "file")
+            warnings.append(f"{what} without the column {name!r}, the first: {lacking[0].name}")
+    return warnings
 
 
 def _conflict(parts: Sequence[TableFile], error: Exception) -> DataError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from timonel.data.sources.arrow import as_texts, is_text, with_column, with_name
 from timonel.data.sources.arrowfile import read_arrow, saved_files
 from timonel.data.sources.base import SourceOptions
 from timonel.data.sources.csvfile import CsvFile
-from timonel.data.sources.formats import table_format
+from timonel.data.sources.formats import file_format
 from timonel.data.sources.jsonlines import first_texts, read_json_lines
 from timonel.data.sources.parquet import read_parquet
 from timonel.data.sources.recordfiles import (
@@ -30,6 +31,8 @@ from timonel.errors import DataError
 from timonel.storage.location import Location, distinct_names
 
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_INDEX = re.compile(r"__index_level_\d+__$")
+"""Names that pandas gives to columns of an index without a name."""
 _SAMPLE = 20
 
 
@@ -40,7 +43,7 @@ def is_table(location: Location) -> bool:
     if record_files(location) or saved_files(location):
         return True
     first = location.first_file()
-    if first is None or table_format(first.name) is None:
+    if first is None or file_format(first) is None:
         return False
     return {file.ending for file in location.files()} == {first.ending}
 
@@ -51,13 +54,27 @@ def read_table(location: Location, options: SourceOptions) -> TableFile:
     Raises:
         DataError: A file is damaged, or the files do not have the same columns.
     """
+    return _without_index(_read_all(location, options), options)
+
+
+def _without_index(file: TableFile, options: SourceOptions) -> TableFile:
+    """Return a table without the index of a DataFrame, unless the user names it."""
+    given = {*options.columns, options.label, options.group_by}
+    names = [name for name in file.table.column_names if _INDEX.match(name) and name not in given]
+    if not names:
+        return file
+    note = f"{', '.join(names)}: the index of a DataFrame, left out"
+    return replace(file, table=file.table.drop_columns(names), notes=[*file.notes, note])
+
+
+def _read_all(location: Location, options: SourceOptions) -> TableFile:
     if isinstance(location, MemoryTable):
         return location.read_table()
     files = record_files(location) or saved_files(location) or location.files()
     if not files:
         raise DataError(f"no files are in {location}")
     found = _read(location, options) if location.is_file() else _joined(location, files, options)
-    if table_format(files[0].name) == "tfrecord":
+    if file_format(files[0]) == "tfrecord":
         return _of_records(found, location, options)
     return found
 
@@ -69,7 +86,8 @@ def _joined(location: Location, files: Sequence[Location], options: SourceOption
         if split is not None:
             constants["split"] = split
         tables.append((name, _with_constants(_read(file, options), constants)))
-    return joined(location.name, tables, can_lack_columns=table_format(files[0].name) == "tfrecord")
+    is_dataset = location.is_dir() and dataset_manifest(location) is not None
+    return joined(location.name, tables, optional=None if is_dataset else options.columns)
 
 
 def peek(location: Location, options: SourceOptions) -> dict[str, list[str]]:
@@ -83,7 +101,7 @@ def peek(location: Location, options: SourceOptions) -> dict[str, list[str]]:
 
 
 def _peek(file: Location, options: SourceOptions) -> dict[str, list[str]]:
-    match table_format(file.name):
+    match file_format(file):
         case "csv":
             names, rows = _csv(file, options).peek(_SAMPLE)
             return {name: [row[i] for row in rows if len(row) > i] for i, name in enumerate(names)}
@@ -95,7 +113,7 @@ def _peek(file: Location, options: SourceOptions) -> dict[str, list[str]]:
 
 
 def _read(location: Location, options: SourceOptions) -> TableFile:
-    match table_format(location.name):
+    match file_format(location):
         case "csv":
             return _csv(location, options).read()
         case "jsonl":

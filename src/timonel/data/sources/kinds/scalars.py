@@ -17,7 +17,7 @@ from timonel.data.statistics import NumberStatistics, Statistics, ValueFacts
 MISSING_DATE = -(2**63)
 """The value of a missing date, as in NumPy."""
 
-_A_DATE = "a date such as 2024-01-31 or 2024-01-31T12:30:00+02:00"
+A_DATE = "a date such as 2024-01-31 or 2024-01-31T12:30:00+02:00"
 _SLASHES = re.compile(r"^(\d{4})[/.](\d{1,2})[/.](\d{1,2})")
 _UTC = dt.UTC
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=_UTC)
@@ -101,11 +101,11 @@ class Date(Kind):
             try:
                 found = dt.datetime.fromisoformat(_with_dashes(value.strip()))
             except ValueError:
-                raise expected(_A_DATE, value) from None
+                raise expected(A_DATE, value) from None
         elif isinstance(value, dt.date) and not isinstance(value, dt.datetime):
             found = dt.datetime(value.year, value.month, value.day, tzinfo=_UTC)
         if not isinstance(found, dt.datetime):
-            raise expected(_A_DATE, value)
+            raise expected(A_DATE, value)
         if found.tzinfo is None:
             found = found.replace(tzinfo=_UTC)
         seconds = (found - _EPOCH) // dt.timedelta(seconds=1)
