@@ -156,3 +156,20 @@ def test_invalid_documents_are_rejected(place: Path, text: str, words: str) -> N
 def test_a_missing_cluster_is_an_error(place: str) -> None:
     with pytest.raises(NotFoundError, match="does not exist"):
         read_cluster(place, "chief", 0, {})
+
+
+def test_worker_0_becomes_the_chief_that_parameter_servers_need() -> None:
+    tasks = {"worker": ("a:1", "b:1", "c:1"), "ps": ("d:1",)}
+    found = [Cluster(tasks, role, index).with_chief() for role, index in PLACES]
+    assert [cluster.task_id for cluster in found] == ["chief-0", "worker-0", "worker-1", "ps-0"]
+    for cluster in found:
+        assert cluster.tasks == {"chief": ("a:1",), "worker": ("b:1", "c:1"), "ps": ("d:1",)}
+    assert found[0].with_chief() is found[0]
+
+
+PLACES = [("worker", 0), ("worker", 1), ("worker", 2), ("ps", 0)]
+
+
+def test_one_worker_cannot_be_the_chief_too() -> None:
+    with pytest.raises(SpecError, match="one worker, but no chief"):
+        Cluster({"worker": ("a:1",), "ps": ("d:1",)}, "ps", 0).with_chief()

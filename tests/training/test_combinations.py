@@ -136,6 +136,7 @@ PROGRAM = """
 import tensorflow as tf
 from timonel.errors import SpecError
 from timonel.training.settings import StrategyName
+from timonel.training.worker.private import keras_fit
 from timonel.training.worker.strategy.strategies import adopt
 
 kind, maker = {kind!r}, {maker!r}
@@ -150,11 +151,17 @@ for name in {names!r}:
     try:
         found.append(cls() is strategy)
     except SpecError as error:
-        assert "--strategy none" in str(error) and kind in str(error), error
+        assert "train with --" in str(error) and kind in str(error), error
         assert f"creates a tf.distribute.{{name}}," in str(error), error
         found.append(False)
+keras_fit.make_variables_numbers()
+keras_fit.keep_scope_when_cleared(lambda: None)
 with strategy.scope(), tf.distribute.{own}().scope():
+    tf.compat.v1.reset_default_graph()  # as clear_session does
+    assert tf.distribute.get_strategy() is strategy
     variable = tf.Variable(1.0)
+assert not tf.distribute.has_strategy()
+assert (float(variable), int(variable)) == (1.0, 1)
 print(found, strategy.num_replicas_in_sync, len(strategy.experimental_local_results(variable)))
 """
 NAMES = (

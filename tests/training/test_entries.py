@@ -139,3 +139,29 @@ def test_a_function(here: Path) -> None:
     assert found.source == Path(__file__).read_bytes()
     assert found.source_name == "test_entries.py"
     assert found.working_dir == here
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import os, keras\nos.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'", False),
+        ("import os\nos.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'\nimport keras", True),
+        ("import os\nos.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\nimport tensorflow as tf", False),
+        ("import os\nos.environ.setdefault('KERAS_HOME', 'k')\nfrom keras import layers", True),
+        ("from os import environ\nenviron.update(X='1')\nimport tensorflow.keras", True),
+        ("import os\nos.putenv('X', '1')\nimport mine", True),
+        ("import os\nprint(os.environ['X'])\nimport keras", False),
+        ("def f(:", False),
+    ],
+)
+def test_whether_a_program_sets_the_environment_first(
+    here: Path, text: str, expected: bool
+) -> None:
+    (here / "train.py").write_text(text)
+    assert find("train.py").sets_environment == expected
+
+
+def test_other_backends_of_keras_are_refused(here: Path) -> None:
+    (here / "train.py").write_text("import keras")
+    with pytest.raises(SpecError, match="TensorFlow backend, got KERAS_BACKEND=jax"):
+        find("train.py", KERAS_BACKEND="jax")

@@ -181,7 +181,7 @@ def test_a_script_that_builds_the_jobs_strategy_itself(
     [
         (
             "tf.distribute.MirroredStrategy()",
-            "creates a tf.distribute.MirroredStrategy, but .*--strategy none",
+            "creates a tf.distribute.MirroredStrategy, but .*--devices-per-worker 2",
         ),
         (
             "with tf.GradientTape() as tape: value = v * 2\ntape.gradient(value, v)",

@@ -57,7 +57,16 @@ def test_cells_are_counted_as_a_kernel_counts_them(place: Path) -> None:
         ("%%writefile a.py\nx = 1", "", ("%%writefile and what follows it",)),
         ("x?\n?x\ny = 1", "pass\npass\ny = 1", ()),
         ("%env A=b c\n", "__import__('os').environ['A'] = 'b c'\n", ()),
-        ("%cd 'a b'\n", "__import__('os').chdir('a b')\n", ()),
+        (
+            "%cd 'a b'\n",
+            "__import__('os').chdir(__import__('os').path.expanduser('a b'))\n",
+            (),
+        ),
+        ("%env A\n", "print(__import__('os').environ['A'])\n", ()),
+        ("%env A={b}/$c\n", "__import__('os').environ['A'] = f'{b}/{c}'\n", ()),
+        ("%set_env A={\n", "__import__('os').environ['A'] = '{'\n", ()),
+        ("!pip install a \\\n    b \\\n    c\nx = 1", "pass\n\n\nx = 1", ("!pip install a b c",)),
+        ("%env A=b \\\n  c\nx = 1", "__import__('os').environ['A'] = 'b c'\n\nx = 1", ()),
         # Python's own: a remainder, a text, a continued line.
         ("x = (7\n  % 4)\n%who", "x = (7\n  % 4)\npass", ("%who",)),
         ('x = """\n!ls\n%pip\n"""\n!ls', 'x = """\n!ls\n%pip\n"""\npass', ("!ls",)),
@@ -73,6 +82,12 @@ def test_what_is_not_python(place: Path, source: str, code: str, left_out: tuple
 def test_a_value_from_the_shell_is_refused(place: Path, line: str) -> None:
     with pytest.raises(SpecError, match=r"cell 2 of train\.ipynb assigns"):
         read_cells(write(place, "x = 1", f"y = 1\n{line}"))
+
+
+def test_captured_output_that_is_used_is_refused(place: Path) -> None:
+    with pytest.raises(SpecError, match=r"cell 1 of train\.ipynb captures its output as out"):
+        read_cells(write(place, "%%capture --no-stderr out\nprint(1)", "out.show()"))
+    assert translated(place, "%%capture out\nx = 1") == ("\nx = 1", ())
 
 
 @given(lines=st.lists(st.sampled_from(["x = 1", "%time y = 2", "!ls", "if x:\n    %cd z", "# !a"])))

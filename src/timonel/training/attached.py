@@ -68,6 +68,8 @@ def find_place(
     if is_mpi:
         raise SpecError("--cluster and --launcher mpi cannot be combined")
     found = read_cluster(os.fspath(cluster), task_type, task_index, environ)
+    if _has_chief_apart(settings, found):
+        found = found.with_chief()
     if found.role == "evaluator" and not settings.evaluation.evaluator:
         raise SpecError(
             "The cluster has an evaluator, but --evaluator is missing",
@@ -171,12 +173,15 @@ def _serves(settings: Settings, cluster: Cluster) -> bool:
 
 def _sizes(settings: Settings, cluster: Cluster) -> dict[str, int]:
     """Return the cluster's number of tasks for each option that requests one."""
-    servers = cluster.tasks.get("ps", ())
-    has_chief_apart = settings.uses_parameter_servers or (
-        settings.distribution.strategy == "auto" and servers
-    )
-    workers = cluster.tasks.get("worker", ()) if has_chief_apart else cluster.trainers
-    return {"workers": max(1, len(workers)), "ps": len(servers)}
+    is_apart = _has_chief_apart(settings, cluster)
+    workers = cluster.tasks.get("worker", ()) if is_apart else cluster.trainers
+    return {"workers": max(1, len(workers)), "ps": len(cluster.tasks.get("ps", ()))}
+
+
+def _has_chief_apart(settings: Settings, cluster: Cluster) -> bool:
+    """Tell whether the chief schedules steps for workers instead of computing them."""
+    by_servers = settings.distribution.strategy == "auto" and bool(cluster.tasks.get("ps"))
+    return settings.uses_parameter_servers or by_servers
 
 
 def _sized(

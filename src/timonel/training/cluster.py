@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -82,6 +82,28 @@ class Cluster:
         host = _host(self.trainers[self.rank])
         here = [rank for rank, address in enumerate(self.trainers) if _host(address) == host]
         return here.index(self.rank), len(here)
+
+    def with_chief(self) -> Cluster:
+        """Return the cluster with worker 0 as its chief, and the other workers renumbered.
+
+        Parameter servers need a chief, which the field's articles leave out of ``TF_CONFIG``.
+
+        Raises:
+            SpecError: No worker would be left.
+        """
+        if self.tasks.get("chief"):
+            return self
+        first, *rest = self.tasks["worker"]
+        if not rest:
+            raise SpecError(
+                "The cluster has parameter servers and one worker, but no chief",
+                hint='add a task of its own: "chief": ["host:port"]',
+            )
+        tasks = {"chief": (first,), **self.tasks, "worker": tuple(rest)}
+        role, index = self.role, self.index
+        if role == "worker":
+            role, index = ("worker", index - 1) if index else ("chief", 0)
+        return replace(self, tasks=tasks, role=role, index=index)
 
     def tf_config(self) -> dict[str, Any]:
         """Return the content of ``TF_CONFIG``."""

@@ -6,7 +6,7 @@ import ast
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from timonel.errors import NotFoundError, SpecError
 from timonel.training import functions, notebook
-from timonel.training.spec import EntryKind
+from timonel.training.spec import KERAS_BACKEND, EntryKind, require_tensorflow_backend
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 
@@ -28,6 +28,10 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
 _IS_A_FILE = (".py", ".ipynb")
 _IS_YAML = (".yaml", ".yml")
 
+_IMPORTED = frozenset({"tensorflow", "keras", "tf_keras"})
+_SETTERS = ("environ.setdefault", "environ.update", "putenv", "load_dotenv")
+_LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+
 
 @dataclass(frozen=True)
 class Program:
@@ -39,6 +43,7 @@ class Program:
         name: Display name.
         source: The program's text, which is recorded; empty if unavailable.
         keras: Which Keras it uses.
+        sets_environment: Whether it changes environment variables before it imports TensorFlow.
         function: The function, if the program is one.
     """
 
@@ -47,6 +52,7 @@ class Program:
     name: str
     source: bytes
     keras: KerasFlavour
+    sets_environment: bool = False
     function: Callable[..., Any] | None = None
 
     @property
@@ -83,6 +89,7 @@ def find_program(entry: Entry, environ: Mapping[str, str]) -> Program:
         NotFoundError: The file or module does not exist.
         SpecError: The entry cannot be run.
     """
+    require_tensorflow_backend(environ.get(KERAS_BACKEND))
     if callable(entry):
         return _function(entry, environ)
     path = Path(entry).expanduser().absolute()
@@ -117,7 +124,7 @@ def _is_module_name(name: str) -> bool:
 
 def _script(path: Path, environ: Mapping[str, str]) -> Program:
     source = path.read_bytes()
-    return Program("script", str(path), path.name, source, _flavour(source, environ))
+    return Program("script", str(path), path.name, source, *_read(source, environ))
 
 
 def _notebook(path: Path, environ: Mapping[str, str]) -> Program:
@@ -126,7 +133,7 @@ def _notebook(path: Path, environ: Mapping[str, str]) -> Program:
         raise SpecError(f"no cell of {path.name} has code")
     text = "\n".join(cell.code for cell in cells)
     source = notebook.without_outputs(path)
-    return Program("notebook", str(path), path.name, source, _flavour(text, environ))
+    return Program("notebook", str(path), path.name, source, *_read(text, environ))
 
 
 def _module(name: str, spec: ModuleSpec, environ: Mapping[str, str]) -> Program:
@@ -134,16 +141,16 @@ def _module(name: str, spec: ModuleSpec, environ: Mapping[str, str]) -> Program:
     if not isinstance(spec.loader, SourceFileLoader) or file is None:
         raise SpecError(f"the module {name} has no Python source")
     source = Path(file).read_bytes()
-    return Program("module", file, name, source, _flavour(source, environ))
+    return Program("module", file, name, source, *_read(source, environ))
 
 
 def _function(function: Callable[..., Any], environ: Mapping[str, str]) -> Program:
     file, text = functions.source_of(function)
-    keras = _flavour(text, environ)
+    keras, _ = _read(text, environ)
     if functions.uses_legacy_keras(function):
         keras = "tf_keras"
     name = functions.described(function)
-    return Program("function", file, name, text.encode(), keras, function)
+    return Program("function", file, name, text.encode(), keras, function=function)
 
 
 def _find_module(name: str) -> ModuleSpec | None:
@@ -206,16 +213,21 @@ def _installed(name: str) -> ModuleSpec | None:
     return next((spec for spec in specs if spec is not None), None)
 
 
-def _flavour(source: bytes | str, environ: Mapping[str, str]) -> KerasFlavour:
+def _read(source: bytes | str, environ: Mapping[str, str]) -> tuple[KerasFlavour, bool]:
+    """Return the Keras of a program, and whether it sets the environment before its imports."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError):
+        nodes = []  # the task shows the error as Python does
+    return _flavour(nodes, environ), _sets_environment(nodes)
+
+
+def _flavour(nodes: Sequence[ast.AST], environ: Mapping[str, str]) -> KerasFlavour:
     """Return the Keras named by the environment or by the program's text."""
     asked = environ.get(LEGACY_KERAS, "").lower()
     if asked in _FLAVOURS:
         return _FLAVOURS[asked]
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return "keras"  # the task shows the error as Python does
-    return "tf_keras" if any(map(_names_legacy_keras, ast.walk(tree))) else "keras"
+    return "tf_keras" if any(map(_names_legacy_keras, nodes)) else "keras"
 
 
 def _names_legacy_keras(node: ast.AST) -> bool:
@@ -224,3 +236,40 @@ def _names_legacy_keras(node: ast.AST) -> bool:
     if isinstance(node, ast.ImportFrom):
         return (node.module or "").partition(".")[0] == "tf_keras"
     return isinstance(node, ast.Constant) and node.value == LEGACY_KERAS
+
+
+def _sets_environment(nodes: Sequence[ast.AST]) -> bool:
+    """Return whether a program changes environment variables before it imports TensorFlow.
+
+    ``TF_CPP_MIN_LOG_LEVEL`` alone does not count: jobs are quiet anyway.
+    """
+    lines = {node: getattr(node, "lineno", sys.maxsize) for node in nodes}
+    end = min((line for node, line in lines.items() if _imports_tensorflow(node)), default=None)
+    return any(
+        _changes_environment(node) for node, line in lines.items() if end is None or line < end
+    )
+
+
+def _imports_tensorflow(node: ast.AST) -> bool:
+    names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+    names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+    return any(name.partition(".")[0] in _IMPORTED for name in names)
+
+
+def _changes_environment(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        name = ast.unparse(node.func)
+        first = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+        return name.endswith(_SETTERS) and first != _LOG_LEVEL
+    if not isinstance(node, ast.Assign | ast.AugAssign):
+        return False
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    changed = [
+        each
+        for each in targets
+        if isinstance(each, ast.Subscript) and ast.unparse(each.value).endswith("environ")
+    ]
+    return any(
+        not (isinstance(each.slice, ast.Constant) and each.slice.value == _LOG_LEVEL)
+        for each in changed
+    )

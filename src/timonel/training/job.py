@@ -39,7 +39,8 @@ def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOp
         options: How the job is run.
     """
     is_mpi = request.settings.distribution.launcher == "mpi"
-    is_warm = options.warm and not is_mpi  # mpirun starts each rank anew
+    # mpirun starts each rank anew; and what a program sets before its imports must come first.
+    is_warm = options.warm and not is_mpi and not request.program.sets_environment
     spec = JobSpec(
         job_id=run_id,
         module=_MPI_MODULE if is_mpi else TASK_MODULE,

@@ -3,10 +3,10 @@
 Pure except for reading the file.
 
 A cell that is valid Python stays unchanged. In other cells, IPython syntax is translated where it
-has an effect (``%env A=b``, ``%cd``, ``%time``), dropped where a job has no use for it
+has an effect (``%env A={b}``, ``%cd``, ``%time``), dropped where a job has no use for it
 (``%matplotlib``, ``%pip``, ``!ls``, help), and rejected where later code needs its value
-(``files = !ls``). Magics that the notebook registers itself are called as Python functions.
-nbconvert and IPython keep shell commands, which would run once in every worker.
+(``files = !ls``, ``%%capture out``). Magics that the notebook registers itself are called as Python
+functions. nbconvert and IPython keep shell commands, which would run once in every worker.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ _FORMAT = 4
 _INDENT = re.compile(r"\s*")
 _ASSIGNED = re.compile(r"[\w.,\s\[\]*]+=\s*([!%].*)")
 _HELP = re.compile(r"\?{1,2}[\w.%*]+|[\w.%*]+\?{1,2}")
+_CAPTURES = re.compile(r"%%capture\s+(?:--\S+\s+)*(?P<name>[A-Za-z_]\w*)")
+_DOLLAR = re.compile(r"\$([A-Za-z_]\w*)")
+_MARKS = frozenset({"%", "!", "?"})
 _RUNS_ITS_LINE = frozenset({"time", "prun"})
 _RUNS_ITS_CELL = frozenset({"time", "capture", "prun"})
 _SETTINGS = frozenset(
@@ -69,7 +72,9 @@ def read_cells(path: Path) -> list[Cell]:
         SpecError: The file is not a Python notebook, or needs a shell.
     """
     cells, magics = [], dict[str, str]()
-    for number, source in enumerate(_sources(_read(path), path.name), start=1):
+    sources = list(_sources(_read(path), path.name))
+    for number, source in enumerate(sources, start=1):
+        _refuse_captured(path.name, number, source, sources[number:])
         cells.append(translate(path.name, number, source, magics))
         magics.update(_registered(cells[-1].code))
     return cells
@@ -101,7 +106,7 @@ def translate(name: str, number: int, source: str, magics: Mapping[str, str]) ->
         lines[first] = ""
     left_out = []
     for place in _statements(lines):
-        line = lines[place]
+        line = _joined(lines, place)
         _refuse_values(name, number, line)
         lines[place], is_missed = _as_python(line, magics)
         if is_missed:
@@ -191,14 +196,29 @@ def _statements(lines: Sequence[str]) -> Iterator[int]:
     A line inside brackets or a multi-line string may begin with ``%`` or ``!`` and still be Python.
     """
     pending: list[str] = []
-    for number, line in enumerate(lines):
+    is_continued = False
+    for number, line in enumerate(list(lines)):
+        if is_continued:
+            is_continued = line.endswith("\\")
+            continue
         if not pending:
             yield number
-            if line.lstrip()[:1] in {"%", "!", "?"}:
+            if line.lstrip()[:1] in _MARKS:
+                is_continued = line.endswith("\\")
                 continue
         pending.append(line)
         if not _is_open("\n".join(pending)):
             pending.clear()
+
+
+def _joined(lines: list[str], place: int) -> str:
+    """Return a line with those that continue a magic or shell command, which become empty."""
+    line = lines[place]
+    while line.lstrip()[:1] in _MARKS and line.endswith("\\") and place + 1 < len(lines):
+        place += 1
+        line = line[:-1].rstrip() + " " + lines[place].lstrip()
+        lines[place] = ""
+    return line
 
 
 def _is_open(text: str) -> bool:
@@ -222,6 +242,15 @@ def _refuse_values(name: str, number: int, line: str) -> None:
         )
 
 
+def _refuse_captured(name: str, number: int, source: str, later: Sequence[str]) -> None:
+    found = _CAPTURES.match(source.lstrip())
+    if found and any(re.search(rf"\b{found['name']}\b", text) for text in later):
+        raise SpecError(
+            f"cell {number} of {name} captures its output as {found['name']} for later cells",
+            hint="a job's output is in its log: use contextlib.redirect_stdout",
+        )
+
+
 def _registered(code: str) -> Iterator[tuple[str, str]]:
     """Yield each magic that a cell registers with its function's name."""
     nodes = ast.parse(code).body if _is_python(code) else []
@@ -239,14 +268,32 @@ def _as_python(line: str, magics: Mapping[str, str]) -> tuple[str, bool]:
     text = line.strip()
     if text.startswith("%"):
         magic, _, rest = text.lstrip("%").partition(" ")
-        if magic in magics or (magic in _RUNS_ITS_LINE and rest):
-            return indent + (f"{magics[magic]}({rest!r})" if magic in magics else rest), False
-        if magic in {"env", "set_env"} and rest:
-            variable, _, value = rest.replace("=", " ", 1).partition(" ")
-            return f"{indent}__import__('os').environ[{variable!r}] = {value.strip()!r}", False
-        if magic == "cd" and rest:
-            return f"{indent}__import__('os').chdir({rest.strip(chr(34) + chr(39))!r})", False
-        return f"{indent}pass", magic not in _SETTINGS
+        code = _magic(magic, rest.strip(), magics)
+        return indent + (code or "pass"), code is None and magic not in _SETTINGS
     if text.startswith("!"):
         return f"{indent}pass", True
     return (f"{indent}pass", False) if _HELP.fullmatch(text) else (line, False)
+
+
+def _magic(magic: str, rest: str, magics: Mapping[str, str]) -> str | None:
+    """Return a magic as Python; None for one without an effect."""
+    if magic in magics:
+        return f"{magics[magic]}({rest!r})"
+    if magic in _RUNS_ITS_LINE and rest:
+        return rest
+    if magic in {"env", "set_env"} and rest:
+        variable, _, value = rest.replace("=", " ", 1).partition(" ")
+        place = f"__import__('os').environ[{variable!r}]"
+        is_shown = not value and "=" not in rest
+        return f"print({place})" if is_shown else f"{place} = {_expanded(value.strip())}"
+    if magic == "cd":
+        folder = _expanded(rest.strip("\"'") or "~")
+        return f"__import__('os').chdir(__import__('os').path.expanduser({folder}))"
+    return None
+
+
+def _expanded(text: str) -> str:
+    """Return an expression for a magic's argument, in which ``{x}`` and ``$x`` are values."""
+    braced = _DOLLAR.sub(r"{\1}", text)
+    expression = f"f{braced!r}"
+    return expression if "{" in braced and _is_python(expression) else repr(text)

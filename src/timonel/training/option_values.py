@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,14 @@ from timonel.errors import SpecError
 VALIDATION_PREFIX = "val_"
 """Keras' prefix for the metrics of an evaluation."""
 PATIENCE = 3
-_LARGER_IS_BETTER = ("acc", "auc", "fmeasure", "precision", "recall", "f1", "iou", "r2")
+_SMALLER = re.compile(
+    r"loss|err|ma[ep]|ms[el]|divergence|entropy|perplexity|hinge|poisson|log_?cosh|distance|false|"
+    r"latency|deviance|[wc]er$"
+)
+_LARGER = re.compile(
+    r"acc|auc|auroc|precision|recall|sensitivity|specificity|f_?measure|f1|f_?beta|io_?u|dice|"
+    r"jaccard|r2|score|similarity|bleu|rouge|ndcg|mrr|reward|return|true_"
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,14 @@ class StepRange:
     last: int
 
 
+def is_larger_better(metric: str) -> bool | None:
+    """Tell from a metric's name whether larger values are better; None if it does not show."""
+    name = metric.lower()
+    if _SMALLER.search(name):
+        return False
+    return True if _LARGER.search(name) else None
+
+
 def parse_best(text: str | None) -> Best | None:
     """Parse a criterion such as ``val_loss`` or ``max:val_f1``.
 
@@ -79,7 +95,7 @@ def parse_best(text: str | None) -> Best | None:
             f"--keep-best needs a metric such as val_loss or max:val_f1, got {text!r}",
             hint="use a name from Keras' logs, with the prefix min: or max: if needed",
         )
-    return Best(name, mode == "max" if colon else any(part in name for part in _LARGER_IS_BETTER))
+    return Best(name, mode == "max" if colon else bool(is_larger_better(name)))
 
 
 def parse_early_stopping(text: str | None) -> EarlyStopping | None:

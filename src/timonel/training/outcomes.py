@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from timonel.engines import DEFAULT_ENGINE, Engine, FailureCause, JobState, JobStatus, get_engine
+from timonel.engines import Engine, FailureCause, JobState, JobStatus, get_engine
 from timonel.errors import EngineError, NotFoundError, TimonelError
 from timonel.storage import Workspace, find_workspace
 from timonel.tracking import RunRecord, read_run
@@ -14,6 +14,8 @@ from timonel.training.finish import finish_run
 
 _LATE_S = 3600.0
 """Time that a job has to complete the record of its run, and a submission to be accepted."""
+_LATE_HERE_S = 60.0
+"""The same on this machine."""
 _logger = logging.getLogger(__name__)
 
 
@@ -28,7 +30,7 @@ def with_outcomes(workspace: Workspace, runs: Sequence[RunRecord]) -> list[RunRe
         workspace: Workspace of the runs.
         runs: Their records.
     """
-    unfinished = [run for run in runs if _is_elsewhere(run) and not run.is_finished]
+    unfinished = [run for run in runs if run.job_id is not None and not run.is_finished]
     if unfinished and workspace.is_remote and workspace.local_copy is None:
         workspace = find_workspace(workspace.uri, create=False)
     engines = {
@@ -48,17 +50,12 @@ def with_outcomes(workspace: Workspace, runs: Sequence[RunRecord]) -> list[RunRe
     return [ended.get(run.id, run) for run in runs]
 
 
-def _is_elsewhere(run: RunRecord) -> bool:
-    return run.job_id is not None and run.header.engine not in {None, DEFAULT_ENGINE}
-
-
 def _engine(workspace: Workspace, name: str | None) -> Engine | None:
     try:
-        engine = get_engine(name, workspace)
+        return get_engine(name, workspace)
     except TimonelError as error:
         _logger.info("cannot ask the engine %s: %s", name, error)
         return None
-    return None if engine.shares_machine else engine
 
 
 def _completed(workspace: Workspace, run: RunRecord, engine: Engine) -> RunRecord:
@@ -66,6 +63,8 @@ def _completed(workspace: Workspace, run: RunRecord, engine: Engine) -> RunRecor
     try:
         status = engine.status(run.id)
     except NotFoundError:
+        if engine.shares_machine:
+            return run  # of another machine that shares the workspace
         status = JobStatus(
             job_id=run.id,
             state=JobState.FAILED,
@@ -75,6 +74,9 @@ def _completed(workspace: Workspace, run: RunRecord, engine: Engine) -> RunRecor
         )
     if not status.state.is_final:
         return run
-    if now - (status.ended_at or now) > _LATE_S:
+    ended_at = status.ended_at or now
+    if ended_at >= now:  # nobody saw its end
+        ended_at = run.last_event_at or run.started_at
+    if now - ended_at > (_LATE_HERE_S if engine.shares_machine else _LATE_S):
         finish_run(workspace, run.id, status)  # unless it is finished by now
     return read_run(workspace, run.id)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from timonel.storage import Workspace, digest_bytes, join, write_bytes
+from timonel.storage import Workspace, digest_bytes, digest_file, join, write_bytes
 from timonel.tracking import Artifact, RunWriter, start_run
 from timonel.tracking.redaction import redact_command
 from timonel.training.functions import import_path
@@ -74,7 +74,9 @@ def describe(
     if program.source:
         write_bytes(source_copy(request, writer.folder), program.source)
         digest = digest_bytes(program.source)
-        writer.input(Artifact("source", program.file, digest, program.name))
+        file = Path(program.file)
+        metadata = {"file_digest": digest_file(file)} if program.kind == "notebook" else {}
+        writer.input(Artifact("source", program.file, digest, program.name, metadata))
     if request.call is not None and request.call.pickled is not None:
         write_bytes(writer.folder / _PICKLE, request.call.pickled)
     settings = _with_copies(request.settings, writer) if copies else request.settings
@@ -108,6 +110,7 @@ def train_spec(
         data={name: dataset.uri for name, dataset in request.datasets.items()},
         settings=settings,
         keras=program.keras,
+        imports_late=program.sets_environment,
         pass_job_dir=options.pass_job_dir,
         seed=options.seed,
     )

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from timonel.errors import SpecError
 from timonel.storage import find_workspace, read_document, write_document
 from timonel.training.settings import Settings
 
@@ -60,6 +61,11 @@ class TrainSpec(BaseModel):
     )
     settings: Settings = Field(default_factory=Settings, description="How it trains.")
     keras: Literal["keras", "tf_keras"] = Field(default="keras", description="Which Keras.")
+    imports_late: bool = Field(
+        default=False,
+        description="TensorFlow is imported when the program does: it changes the environment "
+        "before.",
+    )
     pass_job_dir: bool = Field(default=False, description="Give the script --job-dir as well.")
     seed: int = Field(
         default=0, description="Seed that all tasks share, so that they shuffle alike."
@@ -102,6 +108,25 @@ class TrainSpec(BaseModel):
         # It contains the script's options unredacted, secrets included.
         path.chmod(0o600)
         return path
+
+
+KERAS_BACKEND = "KERAS_BACKEND"
+
+
+def require_tensorflow_backend(backend: str | None) -> None:
+    """Check that Keras uses TensorFlow.
+
+    Args:
+        backend: Keras' backend, or what the environment says of it.
+
+    Raises:
+        SpecError: It uses another library.
+    """
+    if backend not in {None, "", "tensorflow"}:
+        raise SpecError(
+            f"jobs train with Keras' TensorFlow backend, got {KERAS_BACKEND}={backend}",
+            hint="set it to tensorflow, or train with plain Python",
+        )
 
 
 def add_document_options(parser: argparse.ArgumentParser) -> None:

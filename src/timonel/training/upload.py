@@ -18,6 +18,7 @@ from uuid import uuid4
 
 from timonel.engines import get_engine
 from timonel.errors import TimonelError
+from timonel.logs import configure_logging
 from timonel.models.exports import read_export
 from timonel.storage import Workspace, find_workspace
 from timonel.storage.filesystems import forget_connections
@@ -138,7 +139,7 @@ def _is_complete(folder: Path) -> bool:
 
 def main(arguments: list[str]) -> int:
     """Upload the run named by the arguments until it has ended."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    configure_logging()
     uri, run_id = arguments
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -233,3 +233,22 @@ def test_the_program_of_an_mpi_job_uses_no_mpi(folder: Path) -> None:
     assert not any("is not checked" in note for note in plan.notes())
     in_image = planned(MANIFESTS / "mpi-mnist.yaml", local=False)
     assert any("is not checked for Horovod" in note for note in in_image.notes())
+
+
+@pytest.mark.parametrize(
+    ("manifest", "name", "strategy"),
+    [
+        ("multi-worker-gpu", "MultiWorkerMirroredStrategy", "auto"),
+        ("multi-worker-gpu", "ParameterServerStrategy", "none"),
+        ("mnist-ps", "ParameterServerStrategy", "auto"),
+        ("mnist-ps", "MultiWorkerMirroredStrategy", "none"),
+    ],
+)
+def test_a_program_gets_the_strategy_that_it_creates(
+    manifest: str, name: str, strategy: str, folder: Path
+) -> None:
+    (folder / "train.py").write_text(f"strategy = tf.distribute.{name}()\n")
+    plan = planned(MANIFESTS / f"{manifest}.yaml", entry="train.py")
+    assert plan.options(())["strategy"] == strategy
+    note = "the program gets the job's strategy, as with --workers, instead of its own"
+    assert (note in plan.notes()) is (strategy == "auto")

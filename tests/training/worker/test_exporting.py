@@ -8,12 +8,15 @@ import pytest
 from timonel.data import load_registry
 from timonel.data.load_registry import InputShard, LoadRecord
 from timonel.data.preprocessing import table_preprocessing
-from timonel.data.schema import TableSchema, TextColumn
+from timonel.data.schema import BytesColumn, DateColumn, NumericColumn, TableSchema, TextColumn
 from timonel.errors import SpecError
 
 pytest.importorskip("tensorflow")
 
-from timonel.training.worker.exporting import export_own
+import numpy as np
+import tensorflow as tf
+
+from timonel.training.worker.exporting import _columns, _row, _transform, export_own
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +27,7 @@ def new_session() -> Iterator[None]:
 
 
 def test_a_model_with_inputs_that_no_client_can_send_is_refused(tmp_path: Path) -> None:
-    schema = TableSchema(label="y", columns=(TextColumn(name="note", longest=5),))
+    schema = TableSchema(label="y", columns=(BytesColumn(name="note", longest=5),))
     load_registry.loads.append(
         LoadRecord(
             uri=str(tmp_path),
@@ -43,7 +46,35 @@ def test_a_model_with_inputs_that_no_client_can_send_is_refused(tmp_path: Path) 
             shard=InputShard(),
         )
     )
-    with pytest.raises(SpecError, match="but column 'note' is text") as caught:
+    with pytest.raises(SpecError, match="but column 'note' is bytes") as caught:
         export_own(tmp_path / "export", object(), None, None)
     assert "preprocess=" in str(caught.value.hint)
     assert not (tmp_path / "export").exists()
+
+
+def test_clients_send_texts_and_dates_as_they_are_in_a_table() -> None:
+    number = NumericColumn(name="x", mean=1, std=2, minimum=0, maximum=3, missing=0)
+    day = DateColumn(name="day", minimum=0, maximum=100 * 86_400, missing=0)
+    text = TextColumn(name="note", longest=5)
+    sent = {"x": [3.0], "day": ["1970-01-11"], "note": ["a b"]}
+    tensors = {name: tf.constant(values) for name, values in sent.items()}
+    columns = table_preprocessing(TableSchema(label="y", columns=(number, day, text)), "columns")
+    assert _columns(columns) == {"x": "float32", "day": "string", "note": "string"}
+    found = _transform(columns, None)(tensors)
+    assert found["x"].numpy().tolist() == [[1.0]]
+    assert found["day"].numpy().tolist() == [10 * 86_400]
+    assert found["note"].numpy().tolist() == [b"a b"]
+    vector = table_preprocessing(TableSchema(label="y", columns=(number, day)))
+    assert _columns(vector) == {"x": "float32", "day": "string"}
+    row = _transform(vector, None)({"x": tensors["x"], "day": tensors["day"]}).numpy()[0]
+    np.testing.assert_allclose(row[:2], [1.0, 0.1], rtol=1e-6)
+    assert row.shape == (8,)
+    only = table_preprocessing(TableSchema(label="y", columns=(text,)), "columns")
+    for spec, kind in ((tf.TensorSpec([None], tf.string), tf.Tensor), (None, dict)):
+        assert isinstance(_transform(only, spec)({"note": tensors["note"]}), kind)
+
+
+def test_a_record_is_compared_as_clients_would_send_it() -> None:
+    example = {"key": "k", "column/x": 1.5, "column/day": 86_401, "column/note": "é".encode()}
+    assert _row(example, {"day"}) == {"x": 1.5, "day": "1970-01-02T00:00:01Z", "note": "é"}
+    assert _row({"column/day": -(2**63)}, {"day"}) == {"day": ""}

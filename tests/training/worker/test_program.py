@@ -75,6 +75,18 @@ def test_a_notebook(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages == ["Cell 1: skipped !ls"]
 
 
+def test_a_notebook_awaits_and_keeps_its_last_value(tmp_path: Path) -> None:
+    place = notebook(
+        tmp_path / "train.ipynb",
+        "import asyncio\nqueue = asyncio.Queue()",
+        "await queue.put(3)\nawait queue.get()",
+        "None",
+        "kept = _\nresult = await asyncio.sleep(0, 4)",
+    )
+    run("notebook", place)
+    assert (main()["kept"], main()["result"]) == (3, 4)
+
+
 def test_magics_of_a_notebooks_own(tmp_path: Path) -> None:
     place = notebook(
         tmp_path / "train.ipynb",

@@ -65,3 +65,40 @@ def test_flags_that_nothing_parsed_are_not_told(monkeypatch) -> None:
     with recording_parameters(lambda _: None, {"lr"}, messages.append):
         pass
     assert messages == []
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--augment=true", "--no-mixed=1"], (True, False, None)),
+        (["--augment=False", "--no-mixed=false"], (False, True, None)),
+        (["--warm=True"], (False, True, True)),
+        (["--warm=no"], (False, True, False)),
+        (["--augment"], (True, True, None)),
+    ],
+)
+def test_parameters_turn_switches_on_and_off(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], expected: tuple[bool, bool, bool | None]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["train.py", *words, "--lr=0.1"])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--augment", action="store_true")
+    parser.add_argument("--no-mixed", dest="mixed", action="store_false")
+    parser.add_argument("--warm", action=argparse.BooleanOptionalAction)
+    parser.add_argument("--lr", type=float)
+    known = {"augment", "no-mixed", "warm", "lr"}
+    with recording_parameters(lambda _: None, known):
+        found = parser.parse_args()
+    assert (found.augment, found.mixed, found.warm, found.lr) == (*expected, 0.1)
+
+
+@pytest.mark.parametrize("word", ["--augment=maybe", "--other=true"])
+def test_other_values_of_switches_are_refused_as_usual(
+    monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    monkeypatch.setattr("sys.argv", ["train.py", word])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--augment", action="store_true")
+    parser.add_argument("--other", action="store_true")
+    with recording_parameters(lambda _: None, {"augment"}), pytest.raises(SystemExit):
+        parser.parse_args()

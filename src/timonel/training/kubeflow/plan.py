@@ -58,7 +58,7 @@ class ManifestPlan:
         replicas = self.job.replicas
         counts = {role: replica.replicas for role, replica in replicas.items()}
         found: dict[str, Any] = {
-            "strategy": "auto" if self.job.is_mpi else "none",
+            "strategy": "auto" if self.job.is_mpi or self._creates_strategy else "none",
             "workers": counts.get("chief", 0) + counts.get("worker", 0),
             "ps": counts.get("ps", 0),
             "evaluator": "evaluator" in counts,
@@ -97,6 +97,8 @@ class ManifestPlan:
         yield from self.job.notes
         if self.job.is_mpi:
             yield "batch sizes are those of each process, unless --batch-size-is changes it"
+        if self._creates_strategy:
+            yield "the program gets the job's strategy, as with --workers, instead of its own"
         if self.job.is_mpi and self.is_in_image:
             yield (
                 "the program in the image is not checked for Horovod and mpi4py: with them, each "
@@ -111,6 +113,18 @@ class ManifestPlan:
             yield "workingDir is only where the program is found; tasks run in another folder"
         if self.shares_machine and (names := list(self._only_in_clusters())):
             yield f"fields without effect on this machine: {', '.join(names)}"
+
+    @property
+    def _creates_strategy(self) -> bool:
+        """Whether the program creates the strategy that `auto` chooses for these roles.
+
+        Keras' ``fit`` does not work with it alone; the program gets that of the job.
+        """
+        has_servers = "ps" in self.job.replicas
+        if has_servers and "chief" not in self.job.replicas:
+            return False
+        name = b"ParameterServerStrategy" if has_servers else b"MultiWorkerMirroredStrategy"
+        return name in self.program.source
 
     @property
     def _pods(self) -> list[PodSpec]:

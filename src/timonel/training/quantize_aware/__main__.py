@@ -23,6 +23,7 @@ from timonel.data.preprocessing import load_options, parse_preprocessing
 from timonel.errors import ModelError
 from timonel.models.architecture import Architecture, read_architecture
 from timonel.models.exports import read_export, saved_model_of
+from timonel.models.safety.check import check_saved_model
 from timonel.models.schema import Export
 from timonel.models.signatures import TENSOR
 from timonel.tracking import Artifact
@@ -66,6 +67,7 @@ def fine_tune(args: argparse.Namespace) -> None:
     if task.run is not None:
         task.run.input(Artifact("savedmodel", saved_model_of(args.model), export.digest, args.run))
     batches = _whole_batches(export, args.batch_size)
+    check_saved_model(saved_model_of(args.model))
     # A thread is in no strategy's scope: signatures cannot run with distributed variables.
     with ThreadPoolExecutor(1) as thread:
         loaded = thread.submit(tf.saved_model.load, str(saved_model_of(args.model))).result()

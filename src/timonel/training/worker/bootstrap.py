@@ -6,12 +6,13 @@ Importing this module initializes nothing of TensorFlow, so that a zygote can im
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import json
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,13 @@ from timonel.training.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluste
 from timonel.training.combinations import choose
 from timonel.training.evaluations import EvaluationRecords
 from timonel.training.settings import StrategyName
-from timonel.training.spec import TrainSpec, read_spec
-from timonel.training.worker import exit_report, heartbeat
+from timonel.training.spec import (
+    KERAS_BACKEND,
+    TrainSpec,
+    read_spec,
+    require_tensorflow_backend,
+)
+from timonel.training.worker import exit_report, heartbeat, late_import, silence
 from timonel.training.worker.context import TrainingContext, enter
 from timonel.training.worker.exit_report import EXIT_FAILED, TaskOutcome
 from timonel.training.worker.fit import model_fit
@@ -153,16 +159,45 @@ def _run_alone(task: Task) -> None:
     enter(replace(context_of(task, None), run=run))
     (task.task_dir / "ready").touch()
     heartbeat.begin(task.task_dir)
-    run_program_of(task, run)
+    with recorded_summaries(run):
+        run_program_of(task, run)
 
 
 def _run_managed(task: Task, name: StrategyName, termination: Termination) -> None:
+    run = _open_run(task)
+    with contextlib.ExitStack() as stack:
+        finish: list[Callable[[], None]] = []
+
+        def begin() -> None:
+            finish.append(stack.enter_context(_managed(task, name, termination, run)))
+
+        if task.spec.imports_late:
+            late_import.call_before_import(("tensorflow", "keras", "tf_keras"), begin)
+        else:
+            begin()
+        (task.task_dir / "ready").touch()
+        heartbeat.begin(task.task_dir)
+        silence.watch(task.task_dir / "progress", functools.partial(_warn, run))
+        with until_exit():
+            run_program_of(task, run)
+        if run is not None and task.spec.settings.evaluation.evaluator:
+            EvaluationRecords(task.job_dir).mark_trained()
+        for end in finish:
+            end()
+
+
+@contextlib.contextmanager
+def _managed(
+    task: Task, name: StrategyName, termination: Termination, run: RunWriter | None
+) -> Iterator[Callable[[], None]]:
+    """Import Keras and let its ``fit`` train as the job says; yield what exports the model."""
+    settings = task.spec.settings
+    require_tensorflow_backend(os.environ.get(KERAS_BACKEND))
     from timonel.training.worker import managed, redirected_saves  # noqa: PLC0415 - TensorFlow
-    from timonel.training.worker.private import keras_fit  # noqa: PLC0415 - TensorFlow
+    from timonel.training.worker.private import dtype_policies, keras_fit  # noqa: PLC0415 - TensorFlow
 
     for noisy in ("tensorflow", "absl"):  # they log each device and each all-reduce
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    settings = task.spec.settings
     resources = devices.configure(
         devices.HostPosition(*task.cluster.neighbours, several_workers=task.peers > 0),
         per_worker=settings.distribution.devices_per_worker,
@@ -170,6 +205,8 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
         requested_threads=settings.devices.threads,
     )
     keras = importlib.import_module(task.spec.keras)
+    if task.spec.keras == "keras":
+        require_tensorflow_backend(keras.backend.backend())
     if name is not StrategyName.NONE:
         keras_fit.require_supported(keras.__name__, keras.__version__)
     model_fit.reject_other_keras(task.spec.keras)
@@ -180,35 +217,53 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
     strategy = strategies.build(name, task.cluster, settings)
     if strategy is not None:
         strategies.adopt(strategy, name)
+        devices.keep_configuration()
+        keras_fit.make_variables_numbers()
+    else:
+        strategies.check_own(os.environ)
+    keras_fit.keep_scope_when_cleared(
+        functools.partial(precision.configure, keras, settings.numerics)
+    )
     # The coordination service of multi-worker training replaced our handler with one that only
     # records SIGTERM.
     termination.install()
-    run = _open_run(task)
     context = replace(context_of(task, strategy), run=run)
     enter(context)
     if run is not None:
         if task.cluster.generation == 1:
             _warn_of_shared_cores(task, resources, run)
         run.event(
-            "devices", **precision.record(keras, name, strategy, settings), **resources.record()
+            "devices",
+            **precision.record(dtype_policies.policy_of(keras), name, strategy, settings),
+            **resources.record(),
         )
     services = managed.services_of(
         keras, context, settings, run=run, task_dir=task.task_dir, termination=termination
     )
     own_run = run or open_run(_workspace(task), task.spec.run_id)
-    with managed.prepared(services, context, own_run, task.task_dir) as fits:
-        (task.task_dir / "ready").touch()
-        heartbeat.begin(task.task_dir)
-        own_copies = (
-            contextlib.nullcontext()
-            if context.is_chief
-            else redirected_saves.redirected(keras, task.task_dir / "scratch")
-        )
-        with own_copies, until_exit():
-            run_program_of(task, run)
-        if run is not None and settings.evaluation.evaluator:
-            EvaluationRecords(task.job_dir).mark_trained()
-        managed.finish(services, context, fits)
+    own_copies = (
+        contextlib.nullcontext()
+        if context.is_chief
+        else redirected_saves.redirected(keras, task.task_dir / "scratch")
+    )
+    with (
+        managed.prepared(services, context, own_run, task.task_dir) as fits,
+        contextlib.ExitStack() as beside_program,
+    ):
+        beside_program.enter_context(own_copies)
+        beside_program.enter_context(recorded_summaries(run))
+
+        def finish() -> None:
+            beside_program.close()
+            managed.finish(services, context, fits)
+
+        yield finish
+
+
+def _warn(run: RunWriter | None, message: str) -> None:
+    logger.warning("%s", message)
+    if run is not None:
+        run.event("log", level="warning", message=message)
 
 
 def _warn_of_shared_cores(task: Task, resources: devices.DeviceResources, run: RunWriter) -> None:
@@ -223,8 +278,7 @@ def _warn_of_shared_cores(task: Task, resources: devices.DeviceResources, run: R
         f"{who} share this machine's {usable_cores():g} cores; one is usually faster here. "
         "Drop --workers, or give each its own machine or GPU."
     )
-    logger.warning("%s", message)
-    run.event("log", level="warning", message=message)
+    _warn(run, message)
 
 
 def run_program_of(task: Task, run: RunWriter | None) -> None:
@@ -233,18 +287,13 @@ def run_program_of(task: Task, run: RunWriter | None) -> None:
     argv = task.spec.argv(job_dir, cluster.role)
     argv = fill_placeholders(argv, cluster.tasks, cluster.role, cluster.index)
     keywords = {"job_dir": job_dir} if task.spec.pass_job_dir else {}
-    with recorded_summaries(run):
-        if run is None:
+    known = {*task.spec.params, *(("job_dir",) if task.spec.pass_job_dir else ())}
+    if run is None:
+        with recording_parameters(lambda _: None, known):  # switches, as in the chief
             run_program(task.spec, argv, keywords)
-            return
-        known = {*task.spec.params, *(("job_dir",) if task.spec.pass_job_dir else ())}
-
-        def warn(message: str) -> None:
-            logger.warning("%s", message)
-            run.event("log", level="warning", message=message)
-
-        with recording_parameters(run.params, known, warn):
-            value = run_program(task.spec, argv, keywords)
+        return
+    with recording_parameters(run.params, known, functools.partial(_warn, run)):
+        value = run_program(task.spec, argv, keywords)
     if value is not None:
         record_result(run, value)
 

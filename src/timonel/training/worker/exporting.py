@@ -9,17 +9,25 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import tensorflow as tf
 
 from timonel.data import Dataset, ImagePreprocessing, TablePreprocessing, load, load_registry
-from timonel.data.preprocess import image_batch, table_batch
-from timonel.data.preprocessing import Decode, load_options
-from timonel.data.schema import COLUMN_PREFIX, IMAGE_FEATURE, KEY_FEATURE
+from timonel.data.preprocess import image_batch, parse_dates, table_batch
+from timonel.data.preprocessing import ColumnTransform, DateParts, Decode, load_options
+from timonel.data.schema import (
+    COLUMN_PREFIX,
+    IMAGE_FEATURE,
+    KEY_FEATURE,
+    DateColumn,
+    TextColumn,
+)
+from timonel.data.sources.kinds.scalars import MISSING_DATE
 from timonel.errors import DataError, ModelError, SpecError
 from timonel.models.exports import MAX_EXAMPLES
 from timonel.models.savedmodel import export_live
@@ -126,26 +134,37 @@ def _export(
         labels=labels or record.labels or None,
         input_kind=record.preprocessing.kind,
         label_mode=record.label_mode,
-        transform=_transform(record.preprocessing),
+        transform=_transform(record.preprocessing, spec),
         columns=_columns(record.preprocessing),
         input_spec=spec,
-        reference=_reference_or_none(model, record),
+        reference=_reference_or_none(model, record, spec),
     )
 
 
-def _reference_or_none(model: Any, record: load_registry.LoadRecord) -> dict[str, Any] | None:
+def _reference_or_none(
+    model: Any, record: load_registry.LoadRecord, spec: Any
+) -> dict[str, Any] | None:
     """Return reference predictions, or None if the held-out records are damaged."""
     try:
-        return _reference(model, record)
+        return _reference(model, record, spec)
     except DataError as error:
         logger.warning("no reference predictions in the export: %s", error)
         return None
 
 
-def _transform(preprocessing: ImagePreprocessing | TablePreprocessing) -> Callable[[Any], Any]:
+def _transform(
+    preprocessing: ImagePreprocessing | TablePreprocessing, spec: Any
+) -> Callable[[Any], Any]:
     if isinstance(preprocessing, ImagePreprocessing):
         return lambda contents: image_batch(preprocessing, contents)
-    return lambda columns: table_batch(preprocessing, columns)
+    dates = {column.column for column in preprocessing.columns if _is_date(column)}
+
+    def rows(columns: Mapping[str, Any]) -> Any:
+        # Clients send dates as texts, as they are in a table.
+        values = {k: parse_dates(v) if k in dates else v for k, v in columns.items()}
+        return _as_input(table_batch(preprocessing, values), spec)
+
+    return rows
 
 
 def _columns(preprocessing: ImagePreprocessing | TablePreprocessing) -> dict[str, str] | None:
@@ -153,32 +172,48 @@ def _columns(preprocessing: ImagePreprocessing | TablePreprocessing) -> dict[str
         return None
     columns = {}
     for column in preprocessing.columns:
-        if isinstance(column, Decode):
+        if isinstance(column, Decode) and not isinstance(column.stored, TextColumn | DateColumn):
             raise SpecError(
-                f"a served model takes numbers and categories, but column {column.column!r} is "
-                f"{column.stored.type}",
+                "a served model takes numbers, categories, texts and dates, but column "
+                f"{column.column!r} is {column.stored.type}",
                 hint="call context().export(model, preprocess=..., columns=...) in the script",
             )
         columns[column.column] = "float32" if column.kind == "normalise" else "string"
     return columns
 
 
-def _reference(model: Any, record: load_registry.LoadRecord) -> dict[str, Any] | None:
+def _is_date(column: ColumnTransform) -> bool:
+    is_stored = isinstance(column, Decode) and isinstance(column.stored, DateColumn)
+    return is_stored or isinstance(column, DateParts)
+
+
+def _as_input(features: Any, spec: Any) -> Any:
+    """Return features as the model's input: the only column alone, where `fit` got it so."""
+    if isinstance(features, Mapping) and len(features) == 1 and isinstance(spec, tf.TensorSpec):
+        return next(iter(features.values()))
+    return features
+
+
+def _reference(model: Any, record: load_registry.LoadRecord, spec: Any) -> dict[str, Any] | None:
     """Return the training pipeline's predictions for held-out records, for the export check."""
     dataset = Dataset.open(record.uri)
     split = next((name for name in ("test", "validation") if dataset.count(name)), None)
     if split is None:
         return None
     examples = list(itertools.islice(dataset.examples(split), MAX_EXAMPLES))
-    outputs, labels = _predict(model, record, split, len(examples))
+    outputs, labels = _predict(model, record, split, len(examples), spec)
     if outputs is None:
         return None
     is_image = isinstance(record.preprocessing, ImagePreprocessing)
     source = Path(dataset.manifest.source.uri)
+    columns = (
+        () if isinstance(record.preprocessing, ImagePreprocessing) else record.preprocessing.columns
+    )
+    dates = {column.column for column in columns if _is_date(column)}
     return {
         "keys": [example[KEY_FEATURE] for example in examples],
         "sources": [
-            str(source / example[KEY_FEATURE]) if is_image else _row(example)
+            str(source / example[KEY_FEATURE]) if is_image else _row(example, dates)
             for example in examples
         ],
         "digests": [digest_bytes(example[IMAGE_FEATURE]) for example in examples]
@@ -190,11 +225,11 @@ def _reference(model: Any, record: load_registry.LoadRecord) -> dict[str, Any] |
 
 
 def _predict(
-    model: Any, record: load_registry.LoadRecord, split: str, count: int
+    model: Any, record: load_registry.LoadRecord, split: str, count: int, spec: Any
 ) -> tuple[Any, Any] | tuple[None, None]:
     scores, labels, seen = [], [], 0
     for x, y in _load_again(record, split):
-        output = model(x, training=False)
+        output = model(_as_input(x, spec), training=False)
         if not hasattr(output, "shape"):
             logger.warning("no reference predictions in the export: the model has several outputs")
             return None, None
@@ -223,9 +258,13 @@ def _load_again(record: load_registry.LoadRecord, split: str) -> Any:
         load_registry.configure(shard)
 
 
-def _row(example: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name.removeprefix(COLUMN_PREFIX): value.decode() if isinstance(value, bytes) else value
-        for name, value in example.items()
-        if name.startswith(COLUMN_PREFIX)
-    }
+def _row(example: Mapping[str, Any], dates: Collection[str]) -> dict[str, Any]:
+    """Return a record as clients send it."""
+    row = {}
+    for feature, value in example.items():
+        if feature.startswith(COLUMN_PREFIX):
+            name = feature.removeprefix(COLUMN_PREFIX)
+            row[name] = value.decode() if isinstance(value, bytes) else value
+            if name in dates:
+                row[name] = "" if value == MISSING_DATE else f"{np.datetime64(value, 's')}Z"
+    return row

@@ -38,6 +38,8 @@ from timonel.training.worker.private import (
     replica_steps,
 )
 from timonel.training.worker.state import callback_state, memory
+from timonel.training.worker.state.process_variables import ProcessVariables
+from timonel.training.worker.state.variables import Replicas
 from timonel.training.worker.termination import Termination
 
 _SPLITS = {"train": "training"}
@@ -85,6 +87,7 @@ def services_of(
         is_chief=context.is_chief,
         requests=context.job_dir / "requests",
     )
+    replicas = Replicas(context.strategy, len(context.cluster.trainers) if several else 1)
     barrier = functools.partial(wait_for_all, context.strategy) if several else lambda: None
     return Services(
         keras,
@@ -97,6 +100,7 @@ def services_of(
         agreement,
         termination,
         barrier,
+        ProcessVariables(replicas),
     )
 
 
@@ -124,7 +128,8 @@ def prepared(
     fits = Fits(services, plugins, loop=loop)
     fits.install()
     loops.configure(services)
-    with services.strategy.scope() if services.strategy is not None else contextlib.nullcontext():
+    scope = services.strategy.scope() if services.strategy is not None else contextlib.nullcontext()
+    with scope, services.variables.watched():
         yield fits
 
 

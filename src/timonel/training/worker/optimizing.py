@@ -11,13 +11,15 @@ from timonel.training.worker.inputs import fit_data
 from timonel.training.worker.numerics import learning_rate, precision
 from timonel.training.worker.numerics.gradients import GradientPlan
 from timonel.training.worker.plugin import FitPlugin
-from timonel.training.worker.private import optimizers
+from timonel.training.worker.private import dtype_policies, optimizers
 
 logger = logging.getLogger(__name__)
 
 
 class OptimizerOptions(FitPlugin):
     """Applies the settings to a Keras' optimizers and to ``fit`` calls."""
+
+    is_for_inner_fits = True
 
     def __init__(self, services: Services) -> None:
         self._keras = services.keras
@@ -27,6 +29,8 @@ class OptimizerOptions(FitPlugin):
             self._settings.distribution.compress_gradients,
             self._settings.batches.accumulate_gradients,
         )
+        self._run = services.run
+        self._recorded = ""
         self._rule = learning_rate.rule_of(self._settings, self._replicas)
 
     def install(self) -> None:
@@ -38,13 +42,21 @@ class OptimizerOptions(FitPlugin):
 
     def fit_begins(self, model: Any, arguments: dict[str, Any]) -> None:
         """Compile with XLA, check the optimizer, and make batch sizes global."""
-        precision.warn_of_own_policy(self._keras, self._settings.numerics)
+        policy = dtype_policies.policy_of(self._keras)
+        precision.warn_of_own_policy(policy, self._settings.numerics)
+        self._record(dtype_policies.policies_in(model))
         if self._settings.numerics.xla:
             precision.compile_with_xla(model)
         if self._plan != GradientPlan() or not self._rule.changes_nothing:
             check_optimizer(model.optimizer, self._plan)
         if self._settings.batches.batch_size_is == "per-replica":
             fit_data.make_global(arguments, self._replicas)
+
+    def _record(self, policies: str) -> None:
+        """Record the precision of the layers, which the script chooses."""
+        if self._run is not None and policies not in {"", self._recorded}:
+            self._recorded = policies
+            self._run.event("devices", precision=policies)
 
 
 def check_optimizer(optimizer: Any, plan: GradientPlan) -> None:

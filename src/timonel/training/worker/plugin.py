@@ -14,6 +14,9 @@ class FitPlugin:
     By default the methods do nothing.
     """
 
+    is_for_inner_fits = False
+    """Whether it applies to a ``fit`` inside a callback of another, too."""
+
     def install(self) -> None:
         """Patch TensorFlow or Keras; called once, before the script builds a model."""
 
@@ -47,6 +50,7 @@ class Around(FitPlugin):
     """A plug-in that only surrounds calls, given their arguments."""
 
     surround: Callable[[dict[str, Any]], contextlib.AbstractContextManager[None]]
+    is_for_inner_fits = True
 
     def around_fit(self, arguments: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
         """Surround a call."""

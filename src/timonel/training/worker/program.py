@@ -16,10 +16,13 @@ and the workers count from 1.
 from __future__ import annotations
 
 import argparse
+import ast
+import asyncio
 import builtins
 import contextlib
 import importlib
 import importlib.util
+import inspect
 import json
 import linecache
 import logging
@@ -38,6 +41,7 @@ from timonel.training import notebook
 from timonel.training.spec import TrainSpec
 
 logger = logging.getLogger(__name__)
+_TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
 
 _PLACEHOLDERS = ("chief_hosts", "worker_hosts", "ps_hosts", "job_name", "task_index")
 _PLACEHOLDER = re.compile(rf"\{{(\{{)?({'|'.join(_PLACEHOLDERS)})(?(1)\}})\}}")
@@ -110,9 +114,10 @@ def recording_parameters(
 
     def parse_known_args(self: Any, args: Any = None, namespace: Any = None) -> Any:
         nonlocal unread
-        parsed, rest = original(self, args, namespace)
         # A subparser, or a parser of other arguments, does not parse the script's command line.
-        if args is None or list(args) == sys.argv[1:]:
+        is_own = args is None or list(args) == sys.argv[1:]
+        parsed, rest = original(self, _with_switches(self, known) if is_own else args, namespace)
+        if is_own:
             found = {
                 name: value
                 for name, value in vars(parsed).items()
@@ -136,6 +141,29 @@ def recording_parameters(
                 f"the script's argument parser does not know --{name}, so it may have no effect; "
                 "check how the script spells it"
             )
+
+
+def _with_switches(parser: argparse.ArgumentParser, params: Collection[str]) -> list[str]:
+    """Return the command line with parameters for switches as these are given: alone, or not."""
+    switches = {
+        option: action
+        for action in parser._actions
+        if action.nargs == 0
+        for option in action.option_strings
+    }
+    words = []
+    for word in sys.argv[1:]:
+        option, equals, value = word.partition("=")
+        value = value.lower()
+        if not equals or option.removeprefix("--") not in params or option not in switches:
+            words.append(word)
+        elif value in _TRUE:
+            words.append(option)
+        elif value not in _FALSE:
+            words.append(word)  # argparse says what is wrong
+        elif isinstance(switches[option], argparse.BooleanOptionalAction):
+            words.append(f"--no-{option.removeprefix('--')}")
+    return words
 
 
 def _sets(argument: str, name: str) -> bool:
@@ -219,10 +247,11 @@ def run_notebook(argv: Sequence[str]) -> None:
     # A notebook without magics of its own should see that it runs in no kernel.
     shell = _Shell(path, module) if any("register_" in cell.source for cell in cells) else None
     module.__dict__["get_ipython"] = lambda: shell
-    for cell in cells:
-        name = notebook.place_of(path, cell.number)
-        _show_lines(name, cell.source)
-        _execute(cell.code, name, module)
+    with asyncio.Runner() as runner:
+        for cell in cells:
+            name = notebook.place_of(path, cell.number)
+            _show_lines(name, cell.source)
+            _execute_cell(cell.code, name, module, runner)
 
 
 class _Shell:
@@ -292,6 +321,25 @@ def _execute(source: bytes | str, name: str, module: ModuleType) -> None:
     # Do not apply this file's __future__ imports to the user's code.
     code = compile(source, name, "exec", dont_inherit=True)
     exec(code, module.__dict__)  # noqa: S102 - runs the user's program
+
+
+def _execute_cell(text: str, name: str, module: ModuleType, runner: asyncio.Runner) -> None:
+    """Run a cell as IPython does: with ``await``, and its last expression as ``_``."""
+    tree = ast.parse(text, name)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+
+    def run(part: ast.Module | ast.Expression, kind: str) -> Any:
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        code = compile(part, name, kind, flags=flags, dont_inherit=True)
+        value = eval(code, module.__dict__)  # noqa: S307 - runs the user's program
+        is_awaiting = code.co_flags & inspect.CO_COROUTINE
+        return runner.run(value) if is_awaiting else value
+
+    run(tree, "exec")
+    if isinstance(last, ast.Expr):
+        value = run(ast.Expression(last.value), "eval")
+        if value is not None:
+            module.__dict__["_"] = value
 
 
 def _show_lines(name: str, text: str) -> None:

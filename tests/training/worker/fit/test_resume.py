@@ -105,6 +105,18 @@ class Training:
         )
         self.keras.Model.fit = FITS[self.keras]
         Fits(services).install()
+        with services.variables.watched():
+            return self._run(checkpoints, agreement, kill_at, at_boundary, more, fit)
+
+    def _run(
+        self,
+        checkpoints: Checkpoints,
+        agreement: Agreement,
+        kill_at: int | None,
+        at_boundary: Any,
+        more: Sequence[Any],
+        fit: dict[str, Any],
+    ) -> Result:
         model = small_model(self.keras)
         steps = Steps(self.keras, kill_at, at_boundary and (lambda: at_boundary(agreement, model)))
         options = {"epochs": EPOCHS, "verbose": 0, **self.data(), **fit}
@@ -393,15 +405,23 @@ def test_weights_that_are_nan_are_not_kept(
 @pytest.mark.parametrize("flavour", KERASES, ids=lambda found: found.__name__)
 def test_a_loop_of_the_scripts_own(flavour: Any, tmp_path: Path) -> None:
     def loop(root: Path, kill_at: int | None = None) -> tuple[list[Any], int, dict[str, Any]]:
+        checkpoints = Checkpoints(
+            root, writes=True, progress=tmp_path / "p", policy=CheckpointPolicy(checkpoint_steps=2)
+        )
+        services = Services(None, context().cluster, checkpoints, root)
+        flavour.backend.clear_session()  # as in a new process, names begin anew
+        with services.variables.watched():
+            return run(services, checkpoints, kill_at)
+
+    def run(
+        services: Services, checkpoints: Checkpoints, kill_at: int | None
+    ) -> tuple[list[Any], int, dict[str, Any]]:
         flavour.utils.set_random_seed(3)
         model, steps = small_model(flavour), 0
         optimizer = flavour.optimizers.Adam(0.01)
         losses = flavour.losses.SparseCategoricalCrossentropy()
-        checkpoints = Checkpoints(
-            root, writes=True, progress=tmp_path / "p", policy=CheckpointPolicy(checkpoint_steps=2)
-        )
         saved = LoopCheckpointer(
-            Services(None, context().cluster, checkpoints, root),
+            services,
             0,
             {"model": model, "optimizer": optimizer},
             pipeline().shuffle(50).batch(16),

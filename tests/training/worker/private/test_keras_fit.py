@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import inspect
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import keras
 import pytest
@@ -16,7 +18,7 @@ from keras.src.optimizers import LossScaleOptimizer, base_optimizer
 from tensorflow.python.checkpoint import checkpoint, checkpoint_management
 from tensorflow.python.eager import context
 
-from timonel.errors import TimonelError
+from timonel.errors import SpecError, TimonelError
 from timonel.training.worker.private import (
     keras_fit,
     optimizers,
@@ -47,6 +49,14 @@ def test_losses_are_still_scaled_in_the_places_that_are_changed() -> None:
     reduction = inspect.getsource(losses.loss.reduce_weighted_values)
     assert "= apply_mask(\n" in reduction
     assert "= reduce_values(values, sample_weight, reduction)" in reduction
+    call = inspect.getsource(losses.Loss.__call__)
+    assert "losses = self.call(y_true, y_pred)" in call
+    assert "return reduce_weighted_values(\n" in call
+    wrapper = inspect.getsource(keras.metrics.MeanMetricWrapper.update_state)
+    assert "self._fn(y_true, y_pred, **self._fn_kwargs)" in wrapper
+    assert "return super().update_state(values, sample_weight=sample_weight)" in wrapper
+    aggregate = inspect.getsource(trainer.TensorFlowTrainer._aggregate_additional_loss)
+    assert "loss_module.scale_loss_for_distribution(loss)" in aggregate
     step = inspect.getsource(trainer.TensorFlowTrainer.train_step)
     assert "loss_module.unscale_loss_for_distribution(loss)" in step
     assert "self._make_function(self.test_step)" in inspect.getsource(
@@ -55,7 +65,9 @@ def test_losses_are_still_scaled_in_the_places_that_are_changed() -> None:
     package = Path(importlib.util.find_spec("tf_keras").origin).parent / "src"
     compiled = (package / "engine" / "compile_utils.py").read_text()
     assert "losses_utils.scale_loss_for_distribution(\n" in compiled
-    assert "losses_utils.apply_valid_mask(\n" in (package / "losses.py").read_text()
+    called = (package / "losses.py").read_text()
+    assert "losses_utils.apply_valid_mask(\n" in called
+    assert "return losses_utils.compute_weighted_loss(\n" in called
     training = (package / "engine" / "training.py").read_text()
     for name in ("train", "test", "predict"):
         assert f"model.{name}_step(data)" in training
@@ -103,6 +115,28 @@ def test_optimizers_still_go_the_ways_that_are_changed() -> None:
     assert "return super().apply_gradients(grads_and_vars, name=name)" in optimizer
     wrapper = (package / "mixed_precision" / "loss_scale_optimizer.py").read_text()
     assert "self._optimizer.aggregate_gradients(grads_and_vars)" in wrapper
+
+
+@pytest.mark.parametrize(
+    ("options", "cure"),
+    [
+        ({"gradient_accumulation_steps": 3}, "--accumulate-gradients"),
+        ({"use_ema": True, "ema_overwrite_frequency": 2}, "use_ema alone works"),
+        ({"use_ema": True}, None),
+    ],
+)
+def test_updates_within_conditions_are_refused_on_several_replicas(
+    options: dict[str, Any], cure: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optimizer = keras.optimizers.SGD(**options)
+    optimizers._require_updates_without_conditions(optimizer)
+    two = SimpleNamespace(num_replicas_in_sync=2)
+    monkeypatch.setattr(tf.distribute, "get_strategy", lambda: two)
+    if cure is None:
+        optimizers._require_updates_without_conditions(optimizer)
+        return
+    with pytest.raises(SpecError, match=rf"SGD\(.*does not work with several replicas.*{cure}"):
+        optimizers._require_updates_without_conditions(optimizer)
 
 
 def test_lists_of_checkpoints_are_still_written_and_read_in_the_places_that_are_changed() -> None:

@@ -12,16 +12,24 @@ PROGRAM = """
 import importlib, json, sys
 import numpy as np
 import tensorflow as tf
+from timonel.errors import SpecError
+from timonel.training.worker.inputs import sharding
 from timonel.training.worker.private import replica_steps
 
 keras = importlib.import_module(sys.argv[1])
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 one = tf.distribute.get_strategy()
+# Iterators wait for tf.data's tuner when they are destroyed.
+untuned = tf.data.Options()
+untuned.autotune.enabled = False
+one.experimental_distribute_dataset = lambda dataset, options=None: dataset.with_options(untuned)
 replica_steps.install(keras, print)
+sharding.install(mirrored, 1)
 
-ROWS = 11  # batches of 4, 4 and 3: the last one has two rows on one replica, one on the other
+ROWS = 8  # batches of 4, 3 and 1: equal parts, one row more on one replica, and none on one
 draws = np.random.default_rng(0)
 x = draws.normal(size=(ROWS, 3)).astype("float32")
 y = (draws.normal(size=(ROWS, 1)) > 0).astype("float32")
@@ -49,13 +57,24 @@ def mean_of_all(true, predicted):
     return tf.reduce_mean(tf.square(true - predicted))
 
 
+def batched(*parts):
+    def rows(begin, end):
+        return tf.data.Dataset.from_tensor_slices(
+            tf.nest.map_structure(lambda value: value[begin:end], parts)
+        ).batch(4)
+
+    return rows(0, 4).concatenate(rows(4, 7)).concatenate(rows(7, 8))
+
+
 def fit(strategy, build, data, options, **given):
     with strategy.scope():
         model = build()
         model.compile(keras.optimizers.SGD(0.1), **options())
-    history = model.fit(*data, batch_size=4, epochs=2, shuffle=False, verbose=0, **given).history
-    given.pop("class_weight", None)
-    found = model.evaluate(*data, batch_size=4, verbose=0, return_dict=True, **given)
+    if "sample_weight" in given:
+        data = (*data, given.pop("sample_weight"))
+    sharding.expect_training_data()
+    history = model.fit(batched(*data), epochs=2, verbose=0, **given).history
+    found = model.evaluate(batched(*data), verbose=0, return_dict=True)
     values = [*history.values(), *found.values(), *model.get_weights()]
     return np.concatenate([np.ravel(value) for value in values])
 
@@ -63,6 +82,86 @@ def fit(strategy, build, data, options, **given):
 def auc():
     metrics = [keras.metrics.AUC()]
     return {"loss": "binary_crossentropy", "metrics": metrics}
+
+
+def sum_of_all(true, predicted):
+    return tf.reduce_sum(tf.square(true - predicted))
+
+
+def root(true, predicted):
+    return tf.sqrt(tf.reduce_mean(tf.square(true - predicted)))
+
+
+def of_losses(true, predicted):
+    return mse()(true, predicted) + mean_of_all(true, predicted)
+
+
+def per_row(true, predicted):
+    return tf.reduce_mean(tf.square(true - predicted), axis=-1)
+
+
+def functions(function):
+    return dense, (x, y), lambda: {"loss": function, "metrics": [function]}
+
+
+class Adds(keras.layers.Layer):
+    def __init__(self, term):
+        super().__init__()
+        self.term = term
+
+    def call(self, value):
+        for term in self.term if isinstance(self.term, list) else [self.term]:
+            self.add_loss(term(value))
+        return value
+
+
+def adding(term):
+    def build():
+        return keras.Sequential(
+            [keras.Input((3,)), keras.layers.Dense(2, kernel_initializer="ones"), Adds(term),
+             keras.layers.Dense(1, kernel_initializer="ones")]
+        )
+
+    return build, (x, y), lambda: {"loss": "mse"}
+
+
+def two_outputs():
+    given = keras.Input((3,))
+    hidden = keras.layers.Dense(2, kernel_initializer="ones")(given)
+    outputs = {name: keras.layers.Dense(1, kernel_initializer="ones", name=name)(hidden)
+               for name in ("a", "b")}
+    return keras.Model(given, outputs)
+
+
+class OwnMean(keras.Sequential):
+    def __init__(self, layers):
+        super().__init__(layers)
+        self.seen = keras.metrics.Mean(name="seen")
+        self.average = keras.metrics.Mean(name="average")
+
+    @property
+    def metrics(self):
+        return [self.seen, self.average]
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x=x, y=y, y_pred=self(x))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+        self.seen.update_state(loss)
+        self.average.update_state(tf.reduce_mean(tf.abs(y)))
+        return {metric.name: metric.result() for metric in self.metrics}
+
+    def test_step(self, data):
+        x, y = data
+        self.seen.update_state(self.compute_loss(x=x, y=y, y_pred=self(x)))
+        self.average.update_state(tf.reduce_mean(tf.abs(y)))
+        return {metric.name: metric.result() for metric in self.metrics}
+
+
+def own_mean():
+    return OwnMean([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="ones")])
 
 
 cases = {
@@ -75,11 +174,39 @@ cases = {
     "AUC": (dense, (x, y), auc, {"sample_weight": weights}),
     "mask": (masked, (tokens, labels), lambda: {"loss": "mse"}),
     "scalar function": (dense, (x, y), lambda: {"loss": mean_of_all}),
+    "sum function": (dense, (x, y), lambda: {"loss": sum_of_all}),
+    "root function": (dense, (x, y), lambda: {"loss": root}),
 }
 if keras.__name__ == "keras":
     summed = lambda: {"loss": mse("sum")}
     weighted = lambda: {"loss": mse("mean_with_sample_weight")}
     cases |= {
+        "mean functions": functions(mean_of_all),
+        "sum functions": functions(sum_of_all),
+        "root functions": functions(root),
+        "functions of losses": functions(of_losses),
+        "functions of rows": functions(per_row),
+        "add a mean": adding(lambda value: 0.1 * tf.reduce_mean(value)),
+        "add a constant": adding(lambda value: tf.constant(0.5)),
+        "add a loss": adding(lambda value: mse()(tf.zeros_like(value), value)),
+        "add half a loss": adding(lambda value: mse()(tf.zeros_like(value), value) / 2),
+        "add a summed loss": adding(lambda value: mse("sum")(tf.zeros_like(value), value)),
+        "add a sum": adding(lambda value: 0.1 * tf.reduce_sum(value)),
+        "add a sum per row": adding(lambda value: 0.1 * tf.reduce_sum(value, axis=1)),
+        "add a sum of means": adding(lambda value: tf.reduce_sum(tf.reduce_mean(value, axis=0))),
+        "add a mean of sums": adding(lambda value: tf.reduce_mean(tf.reduce_sum(value, axis=1))),
+        "add a divided sum": adding(
+            lambda value: tf.reduce_sum(value) / tf.cast(tf.shape(value)[0], tf.float32)
+        ),
+        "add several": adding([
+            lambda value: mse()(tf.zeros_like(value), value), tf.reduce_mean, tf.reduce_sum
+        ]),
+        "two outputs": (
+            two_outputs,
+            (x, {"a": y, "b": 2 * y}),
+            lambda: {"loss": {"a": "mse", "b": sum_of_all}, "loss_weights": {"a": 2.0, "b": 0.3}},
+        ),
+        "own means": (own_mean, (x, y), lambda: {"loss": "mse"}),
         "sum": (dense, (x, y), summed),
         "sum with weights": (dense, (x, y), summed, {"sample_weight": weights}),
         "masked sum": (masked, (tokens, labels), summed),
@@ -96,8 +223,23 @@ for name, (build, data, options, *given) in cases.items():
     expected = fit(one, build, data, options, **given)
     found = fit(mirrored, build, data, options, **given)
     if not np.allclose(expected, found, rtol=1e-4, atol=1e-6):
-        differing.append(name)
-print(json.dumps(differing))
+        differing.append([name, expected.tolist(), found.tolist()])
+
+refused = []
+for term in (
+    lambda value: tf.sqrt(tf.reduce_mean(tf.square(value))),
+    lambda value: tf.reduce_sum(value) + mse()(tf.zeros_like(value), value),
+    lambda value: tf.reduce_mean(value[value > 0]),
+) if keras.__name__ == "keras" else ():
+    try:
+        fit(mirrored, *adding(term))
+    except Exception as error:
+        refused.append(str(error))
+try:
+    fit(mirrored, dense, (x, y), lambda: {"loss": "mse", "jit_compile": True})
+except SpecError as error:
+    refused.append(str(error))
+print(json.dumps([differing, refused]))
 """
 
 
@@ -108,4 +250,8 @@ def test_two_devices_report_and_train_as_one(keras: str) -> None:
         [sys.executable, "-c", PROGRAM, keras], check=False, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == []
+    differing, refused = json.loads(done.stdout.splitlines()[-1])
+    assert differing == []
+    assert refused.pop().startswith("jit_compile=True does not work with several replicas")
+    assert len(refused) == (3 if keras == "keras" else 0)
+    assert all(text.startswith("a term of add_loss() is neither") for text in refused)

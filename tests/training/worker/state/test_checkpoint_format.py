@@ -1,33 +1,25 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from timonel.errors import CorruptError
+from timonel.errors import CorruptError, FormatError
 from timonel.training.worker.state import checkpoint_format
 from timonel.training.worker.state.checkpoint_format import FitState, Progress
 from timonel.training.worker.state.copies import Copies
 
-FORMATS = Path(__file__).parents[3] / "fixtures" / "formats"
 
-
-def test_a_checkpoint_of_format_1_is_read() -> None:
-    found = checkpoint_format.read(FORMATS / "1" / "checkpoint" / "epoch-0001")
-    assert found.progress == Progress((0, 1), {"loss": [0.5, 0.25]}, 12)
-    assert np.array_equal(found.state.variables[0], np.arange(6, dtype="float32").reshape(2, 3))
-    assert found.state.extra == {}
-
-
-def test_a_checkpoint_of_format_2_is_read() -> None:
-    found = checkpoint_format.read(FORMATS / "2" / "checkpoint" / "epoch-0002-step-0000003")
-    assert (found.progress.next_epoch, found.progress.step, found.progress.steps) == (2, 3, 15)
-    assert found.state.variables[1] == 15
-    assert found.state.local[0].shape == (2, 4)
-    assert list(found.state.metrics[0]) == [1.0, 2.0]
-    assert found.state.extra["callbacks"][0]["state"] == {"wait": 1, "best": 0.25}
+def test_a_checkpoint_that_lacks_state_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "epoch-0001"
+    checkpoint_format.write(folder, FitState(Progress((0,)), [np.arange(3)]))
+    state = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps({**state, "format": 2}))
+    with pytest.raises(FormatError, match="lack state"):
+        checkpoint_format.read(folder)
 
 
 def test_all_types_of_arrays_come_back(tmp_path: Path) -> None:

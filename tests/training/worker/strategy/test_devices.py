@@ -115,3 +115,19 @@ def test_an_evaluator_takes_the_last_gpu_if_trainers_leave_one(
     assert granted.kind == ("GPU" if expected else "CPU")
     # Layers that the script places by name find their devices.
     assert config.parts == (1 if expected else per_worker)
+
+
+def test_a_script_that_configures_devices_goes_on_or_is_told_why_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def change(*_: object) -> None:
+        raise RuntimeError("cannot be modified after initialization")
+
+    def same(*_: object) -> str:
+        return "same"
+
+    assert devices._kept(change, is_error=False)(1) is None
+    assert "change in the script has no effect" in caplog.text
+    with pytest.raises(SpecError, match=r"calls change, but .* --devices-per-worker"):
+        devices._kept(change, is_error=True)([], "GPU")
+    assert devices._kept(same, is_error=True)() == "same"

@@ -139,6 +139,7 @@ class LoopCheckpointer:
             "data": self._feed.position(self._trained),
             "random": snapshot.capture_random_state(),
             "state": copy.deepcopy(self.state),  # the script continues while it is written
+            "others": self._services.variables.capture(hidden_state.identities([*same, *local])),
         }
         first, each = self._replicas.read_first(same), self._replicas.read(local)
         self._services.checkpoints.save(self._number, FitState(progress, first, each, (), extra))
@@ -156,6 +157,8 @@ class LoopCheckpointer:
                 hint="pass the same objects to the checkpointer each time the script starts",
             )
         self._replicas.assign(local, self._saved.local, sums=False)
+        owned = hidden_state.identities([*same, *local])
+        self._services.variables.restore(self._saved.extra["others"], owned)
         self.state.update(self._saved.extra["state"])
 
     def _build_optimizers(self) -> None:
@@ -175,7 +178,6 @@ class LoopCheckpointer:
             elif hasattr(thing, "trainable_variables"):
                 same += thing.trainable_variables
                 local += thing.non_trainable_variables
-                local += dict(hidden_state.random_variables(thing)).values()
             else:
                 local += getattr(thing, "variables", [thing])
         return same, local

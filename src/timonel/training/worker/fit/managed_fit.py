@@ -9,10 +9,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from timonel.errors import SpecError
 from timonel.training.worker.fit.agreement import TaskAction
 from timonel.training.worker.fit.checkpoints import Checkpoint, Progress
 from timonel.training.worker.fit.model_fit import add_callback, replace_fit, replayed_history
@@ -21,9 +24,10 @@ from timonel.training.worker.fit.watch import FitCall, FitWatch, callback_for
 from timonel.training.worker.inputs import building, fit_data, sharding
 from timonel.training.worker.numerics import learning_rate
 from timonel.training.worker.plugin import FitPlugin
-from timonel.training.worker.private import mid_epoch, optimizers, saving
+from timonel.training.worker.private import hidden_state, mid_epoch, optimizers, saving
 from timonel.training.worker.reports.reporting import FitPlan, Reporter, Summaries
 from timonel.training.worker.state import callback_state
+from timonel.training.worker.state.data_position import Feed
 from timonel.training.worker.state.snapshot import Snapshot, restore_model
 from timonel.training.worker.state.sources import feed_of
 from timonel.training.worker.state.variables import Replicas
@@ -64,14 +68,24 @@ class Fits:
         self._replicas = Replicas(services.strategy, services.workers)
         self._count = self._steps = self._epochs = 0
         """Calls so far, and the steps and epochs of all calls."""
+        self._outer: FitWatch | None = None
+        """The call that is running."""
+        self._inner_counts: Counter[tuple[int, int]] = Counter()
+        """Calls inside callbacks, by number of the outer one and its epoch."""
 
     def install(self) -> None:
         """Replace ``fit`` of this process's Keras."""
         replace_fit(self._keras, self._fit)
 
     def _fit(self, original: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
+        if self._outer is not None:
+            return self._fit_inside(self._outer, original, model, arguments)
         number, self._count = self._count, self._count + 1
         data = arguments.get("x")
+        slots = building.optimizer_variables(getattr(model, "optimizer", None))
+        owned = hidden_state.identities([*building.model_variables(model), *slots])
+        self._services.variables.begin(owned)
+        self._services.variables.take_back(model)
         for plugin in self._plugins:
             plugin.fit_begins(model, arguments)
         saved = self._services.checkpoints.latest(number)
@@ -89,10 +103,43 @@ class Fits:
             plugin.fit_ends(model, history)
         return history
 
+    def _fit_inside(
+        self, outer: FitWatch, original: Callable[..., Any], model: Any, arguments: dict[str, Any]
+    ) -> Any:
+        """Run a ``fit`` inside a callback of another: the outer one's checkpoints cover it."""
+        if self._loop is not None:
+            raise SpecError(
+                "fit inside a callback of another fit does not work with parameter servers",
+                hint="train with workers instead: --workers without --ps",
+            )
+        place = (outer.number, outer.progress.next_epoch)
+        count, self._inner_counts[place] = self._inner_counts[place], self._inner_counts[place] + 1
+        # Arrays are shuffled as they were before a restart, and differently each time.
+        number = zlib.crc32(repr((*place, count)).encode())
+        with contextlib.ExitStack() as stack:
+            for plugin in self._plugins:
+                if plugin.is_for_inner_fits:
+                    plugin.fit_begins(model, arguments)
+                    stack.enter_context(plugin.around_fit(arguments))
+            stack.enter_context(mid_epoch.beside())
+            feed = feed_of(self._keras, arguments, number, resumes=False)
+            add_callback(arguments, _epochs_of(self._keras, feed))
+            if arguments.get("verbose", "auto") == "auto":
+                arguments["verbose"] = 0
+            sharding.expect_training_data()
+            return original(**arguments)
+
     def _replay(self, call: FitCall, saved: Checkpoint, data: Any) -> Any:
         logger.info("fit %d finished before the restart: restoring its weights", call.number)
         building.ensure_built(self._keras, call.model, data)
-        restore_model(call.model, saved.state, self._replicas)
+        callbacks = callback_state.listed(call.arguments.get("callbacks"))
+        self._snapshot(call, callbacks, Feed()).restore(saved.state)
+        if self._services.variables.missing:
+            logger.info(
+                "created by training, restored if the model is trained again: %s",
+                ", ".join(self._services.variables.missing),
+            )
+        self._services.variables.set_aside(call.model)
         self._add(saved.progress)
         return replayed_history(self._keras, call.model, saved.progress)
 
@@ -104,13 +151,10 @@ class Fits:
         if call.saved is not None:
             self._resume(call, call.saved)
         callbacks = callback_state.listed(arguments.get("callbacks"))
-        own_snapshots = getattr(self._loop, "snapshots", None)
         watch = FitWatch(
             services,
             call,
-            own_snapshots(model, arguments)
-            if own_snapshots is not None
-            else Snapshot(model, callbacks, self._replicas, feed),
+            self._snapshot(call, callbacks, feed),
             reporter=self.reporter(call, batch_size),
             feed=feed,
             average=building.averaging(model, services.strategy, services.replicas),
@@ -126,11 +170,14 @@ class Fits:
             else saving.backups_not_restored(self._keras),
             services.termination.deferred(lambda: services.agreement.ask(TaskAction.LEAVE)),
         ):
+            self._outer = watch
             try:
                 history = self._run_loop(original, call, watch)
             except BaseException:
                 services.checkpoints.drain()  # finish writing a checkpoint
                 raise
+            finally:
+                self._outer = None
             watch.finish()
         self._add(watch.progress)
         return history
@@ -152,7 +199,13 @@ class Fits:
         callback_state.go_on(self._keras, arguments.get("callbacks"))
         building.ensure_built(self._keras, call.model, arguments.get("x"))
         # Fails early if the model has changed; the state is restored once callbacks have begun.
-        restore_model(call.model, saved.state, self._replicas)
+        restore_model(call.model, saved.state, self._replicas, self._services.variables)
+
+    def _snapshot(self, call: FitCall, callbacks: Sequence[Any], feed: Feed) -> Snapshot:
+        services = self._services
+        return Snapshot(
+            call.model, callbacks, self._replicas, feed, services.variables, services.warn
+        )
 
     def reporter(self, call: FitCall, batch_size: int | None) -> Reporter | None:
         """Return the reporter of a call in the chief; log the batch size."""
@@ -190,3 +243,20 @@ class Fits:
     def _add(self, progress: Progress) -> None:
         self._steps = progress.steps
         self._epochs += progress.next_epoch
+
+
+def _epochs_of(keras: Any, feed: Feed) -> Any:
+    """Return a Keras callback that tells a feed of the epochs of a call that is not saved."""
+
+    class EpochsCallback(keras.callbacks.Callback):  # type: ignore[misc] # two Kerases, no types
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+            feed.epoch_begins(epoch)
+            feed.step_begins(0)
+
+        def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+            feed.steps_end()
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+            feed.steps_end()
+
+    return EpochsCallback()

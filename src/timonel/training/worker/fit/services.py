@@ -13,6 +13,7 @@ from timonel.training.cluster import Cluster
 from timonel.training.settings import Settings
 from timonel.training.worker.fit.agreement import Agreement
 from timonel.training.worker.fit.checkpoints import Checkpoints
+from timonel.training.worker.state.process_variables import ProcessVariables
 from timonel.training.worker.termination import Termination
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class Services:
         agreement: Requests that all tasks handle at the same step.
         termination: Tells whether the process was asked to stop.
         barrier: Waits for all tasks before they exit.
+        variables: All variables of the process.
     """
 
     keras: Any
@@ -45,6 +47,7 @@ class Services:
     agreement: Agreement = field(default_factory=Agreement)
     termination: Termination = field(default_factory=Termination)
     barrier: Callable[[], None] = lambda: None
+    variables: ProcessVariables = field(default_factory=ProcessVariables)
 
     @property
     def replicas(self) -> int:

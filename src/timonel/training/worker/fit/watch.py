@@ -97,8 +97,7 @@ class FitWatch:
     Args:
         services: Services of the task.
         call: The call.
-        snapshots: Captures and restores state: `state.snapshot.Snapshot`, or a loop's own class
-            with the same methods.
+        snapshots: Captures and restores the state.
         reporter: Reports to the run; None in tasks that do not report.
         feed: The training data.
         average: Averages state that each replica changed separately.
@@ -118,7 +117,7 @@ class FitWatch:
         self.progress = call.before
         self.first_step = self.progress.step
         """First step of this generation's first epoch."""
-        self.trained = int(saved.state.extra.get("trained", 0)) if saved is not None else 0
+        self.trained = int(saved.state.extra["trained"]) if saved is not None else 0
         """Completed steps of this call, over all generations."""
         self._saved = saved
         self._begun: FitState | None = None
@@ -127,7 +126,7 @@ class FitWatch:
         self._checkpoints = services.checkpoints
         self._agreement = services.agreement
         self._barrier = services.barrier
-        self._number, self._model = call.number, call.model
+        self.number, self._model = call.number, call.model
         self._snapshots = snapshots
         self._reporter = reporter
         self._feed = feed or Feed()
@@ -144,7 +143,7 @@ class FitWatch:
         self._size = params.get("steps")
         if self._reporter is not None:
             self._reporter.expect_steps(self._size)
-        self._agreement.begin(self._number)
+        self._agreement.begin(self.number)
         if self._saved is not None:
             self._snapshots.restore(self._saved.state)
 
@@ -283,7 +282,7 @@ class FitWatch:
                 actions.append(TaskAction.FAIL)
         decided = self._agreement.at_boundary(actions)
         if TaskAction.FAIL in decided:
-            self._losses.fail(self._checkpoints.newest_folder(self._number))
+            self._losses.fail(self._checkpoints.newest_folder(self.number))
         if TaskAction.STOP in decided:
             self._model.stop_training = True
         return decided
@@ -297,11 +296,11 @@ class FitWatch:
 
     def _save(self, progress: Progress, *, is_done: bool = False) -> None:
         if self._losses.must_fail():
-            self._losses.fail(self._checkpoints.newest_folder(self._number))
+            self._losses.fail(self._checkpoints.newest_folder(self.number))
         self._due.saved()
         state = self._snapshots.take(progress, self.trained)
         state = replace(state, extra={**state.extra, "is_done": is_done})
-        self._checkpoints.save(self._number, state, self._published)
+        self._checkpoints.save(self.number, state, self._published)
 
     def _published(self, folder: Path, progress: Progress) -> None:
         if self._reporter is not None:

@@ -12,32 +12,38 @@ from timonel.training.worker.inputs.fit_data import is_dataset
 from timonel.training.worker.private import hidden_state
 
 
-def variables(model: Any) -> list[Any]:
-    """Return all state that training changes: the model's, then its optimizer's."""
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is None:
+def model_variables(model: Any) -> list[Any]:
+    """Return the variables that a model has by now."""
+    try:
         return list(model.variables)
-    return [*model.variables, *optimizer_variables(optimizer)]
+    except ValueError:  # tf-keras refuses as long as the model is not built
+        return []
 
 
 def optimizer_variables(optimizer: Any) -> list[Any]:
-    """Return the state of an optimizer."""
-    own = optimizer.variables
+    """Return the state of an optimizer, or of none."""
+    own = getattr(optimizer, "variables", [])
     return list(own() if callable(own) and not isinstance(own, list) else own)
 
 
+def has_call(model: Any) -> bool:
+    """Return whether a model can be called; a GAN, for example, only has its own ``train_step``."""
+    return getattr(type(model).call, "__qualname__", "") != "Model.call"
+
+
 def ensure_built(keras: Any, model: Any, data: Any) -> None:
-    """Build a model, its optimizer and metrics before restoring saved state.
+    """Build a model and its metrics before restoring saved state.
+
+    A model without ``call()``, such as a GAN, cannot be built from here: its parts are models.
 
     Raises:
         TimonelError: The model takes its shapes from the data, which cannot be read without
             consuming them.
     """
+    if not has_call(model):
+        return
     if not _is_built(model):
         model(_first_rows(data))
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is not None and not getattr(optimizer, "built", False):
-        optimizer.build(model.trainable_variables)
     if is_dataset(data):
         hidden_state.build_metrics(keras, model, data.element_spec)
 

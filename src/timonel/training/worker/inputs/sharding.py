@@ -12,13 +12,14 @@ Keras concatenates predictions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from timonel.data import load_registry
+from timonel.training.worker.private import losses
 
 
 @dataclass(frozen=True)
@@ -133,46 +134,46 @@ def _without_tuner() -> Any:
 
 def _split(dataset: Any, share: Share, *, fill: bool) -> Any:
     def take(batch: Any, part: int) -> Any:
-        begin, end = bounds(_rows(batch), part, share.total)
-        return tf.nest.map_structure(lambda value: value[begin:end], batch)
+        rows = _rows(batch)
+        begin, end = bounds(rows, part, share.total)
+        if not fill or (isinstance(rows, int) and rows >= share.total):
+            return _of_each(lambda value: value[begin:end], batch)
+        rows = tf.cast(rows, tf.int64)
+        repeated = tf.range(rows * losses.repetitions(part, share.total)) % tf.maximum(rows, 1)
+        return tf.cond(
+            rows >= share.total,
+            lambda: _of_each(lambda value: value[begin:end], batch),
+            lambda: _of_each(lambda value: tf.gather(value, repeated), batch),
+        )
 
-    if fill:
-        dataset = dataset.map(lambda *batch: _filled(_whole(batch), share.total))
     if len(share.parts) == 1:
-        pieces = dataset.map(lambda *batch: take(_whole(batch), share.parts[0]))
+        pieces = _mapped(dataset.map, lambda batch: take(batch, share.parts[0]))
     else:
-        pieces = dataset.flat_map(
-            lambda *batch: _in_order([take(_whole(batch), part) for part in share.parts])
+        pieces = _mapped(
+            dataset.flat_map, lambda batch: _in_order([take(batch, part) for part in share.parts])
         )
     return pieces.prefetch(2 * len(share.parts))
 
 
-def _whole(batch: Sequence[Any]) -> Any:
-    """Return the dataset's element; ``map`` passes a tuple as separate arguments."""
-    return batch[0] if len(batch) == 1 else tuple(batch)
+def _mapped(method: Callable[..., Any], function: Callable[[Any], Any]) -> Any:
+    """Call ``map`` or ``flat_map`` with a function of the whole element.
+
+    They pass an element that is a tuple, also ``(x,)``, as separate arguments.
+    """
+    if type(method.__self__.element_spec) is tuple:  # type: ignore[attr-defined] # a bound method
+        return method(lambda *parts: function(parts))
+    return method(function)
+
+
+def _of_each(function: Callable[[Any], Any], batch: Any) -> Any:
+    """Map the tensors of a batch; Keras allows None for optional inputs."""
+    return tf.nest.map_structure(lambda value: None if value is None else function(value), batch)
 
 
 def _rows(batch: Any) -> Any:
-    first = tf.nest.flatten(batch)[0]
+    first = next(value for value in tf.nest.flatten(batch) if value is not None)
     known = first.shape[0]
     return int(known) if known is not None else tf.shape(first, out_type=tf.int64)[0]
-
-
-def _filled(batch: Any, least: int) -> Any:
-    """Repeat the rows of a batch with fewer than ``least`` rows.
-
-    Each part is then the whole batch.
-    """
-    rows = _rows(batch)
-    if isinstance(rows, int) and rows >= least:
-        return batch
-    rows = tf.cast(rows, tf.int64)
-    repeated = tf.range(rows * least) % tf.maximum(rows, 1)
-    return tf.cond(
-        rows >= least,
-        lambda: batch,
-        lambda: tf.nest.map_structure(lambda value: tf.gather(value, repeated), batch),
-    )
 
 
 def _in_order(pieces: Sequence[Any]) -> Any:
@@ -183,7 +184,7 @@ def _in_order(pieces: Sequence[Any]) -> Any:
 
 
 def _has_rows(spec: Any) -> bool:
-    specs = tf.nest.flatten(spec)
+    specs = [found for found in tf.nest.flatten(spec) if not isinstance(found, tf.NoneTensorSpec)]
     return bool(specs) and all(
         isinstance(found, tf.TensorSpec) and found.shape.rank != 0 for found in specs
     )

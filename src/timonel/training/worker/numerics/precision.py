@@ -26,35 +26,24 @@ def configure(keras: Any, settings: Numerics) -> None:
         _set_policy(keras, _POLICIES[settings.precision])
 
 
-def warn_of_own_policy(keras: Any, settings: Numerics) -> str:
-    """Return the current policy; warn if the script has set another."""
-    required, found = _POLICIES[settings.precision], policy_of(keras)
+def warn_of_own_policy(found: str, settings: Numerics) -> None:
+    """Warn if the script has set another policy than the job's."""
+    required = _POLICIES[settings.precision]
     if found != required and settings.precision != "float32":
         logger.warning(
             "the script sets the precision policy %s, which overrides %s of the job",
             found,
             required,
         )
-    return found
 
 
-def policy_of(keras: Any) -> str:
-    """Return the name of the precision policy for new layers."""
-    policy = (
-        keras.config.dtype_policy()
-        if keras.__name__ == "keras"
-        else keras.mixed_precision.global_policy()
-    )
-    return str(policy.name)
-
-
-def record(keras: Any, name: StrategyName, strategy: Any, settings: Settings) -> dict[str, Any]:
+def record(policy: str, name: StrategyName, strategy: Any, settings: Settings) -> dict[str, Any]:
     """Return strategy and numerics of a job for the run's record."""
     distribution = settings.distribution
     known = {
         "strategy": name.value,
         "replicas": strategy.num_replicas_in_sync if strategy is not None else 1,
-        "precision": policy_of(keras),
+        "precision": policy,
         "xla": settings.numerics.xla or None,
         "deterministic": settings.numerics.deterministic or None,
         "collectives": distribution.cross_device_ops

@@ -1,12 +1,12 @@
 """Accumulate gradients of several batches in both Kerases' optimizers.
 
 The sums are variables of the innermost optimizer, like its own, and each replica has its own
-values: checkpoints store them per replica (`named_sums`).
+values: checkpoints store them per replica (`sums_of`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -15,7 +15,6 @@ from timonel.training.worker.numerics.gradients import GradientPlan, Gradients
 
 _SUMS = "_timonel_sums"
 _COUNT = "_timonel_batches"
-PREFIX = "gradient-sum-"
 
 
 def with_accumulation(
@@ -47,10 +46,9 @@ def with_accumulation(
     )
 
 
-def named_sums(optimizer: Any) -> Iterator[tuple[str, Any]]:
-    """Yield an optimizer's gradient sums, which differ between replicas, with names."""
-    for number, total in enumerate(getattr(innermost(optimizer), _SUMS, ())):
-        yield f"{PREFIX}{number}", total
+def sums_of(optimizer: Any) -> list[Any]:
+    """Return an optimizer's gradient sums, which differ between replicas."""
+    return list(getattr(innermost(optimizer), _SUMS, ()))
 
 
 def add_sums_keras3(optimizer: Any, variables: list[Any]) -> None:

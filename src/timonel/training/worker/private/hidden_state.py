@@ -5,14 +5,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.ops import stateful_random_ops
+
+BACKUP = "ckpt_saved_"
+"""Prefix of the names of variables in which BackupAndRestore of tf-keras counts."""
 
 
 def missing_names() -> list[str]:
@@ -65,12 +71,11 @@ def make_generators_restorable(keras: Any) -> None:
         keras.backend.experimental.enable_tf_random_generator()
 
 
-def random_variables(model: Any, *, create: bool = False) -> Iterator[tuple[str, Any]]:
+def random_variables(model: Any) -> Iterator[tuple[str, Any]]:
     """Yield the variables of random generators outside the model's variables, with names.
 
     Args:
         model: Model in training.
-        create: Create Keras 3's global generator if it does not exist yet.
     """
     if stateful_random_ops.global_generator is not None:
         yield "tensorflow", stateful_random_ops.global_generator.state
@@ -81,8 +86,6 @@ def random_variables(model: Any, *, create: bool = False) -> Iterator[tuple[str,
     from keras.src.random import seed_generator  # noqa: PLC0415
 
     found = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
-    if found is None and create:
-        found = seed_generator.global_seed_generator()
     if found is not None:
         yield "keras", found.state
 
@@ -105,17 +108,86 @@ def generator_for_threads(model: Any) -> Callable[[], None]:
     return lambda: global_state.set_global_attribute(name, found)
 
 
-def schedule_variables(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the learning rate that callbacks change; tf-keras omits it from its variables."""
-    rate = getattr(getattr(model, "optimizer", None), "_learning_rate", None)
-    if _is_tf_keras(model) and hasattr(rate, "assign"):
-        yield "learning-rate", rate
-
-
 def tensor_variable(variable: Any) -> Any:
     """Return the TensorFlow variable of a Keras variable; others as they are."""
     is_keras_3 = any(base.__module__.startswith("keras.src") for base in type(variable).__mro__)
     return getattr(variable, "_value", variable) if is_keras_3 else variable
+
+
+def identities(variables: Iterable[Any]) -> set[int]:
+    """Return ``id`` of TensorFlow's variables behind those of a model, and of their wrappers."""
+    found = set()
+    for variable in variables:
+        inner = tensor_variable(variable)
+        while inner is not None:
+            found.add(id(inner))
+            content = getattr(inner, "__dict__", {})
+            inner = content.get("_v", content.get("_variable"))
+    return found
+
+
+@contextlib.contextmanager
+def tables_noted(note: Callable[[Any], None]) -> Iterator[None]:
+    """Call ``note`` with each mutable hash table that is created within the block."""
+    kinds = (tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.DenseHashTable)
+    originals = [kind.__init__ for kind in kinds]
+
+    def noting(original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def initialize(table: Any, *args: Any, **options: Any) -> None:
+            original(table, *args, **options)
+            note(table)
+
+        return initialize
+
+    for kind, original in zip(kinds, originals, strict=True):
+        kind.__init__ = noting(original)
+    try:
+        yield
+    finally:
+        for kind, original in zip(kinds, originals, strict=True):
+            kind.__init__ = original
+
+
+def table_content(table: Any) -> np.ndarray[Any, Any]:
+    """Return keys and values of a mutable hash table as bytes."""
+    parts = tf.stack([tf.io.serialize_tensor(part) for part in table.export()])
+    return np.frombuffer(tf.io.serialize_tensor(parts).numpy(), np.uint8)
+
+
+def set_table_content(table: Any, content: np.ndarray[Any, Any]) -> None:
+    """Replace the content of a mutable hash table by that from `table_content`."""
+    keys, values = tf.unstack(tf.io.parse_tensor(content.tobytes(), tf.string))
+    table.remove(table.export()[0])
+    table.insert(
+        tf.io.parse_tensor(keys, table.key_dtype), tf.io.parse_tensor(values, table.value_dtype)
+    )
+
+
+def when_built(optimizer: Any, model: Any, then: Callable[[], None]) -> None:
+    """Call ``then`` once, as soon as a model's optimizer has created its variables."""
+    if not hasattr(optimizer, "build"):  # tf-keras' legacy ones
+        optimizer._create_all_weights(model.trainable_variables)
+    if getattr(optimizer, "built", getattr(optimizer, "_built", not hasattr(optimizer, "build"))):
+        then()
+        return
+    original = optimizer.build
+
+    @functools.wraps(original)
+    def build(*args: Any, **options: Any) -> Any:
+        optimizer.__dict__.pop("build", None)
+        found = original(*args, **options)
+        with tf.init_scope():
+            then()
+        return found
+
+    object.__setattr__(optimizer, "build", build)  # bypasses Keras' tracking of attributes
+
+
+def compiled_parts(model: Any) -> tuple[Any, ...]:
+    """Return what ``compile`` makes anew each time."""
+    loss = "compiled_loss" if _is_tf_keras(model) else "_compile_loss"
+    return getattr(model, "optimizer", None), getattr(model, loss, None)
 
 
 def metric_variables(model: Any) -> list[Any]:
@@ -143,7 +215,8 @@ def build_metrics(keras: Any, model: Any, spec: Any) -> None:
         return
     with model.distribute_strategy.scope():
         if keras.__name__ == "keras":
-            model._symbolic_build(data_batch=spec)
+            with _as_built(getattr(model, "optimizer", None)):
+                model._symbolic_build(data_batch=spec)
             return
         x, y, _ = keras.utils.unpack_x_y_sample_weight(spec)
         if y is None:
@@ -157,6 +230,20 @@ def build_metrics(keras: Any, model: Any, spec: Any) -> None:
             return predicted
 
         tf.function(look).get_concrete_function(x, y)
+
+
+@contextlib.contextmanager
+def _as_built(optimizer: Any) -> Iterator[None]:
+    """Keep Keras from building an optimizer: the step may give it other variables."""
+    is_built = getattr(optimizer, "built", True)
+    if is_built:
+        yield
+        return
+    optimizer.built = True
+    try:
+        yield
+    finally:
+        optimizer.built = False
 
 
 def _state_of(generator: Any) -> Any:

@@ -9,13 +9,14 @@ that an incompatible release fails there and not in a user's job.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute.ps_values import AggregatingVariable
+from tensorflow.python.distribute.values import DistributedVariable
 from tensorflow.python.eager import context
-from tensorflow.python.framework import config
+from tensorflow.python.framework import config, ops
 
 from timonel.errors import TimonelError
 from timonel.training.cluster import Cluster
@@ -42,6 +43,38 @@ def configure_coordination(cluster: Cluster) -> None:
         coordinated_jobs=jobs,
         heartbeat_timeout_in_ms=HEARTBEAT_TIMEOUT_MS,
     )
+
+
+def keep_scope_when_cleared(again: Callable[[], object]) -> None:
+    """Keep the strategy's scope when ``clear_session`` replaces the default graph, permanently.
+
+    The graph holds the scopes, so that later models would train without the strategy.
+
+    Args:
+        again: Called after each replacement, to set again what else ``clear_session`` resets.
+    """
+    graphs = ops._default_graph_stack
+    original = graphs.reset
+
+    def reset() -> None:
+        before = ops.get_default_graph()
+        original()
+        after = ops.get_default_graph()
+        after._distribution_strategy_stack = list(before._distribution_strategy_stack)
+        after._variable_creator_stack = list(before._variable_creator_stack)
+        again()
+
+    graphs.reset = reset
+
+
+def make_variables_numbers() -> None:
+    """Let ``float(variable)`` and ``int(variable)`` read a distributed variable, permanently."""
+    for kind in (float, int, complex):
+        setattr(DistributedVariable, f"__{kind.__name__}__", _reading(kind))
+
+
+def _reading(kind: type) -> Callable[[Any], Any]:
+    return lambda variable: kind(variable.numpy())
 
 
 def require_supported(flavour: str, version: str) -> None:

@@ -94,6 +94,17 @@ def entering(keras: Any) -> Iterator[None]:
         _entrance.pending, _entrance.stands_in = None, False
 
 
+@contextlib.contextmanager
+def beside() -> Iterator[None]:
+    """Let another ``fit`` run within the block from its own beginning."""
+    before = _entrance.pending, _entrance.stands_in
+    _entrance.pending, _entrance.stands_in = None, False
+    try:
+        yield
+    finally:
+        _entrance.pending, _entrance.stands_in = before
+
+
 def _unhook(model: Any) -> None:
     model.train_function = getattr(model.train_function, "is_hook_for", model.train_function)
 

@@ -109,6 +109,22 @@ def require_supported(optimizer: Any) -> None:
         )
 
 
+def _require_updates_without_conditions(optimizer: Any) -> None:
+    """Check that replicas can merge an optimizer's updates, which they cannot within conditions."""
+    if tf.distribute.get_strategy().num_replicas_in_sync == 1:
+        return
+    cures = {
+        "gradient_accumulation_steps": "drop it, and train with --accumulate-gradients",
+        "ema_overwrite_frequency": "drop it: use_ema alone works",
+    }
+    for name, cure in cures.items():
+        if found := getattr(optimizer, name, None):
+            raise SpecError(
+                f"{type(optimizer).__name__}({name}={found}) does not work with several replicas",
+                hint=cure,
+            )
+
+
 def _install_keras3(plan: GradientPlan, rule: RateScaling) -> None:
     from keras.src.backend.tensorflow.optimizer import TFOptimizer  # noqa: PLC0415
     from keras.src.optimizers.base_optimizer import BaseOptimizer  # noqa: PLC0415
@@ -122,6 +138,7 @@ def _install_keras3(plan: GradientPlan, rule: RateScaling) -> None:
             grads = list(grads)
             if getattr(optimizer, _WRAPPED, False) or not grads:
                 return original(optimizer, grads, trainable_variables)
+            _require_updates_without_conditions(innermost(optimizer))
             if trainable_variables is not None and not optimizer.built:
                 optimizer.build(list(trainable_variables))
             variables = list(trainable_variables or innermost(optimizer)._trainable_variables)

@@ -154,10 +154,17 @@ def worker_index() -> int:
 
 @contextlib.contextmanager
 def outside_scope() -> Iterator[None]:
-    """Leave all strategy scopes within the block, for work local to this process."""
+    """Leave all strategy scopes within the block, for work local to this process.
+
+    What watches the variables of the process stays: it was entered last.
+    """
     graph = ops.get_default_graph()
     strategies, creators = graph._distribution_strategy_stack, graph._variable_creator_stack
-    graph._distribution_strategy_stack, graph._variable_creator_stack = [], []
+    owners = [getattr(creator, "__self__", None) for _, creator in creators]
+    watching = [
+        each for each, owner in zip(creators, owners, strict=True) if hasattr(owner, "watched")
+    ]
+    graph._distribution_strategy_stack, graph._variable_creator_stack = [], watching
     try:
         yield
     finally:

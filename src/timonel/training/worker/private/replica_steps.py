@@ -15,7 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from timonel.training.worker.private import hidden_state, losses
+from timonel.errors import SpecError
+from timonel.training.worker.private import hidden_state, loss_terms, losses
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,8 @@ def install(keras: Any, warn: Callable[[str], object] = logger.warning) -> None:
     if getattr(keras.Model.predict, "is_timonels", False):
         return
     losses.install(keras)
-    losses.watch_tapes()
+    losses.install_functions(keras)
+    loss_terms.watch_tapes()
     warn = functools.cache(warn)  # every replica is traced, and a step several times
     for name in ("fit", "evaluate", "predict"):
         setattr(keras.Model, name, _with_steps(getattr(keras.Model, name), warn))
@@ -61,6 +63,12 @@ def with_a_row(data: Any) -> Any:
 def _with_steps(original: Callable[..., Any], warn: Callable[[str], object]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(model: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(model, "jit_compile", False):
+            raise SpecError(
+                "jit_compile=True does not work with several replicas: XLA cannot compile the sums "
+                "over replicas",
+                hint="remove it from compile(), or train with one worker and one device",
+            )
         _run_single_steps(model, warn)
         with _steps_of(model, warn):
             return original(model, *args, **kwargs)
@@ -131,15 +139,25 @@ def _with_generator(original: Step, draws: Callable[[], None]) -> Step:
 def _trained(model: Any, original: Step, *, warn: Callable[[str], object]) -> Step:
     @functools.wraps(original)
     def step(data: Any) -> Any:
-        losses.begin_step(model)
-        with losses.weighted(_rows(data)):
+        loss_terms.begin_step(model)
+        with losses.weighted(_rows(data), repeats=True) as rows:
+            undoes = _may_be_none(rows) and not _shares_variables()
+            restore = _restoring(model, "train_step", rows) if undoes else None
             logs = _as_tensors(original(data))
-        has_own_terms = losses.end_step()
+        has_own_terms = loss_terms.end_step()
         if has_own_terms and (_is_own(model, "train_step") or _is_own(model, "compute_loss")):
             warn(_own_loss_warning(model))
+        if restore is not None:
+            restore()
         return logs
 
     return step
+
+
+def _shares_variables() -> bool:
+    """Whether replicas share one copy of each variable, whose assignments are summed."""
+    kind = tf.distribute.experimental.CentralStorageStrategy
+    return isinstance(tf.distribute.get_strategy(), kind)
 
 
 def _own_loss_warning(model: Any) -> str:
@@ -155,10 +173,11 @@ def _tested(model: Any, original: Step) -> Step:
     @functools.wraps(original)
     def step(data: Any) -> Any:
         rows = _rows(data)
+        loss_terms.begin_step()
         with losses.weighted(rows):
             if not _may_be_none(rows):
                 return _as_tensors(original(data))
-            restore = _restoring(model, rows)
+            restore = _restoring(model, "test_step", rows)
             logs = _as_tensors(original(with_a_row(data)))
         restore()
         return logs
@@ -203,8 +222,8 @@ def _as_tensors(logs: Any) -> Any:
     )
 
 
-def _restoring(model: Any, rows: Any) -> Callable[[], None]:
-    """Return a function that undoes metric updates of empty replicas.
+def _restoring(model: Any, name: str, rows: Any) -> Callable[[], None]:
+    """Return a function that undoes metric updates of replicas whose rows do not count.
 
     A mean of losses that the script's own step tracks per batch counts the batch on each replica:
     its value without rows is 0, and is kept.
@@ -216,7 +235,7 @@ def _restoring(model: Any, rows: Any) -> Callable[[], None]:
     def restore() -> None:
         for metric, variables in before:
             keeps = rows > 0
-            if _is_own(model, "test_step") and type(metric).__name__ == "Mean":
+            if _is_own(model, name) and type(metric).__name__ == "Mean":
                 keeps = tf.logical_or(keeps, tf.equal(_value(variables[0][0]), variables[0][1]))
             for variable, value in variables:
                 variable.assign(tf.where(keeps, _value(variable), value))

@@ -62,6 +62,7 @@ class LoopPhase:
         dispatcher: Dispatches pieces to workers.
         workers: Number of workers.
         training: Whether to train or to evaluate.
+        divides: Whether workers get parts of batches.
         name: The name of the staging areas.
     """
 
@@ -73,6 +74,7 @@ class LoopPhase:
         workers: int,
         *,
         training: bool,
+        divides: bool,
         name: str,
     ) -> None:
         self.policy = Policy()
@@ -83,6 +85,7 @@ class LoopPhase:
         self._dispatcher = dispatcher
         self._workers = workers
         self._training = training
+        self._divides = divides
         self._name = name
         self._step: tracing.Step | None = None
         self._step_results: StepResults | None = None
@@ -176,17 +179,19 @@ class LoopPhase:
         for part in range(parts):
             begin, end = bounds(rows, part, parts)
             mine = batch if parts == 1 else _slice(batch, begin, end)
-            piece = self._dispatcher.add(self._computing(mine, part), leaves=self._training)
+            compute = self._computing(mine, part, (end - begin) / rows)
+            piece = self._dispatcher.add(compute, leaves=self._training)
             self._rows[piece] = end - begin
         self._since_rest += 1
 
-    def _computing(self, batch: Any, part: int) -> Callable[[int], Any]:
+    def _computing(self, batch: Any, part: int, share: float) -> Callable[[int], Any]:
         step = self._step
         assert step is not None
         draw = tf.constant([self._since_rest, part], tf.int64)
 
         def compute(attempt: int) -> Any:
-            return step.function(batch, draw, tf.constant(attempt, tf.int64)).numpy()
+            number = tf.constant(attempt, tf.int64)
+            return step.function(batch, draw, number, tf.constant(share)).numpy()
 
         return compute
 
@@ -204,7 +209,12 @@ class LoopPhase:
             tracing.build(self._model, self._strategy, batch, training=self._training)
         self._shapes = _joint(shapes, self._shapes)
         step = self._step = tracing.trace(
-            self._model, self._strategy, self._shapes, training=self._training, name=self._name
+            self._model,
+            self._strategy,
+            self._shapes,
+            training=self._training,
+            name=self._name,
+            divides=self._divides,
         )
         self._step_results = StepResults(self._model, step)
         if self._training:

@@ -18,10 +18,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from timonel.errors import TimonelError
 from timonel.training.settings import Settings
 from timonel.training.worker.fit.model_fit import add_callback
 from timonel.training.worker.fit.watch import FitWatch
-from timonel.training.worker.private import mid_epoch, ps_variables
+from timonel.training.worker.private import losses, mid_epoch, ps_variables
 from timonel.training.worker.ps.dispatcher import Dispatcher, Observe
 from timonel.training.worker.ps.feeding import Horizon, LoopPhase
 from timonel.training.worker.ps.ledger import Ledger, Policy, Tally
@@ -30,6 +31,7 @@ from timonel.training.worker.ps.preflight import (
     check_model,
     check_precision,
     describe,
+    divides_batches,
     policy_of,
     summarize,
 )
@@ -85,6 +87,8 @@ class ParameterServerLoop:
         self._is_asked = is_asked
         self._tell = tell or (lambda **_: None)
         self._evaluating: dict[int, tuple[Any, LoopPhase]] = {}
+        self._training: Any = None
+        """The model in training."""
         self._dispatcher: Dispatcher | None = None
         self._compiled: weakref.WeakSet[Any] = weakref.WeakSet()
         seconds = settings.checkpoints.checkpoint_seconds
@@ -93,6 +97,7 @@ class ParameterServerLoop:
     def install(self) -> None:
         """Patch ``compile``, ``evaluate`` and ``predict`` of this process's Keras."""
         check_precision(self._keras, self._settings)
+        losses.install_functions(self._keras)
         self._replace("compile", self._compile)
         self._replace("evaluate", self._evaluate)
         self._replace("predict", self._predict)
@@ -108,6 +113,7 @@ class ParameterServerLoop:
             logger.warning("%s", line)
         with self._serving() as dispatcher, ps_variables.detached(model):
             phase = self._phase(model, dispatcher, training=True)
+            self._training = model
             watch.report_beside(dispatcher.ledger.tally.metrics)
             follow = self._follower(phase, watch)
             add_callback(arguments, follow)
@@ -120,6 +126,7 @@ class ParameterServerLoop:
                 ):
                     return self._fit(model, **arguments)
             finally:
+                self._training = None
                 self._report(dispatcher.ledger.tally)
 
     def _boundary(self, phase: LoopPhase, watch: FitWatch) -> Callable[[], None]:
@@ -158,6 +165,12 @@ class ParameterServerLoop:
         return FollowCallback()
 
     def _compile(self, original: Callable[..., Any], model: Any, arguments: Any) -> Any:
+        if model is self._training:
+            raise TimonelError(
+                "parameter servers do not support compile() inside a callback of fit",
+                hint="call fit twice, with compile() in between, or train with --workers "
+                "without --ps",
+            )
         # Keras 3 does not record whether XLA was requested explicitly or chosen automatically.
         (self._compiled.add if arguments.get("jit_compile") is True else self._compiled.discard)(
             model
@@ -205,6 +218,7 @@ class ParameterServerLoop:
             dispatcher,
             self._workers,
             training=training,
+            divides=training and divides_batches(self._settings, self._workers),
             name=f"timonel-{next(_names)}",
         )
 

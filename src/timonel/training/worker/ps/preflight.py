@@ -22,6 +22,11 @@ def policy_of(settings: Settings, workers: int, epoch: int) -> Policy:
     return Policy(max_staleness=_staleness_bound(settings, workers))
 
 
+def divides_batches(settings: Settings, workers: int) -> bool:
+    """Tell whether workers get parts of batches, after the warm-up."""
+    return policy_of(settings, workers, settings.parameter_servers.warmup_epochs).needed > 1
+
+
 def _staleness_bound(settings: Settings, workers: int) -> int | None:
     """Return the maximum staleness that counts, by default ``workers - 1``.
 
@@ -139,7 +144,7 @@ def _check_parts(model: Any) -> None:
 
 def caveats(keras: Any, model: Any, settings: Settings, workers: int) -> list[str]:
     """Return one-line notes on why divided batches train differently from one process."""
-    if policy_of(settings, workers, settings.parameter_servers.warmup_epochs).needed == 1:
+    if not divides_batches(settings, workers):
         return []
     apart = [
         layer.name for layer in _layers(model) if isinstance(layer, keras.layers.BatchNormalization)

@@ -9,6 +9,7 @@ result. So an attempt may be lost, repeated or dropped at any moment, and the mo
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from timonel.errors import TimonelError
-from timonel.training.worker.private import ps_variables
+from timonel.training.worker.private import losses, ps_variables
 from timonel.training.worker.ps.gradient_buffers import StagedGradient, stage
 from timonel.training.worker.ps.refusals import READS, refuse_python, refuse_writes
 from timonel.training.worker.ps.states import StepState, begin, change_of, states_of
@@ -28,8 +29,9 @@ class Step:
     """A traced step.
 
     Attributes:
-        function: Takes a batch's tensors, the numbers of batch and part, and the attempt's number;
-            returns one float64 vector: the changes of states, then the logs.
+        function: Takes a batch's tensors, the numbers of batch and part, the attempt's number, and
+            the part's share of the rows; returns one float64 vector: the changes of states, then
+            the logs.
         sent: The states in the vector, in order.
         log_names: The names of all logs.
         values: Shapes of the logs in the vector, by name.
@@ -73,7 +75,9 @@ def unpack(batch: Any) -> tuple[Any, Any, Any]:
     return (*parts, None, None, None)[:3]
 
 
-def trace(model: Any, strategy: Any, batch: Any, *, training: bool, name: str) -> Step:
+def trace(
+    model: Any, strategy: Any, batch: Any, *, training: bool, name: str, divides: bool = False
+) -> Step:
     """Trace a model's ``train_step`` or ``test_step`` for any batch size.
 
     Args:
@@ -82,16 +86,20 @@ def trace(model: Any, strategy: Any, batch: Any, *, training: bool, name: str) -
         batch: Tensors, or their specs.
         training: Whether to train or to evaluate.
         name: The name of the staging areas.
+        divides: Whether workers get parts of batches.
 
     Raises:
         TimonelError: The step cannot be sent to workers; the message names the reason.
     """
+    traced_for = functools.partial(
+        _traced, model, strategy, batch, training=training, name=name, divides=divides
+    )
     with ps_variables.inside_scope(strategy):
         candidates = states_of(model)
-        found = _traced(model, strategy, batch, candidates, training=training, name=name)
+        found = traced_for(candidates)
         assigned = _assigned(found.graph, found.temporary)
         states = [state for state in candidates if id(state.variable) in assigned]
-        traced = _traced(model, strategy, batch, states, training=training, name=name)
+        traced = traced_for(states)
     ps_variables.leave_out_unused_loss(model, assigned)
     refuse_python(traced.graph)
     refuse_writes(traced.graph, {id(ps_variables.raw(v)): v for v in model.variables})
@@ -106,14 +114,22 @@ class _Traced:
 
 
 def _traced(
-    model: Any, strategy: Any, batch: Any, states: Sequence[StepState], *, training: bool, name: str
+    model: Any,
+    strategy: Any,
+    batch: Any,
+    states: Sequence[StepState],
+    *,
+    training: bool,
+    name: str,
+    divides: bool,
 ) -> _Traced:
     recorded: list[tuple[Any, list[tuple[Any, Any]]]] = []
     temporary: dict[int, Any] = {}
     found: dict[str, Any] = {}
 
-    def compute(tensors: Any, draw: Any, attempt: Any) -> Any:
+    def compute(tensors: Any, draw: Any, attempt: Any, share: Any) -> Any:
         recorded.clear()
+        rows = tf.shape(tf.nest.flatten(tensors)[0])[0]
         before = {id(state.variable): begin(state, draw) for state in states}
         temporary.update({key: handle for key, (handle, _) in before.items()})
         swapped = {
@@ -122,6 +138,7 @@ def _traced(
         step = model.train_step if training else model.test_step
         noted: list[tuple[Any, Any, str | None]] = []
         with (
+            losses.part_of(share, rows) if divides else contextlib.nullcontext(),
             ps_variables.handles(swapped),
             ps_variables.noting_results(model, noted),
             _recording(model, recorded if training else []),
@@ -135,7 +152,7 @@ def _traced(
         return _result(found, changes, recorded, logs, attempt=attempt, name=name)
 
     numbers = tf.TensorSpec((2,), tf.int64), tf.TensorSpec((), tf.int64)
-    spec = (tf.nest.map_structure(_spec, batch), *numbers)
+    spec = (tf.nest.map_structure(_spec, batch), *numbers, tf.TensorSpec((), tf.float32))
     function = tf.function(compute, autograph=False).get_concrete_function(*spec)
     step = Step(
         function=function,

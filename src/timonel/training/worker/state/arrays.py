@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -100,16 +101,17 @@ def _batch_size(arguments: dict[str, Any], count: int) -> int:
 
 
 def _dataset(tf: Any, keras: Any, stream: Stream, given: list[Any]) -> Any:
-    x, y, weight = (_tensors(tf, keras, part) for part in given)
-    if weight is not None and not tf.is_tensor(y) and tf.is_tensor(weight):
+    x, y, weight = lists_to_tuples(tf.nest.map_structure(_tensor_of(tf, keras), given))
+    if weight is not None and tf.nest.is_nested(y) and tf.is_tensor(weight):
         weight = tf.nest.map_structure(lambda _: weight, y)  # one weight for all outputs
-    parts = (x,) if y is None else (x, y) if weight is None else (x, y, weight)
+    parts = keras.utils.pack_x_y_sample_weight(x, y, weight)
     cores = len(os.sched_getaffinity(0))
 
     def batch(rows: Any) -> Any:
         present = tf.boolean_mask(rows, rows >= 0)
-        found = tf.nest.map_structure(lambda values: tf.gather(values, present), parts)
-        return found if len(found) > 1 else found[0]
+        return tf.nest.map_structure(
+            lambda values: None if values is None else tf.gather(values, present), parts
+        )
 
     dataset = steps_of(stream).map(batch, num_parallel_calls=cores, deterministic=True)
     options = tf.data.Options()
@@ -117,17 +119,24 @@ def _dataset(tf: Any, keras: Any, stream: Stream, given: list[Any]) -> Any:
     return dataset.prefetch(_PREFETCHED).with_options(options)
 
 
-def _tensors(tf: Any, keras: Any, part: Any) -> Any:
-    """Convert arrays to tensors, floats to ``floatx``, lists to tuples.
+def lists_to_tuples(structure: Any) -> Any:
+    """Convert lists in a structure to tuples: tf.data would stack lists."""
+    if isinstance(structure, dict):
+        return {name: lists_to_tuples(item) for name, item in structure.items()}
+    if not isinstance(structure, list | tuple):
+        return structure
+    items = map(lists_to_tuples, structure)
+    return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
 
-    tf.data would stack lists.
-    """
-    if part is None:
-        return None
-    if isinstance(part, list | tuple):
-        return tuple(_tensors(tf, keras, item) for item in part)
-    if isinstance(part, dict):
-        return {name: _tensors(tf, keras, item) for name, item in part.items()}
-    with tf.device("CPU:0"):
-        found = tf.convert_to_tensor(part)
-        return tf.cast(found, keras.backend.floatx()) if found.dtype.is_floating else found
+
+def _tensor_of(tf: Any, keras: Any) -> Callable[[Any], Any]:
+    """Return a function that converts arrays to tensors, and floats to ``floatx``."""
+
+    def convert(array: Any) -> Any:
+        if array is None:
+            return None
+        with tf.device("CPU:0"):
+            found = tf.convert_to_tensor(array)
+            return tf.cast(found, keras.backend.floatx()) if found.dtype.is_floating else found
+
+    return convert

@@ -1,18 +1,12 @@
-"""State of callbacks as plain data.
-
-A callback with ``get_state`` and ``set_state`` defines its state itself. For others, it is all
-attributes that are plain data or arrays, such as the patience and best weights of
-``EarlyStopping``.
-"""
+"""The callbacks of a ``fit`` call, and their state."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from timonel.training.worker import redirected_saves
-from timonel.training.worker.state import checkpoint_format
+from timonel.training.worker.state import python_state
 
 _NOT_STATE = frozenset({"model", "_model", "params", "validation_data", "append_header"})
 """Attributes of the process, not of the state.
@@ -37,46 +31,47 @@ def go_on(keras: Any, given: Any) -> None:
             callback.append = True
 
 
-def capture(callbacks: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the state of each callback, in order."""
-    return [{"class": _class_of(callback), "state": _state_of(callback)} for callback in callbacks]
+def capture(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the state of each callback, in order, and what cannot be saved, as text."""
+    states, others = [], []
+    for callback in callbacks:
+        state, missing = python_state.capture(callback, _NOT_STATE)
+        states.append({"class": _class_of(callback), "state": state})
+        if missing:
+            ours = _names_of_keras(type(callback))
+            others += [f"{_class_of(callback)}.{name}" for name in missing if name not in ours]
+    return states, others
 
 
 def restore(callbacks: Sequence[Any], saved: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Restore the state from `capture`; return the classes of callbacks that changed."""
+    """Restore the state from `capture`; return what starts fresh, as text."""
     others = []
     for callback, found in zip(callbacks, saved, strict=False):
-        if found["class"] != _class_of(callback):
-            others.append(f"{found['class']} (now {_class_of(callback)})")
-        elif hasattr(callback, "set_state"):
-            callback.set_state(copy.deepcopy(found["state"]))
-        else:
-            for name in found["state"].keys() - _NOT_STATE:
-                # The chief saved the state: its paths are not those of other tasks.
-                if not redirected_saves.holds(getattr(callback, name, None)):
-                    setattr(callback, name, copy.deepcopy(found["state"][name]))
+        name = _class_of(callback)
+        if found["class"] != name:
+            others.append(f"{found['class']} (now {name})")
+            continue
+        # The chief saved the state: its paths are not those of other tasks.
+        missing = python_state.restore(callback, found["state"], redirected_saves.holds)
+        others += [f"{name}.{each}" for each in missing]
     others += [str(found["class"]) for found in saved[len(callbacks) :]]
     return others
 
 
-def _state_of(callback: Any) -> Any:
-    if hasattr(callback, "get_state") and hasattr(callback, "set_state"):
-        state = callback.get_state()
-        checkpoint_format.encode(state, [])
-        return copy.deepcopy(state)
+def _names_of_keras(kind: type) -> set[str]:
+    """Return the names that the methods of a callback's classes in Keras use.
+
+    Their writers and files are made again by these.
+    """
+    methods = [
+        method
+        for base in kind.__mro__
+        if base.__module__.partition(".")[0] in {"keras", "tf_keras"}
+        for method in vars(base).values()
+    ]
     return {
-        name: copy.deepcopy(value)
-        for name, value in vars(callback).items()
-        if name not in _NOT_STATE and _is_plain(value)
+        name for each in methods if hasattr(each, "__code__") for name in each.__code__.co_names
     }
-
-
-def _is_plain(value: Any) -> bool:
-    try:
-        checkpoint_format.encode(value, [])
-    except checkpoint_format.NotPlainError:
-        return False
-    return True
 
 
 def _class_of(callback: Any) -> str:

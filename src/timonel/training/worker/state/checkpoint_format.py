@@ -3,8 +3,7 @@
     state.json        the checkpoint document: progress, digest, types and shapes, plain data
     arrays.bin        the arrays, each starting at a multiple of 64 bytes
 
-`flat` reads and writes ``arrays.bin``, with a CRC32C as digest; older files may have a SHA-256.
-Format 1 had an ``.npz``, which needs a second checksum and a copy in memory.
+`flat` reads and writes ``arrays.bin``, with a CRC32C as digest.
 
 Plain data are numbers, strings, None, and lists, tuples and dicts of them. Values without a JSON
 form become a dict with one key that begins with ``$``.
@@ -13,16 +12,16 @@ form become a dict with one key that begins with ``$``.
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from timonel.errors import CorruptError
-from timonel.storage import publish_dir, read_document, verify_file, write_document
+from timonel.errors import CorruptError, FormatError
+from timonel.storage import publish_dir, read_document, write_document
+from timonel.storage.documents import FORMATS
 from timonel.training import checkpoints
 from timonel.training.checkpoints import ARRAYS, STATE
 from timonel.training.worker.state import flat
@@ -54,7 +53,7 @@ def encode(value: Any, arrays: list[Array]) -> Any:
         return [encode(item, arrays) for item in value]
     if type(value) is tuple:
         return {_MARK + "tuple": [encode(item, arrays) for item in value]}
-    if isinstance(value, dict):
+    if type(value) is dict:
         return _encode_dict(value, arrays)
     raise NotPlainError(f"expected plain data, got {type(value).__name__}")
 
@@ -144,7 +143,6 @@ def plain(value: Any) -> Any:
     return array.tolist() if array.dtype.isbuiltin == 1 else array.astype(np.float64).tolist()
 
 
-_ARRAYS_1 = "variables.npz"
 _ALIGN = 64
 
 
@@ -226,38 +224,20 @@ def read(folder: Path) -> Checkpoint:
         FormatError: Another release wrote it.
     """
     state = read_document(folder / STATE, "checkpoint")
-    try:
-        return Checkpoint(
-            folder, _state_of_1(folder, state) if "dtypes" in state else _state_of(folder, state)
+    if state["format"] < FORMATS["checkpoint"]:
+        raise FormatError(
+            f"{folder} is of an earlier release, whose checkpoints lack state",
+            hint="start the job anew",
         )
+    try:
+        return Checkpoint(folder, _state_of(folder, state))
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise CorruptError(f"the checkpoint in {folder} is damaged: {error!r}") from error
 
 
 def _state_of(folder: Path, state: Mapping[str, Any]) -> FitState:
-    path, digest = folder / ARRAYS, str(state["digest"])
-    if digest.startswith(flat.PREFIX):
-        arrays = _read_arrays(path, digest, state["arrays"])
-    else:  # older checkpoints
-        verify_file(path, digest)
-        arrays = list(_read_arrays_by_sha(path, state["arrays"]))
-    content = decode(state["content"], arrays)
-    return FitState(_progress(state), **content)
-
-
-def _state_of_1(folder: Path, state: Mapping[str, Any]) -> FitState:
-    """Return the state of a format 1 checkpoint.
-
-    It has the variables at the end of an epoch.
-    """
-    path = folder / _ARRAYS_1
-    verify_file(path, state["digest"])
-    with np.load(path, allow_pickle=False) as stored:
-        variables = [
-            stored[f"arr_{number}"].view(dtype_named(name))
-            for number, name in enumerate(state["dtypes"])
-        ]
-    return FitState(_progress(state), variables)
+    arrays = _read_arrays(folder / ARRAYS, str(state["digest"]), state["arrays"])
+    return FitState(_progress(state), **decode(state["content"], arrays))
 
 
 def _progress(state: Mapping[str, Any]) -> Progress:
@@ -290,20 +270,6 @@ def _read_arrays(
             file.read(-size % _ALIGN)
         file.check()
     return arrays
-
-
-def _read_arrays_by_sha(path: Path, index: Sequence[tuple[str, Sequence[int]]]) -> Iterator[Array]:
-    with path.open("rb") as file:
-        for name, shape in index:
-            dtype = dtype_named(name)
-            size = math.prod(shape) * dtype.itemsize
-            content = np.empty(size, np.uint8)
-            if file.readinto(content.data) != size:
-                raise CorruptError(
-                    f"{path} is truncated: fewer than {size} bytes are left for an array"
-                )
-            file.seek(-size % _ALIGN, os.SEEK_CUR)
-            yield content.view(dtype).reshape(tuple(shape))
 
 
 def dtype_named(name: str) -> np.dtype[Any]:

@@ -24,6 +24,11 @@ class Feed:
     can_seek = False
     note = "its data can be begun anew only: it is saved at the ends of epochs"
 
+    @property
+    def lost(self) -> list[str]:
+        """Attributes of the data's own object that cannot be saved, or restored."""
+        return []
+
     def epoch_begins(self, epoch: int) -> None:
         """Record that Keras begins an epoch."""
 

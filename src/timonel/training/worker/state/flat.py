@@ -56,6 +56,11 @@ def write(path: Path, contents: Sequence[Bytes]) -> str:
     return _digest(crc)
 
 
+def checksum(array: np.ndarray[Any, Any]) -> str:
+    """Return the CRC32C of an array's content."""
+    return _digest(_extended(0, np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+
+
 class Reader:
     """Sequential reader that checks the digest at the end.
 

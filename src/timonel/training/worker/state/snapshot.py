@@ -6,22 +6,20 @@ Kernels of TensorFlow's old random operations (such as ``tf.random.uniform`` ins
 
 from __future__ import annotations
 
-import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from timonel.errors import TimonelError
 from timonel.training.worker.inputs import building
 from timonel.training.worker.private import gradient_sums, hidden_state
 from timonel.training.worker.state import callback_state
 from timonel.training.worker.state.checkpoint_format import FitState, Progress
 from timonel.training.worker.state.data_position import Feed
-from timonel.training.worker.state.variables import Array, Replicas
-from timonel.training.worker.state.variables import restore as assign
-
-logger = logging.getLogger(__name__)
+from timonel.training.worker.state.process_variables import ProcessVariables
+from timonel.training.worker.state.variables import Array, Replicas, check
 
 
 def capture_random_state() -> dict[str, Any]:
@@ -43,6 +41,10 @@ def restore_random_state(saved: Mapping[str, Any]) -> None:
     hidden_state.set_tf_keras_seed_state(saved["tf_keras"])
 
 
+_NOT_SAVED = "state that is not saved, so that a resumed job will differ"
+_NOT_RESTORED = "state that is not restored, so that the job differs"
+
+
 class Snapshot:
     """State of a ``fit`` call.
 
@@ -53,30 +55,57 @@ class Snapshot:
         callbacks: Callbacks of the call, without timonel's own.
         replicas: Replicas that hold the variables.
         feed: Training data.
+        others: All variables of the process.
+        warn: Tells the user of state that is not saved, or not restored.
     """
 
     def __init__(
-        self, model: Any, callbacks: Sequence[Any], replicas: Replicas, feed: Feed
+        self,
+        model: Any,
+        callbacks: Sequence[Any],
+        replicas: Replicas,
+        feed: Feed,
+        others: ProcessVariables,
+        warn: Callable[[str], object],
     ) -> None:
         self._model = model
         self._callbacks = callbacks
         self._replicas = replicas
         self._feed = feed
+        self._others = others
+        self._warn = warn
+        self._compiled = hidden_state.compiled_parts(model)
+        self._warned: set[tuple[str, str]] = set()
         self._held: list[Array] | None = None
 
     def take(self, progress: Progress, trained: int) -> FitState:
         """Return the state after ``trained`` steps, copied to host memory."""
-        names, local = local_variables(self._model, create=False)
-        metrics = hidden_state.metric_variables(self._model) if progress.step else []
+        model, optimizer = self._model, getattr(self._model, "optimizer", None)
+        own, slots = building.model_variables(model), building.optimizer_variables(optimizer)
+        sums = gradient_sums.sums_of(optimizer)
+        local = [*model.non_trainable_variables, *sums]
+        metrics = hidden_state.metric_variables(model) if progress.step else []
         values = self._replicas.read([*local, *metrics])
-        extra: dict[str, Any] = {"trained": trained, "named_variables": names}
-        if not progress.finished:
-            extra["callbacks"] = callback_state.capture(self._callbacks)
-            extra["random"] = capture_random_state()
-            extra["data"] = self._feed.position(trained)
+        owned = hidden_state.identities([*own, *slots, *metrics])
+        callbacks, lost = callback_state.capture(self._callbacks)
+        extra: dict[str, Any] = {
+            "trained": trained,
+            "is_recompiled": self._is_recompiled,
+            "model": self._others.keys_of(own),
+            "sums": len(sums),
+            "others": self._others.capture(owned),
+            "callbacks": callbacks,
+            "random": capture_random_state(),
+            "data": {} if progress.finished else self._feed.position(trained),
+        }
+        self._tell(_NOT_SAVED, [*lost, *self._feed.lost])
+        if extra["is_recompiled"]:
+            self._tell("a callback has compiled the model", ["an interrupted job cannot resume"])
+        if not progress.step:
+            self._tell(_NOT_RESTORED, self._others.missing)
         return FitState(
             progress,
-            self._replicas.read_first(building.variables(self._model)),
+            self._replicas.read_first([*own, *slots]),
             values[: len(local)],
             self._held if self._held is not None and metrics else values[len(local) :],
             extra,
@@ -86,22 +115,22 @@ class Snapshot:
         """Restore everything except the epoch's metrics.
 
         Raises:
-            TimonelError: The model differs from the saved one.
+            TimonelError: The model differs from the saved one, also if a callback has compiled it
+                since: the epochs in which it did are not repeated.
         """
-        restore_model(self._model, state, self._replicas)
-        hidden_state.count_steps(self._model, int(state.extra.get("trained", 0)))
-        others = self.restore_callbacks(state)
-        if others:
-            logger.warning(
-                "Callbacks differ from those before the restart and start fresh: %s",
-                ", ".join(others),
+        if state.extra["is_recompiled"] and not state.progress.finished:
+            raise TimonelError(
+                "cannot resume: a callback has compiled the model before the checkpoint",
+                hint="call compile between two calls of fit, or change the optimizer's values",
             )
-        if "random" in state.extra:
-            restore_random_state(state.extra["random"])
+        restore_model(self._model, state, self._replicas, self._others)
+        hidden_state.count_steps(self._model, int(state.extra["trained"]))
+        self._tell(_NOT_RESTORED, self.restore_callbacks(state))
+        restore_random_state(state.extra["random"])
 
     def restore_callbacks(self, state: FitState) -> list[str]:
-        """Restore the callbacks' state; return the classes of callbacks that changed."""
-        return callback_state.restore(self._callbacks, state.extra.get("callbacks", ()))
+        """Restore the callbacks' state; return what starts fresh."""
+        return callback_state.restore(self._callbacks, state.extra["callbacks"])
 
     def hold_metrics(self) -> None:
         """Keep the epoch's current metrics: validation uses the same variables."""
@@ -115,41 +144,62 @@ class Snapshot:
         """Restore the metrics of an interrupted epoch."""
         found = hidden_state.metric_variables(self._model)
         if len(found) != len(state.metrics):
-            logger.warning(
-                "Metrics differ from those before the restart. The epoch's metrics start fresh."
-            )
+            self._tell(_NOT_RESTORED, ["the metrics of the epoch that was interrupted"])
             return
         self._replicas.assign(found, state.metrics, sums=True)
 
+    @property
+    def _is_recompiled(self) -> bool:
+        """Whether the model was compiled since the call began."""
+        found = hidden_state.compiled_parts(self._model)
+        pairs = zip(found, self._compiled, strict=True)
+        return any(before is not None and now is not before for now, before in pairs)
 
-def restore_model(model: Any, state: FitState, replicas: Replicas) -> None:
-    """Restore the variables of the model and its optimizer.
+    def _tell(self, what: str, names: Sequence[str]) -> None:
+        """Warn once of each."""
+        new = [name for name in sorted(set(names)) if (what, name) not in self._warned]
+        self._warned.update((what, name) for name in new)
+        if new:
+            self._warn(f"{what}: {', '.join(new)}")
+
+
+def restore_model(
+    model: Any, state: FitState, replicas: Replicas, others: ProcessVariables
+) -> None:
+    """Restore the variables of the model, its optimizer, and all others of the process.
+
+    The optimizer's are restored when the training step has created them.
 
     Raises:
         TimonelError: The model differs from the saved one.
     """
-    assign(building.variables(model), state.variables)
-    wanted = state.extra.get("named_variables", [])
-    names, local = local_variables(model, create="keras" in wanted)
-    saved = dict(
-        zip([*_numbers(len(state.local) - len(wanted)), *wanted], state.local, strict=True)
-    )
-    here = dict(zip([*_numbers(len(local) - len(names)), *names], local, strict=True))
-    both = [name for name in here if name in saved]
-    for sums in (True, False):
-        names = [name for name in both if name.startswith(gradient_sums.PREFIX) is sums]
-        replicas.assign([here[name] for name in names], [saved[name] for name in names], sums=sums)
+    keys, sums = state.extra["model"], int(state.extra["sums"])
+    own, count = building.model_variables(model), len(keys)
+    local = state.local[: len(state.local) - sums]
+    saved = list(state.extra["others"])
+    if len(own) < count and not building.has_call(model):
+        # The step builds its parts.
+        saved += [
+            {"key": key, "number": number, "place": "", "values": values}
+            for (key, number), values in zip(keys, state.variables, strict=False)
+        ]
+    else:
+        check(own, state.variables[:count])
+        for variable, value in zip(own, state.variables, strict=False):
+            replicas.assign_all(variable, value)
+        replicas.assign(model.non_trainable_variables, local, sums=False)
+    optimizer = getattr(model, "optimizer", None)
 
+    def restore_optimizer() -> None:
+        slots = building.optimizer_variables(optimizer)
+        check(slots, state.variables[count:])
+        for variable, value in zip(slots, state.variables[count:], strict=True):
+            replicas.assign_all(variable, value)
+        replicas.assign(
+            gradient_sums.sums_of(optimizer), state.local[len(state.local) - sums :], sums=True
+        )
 
-def local_variables(model: Any, *, create: bool) -> tuple[list[str], list[Any]]:
-    """Return names, and variables that each replica updates: first unnamed, then named."""
-    named = {
-        **dict(hidden_state.random_variables(model, create=create)),
-        **dict(hidden_state.schedule_variables(model)),
-        **dict(gradient_sums.named_sums(getattr(model, "optimizer", None))),
-    }
-    return list(named), [*model.non_trainable_variables, *named.values()]
-
-
-def _numbers(count: int) -> list[str]:
-    return [str(number) for number in range(count)]
+    if optimizer is not None and len(state.variables) > count:
+        hidden_state.when_built(optimizer, model, restore_optimizer)
+    owned = hidden_state.identities([*own, *building.optimizer_variables(optimizer)])
+    others.restore(saved, owned)

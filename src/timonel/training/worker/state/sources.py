@@ -16,9 +16,10 @@ from timonel.data.loader import steps_of
 from timonel.data.schedule import Schedule
 from timonel.training.worker.inputs.fit_data import is_dataset
 from timonel.training.worker.private import hidden_state, tf_data
-from timonel.training.worker.state import callback_state
-from timonel.training.worker.state.arrays import feed_of_arrays
+from timonel.training.worker.state import python_state
+from timonel.training.worker.state.arrays import feed_of_arrays, lists_to_tuples
 from timonel.training.worker.state.data_position import Feed, StreamFeed
+from timonel.training.worker.state.flat import checksum
 from timonel.training.worker.state.replays import feed_of_pipeline
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class Elements:
             )
             for place, leaf in enumerate(first)
         ]
-        self.spec = tf.nest.pack_sequence_as(_tuples(examples[0]), specs)
+        self.spec = tf.nest.pack_sequence_as(lists_to_tuples(examples[0]), specs)
         self.dtypes = [spec.dtype for spec in specs]
         self.shapes = [spec.shape for spec in specs]
 
@@ -59,34 +60,89 @@ class Elements:
         return self._nest.pack_sequence_as(self.spec, list(leaves))
 
     def _leaves(self, batch: Any) -> list[Any]:
-        found = [np.asarray(leaf) for leaf in self._nest.flatten(_tuples(batch))]
+        found = [np.asarray(leaf) for leaf in self._nest.flatten(lists_to_tuples(batch))]
         return [leaf.astype(self._floatx) if leaf.dtype.kind == "f" else leaf for leaf in found]
 
 
 def can_be_elements(batch: Any) -> bool:
     """Whether a batch consists of arrays only."""
-    leaves = tf.nest.flatten(_tuples(batch))
+    leaves = tf.nest.flatten(lists_to_tuples(batch))
     return bool(leaves) and all(
         hasattr(leaf, "shape") and len(leaf.shape) > 0 and not hasattr(leaf, "indices")
         for leaf in leaves
     )
 
 
-def _tuples(batch: Any) -> Any:
-    """Convert lists to tuples: tf.data would stack lists."""
-    if isinstance(batch, list | tuple):
-        return tuple(_tuples(item) for item in batch)
-    if isinstance(batch, dict):
-        return {name: _tuples(item) for name, item in batch.items()}
-    return batch
-
-
 def _common(shapes: Sequence[Sequence[int]]) -> list[int | None]:
     return [sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True)]
 
 
-_LARGEST_STATE = 1 << 24
 _PREFETCHED = 2
+_OWN = "own"
+
+
+class OwnState:
+    """The state of a sequence between epochs, such as an order or a generator of its own.
+
+    Arrays that did not change are data.
+
+    Args:
+        sequence: Sequence of the script.
+    """
+
+    def __init__(self, sequence: Any) -> None:
+        self._sequence = sequence
+        self._data = {name: checksum(value) for name, value in self._arrays().items()}
+        self.lost: list[str] = []
+        """Attributes that cannot be saved, or restored."""
+
+    def position(self) -> dict[str, Any]:
+        """Return the state as a part of a position."""
+        found = self._arrays()
+        unchanged = {n for n, crc in self._data.items() if n in found and checksum(found[n]) == crc}
+        state, self.lost = python_state.capture(self._sequence, unchanged)
+        return {_OWN: state}
+
+    def seek(self, position: Mapping[str, Any]) -> dict[str, Any]:
+        """Restore the state, and return the rest of a position."""
+        if _OWN in position:
+            self.lost = python_state.restore(self._sequence, position[_OWN], lambda _: False)
+        return {name: value for name, value in position.items() if name != _OWN}
+
+    def _arrays(self) -> dict[str, Any]:
+        own = vars(self._sequence).items()
+        return {
+            name: value
+            for name, value in own
+            if isinstance(value, np.ndarray) and not value.dtype.hasobject
+        }
+
+
+class EpochwiseSequenceFeed(Feed):
+    """A sequence that Keras reads in processes of its own: its state between epochs is kept.
+
+    Args:
+        sequence: Sequence of the script.
+    """
+
+    def __init__(self, sequence: Any) -> None:
+        self._own = OwnState(sequence)
+
+    @property
+    def lost(self) -> list[str]:
+        """Attributes of the sequence that cannot be saved, or restored."""
+        return self._own.lost
+
+    def position(self, trained: int) -> dict[str, Any]:
+        """Return the sequence's own state."""
+        del trained
+        return self._own.position()
+
+    def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
+        """Restore the sequence's own state."""
+        del trained, within
+        self._own.seek(position)
+        return 0
 
 
 class SequenceFeed(StreamFeed):
@@ -104,7 +160,13 @@ class SequenceFeed(StreamFeed):
             "random state is not repeated",
         )
         self._sequence = sequence
+        self._own = OwnState(sequence)
         self._is_begun = False
+
+    @property
+    def lost(self) -> list[str]:
+        """Attributes of the sequence that cannot be saved, or restored."""
+        return self._own.lost
 
     def epoch_begins(self, epoch: int) -> None:
         """Call the sequence's ``on_epoch_begin``, as Keras does."""
@@ -124,16 +186,11 @@ class SequenceFeed(StreamFeed):
 
         For example an order that it has shuffled.
         """
-        (state,) = callback_state.capture([self._sequence])
-        if "get_state" not in dir(self._sequence):
-            state["state"] = {n: v for n, v in state["state"].items() if _is_small(v)}
-        return {**super().position(trained), "own": state}
+        return {**super().position(trained), **self._own.position()}
 
     def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
         """Restore the position and the sequence's own state."""
-        if "own" in position:
-            callback_state.restore([self._sequence], [position["own"]])
-        return super().seek(position, trained, within=within)
+        return super().seek(self._own.seek(position), trained, within=within)
 
 
 def feed_of_sequence(keras: Any, arguments: dict[str, Any], seed: int) -> Feed | None:
@@ -145,12 +202,14 @@ def feed_of_sequence(keras: Any, arguments: dict[str, Any], seed: int) -> Feed |
     """
     data = arguments.get("x")
     kind = getattr(keras.utils, "PyDataset", keras.utils.Sequence)
-    if not isinstance(data, kind) or _wants_processes(data, arguments):
+    if not isinstance(data, kind):
         return None
+    if _wants_processes(data, arguments):
+        return EpochwiseSequenceFeed(data)
     count = _length(data)
     examples = [data[number] for number in range(min(2, count or 0))]
     if not examples or not all(can_be_elements(batch) for batch in examples):
-        return None
+        return EpochwiseSequenceFeed(data)
     assert count is not None
     elements = Elements(keras, examples)
     shuffle = bool(arguments.get("shuffle", True))
@@ -181,10 +240,6 @@ def _length(data: Any) -> int | None:
         return getattr(data, "num_batches", None) or len(data)
     except (TypeError, NotImplementedError):
         return None
-
-
-def _is_small(value: Any) -> bool:
-    return not isinstance(value, np.ndarray) or value.nbytes <= _LARGEST_STATE
 
 
 _LOOKED_AT = 2

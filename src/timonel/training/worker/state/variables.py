@@ -18,8 +18,8 @@ from timonel.training.worker.private import hidden_state
 from timonel.training.worker.state.checkpoint_format import dtype_named
 
 
-def restore(variables: Sequence[Any], arrays: Sequence[np.ndarray[Any, Any]]) -> None:
-    """Assign saved values to variables.
+def check(variables: Sequence[Any], arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+    """Check that saved values belong to these variables.
 
     Raises:
         TimonelError: The variables differ from the saved ones.
@@ -32,6 +32,15 @@ def restore(variables: Sequence[Any], arrays: Sequence[np.ndarray[Any, Any]]) ->
             f"({len(here)} instead of {len(there)}, or other shapes)",
             hint="build the same models in the same order each time the script starts",
         )
+
+
+def restore(variables: Sequence[Any], arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+    """Assign saved values to variables.
+
+    Raises:
+        TimonelError: The variables differ from the saved ones.
+    """
+    check(variables, arrays)
     for variable, array in zip(variables, arrays, strict=True):
         variable.assign(array)
 
@@ -111,6 +120,7 @@ class Replicas:
         self._strategy = strategy
         self._workers = workers
         self._traced: Any = None
+        self._own_ids: list[int] = []
         self._buffers = Buffers()
 
     @property
@@ -123,16 +133,31 @@ class Replicas:
         first = (self._parts(variable)[0] for variable in variables)
         return self._buffers.copies([variable.read_value() for variable in first])
 
-    def read(self, variables: Sequence[Any]) -> list[Array]:
+    def read(self, variables: Sequence[Any], otherwise: Sequence[Array] = ()) -> list[Array]:
         """Return each variable's values on all replicas [replicas, ...].
 
         With several workers this is collective: all must call it in the same order.
+
+        Args:
+            variables: Variables, or None for those that this process no longer has.
+            otherwise: The values of those.
         """
         if not variables:
             return []
-        parts = [self._parts(variable) for variable in variables]
-        local = [np.stack([np.asarray(part.numpy()) for part in found]) for found in parts]
+        local = [
+            np.stack(
+                [np.asarray(part.numpy()) for part in self._parts(variable)]
+                if variable is not None
+                else [otherwise[place]] * (self.count // self._workers)
+            )
+            for place, variable in enumerate(variables)
+        ]
         return local if self._workers == 1 else self._gathered(local)
+
+    def assign_all(self, variable: Any, value: Array) -> None:
+        """Assign all of this process's replicas the same value."""
+        for part in self._parts(variable):
+            part.assign(value)
 
     def assign(self, variables: Sequence[Any], values: Sequence[Array], *, sums: bool) -> None:
         """Assign each replica its values.
@@ -170,14 +195,15 @@ class Replicas:
 
     def _ids(self) -> list[int]:
         """Return the global numbers of this process's replicas."""
-        found: list[int] = []
+        if not self._own_ids:
 
-        def note(context: Any) -> Any:
-            found.append(int(context.replica_id_in_sync_group))
-            return 0
+            def note(context: Any) -> Any:
+                self._own_ids.append(int(context.replica_id_in_sync_group))
+                return 0
 
-        self._strategy.experimental_distribute_values_from_function(note)
-        return sorted(found)
+            self._strategy.experimental_distribute_values_from_function(note)
+            self._own_ids.sort()
+        return self._own_ids
 
     def _gathered(self, local: Sequence[Array]) -> list[Array]:
         """Gather values [local replicas, ...] of all workers in a single message."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ from typing import Any
 from timonel.errors import SpecError, TimonelError
 from timonel.processes.cores import usable_cores
 from timonel.units import format_bytes
+
+logger = logging.getLogger(__name__)
 
 _MIN_INTER_OP = 2
 """Minimum number of inter-op threads.
@@ -135,6 +139,53 @@ def configure(
             f"TensorFlow was initialized before the job could configure its devices: {error}",
             hint="do not run TensorFlow operations when a module is imported",
         ) from None
+
+
+def keep_configuration() -> None:
+    """Handle calls of ``tf.config`` in the script, as TensorFlow is initialized; permanently.
+
+    Other threads or memory do not change what is trained, so they only cause a warning; other
+    devices raise a SpecError.
+    """
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    threading, experimental = tf.config.threading, tf.config.experimental
+    for owner, names, is_error in (
+        (
+            threading,
+            ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"),
+            False,
+        ),
+        (experimental, ("set_memory_growth",), False),
+        (tf.config, ("set_logical_device_configuration", "set_visible_devices"), True),
+        (experimental, ("set_virtual_device_configuration", "set_visible_devices"), True),
+    ):
+        for name in names:
+            setattr(owner, name, _kept(getattr(owner, name), is_error=is_error))
+
+
+def _kept(original: Callable[..., Any], *, is_error: bool) -> Callable[..., Any]:
+    """Wrap a function of ``tf.config`` that raises RuntimeError once TensorFlow is initialized."""
+
+    @functools.wraps(original)
+    def change(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except RuntimeError:
+            if is_error:
+                raise SpecError(
+                    f"the script calls {original.__name__}, but the job has assigned the devices",
+                    hint="remove the call and train with --devices-per-worker N, or let the script "
+                    "distribute itself with --strategy none and one worker",
+                ) from None
+            logger.warning(
+                "%s in the script has no effect: the job has started TensorFlow's devices; use "
+                "--threads or --memory-per-device",
+                original.__name__,
+            )
+            return None
+
+    return change
 
 
 def configure_evaluator(

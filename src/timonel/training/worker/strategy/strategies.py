@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Mapping
 from typing import Any
@@ -163,19 +164,84 @@ def adopt(strategy: Any, name: StrategyName) -> None:
     paths = [path for found in _CLASSES.values() for path in found]
     # One class may have two names: the shorter one is shown.
     names = {find(path): path for path in sorted(paths, key=len, reverse=True)}
+    by_class = {find(path): kind for kind, found in _CLASSES.items() for path in found}
 
     def create(cls: type, *_args: Any, **_kwargs: Any) -> Any:
         if cls in own:
             return strategy
         raise SpecError(
             f"The script creates a tf.distribute.{names[cls]}, but this job trains with the "
-            f"strategy '{name.value}'. Remove it from the script, or let the script distribute "
-            "itself with --strategy none"
+            f"strategy '{name.value}'",
+            hint=_cure(by_class[cls]),
         )
 
     for cls in names:
         cls.__new__ = create
     _skip_reinit(strategy)
+
+
+def check_own(environ: Mapping[str, str]) -> None:
+    """Check strategies that a script creates in a job without one, permanently.
+
+    From then on, the constructors raise a SpecError for what this task lacks: the other tasks of
+    a cluster, which the script would wait for, and GPUs, without which it would hang.
+
+    Args:
+        environ: The environment, in which the script may set ``TF_CONFIG``.
+    """
+    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
+
+    def check(kind: StrategyName, devices: Any) -> None:
+        if kind is StrategyName.MIRRORED:
+            _require_devices(tf, devices or ())
+        elif (size := _size_of(environ.get("TF_CONFIG", ""))) > 1:
+            raise SpecError(
+                f"The script creates a strategy for the {size} tasks of its TF_CONFIG, but this "
+                "job has one",
+                hint=f"train with {_OPTIONS[kind]}, or start each task with --cluster",
+            )
+
+    def checking(kind: StrategyName) -> Any:
+        def create(cls: type, devices: Any = None, *_args: Any, **_kwargs: Any) -> Any:
+            check(kind, devices)
+            return object.__new__(cls)
+
+        return create
+
+    for kind in (StrategyName.MIRRORED, StrategyName.MULTI_WORKER, StrategyName.PARAMETER_SERVER):
+        for path in _CLASSES[kind]:
+            operator.attrgetter(path)(tf.distribute).__new__ = checking(kind)
+
+
+def _require_devices(tf: Any, devices: Any) -> None:
+    count = len(tf.config.list_physical_devices("GPU"))
+    for device in map(str, devices):
+        spec = tf.DeviceSpec.from_string(device if device.startswith("/") else f"/{device}")
+        if spec.device_type == "GPU" and (spec.device_index or 0) >= count:
+            raise SpecError(
+                f"The script creates a MirroredStrategy on {device}, but this task has {count} "
+                "GPUs",
+                hint="create it without devices, and train with --devices-per-worker N",
+            )
+
+
+def _size_of(tf_config: str) -> int:
+    try:
+        return sum(map(len, json.loads(tf_config)["cluster"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return 1
+
+
+_OPTIONS = {
+    StrategyName.MIRRORED: "--devices-per-worker 2 instead of --workers",
+    StrategyName.MULTI_WORKER: "--workers 2",
+    StrategyName.PARAMETER_SERVER: "--workers 2 --ps 1",
+}
+
+
+def _cure(kind: StrategyName) -> str:
+    option = _OPTIONS.get(kind, f"--strategy {kind.value}")
+    return f"train with {option}, which gives the script its strategy, or remove it from the script"
 
 
 def _skip_reinit(strategy: Any) -> None:

@@ -1,0 +1,232 @@
+"""Terms of a loss in the graph of a step: scaled, means or sums over the rows of a batch.
+
+A replica sees a part of a batch. How its term is to be scaled depends on how the whole batch's
+value would follow from the parts' values: a mean is weighed by rows, a sum is added up, and a loss
+of `keras.losses` is scaled already. `kind_of` reads this from the operations that compute the term.
+
+`begin_step` and `end_step` find terms of a ``train_step`` that did not pass through Keras and so
+are not scaled.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import threading
+from collections.abc import Callable, Collection
+from typing import Any
+
+import tensorflow as tf
+
+_present = threading.local()
+"""State of the replica that this thread traces: each has its own thread."""
+
+_LINEAR = frozenset(
+    {"Add", "AddN", "AddV2", "Cast", "ExpandDims", "Identity", "IdentityN", "Neg", "Pack"}
+    | {"Reshape", "Snapshot", "Squeeze", "StopGradient", "Sub"}
+)
+_REDUCTIONS = frozenset({"Mean", "Sum"})
+_DIVISIONS = frozenset({"DivNoNan", "RealDiv"})
+_SHAPES = frozenset({"Shape", "ShapeN", "Size"})
+_ITERATORS = ("IteratorGetNext", "OptionalGetValue")
+_CONSTANTS = frozenset({"Const", "VarHandleOp"})
+
+
+class Kind(enum.Enum):
+    """How a term depends on the rows of its batch."""
+
+    SCALED = enum.auto()
+    CONSTANT = enum.auto()
+    MEAN = enum.auto()
+    SUM = enum.auto()
+    OTHER = enum.auto()
+
+
+def begin_step(model: Any = None) -> None:
+    """Forget the scaled losses of earlier steps; watch the tapes of a ``train_step``.
+
+    Args:
+        model: The model that this thread traces in training; None in evaluation.
+    """
+    _present.model, _present.scaled, _present.means = model, set(), set()
+    _present.is_scaled, _present.is_mixed = False, False
+
+
+def end_step() -> bool:
+    """Stop watching; return whether the step took gradients of an unscaled term.
+
+    Terms in functions that the step calls are invisible, and count as scaled.
+    """
+    _present.model = None
+    return not _present.is_scaled or _present.is_mixed
+
+
+def note_scaled(value: Any) -> Any:
+    """Record a scaled loss, and return it."""
+    _present.is_scaled = True
+    return _note("scaled", value)
+
+
+def note_mean(value: Any) -> Any:
+    """Record a mean over a replica's rows, and return it."""
+    return _note("means", value)
+
+
+def _note(name: str, value: Any) -> Any:
+    if hasattr(value, "graph") and hasattr(_present, name):
+        getattr(_present, name).add((id(value.graph), value.name))
+    return value
+
+
+def watch_tapes() -> None:
+    """Patch ``GradientTape.gradient`` permanently to inspect its loss."""
+    tf.GradientTape.gradient = _looking(tf.GradientTape.gradient)
+
+
+def _looking(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def gradient(self: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        model = getattr(_present, "model", None)
+        if model is not None and hasattr(target, "graph"):
+            trained = {
+                target.graph.capture(_handle(found)).name for found in model.trainable_variables
+            }
+            _present.is_mixed |= _reaches(
+                target,
+                lambda value: value.name in trained and not _is_noted("scaled", value),
+                lambda value: (
+                    _is_noted("scaled", value) or value.op.type.endswith("PartitionedCall")
+                ),
+            )
+        return original(self, target, *args, **kwargs)
+
+    return gradient
+
+
+def _handle(variable: Any) -> Any:
+    """Return the resource handle of either Keras' variable on this replica."""
+    return variable.handle if hasattr(variable, "handle") else variable.value.handle
+
+
+def kind_of(value: Any, rows: Any) -> Kind:
+    """Return how a term depends on the rows of its batch.
+
+    Args:
+        value: A tensor of the step that is traced.
+        rows: Number of rows of the replica: a tensor, or an int if it is static.
+    """
+    if not hasattr(value, "graph"):  # with run_eagerly
+        return Kind.MEAN
+    known = {"scaled": Kind.SCALED, "means": Kind.MEAN}
+    noted = next((kind for name, kind in known.items() if _is_noted(name, value)), None)
+    if noted is not None:
+        return noted
+    if not _depends(value):
+        return Kind.CONSTANT
+    return _kind_of_operation(value.op.type, list(value.op.inputs), rows)
+
+
+def _kind_of_operation(operation: str, inputs: list[Any], rows: Any) -> Kind:
+    if operation in _REDUCTIONS:
+        return _kind_of_reduction(operation, inputs[0], rows)
+    if operation in _DIVISIONS:
+        return _kind_of_quotient(inputs[0], inputs[1], rows)
+    if operation == "Mul":
+        varying = [found for found in inputs if _depends(found)]
+        return kind_of(varying[0], rows) if len(varying) == 1 else Kind.OTHER
+    if operation in _LINEAR:
+        return _joint({kind_of(found, rows) for found in inputs if found.dtype.is_floating})
+    return Kind.OTHER
+
+
+def _kind_of_reduction(operation: str, value: Any, rows: Any) -> Kind:
+    if not _has_rows(value, rows):
+        return kind_of(value, rows)
+    if _reaches(value, lambda found: found.op.type == "Where"):
+        return Kind.OTHER  # of selected rows, whose number differs between replicas
+    return Kind.MEAN if operation == "Mean" else Kind.SUM
+
+
+def _joint(kinds: Collection[Kind]) -> Kind:
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    # Weighing a constant by rows leaves it as it is.
+    return Kind.MEAN if set(kinds) == {Kind.MEAN, Kind.CONSTANT} else Kind.OTHER
+
+
+def _kind_of_quotient(value: Any, divisor: Any, rows: Any) -> Kind:
+    kind = kind_of(value, rows)
+    if _depends(divisor):
+        is_count = not _depends(divisor, but=_SHAPES)
+        return Kind.MEAN if is_count and kind is Kind.SUM else Kind.OTHER
+    static = _static(divisor)
+    if kind is not Kind.SUM or not isinstance(rows, int) or static is None:
+        return kind
+    counts = [rows, *(found.shape.num_elements() for found in value.op.inputs)]
+    return Kind.MEAN if float(static) in counts else kind
+
+
+def _static(value: Any) -> Any:
+    """Return a constant's value; None if unknown. TensorFlow does not look through slices."""
+    found = tf.get_static_value(value)
+    if found is not None or value.op.type not in {"Cast", "StridedSlice"}:
+        return found
+    source, *begin = [tf.get_static_value(each) for each in value.op.inputs][:2]
+    if value.op.type == "Cast":
+        return _static(value.op.inputs[0])
+    return None if source is None else source[begin[0][0]]
+
+
+def _depends(value: Any, but: Collection[str] = ()) -> bool:
+    """Whether a value depends on the batch, other than through operations of the types ``but``."""
+    return _reaches(value, _is_data, lambda found: found.op.type in but)
+
+
+def _is_data(value: Any) -> bool:
+    if value.op.inputs:
+        return bool(value.op.type.startswith(_ITERATORS))
+    return value.op.type not in _CONSTANTS and value.dtype != tf.resource
+
+
+def _reaches(
+    value: Any, is_goal: Callable[[Any], bool], stops: Callable[[Any], bool] = lambda _: False
+) -> bool:
+    """Whether a value is computed from a goal, other than through values where the search stops."""
+    waiting, seen = [value], set()
+    while waiting:
+        found = waiting.pop()
+        if found.name in seen:
+            continue
+        if is_goal(found):
+            return True
+        seen.add(found.name)
+        if not stops(found):
+            waiting += found.op.inputs
+    return False
+
+
+def _is_noted(name: str, value: Any) -> bool:
+    return (id(value.graph), value.name) in getattr(_present, name, ())
+
+
+def _has_rows(value: Any, rows: Any) -> bool:
+    """Whether the first axis of a value is that of the batch."""
+    if value.shape.rank == 0:
+        return False
+    if value.shape.rank is None or value.shape[0] is None:
+        return True
+
+    def has_others(found: Any) -> bool:
+        return not found.shape.rank or found.shape[0] != rows or _removes_rows(found)
+
+    # Another axis may have as many entries: only that of the data counts.
+    return isinstance(rows, int) and _reaches(
+        value, lambda found: _is_data(found) and not has_others(found), has_others
+    )
+
+
+def _removes_rows(value: Any) -> bool:
+    if value.op.type not in _REDUCTIONS:
+        return False
+    axes = tf.get_static_value(value.op.inputs[1])
+    return axes is None or 0 in axes or -value.op.inputs[0].shape.rank in axes

@@ -1,0 +1,21 @@
+"""Tell the files of the user's program from those of Python, its libraries and timonel."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+
+_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platlib"))
+_OURS = str(Path(__file__).parents[2])
+_GENERATED = "__autograph_generated_file"
+
+
+def is_of_script(file: str | None) -> bool:
+    """Return whether code of this file belongs to the script or to modules beside it.
+
+    Args:
+        file: Name of the file, as code objects and modules have it; None for built-in modules.
+    """
+    if file is None or file.startswith("<") or _GENERATED in file:
+        return False
+    return not file.startswith((*_LIBRARIES, _OURS))

@@ -1,0 +1,86 @@
+"""Tell what a program waits for when it makes no step for minutes."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from timonel.training.worker.script_files import is_of_script
+
+_FIRST_S, _AGAIN_S = 120.0, 1200.0
+_CHECK_S = 5.0
+
+
+class Silence:
+    """Notes when the number of completed steps last changed.
+
+    Args:
+        began: Time of the start in seconds of a monotonic clock.
+    """
+
+    def __init__(self, began: float) -> None:
+        self._changed = began
+        self._steps: str | None = None
+        self._told = 0.0
+
+    def is_to_be_told(self, now: float, steps: str | None) -> float | None:
+        """Return for how many seconds no step was made, if that is to be told now.
+
+        Args:
+            now: The time.
+            steps: The content of the file of progress; None before the first step.
+        """
+        if steps != self._steps:
+            self._steps, self._changed, self._told = steps, now, 0.0
+        silent = now - self._changed
+        if silent < (_FIRST_S if not self._told else self._told + _AGAIN_S):
+            return None
+        self._told = silent
+        return silent
+
+
+def watch(progress: Path, tell: Callable[[str], object]) -> None:
+    """Watch the main thread from now on, in a daemon thread.
+
+    Args:
+        progress: File with the number of completed steps.
+        tell: Called with what the program waits for.
+    """
+    arguments = (progress, tell, threading.main_thread().ident)
+    threading.Thread(target=_watch, args=arguments, name="timonel-silence", daemon=True).start()
+
+
+def place_of(frame: FrameType | None) -> str:
+    """Return where a thread is: the line of the script, and what it has called."""
+    inner, script = frame, None
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if is_of_script(name):
+            script = f"{name.rpartition('/')[2]}, line {frame.f_lineno}"
+            break
+        frame = frame.f_back
+    if inner is None or script is None:
+        return "the program has not begun"
+    if inner is frame:
+        return script
+    module = str(inner.f_globals.get("__name__", "")).partition(".")[0]
+    whose = "TensorFlow" if module == "tensorflow" else module
+    return f"{script}, waits for {whose} ({inner.f_code.co_name})"
+
+
+def _watch(progress: Path, tell: Callable[[str], object], thread: int) -> None:
+    silence = Silence(time.monotonic())
+    while True:
+        time.sleep(_CHECK_S)
+        try:
+            steps = progress.read_text() if progress.exists() else None
+        except OSError:
+            continue  # the file system is temporarily unavailable
+        silent = silence.is_to_be_told(time.monotonic(), steps)
+        if silent is not None:
+            place = place_of(sys._current_frames().get(thread))
+            tell(f"no step for {silent / 60:.0f} minutes: {place}")

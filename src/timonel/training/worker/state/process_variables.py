@@ -1,0 +1,224 @@
+"""All TensorFlow variables and hash tables of the process, whoever holds them.
+
+A model lists its own variables. Those of closures, losses, schedules, callbacks, second optimizers,
+target networks and stateful layers are found here, as they are created: a resumed call matches them
+by name, shape, dtype and order of creation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import weakref
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from timonel.training.worker.private import hidden_state
+from timonel.training.worker.script_files import is_of_script
+from timonel.training.worker.state.flat import checksum
+from timonel.training.worker.state.variables import Array, Replicas
+
+_Key = tuple[str, ...]
+
+
+@dataclass
+class _Created:
+    """A variable or table that was created.
+
+    Attributes:
+        key: What equals that of its counterpart in another process.
+        number: How many with this key were created before it.
+        thing: Returns it; None once nobody holds it.
+        is_each: Each replica updates its own value.
+        place: Where the script created it, as ``file:line``.
+        shape: Its shape, if it is a variable.
+        before: Checksum of its value when the call of ``fit`` began.
+    """
+
+    key: _Key
+    number: int
+    thing: Callable[[], Any]
+    is_each: bool
+    place: str
+    shape: tuple[int, ...] = ()
+    before: str | None = None
+
+
+class ProcessVariables:
+    """Watches what a process creates; captures and restores what a call of ``fit`` changes.
+
+    Args:
+        replicas: Replicas that hold the variables.
+    """
+
+    def __init__(self, replicas: Replicas | None = None) -> None:
+        self._replicas = replicas or Replicas(None)
+        self._created: list[_Created] = []
+        self._counts: Counter[_Key] = Counter()
+        self._pending: dict[_Key, list[Mapping[str, Any]]] = defaultdict(list)
+        self._aside: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        """What waits until a model is trained again."""
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch the variables and tables that are created within the block."""
+        with tf.variable_creator_scope(self._create), hidden_state.tables_noted(self._note_table):
+            yield
+
+    def begin(self, owned: Collection[int]) -> None:
+        """Note all values at the beginning of a call: only changed ones are saved.
+
+        Args:
+            owned: ``id`` of TensorFlow's variables that are saved with the model.
+        """
+        for each in self._alive():
+            if id(each.thing()) in owned:
+                continue
+            with contextlib.suppress(tf.errors.FailedPreconditionError):
+                each.before = checksum(self._first(each))
+
+    def keys_of(self, variables: Iterable[Any]) -> list[tuple[_Key, int]]:
+        """Return by what each variable is matched; its name for one that was not watched."""
+        known = {id(each.thing()): (each.key, each.number) for each in self._alive()}
+        found = []
+        for variable in variables:
+            ids = hidden_state.identities([variable])
+            keys = [known[each] for each in ids if each in known]
+            found.append(keys[0] if keys else ((str(variable.name),), 0))
+        return found
+
+    def capture(self, owned: Collection[int]) -> list[dict[str, Any]]:
+        """Return the values that differ from those at the beginning of the call.
+
+        With several workers this is collective.
+
+        Args:
+            owned: ``id`` of TensorFlow's variables that are saved with the model.
+        """
+        if self._has_garbage(owned):
+            gc.collect()
+        others = [each for each in self._created if id(each.thing()) not in owned]
+        gathered = [each for each in others if each.is_each]
+        values = dict(zip(map(id, gathered), self._of_all_replicas(gathered), strict=True))
+        found = []
+        for each in others:
+            if each.thing() is None:
+                continue
+            try:
+                first = self._first(each)
+            except tf.errors.FailedPreconditionError:
+                continue  # created by a trace that has not run yet
+            if checksum(first) == each.before:
+                continue
+            saved = {"key": each.key, "number": each.number, "place": each.place}
+            found.append({**saved, "values": values.get(id(each), first)})
+        return found
+
+    def restore(self, saved: Sequence[Mapping[str, Any]], owned: Collection[int]) -> None:
+        """Restore values from `capture`; those of later variables wait for their creation."""
+        self._pending.clear()
+        alive = {(each.key, each.number): each for each in self._alive()}
+        for state in saved:
+            key = tuple(state["key"])
+            found = alive.get((key, state["number"]))
+            if found is None:
+                self._pending[key].append(state)
+            elif id(found.thing()) not in owned:
+                self._assign(found, state["values"])
+
+    def set_aside(self, model: Any) -> None:
+        """Let values wait until the model is trained again.
+
+        What the script creates before, or while it trains another model, is new.
+        """
+        if self._pending:
+            self._aside[model] = self._pending
+        self._pending = defaultdict(list)
+
+    def take_back(self, model: Any) -> None:
+        """Let values that were set aside wait for their creation in a model's next call."""
+        self._pending = self._aside.pop(model, defaultdict(list))
+
+    @property
+    def missing(self) -> list[str]:
+        """Names of the variables whose values still wait for their creation."""
+        return [
+            f"{key[0]} ({state['place']})"
+            for key, states in self._pending.items()
+            for state in states
+        ]
+
+    def _create(self, next_creator: Callable[..., Any], **options: Any) -> Any:
+        variable = next_creator(**options)
+        shape = tuple(variable.shape)
+        has_value = variable.dtype not in {tf.string, tf.variant, tf.resource} and None not in shape
+        # Where a backup of tf-keras is, which has a state of its own.
+        if not has_value or str(variable.name).startswith(hidden_state.BACKUP):
+            return variable
+        key = (str(variable.name), str(shape), variable.dtype.name)
+        # Seeds, moving averages and metrics differ between replicas.
+        is_each = isinstance(variable, tf.distribute.DistributedValues) and not variable.trainable
+        self._note(key, variable, is_each=is_each, shape=shape)
+        return variable
+
+    def _note_table(self, table: Any) -> None:
+        key = ("table", table.key_dtype.name, table.value_dtype.name)
+        self._note(key, table, is_each=False)
+
+    def _note(self, key: _Key, thing: Any, *, is_each: bool, shape: tuple[int, ...] = ()) -> None:
+        number = self._counts[key]
+        self._counts[key] += 1
+        each = _Created(key, number, weakref.ref(thing), is_each, _place(), shape)
+        self._created.append(each)
+        if self._pending.get(key):
+            with tf.init_scope():
+                self._assign(each, self._pending[key].pop(0)["values"])
+
+    def _alive(self) -> list[_Created]:
+        return [each for each in self._created if each.thing() is not None]
+
+    def _has_garbage(self, owned: Collection[int]) -> bool:
+        """Return whether variables were created since the call began that may be garbage."""
+        return any(each.before is None and id(each.thing()) not in owned for each in self._alive())
+
+    def _first(self, each: _Created) -> Array:
+        thing = each.thing()
+        if each.key[0] == "table":
+            return hidden_state.table_content(thing)
+        return self._replicas.read_first([thing])[0]
+
+    def _of_all_replicas(self, found: Sequence[_Created]) -> list[Array]:
+        """Return values [replicas, ...]; zeros where this process has dropped the variable.
+
+        All workers must gather the same shapes, and do not drop variables at the same time.
+        """
+        kept = [each.thing() for each in found]
+        zeros = [np.zeros(each.shape, tf.as_dtype(each.key[2]).as_numpy_dtype) for each in found]
+        return self._replicas.read(kept, zeros)
+
+    def _assign(self, each: _Created, values: Any) -> None:
+        thing = each.thing()
+        if each.key[0] == "table":
+            hidden_state.set_table_content(thing, values)
+        elif each.is_each:
+            is_sum = thing.aggregation == tf.VariableAggregation.SUM
+            self._replicas.assign([thing], [values], sums=is_sum)
+        else:
+            self._replicas.assign_all(thing, values)
+
+
+def _place() -> str:
+    """Return the line of the script, or of its own modules, that is being executed."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if is_of_script(name):
+            return f"{name.rpartition('/')[2]}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment] # None for the outermost one
+    return "created by a library"

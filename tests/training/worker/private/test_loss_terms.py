@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from timonel.errors import SpecError
+from timonel.training.worker.private import loss_terms, losses
+from timonel.training.worker.private.loss_terms import Kind
+
+WEIGHTS = tf.Variable(tf.ones([3, 2]))
+
+
+def traced(function: Callable[[Any], Any], rows: int | None = None) -> Any:
+    """Return what a function of a batch returns while it is traced."""
+    found = []
+
+    def step(batch: Any) -> Any:
+        found.append(function(batch))
+        return batch
+
+    tf.function(step, autograph=False).get_concrete_function(tf.TensorSpec([rows, 3], tf.float32))
+    return found[0]
+
+
+def mean(x: Any) -> Any:
+    return tf.reduce_mean(x @ WEIGHTS)
+
+
+def total(x: Any) -> Any:
+    return tf.reduce_sum(x @ WEIGHTS)
+
+
+def weights(_: Any) -> Any:
+    return 0.1 * tf.reduce_sum(tf.square(WEIGHTS))
+
+
+@pytest.mark.parametrize("rows", [None, 3, 4])
+@pytest.mark.parametrize(
+    ("term", "kind"),
+    [
+        (mean, Kind.MEAN),
+        (lambda x: 0.5 * mean(x) - 2 * mean(x) + 1, Kind.MEAN),
+        (lambda x: mean(x) + weights(x), Kind.MEAN),
+        (lambda x: tf.reduce_mean(tf.reduce_sum(x @ WEIGHTS, axis=1)), Kind.MEAN),
+        (lambda x: tf.reduce_sum(tf.reduce_mean(x, axis=0)), Kind.MEAN),
+        (lambda x: total(x) / tf.cast(tf.shape(x)[0], tf.float32), Kind.MEAN),
+        (
+            lambda x: tf.math.divide_no_nan(tf.reduce_sum(x), tf.cast(tf.size(x), tf.float32)),
+            Kind.MEAN,
+        ),
+        (total, Kind.SUM),
+        (lambda x: total(x) * 2 / 7, Kind.SUM),
+        (lambda x: tf.reduce_sum(tf.reduce_mean(x, axis=1)), Kind.SUM),
+        (lambda x: tf.add_n([total(x), total(x)]), Kind.SUM),
+        (weights, Kind.CONSTANT),
+        (lambda _: tf.constant(2.0), Kind.CONSTANT),
+        (lambda x: total(x) + weights(x), Kind.OTHER),
+        (lambda x: total(x) + mean(x), Kind.OTHER),
+        (lambda x: mean(x) * mean(x), Kind.OTHER),
+        (lambda x: tf.sqrt(mean(x)), Kind.OTHER),
+        (lambda x: total(x) / total(x), Kind.OTHER),
+        (lambda x: tf.reduce_mean(x[x > 0]), Kind.OTHER),
+        (tf.reduce_max, Kind.OTHER),
+        (lambda x: tf.reduce_sum(tf.square(tf.reduce_mean(x, axis=0))), Kind.OTHER),
+    ],
+)
+def test_kinds_of_terms(term: Callable[[Any], Any], kind: Kind, rows: int | None) -> None:
+    found = traced(lambda x: loss_terms.kind_of(term(x), rows or tf.shape(x)[0]), rows)
+    assert found is kind
+
+
+@pytest.mark.parametrize(
+    ("term", "kind"),
+    [
+        (lambda loss, _: loss / 2, Kind.SCALED),
+        (lambda loss, _: loss + loss, Kind.SCALED),
+        (lambda loss, x: loss + mean(x), Kind.OTHER),
+        (lambda loss, x: loss + weights(x), Kind.OTHER),
+        (lambda loss, _: tf.sqrt(loss), Kind.OTHER),
+    ],
+)
+def test_terms_of_scaled_losses(term: Callable[[Any, Any], Any], kind: Kind) -> None:
+    def found(x: Any) -> Kind:
+        loss_terms.begin_step()
+        return loss_terms.kind_of(term(loss_terms.note_scaled(mean(x)), x), tf.shape(x)[0])
+
+    assert traced(found) is kind
+
+
+def test_a_part_of_a_batch_counts_by_its_share() -> None:
+    counted: list[Any] = []
+    update = losses._counting(lambda _, values, weight: counted.append((values, weight)))
+
+    def step(x: Any) -> None:
+        with losses.part_of(tf.constant(0.25), tf.shape(x)[0]):
+            update(None, mean(x))
+            update(None, x)
+            assert losses._mean_of(mean(x), losses._present.layout).op.type == "Sum"
+            with pytest.raises(SpecError, match="a term of add_loss"):
+                losses._mean_of(tf.sqrt(mean(x)), losses._present.layout)
+
+    traced(step)
+    (value, share), (rows, nothing) = counted
+    assert (value.shape.rank, share.shape.rank) == (0, 0)
+    assert (rows.shape.rank, nothing) == (2, None)
+
+
+def test_functions_of_a_part_of_a_batch() -> None:
+    def found(x: Any, function: Callable[[Any], Any]) -> Any:
+        with (
+            losses.part_of(tf.constant(0.25), tf.shape(x)[0]),
+            losses._calling(function, x),
+        ):
+            return losses._of_whole_batch(function(x), losses._present.layout)
+
+    assert traced(lambda x: found(x, mean)).op.type == "Mean"
+    assert traced(lambda x: found(x, total)).op.type == "Mul"
+    with pytest.raises(SpecError, match="return a value per row"):
+        traced(lambda x: found(x, lambda x: tf.sqrt(mean(x))))

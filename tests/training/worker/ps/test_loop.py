@@ -1,0 +1,30 @@
+"""Keras' loop with parameter servers, without them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import pytest
+
+from timonel.errors import TimonelError
+from timonel.training.settings import Settings
+from timonel.training.worker.ps.loop import ParameterServerLoop
+
+
+def test_the_model_in_training_is_not_compiled_again() -> None:
+    settings = Settings.of({"strategy": "parameter-server", "ps": 1, "workers": 2})
+    loop = ParameterServerLoop(keras, strategy=None, coordinator=None, settings=settings)
+    compiled: list[Any] = []
+
+    def original(model: Any, **_: Any) -> None:
+        compiled.append(model)
+
+    one, other = object.__new__(keras.Model), object.__new__(keras.Model)
+    loop._training = one
+    with pytest.raises(TimonelError, match=r"compile\(\) inside a callback of fit"):
+        loop._compile(original, one, {"optimizer": "sgd"})
+    loop._compile(original, other, {"optimizer": "sgd"})
+    loop._training = None
+    loop._compile(original, one, {"optimizer": "sgd"})
+    assert compiled == [other, one]

@@ -1,0 +1,87 @@
+"""Parts of a batch give the metrics of the whole batch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import json
+import keras
+import numpy as np
+import tensorflow as tf
+from timonel.errors import SpecError
+from timonel.training.worker.private import losses
+from timonel.training.worker.ps import tracing
+from timonel.training.worker.ps.worker_messages import StepResults
+
+losses.install_functions(keras)
+strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+strategy.extended._being_scheduled = False  # as a ParameterServerStrategy has
+
+
+class Model(keras.Sequential):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x=x, y=y, y_pred=self(x, training=True))
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        self.seen.update_state(loss)
+        return {"seen": self.seen.result()}
+
+    @property
+    def metrics(self):
+        return [self.seen]
+
+
+def total(true, predicted):
+    return tf.reduce_sum(tf.square(true - predicted))
+
+
+def root(true, predicted):
+    return tf.sqrt(tf.reduce_mean(tf.square(true - predicted)))
+
+
+def results(loss):
+    with strategy.scope():
+        model = Model([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        model.seen = keras.metrics.Mean(name="seen")
+        model.compile("sgd", loss)
+    x = tf.reshape(tf.range(9.0), [3, 3]) / 9
+    y = 2 * x[:, :1]
+    whole = float(model.compute_loss(y=y, y_pred=model(x)))
+    tracing.build(model, strategy, (x, y), training=True)
+    step = tracing.trace(model, strategy, (x, y), training=True, name="step", divides=True)
+    vectors, shares = [], [1 / 3, 2 / 3]
+    for part, rows in enumerate([slice(0, 1), slice(1, 3)]):
+        draw = tf.constant([0, part], tf.int64)
+        number, share = tf.constant(part, tf.int64), tf.constant(shares[part])
+        vectors.append(step.function((x[rows], y[rows]), draw, number, share).numpy())
+    received = StepResults(model, step)
+    received.add(vectors, shares)
+    return float(received.logs(vectors, shares)["seen"]), float(model.seen.count), whole
+
+
+found = [results("mse"), results(total)]
+try:
+    results(root)
+except SpecError as error:
+    found.append(str(error))
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.process
+def test_parts_of_a_batch_count_as_the_batch() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    *counted, refusal = json.loads(done.stdout.splitlines()[-1])
+    for seen, count, whole in counted:
+        assert (seen, count) == (pytest.approx(whole), 1)
+    assert refusal.startswith("root is neither a mean nor a sum over the rows")
