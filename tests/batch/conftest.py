@@ -1,8 +1,7 @@
-"""Models for batch prediction, whose processes are forked from one that imported TensorFlow."""
+"""Models for batch prediction."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,45 +9,20 @@ import pytest
 
 from tests.data.conftest import make_csv, make_images
 from tests.serving.conftest import exports, png, publish
-from timonel.serving.runtimes.base import LoadedModel, Runtime
-from timonel.serving.selection.factory import runtime_for
-from timonel.serving.settings import RuntimeSettings
+from timonel.serving.selection.auto import AutoRuntime
 from timonel.storage import Workspace
 
 __all__ = ["exports", "make_csv", "make_images", "png"]
 
 
-class _Shared(Runtime):
-    """A runtime that batch predictions of several tests use, one after the other."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self.name = runtime.name
-        self._runtime = runtime
-
-    def prepare(self) -> None:
-        self._runtime.prepare()
-
-    def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
-        return self._runtime.load(path, settings)
-
-
-@pytest.fixture(scope="session")
-def imported() -> Iterator[list[Runtime]]:
-    """Runtimes whose zygote has imported TensorFlow, which takes three seconds."""
-    made: list[Runtime] = []
-    yield made
-    for runtime in made:
-        runtime.close()
-
-
 @pytest.fixture(autouse=True)
-def shared(imported: list[Runtime], monkeypatch: pytest.MonkeyPatch) -> None:
-    def first_or_new(settings: Any, **options: Any) -> Runtime:
-        if not imported:
-            imported.append(runtime_for(settings, **{**options, "log": None}))
-        return _Shared(imported[0])
+def load_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load models in this process, where each would import TensorFlow in its own.
 
-    monkeypatch.setattr("timonel.batch.model.runtime_for", first_or_new)
+    Tests marked ``process`` use the real runtime.
+    """
+    if request.node.get_closest_marker("process") is None:
+        monkeypatch.setattr("timonel.batch.model.ChildRuntime", lambda *_, **__: AutoRuntime())
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def test_a_batch_prediction(models: Workspace, rows: Path, timonel: Timonel) -> 
 def test_the_run_is_recorded(models: Workspace, rows: Path, timonel: Timonel) -> None:
     timonel("-w", models.uri, "predict", "doubler", "--batch", rows, "--out", "o.csv")
     (run,) = list_runs(models, kind="predict")
-    assert [artifact.name for artifact in run.inputs] == ["doubler/1"]
+    assert [artifact.name for artifact in run.inputs] == ["doubler/1", "rows.jsonl"]
     assert [artifact.name for artifact in run.outputs] == ["o.csv"]
     assert run.metrics["rows"] == 10
     assert lineage(models, run.id)

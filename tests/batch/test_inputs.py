@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from timonel.batch import BatchPrediction, predict_batch
 from timonel.batch.inputs import find_inputs, format_of
 from timonel.errors import AlreadyExistsError, DataError, InputError, NotFoundError, SpecError
 from timonel.storage import Workspace
+from timonel.storage.location import Location
 from timonel.tracking import list_runs
 
 
@@ -81,7 +83,7 @@ def test_what_cannot_be_predicted(tree: Path) -> None:
     ],
 )
 def test_the_format_of_a_name(name: str, expected: str | None) -> None:
-    assert format_of(name) == expected
+    assert format_of(Location(name)) == expected
 
 
 def test_files_in_a_bucket(
@@ -163,3 +165,9 @@ def test_predictions_to_a_bucket(
     with pytest.raises(SpecError, match=r"cannot be written to https://h/o.csv"):
         predicted("https://h/o.csv")
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+def test_pipes_in_a_folder_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"x")
+    os.mkfifo(tmp_path / "b.png")
+    assert keys(tmp_path) == ["a.png"]

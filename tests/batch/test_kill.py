@@ -99,7 +99,7 @@ def test_many_kills(
         check_a_kill(number, source, expected, models)
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_the_models_process_is_killed(
     models: Workspace, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

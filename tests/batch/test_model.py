@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timonel.batch.model import BatchModel, default_batch_size
+from timonel.batch.plan import JobSpec
 from timonel.batch.readers import Rows
 from timonel.errors import InputError, ModelError
-from timonel.serving.runtimes.base import Pending, Runtime, ScheduledModel
+from timonel.serving.runtimes.base import LoadedModel, Runtime
+from timonel.serving.settings import RuntimeSettings
 from timonel.serving.signature import Array, Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
 
@@ -30,7 +31,7 @@ def signature(
     )
 
 
-class Fragile(ScheduledModel):
+class Fragile(LoadedModel):
     """A model that rejects some numbers, and whose process dies of others."""
 
     def __init__(self, rejected: set[float], deadly: set[float]) -> None:
@@ -42,23 +43,16 @@ class Fragile(ScheduledModel):
     def restarts(self) -> int:
         return self.deaths
 
-    def submit(
-        self,
-        signature: str,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[str] | None = None,
-        deadline: float | None = None,
-    ) -> Future[dict[str, Array]]:
-        pending = Pending()
+    def run(
+        self, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None
+    ) -> dict[str, Array]:
         numbers = set(inputs["x"].tolist())
         if numbers & self.deadly:
             self.deaths += 1
-            pending.set_exception(StatusError(Code.UNAVAILABLE, "was killed by SIGSEGV"))
-        elif numbers & self.rejected:
-            pending.set_exception(StatusError(Code.INVALID_ARGUMENT, "rejected"))
-        else:
-            pending.set_result({"y": inputs["x"] * 2})
-        return pending
+            raise StatusError(Code.UNAVAILABLE, "was killed by SIGSEGV")
+        if numbers & self.rejected:
+            raise StatusError(Code.INVALID_ARGUMENT, "rejected")
+        return {"y": inputs["x"] * 2}
 
     def close(self) -> None:
         pass
@@ -78,9 +72,28 @@ class Fragiles(Runtime):
 
 
 def opened(model: Fragile) -> BatchModel:
+    job = JobSpec("m", 1, "m", "id", "serving_default", 1, "jsonl", {})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("timonel.batch.model.runtime_for", lambda *_, **__: Fragiles(model))
-        return BatchModel("m", Path("m"), "serving_default", Path("log"))
+        patch.setattr("timonel.batch.model.ChildRuntime", lambda *_, **__: Fragiles(model))
+        return BatchModel(job, Path("log"))
+
+
+def test_what_the_model_may_do_is_passed_to_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[RuntimeSettings] = []
+
+    class Recording(Fragiles):
+        def load(self, path: Path, settings: RuntimeSettings) -> Fragile:  # type: ignore[override]
+            loaded.append(settings)
+            return self.model
+
+    monkeypatch.setattr(
+        "timonel.batch.model.ChildRuntime", lambda *_, **__: Recording(Fragile(set(), set()))
+    )
+    trust: dict[str, tuple[str, ...]] = {"allow_ops": ("ReadFile",), "op_libraries": ("x",)}
+    job = JobSpec("m", 1, "m", "id", "serving_default", 1, "jsonl", {}, **trust)  # type: ignore[arg-type]
+    BatchModel(job, Path("log")).close()
+    assert loaded[0].allow_ops == {"*": ("ReadFile",)}
+    assert loaded[0].op_libraries == ("x",)
 
 
 def rows(numbers: Sequence[float]) -> Rows:
@@ -133,15 +146,9 @@ def test_a_model_that_always_dies_ends_the_job() -> None:
 def test_an_output_without_rows_is_refused() -> None:
     fragile = Fragile(set(), set())
     model = opened(fragile)
-    fragile.submit = lambda *_, **__: _done({"y": np.float32(1.0)})  # type: ignore[method-assign]
+    fragile.run = lambda *_, **__: {"y": np.float32(1.0)}  # type: ignore[method-assign]
     with pytest.raises(ModelError, match=r"output y of m has the shape \[\] for 2 rows"):
         model.predict(rows([1.0, 2.0]))
-
-
-def _done(outputs: dict) -> Future:
-    pending = Pending()
-    pending.set_result(outputs)
-    return pending
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import datetime as dt
+import io
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -10,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from timonel.batch.tables import to_input
-from timonel.batch.writers import to_arrow
+from timonel.batch.writers import Writer, join, to_arrow
 from timonel.serving.signature import TensorSpec
 from timonel.serving.status import StatusError
 
@@ -68,3 +73,71 @@ def test_outputs_can_be_inputs_again(values) -> None:
     names = {np.float32: "DT_FLOAT", np.int64: "DT_INT64", np.float64: "DT_DOUBLE"}
     found = to_input(column, spec(names[values.dtype.type], *values.shape[1:]), "y")
     np.testing.assert_array_equal(found, values)
+
+
+def test_values_of_json_lines_that_a_conversion_takes() -> None:
+    assert to_input([0, True, None, "a", 2.0], spec("DT_STRING"), "x").tolist() == [
+        b"0",
+        b"true",
+        b"",
+        b"a",
+        b"2",
+    ]
+    found = to_input([True, False, "1.5", "NA", None, 2], spec("DT_FLOAT"), "x")
+    np.testing.assert_array_equal(found, np.array([1, 0, 1.5, np.nan, np.nan, 2], np.float32))
+    with pytest.raises(StatusError, match=r"column x: '\$2' is not a finite number"):
+        to_input(["$2", 1], spec("DT_FLOAT"), "x")
+    with pytest.raises(StatusError, match="column x: "):
+        to_input([["a"]], spec("DT_FLOAT", 1), "x")
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_dates_are_seconds_as_in_datasets(unit: str) -> None:
+    noon = dt.datetime(2024, 1, 31, 12, tzinfo=dt.UTC)
+    dates = [noon, dt.datetime(1969, 12, 31, 23, 59, 59, tzinfo=dt.UTC)]
+    for zone in ("UTC", None):
+        column = pa.array(dates, pa.timestamp(unit, "UTC")).cast(pa.timestamp(unit, zone))
+        assert to_input(column, spec("DT_INT64"), "x").tolist() == [1706702400, -1]
+    days = pa.array([dt.date(2024, 1, 31)])
+    assert to_input(days, spec("DT_INT64"), "x").tolist() == [1706659200]
+
+
+def test_rows_of_a_csv_file_whose_header_has_line_feeds(tmp_path: Path) -> None:
+    parts = [tmp_path / name for name in "ab"]
+    for part in parts:
+        with part.open("wb") as file:
+            writer = Writer(file, "csv")
+            writer.add({"key": [part.name], 'a "name"\nof two\n\nlines': ["n\nm"], "y": np.ones(1)})
+            writer.close()
+    with (tmp_path / "joined").open("wb") as target:
+        join(parts, target, "csv")
+    with (tmp_path / "joined").open(newline="") as found:
+        assert list(csv.reader(found)) == [
+            ["key", 'a "name"\nof two\n\nlines', "y"],
+            ["a", "n\nm", "1"],
+            ["b", "n\nm", "1"],
+        ]
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(4)])
+def test_bytes_in_csv_are_base64(kind: pa.DataType) -> None:
+    file = io.BytesIO()
+    raw = b"\xff\xfe,\0"
+    outputs = np.array([raw, raw], object)
+    Writer(file, "csv").add({"raw": pa.array([raw, None], kind), "y_bytes": outputs})
+    rows = list(csv.reader(io.StringIO(file.getvalue().decode())))
+    assert rows == [["raw", "y_bytes"], ["//4sAA==", "//4sAA=="], ["", "//4sAA=="]]
+
+
+def test_cells_of_csv_are_no_formulas() -> None:
+    texts = ["=1+1", "+SUM(A1)", "-cmd", "@x", "\tx", "-5", "+1.5e3", "a=b", ""]
+    for raw in (False, True):
+        file = io.BytesIO()
+        outputs = np.array([text.encode() for text in texts], object)
+        columns = {"key": texts, "=k": pa.array(texts), "out": outputs, "y": -np.ones(9)}
+        Writer(file, "csv", raw=raw).add(columns)
+        head, *rows = csv.reader(io.StringIO(file.getvalue().decode(), newline=""))
+        quoted = texts if raw else [f"'{text}" for text in texts[:5]] + texts[5:]
+        assert [row[:3] for row in rows] == [[each] * 3 for each in quoted]
+        assert {row[3] for row in rows} == {"-1"}
+        assert head == ["key", "=k" if raw else "'=k", "out", "y"]

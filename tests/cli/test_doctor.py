@@ -69,9 +69,9 @@ def test_a_missing_extra_names_its_pip_line(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_reader_that_was_not_compiled_is_noted(monkeypatch, tmp_path: Path) -> None:
-    built = importlib.util.find_spec("timonel.serving.protocols.tfs_rest._numbers") is not None
+    built = importlib.util.find_spec("timonel.serving.codec._numbers") is not None
     assert machine.json_reader().verdict is (Verdict.OK if built else Verdict.NOTE)
-    (tmp_path / "serving" / "protocols" / "tfs_rest").mkdir(parents=True)
+    (tmp_path / "serving" / "codec").mkdir(parents=True)
     monkeypatch.setattr(machine, "files", lambda _: tmp_path)
     check = machine.json_reader()
     assert check.verdict is Verdict.NOTE

@@ -152,6 +152,8 @@ def test_version(timonel: Timonel) -> None:
         (["train", "t.py", "--strategy", "miror"], "'tpu': did you mean 'mirrored'?"),
         (["convert", "a", "b", "--splits", "0.8", "0.1", "0.1"], "such as --splits 0.8,0.1,0.1"),
         (["train", "train.py", "--epochs", "3"], "timonel train train.py -- --epochs 3"),
+        (["deploy", "digits", "--batching", "x"], "timonel deploy MODEL -- --batching"),
+        (["deploy", "digits", "--batchin", "x"], "see 'timonel deploy --help'"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(argv, part, timonel: Timonel) -> None:

@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from tests.cli.conftest import Timonel
-from timonel.errors import ServingError
+from timonel.errors import NotFoundError, ServingError, SpecError
+from timonel.serving.server_records import ServerRecord
 from timonel.storage import Workspace, find_workspace
 
 VERSION = Path(__file__).parents[1] / "fixtures" / "formats" / "1" / "model-version"
@@ -57,6 +58,9 @@ def add_version(place: Workspace, number: int) -> None:
             ["digits", "--rest-port", "99999"],
             "rest_port must be less than or equal to 65535",
         ),
+        (["digits", "--api-keys", "none.json"], "there is no file of API keys /"),
+        (["digits", "--api-keys", "none.json"], "timonel keys create NAME --file FILE"),
+        (["digits", "--tls-cert", "none", "--tls-key", "none"], "check that the files exist"),
         (["digits", "--poll-s", "-1"], "expected a duration such as 90s"),
         (["digits", "digits"], "each model can be served only once, got ['digits', 'digits']"),
     ],
@@ -157,6 +161,33 @@ def test_a_signal_ends_it_in_order_as_soon_as_it_is_announced(
 
 
 @pytest.mark.process
+def test_a_start_prints_what_it_waits_for_and_can_be_interrupted(
+    fake: Workspace, here: Path
+) -> None:
+    growing, told = fake.models / "m" / "1" / "growing", here / "told"
+    command = [sys.executable, "-P", "-m", "timonel", "serve", "m", "--runtime", "fake", *FREE]
+    with (
+        told.open("w") as err,
+        subprocess.Popen(
+            [*command, "--poll-s", "0.3"], stderr=err, start_new_session=True
+        ) as child,
+    ):
+        try:
+            deadline = time.monotonic() + 60
+            while "keep changing" not in told.read_text() and time.monotonic() < deadline:
+                with growing.open("a") as file:
+                    file.write("x")
+                time.sleep(0.05)
+            child.send_signal(signal.SIGINT)
+            assert child.wait(60) == 130
+        finally:
+            child.kill()
+    waits, error = told.read_text().splitlines()
+    assert waits.startswith(f"Model m: the files of version 1 in {fake.models / 'm'} keep changing")
+    assert error == "error: interrupted before the server was ready"
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_server_that_is_killed_is_an_error(
     server: subprocess.Popen[str], number: signal.Signals
@@ -181,19 +212,19 @@ def test_a_server_does_not_outlive_the_command(server: subprocess.Popen[str]) ->
 
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_in_the_foreground_is_this_process(
+def test_a_server_in_the_foreground_is_a_child_of_this_process(
     fake: Workspace, timonel: Timonel, number: signal.Signals
 ) -> None:
     argv = [sys.executable, "-P", "-u", "-m", "timonel", "serve", "m", "--runtime", "fake"]
     with subprocess.Popen(
-        [*argv, "--isolation", "none", "--foreground", *FREE], stderr=subprocess.PIPE, text=True
+        [*argv, "--foreground", *FREE], stderr=subprocess.PIPE, text=True
     ) as child:
         try:
             assert child.stderr is not None
             assert any("serving m at http" in line for line in child.stderr)
             (listed,) = json.loads(timonel("servers", "--json").out)["servers"]
             assert (listed["pid"], listed["log"]) == (child.pid, None)
-            assert psutil.Process(child.pid).children() == []
+            assert len(psutil.Process(child.pid).children()) == 1
             child.send_signal(number)
             assert child.wait(60) == 0
         finally:
@@ -219,7 +250,7 @@ def test_a_closed_server_is_still_watched(fake: Workspace, here: Path) -> None:
     argv = [sys.executable, "-m", "timonel"]
     keys = str(here / "keys.json")
     subprocess.run(
-        [*argv, "keys", "create", "me", "--file", keys, "--allow", "predict:m"],
+        [*argv, "keys", "create", "me", "--file", keys],
         check=True,
         capture_output=True,
     )
@@ -255,6 +286,41 @@ def test_a_detached_server_is_listed_and_stopped(timonel: Timonel, fake: Workspa
     assert timonel("servers", "stop", "nope").exit_code == 2
     assert "stopped server" in timonel("servers", "stop", "m").out
     assert "No servers are running." in timonel("servers").out
+
+
+def test_a_server_of_several_models_is_stopped_by_all_of_them_or_its_id(
+    timonel: Timonel, place: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped: list[int] = []
+    kill = os.kill  # psutil's check of a process is a signal, too
+
+    def record(pid: int, number: int) -> None:
+        if number == signal.SIGTERM:
+            stopped.append(pid)
+        else:
+            kill(pid, number)
+
+    monkeypatch.setattr("os.kill", record)
+    # Its processes end at once.
+    monkeypatch.setattr(
+        "timonel.serving.server_records.running_servers",
+        lambda _: [
+            ServerRecord(pid, 0.0, models, "", None, 0.0)
+            for pid, models in {2_000_000_001: ("a", "b"), 2_000_000_002: ("c",)}.items()
+        ],
+    )
+    outcome = timonel("servers", "stop", "a", "c")
+    assert outcome.exit_code == SpecError.exit_code
+    assert outcome.error_line == (
+        "error: server 2000000001 also serves b: stop it with 'timonel servers stop 2000000001'"
+    )
+    assert stopped == []
+    assert timonel("servers", "stop", "c", "nope").exit_code == NotFoundError.exit_code
+    assert stopped == []
+    assert timonel("servers", "stop", "a", "b").exit_code == 0
+    assert timonel("servers", "stop", "2000000001").exit_code == 0
+    assert timonel("servers", "stop", "c").exit_code == 0
+    assert stopped == [2_000_000_001, 2_000_000_001, 2_000_000_002]
 
 
 def test_versions_are_listed_shown_and_deleted(timonel: Timonel, published: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from timonel.edge.mixed import keep_accuracy
 from timonel.edge.report import LayerError
+from timonel.errors import ModelError
 
 
 @pytest.mark.parametrize("needed", range(9))
@@ -28,3 +29,12 @@ def test_as_few_layers_as_needed_stay_in_float(needed: int) -> None:
     assert [layer.in_float for layer in marked] == [number < needed for number in range(8)]
     assert note.startswith(f"{needed} of 8 layers stay in float")
     assert len(converted) == len(set(converted)) <= 6
+
+
+def test_a_bound_that_cannot_be_kept_is_an_error() -> None:
+    layers = [LayerError(layer=name, op="CONV_2D", error=1.0) for name in "ab"]
+    losses = {0: 0.4, 1: 0.3, 2: 0.35}
+    with pytest.raises(ModelError, match=r"at least 30\.0%"):
+        keep_accuracy(
+            b"", layers, lambda names: b"x" * len(names), lambda model: losses[len(model)], 0.005
+        )

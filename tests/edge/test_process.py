@@ -55,6 +55,23 @@ def floats(*shape: int | None, name: str = "x") -> Any:
     return tf.TensorSpec([None, *shape], tf.float32, name)
 
 
+def test_models_that_use_files_are_refused(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    def writes(x: Any) -> dict[str, Any]:
+        with tf.control_dependencies([tf.io.write_file(str(tmp_path / "written"), "x")]):
+            return {"y": 2 * x}
+
+    with pytest.raises(ModelError, match="Safe loading rejects the model: WriteFile writes files"):
+        run(save(writes, tmp_path, floats(2)))
+    assert not (tmp_path / "written").exists()
+    with pytest.raises(ModelError) as caught:  # LiteRT has no such operation
+        run(tmp_path / "model", allow_ops=["WriteFile"])
+    assert "Safe loading" not in str(caught.value)
+    with pytest.raises(ModelError, match="cannot load the op library nowhere"):
+        run(tmp_path / "model", op_libraries=["nowhere"])
+
+
 @pytest.mark.parametrize(
     ("quantize", "difference"), [("float16", 1e-2), ("dynamic", 0.05), ("int16x8", 0.05)]
 )
@@ -285,10 +302,14 @@ def test_damaged_models(tmp_path: Path) -> None:
     serve = tf.function(lambda x: {"y": x @ module.weights}, input_signature=[floats(4)])
     tf.saved_model.save(module, str(tmp_path / "model"), signatures=serve)
     (data,) = (tmp_path / "model" / "variables").glob("*.data-*")
-    for file, size in ((data, 100), (tmp_path / "model" / "saved_model.pb", 1000)):
+    graph = tmp_path / "model" / "saved_model.pb"
+    for file, size, message in (
+        (data, 100, r"cannot load .*model: "),
+        (graph, 1000, r"model cannot be read: Error parsing message"),
+    ):
         with file.open("rb+") as opened:
             opened.truncate(size)
-        with pytest.raises(ModelError, match=r"cannot load .*model: "):
+        with pytest.raises(ModelError, match=message):
             run(tmp_path / "model")
 
 

@@ -15,6 +15,7 @@ from timonel.tracking import (
     lineage,
     start_run,
 )
+from timonel.tracking.resolve import observe
 
 RAW = "sha256:" + "a" * 64
 DATASET = "sha256:" + "b" * 64
@@ -248,3 +249,14 @@ def test_a_place_means_what_was_there_at_the_time(workspace: Workspace) -> None:
             run.input(Artifact("savedmodel", "/export"))
     first = lineage(workspace, "export-1", direction="upstream")
     assert described(first) == {"export-1", "savedmodel", "train-1"}
+
+
+def test_a_file_whose_digest_is_of_what_it_stands_for(tmp_path: Path) -> None:
+    file = tmp_path / "train.ipynb"
+    file.write_text("{}")
+    metadata = {"file_digest": digest_file(file)}
+    artifact = Artifact("source", file, "sha256:of-the-cells", None, metadata)
+    found = ArtifactNode("a", (artifact,))
+    assert observe(found) == "present"
+    file.write_text("{ }")
+    assert observe(found) == "changed"

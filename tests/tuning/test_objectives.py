@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timonel.errors import SpecError
-from timonel.tuning.objectives import Objective, Threshold
+from timonel.tuning.objectives import Objective, Threshold, parse_objectives
 from timonel.tuning.records import TrialRecord, TrialStatus, best_of
 
 
@@ -70,3 +70,13 @@ def test_the_first_of_equal_trials_is_the_best(values: list[int]) -> None:
     trials = [record(number, (value,), "succeeded") for number, value in enumerate(values)]
     (best,) = best_of(trials, [Objective("a", "minimize")])
     assert best.number == values.index(min(values))
+
+
+def test_the_goal_follows_from_the_name_of_a_metric() -> None:
+    assert parse_objectives("val_loss", None) == (Objective("val_loss", "minimize"),)
+    found = parse_objectives(["val_accuracy", "val_mae"], None)
+    assert [each.goal for each in found] == ["maximize", "minimize"]
+    assert parse_objectives("val_loss", "maximize") == (Objective("val_loss", "maximize"),)
+    assert [each.goal for each in parse_objectives(["a", "b"], ["minimize"])] == ["minimize"] * 2
+    with pytest.raises(SpecError, match="'quality' does not show whether larger values are better"):
+        parse_objectives("quality", None)

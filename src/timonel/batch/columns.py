@@ -17,7 +17,7 @@ from timonel.data.sources.recordfiles import RecordFile
 from timonel.data.sources.textfile import open_lines
 from timonel.errors import CorruptError, DataError, InputError, SpecError
 from timonel.serving.client.connection import is_image
-from timonel.serving.protocols.tfs_rest.tensors import is_b64
+from timonel.serving.codec.tensors import is_b64
 from timonel.serving.signature import STRING, Signature
 
 _IMAGES = (IMAGE_FEATURE, "image/encoded", "image_bytes", "image_uri")

@@ -15,7 +15,7 @@ from timonel.data import Dataset
 from timonel.data.dataset import check_split
 from timonel.data.manifest import MANIFEST_NAME
 from timonel.data.schema import IMAGE_ENDINGS
-from timonel.data.sources.formats import table_format
+from timonel.data.sources.formats import file_format
 from timonel.errors import DataError, InputError, NotFoundError, SpecError
 from timonel.storage.location import COMPRESSED_ENDINGS, Location, revision_number
 from timonel.storage.object_store import ObjectStore
@@ -112,7 +112,7 @@ def find_inputs(
     ignored = 0
     for each in inputs:
         for file in _files(os.fspath(each), several=len(inputs) > 1):
-            kind = given or format_of(file.uri.rpartition("/")[2])
+            kind = given or format_of(Location(file.uri))
             if kind is None:
                 ignored += 1
             else:
@@ -121,11 +121,11 @@ def find_inputs(
     return Inputs(found, ignored)
 
 
-def format_of(name: str) -> InputFormat | None:
-    """Return the format that the name of a file shows, or None."""
-    if name.lower().endswith(IMAGE_ENDINGS):
+def format_of(file: Location) -> InputFormat | None:
+    """Return the format that the name or the first bytes of a file show, or None."""
+    if file.name.lower().endswith(IMAGE_ENDINGS):
         return "images"
-    found = table_format(name)
+    found = file_format(file)
     return None if found == "arrow" else found
 
 
@@ -140,7 +140,7 @@ def _dataset(inputs: Sequence[str | os.PathLike[str]], split: str | None) -> Inp
     first = os.fspath(inputs[0])
     place = Location(first)
     # An error of a server should name a file that is asked for, not a manifest.
-    is_remote_file = not place.is_local and format_of(place.name) is not None
+    is_remote_file = not place.is_local and format_of(place) is not None
     if is_remote_file or not (place / MANIFEST_NAME).is_file():
         if split is not None:
             raise SpecError(f"{first} is no dataset, so it has no split {split}")
@@ -192,7 +192,9 @@ def _below(folder: Location) -> Iterator[_Found]:
     for parent, folders, names in os.walk(folder.path):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(name for name in names if not name.startswith(".")):
-            yield _state(Location(os.path.join(parent, name)))  # noqa: PTH118 - for the URI
+            file = Location(os.path.join(parent, name))  # noqa: PTH118 - for the URI
+            if file.path.is_file() or not file.path.exists():  # a pipe would wait
+                yield _state(file)
 
 
 def _state(location: Location) -> _Found:

@@ -15,22 +15,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from timonel.batch.plan import JobSpec
 from timonel.batch.readers import Failure, Rows
 from timonel.batch.tables import to_input
 from timonel.errors import InputError, ModelError
 from timonel.processes.cores import usable_cores
 from timonel.serving.client.connection import is_image
 from timonel.serving.inference.signature_check import check_shapes, drop_column
-from timonel.serving.runtimes.base import ScheduledModel
-from timonel.serving.selection.factory import runtime_for
-from timonel.serving.settings import AUTO, RuntimeSettings, ServerSettings
-from timonel.serving.settings.batching import NoBatching
+from timonel.serving.runtimes.child import ChildRuntime
+from timonel.serving.runtimes.python.permission import check_permission
+from timonel.serving.settings import AUTO, RuntimeSettings
+from timonel.serving.settings.base import EVERY_MODEL
+from timonel.serving.settings.runtime import PythonSettings
 from timonel.serving.signature import Array, Signature
 from timonel.serving.status import Code, StatusError
 from timonel.units import counted
 
 Outputs = Mapping[str, Array]
 
+_RUNTIME = "timonel.serving.selection.auto:AutoRuntime"
 _MAX_CRASHES = 40
 _RESTART_S = 120.0
 _POLL_S = 0.1
@@ -55,38 +58,35 @@ class BatchModel:
     """A version in a process of its own. Thread-safe; a context manager that ends the process.
 
     Args:
-        name: Name of the model, for messages.
-        path: Folder of the version.
-        signature: Name of the signature to run.
+        job: The model and what of it is trusted.
         log: File for the output of the process.
 
     Raises:
         ModelError: The version cannot be loaded, or lacks the signature.
     """
 
-    def __init__(self, name: str, path: Path, signature: str, log: Path) -> None:
-        self._name = name
+    def __init__(self, job: JobSpec, log: Path) -> None:
+        self._name = name = job.model
+        path = Path(job.path)
         # As many batches at the same time as cores, with one thread each: no operation waits.
         self._threads = math.ceil(usable_cores())
-        settings = ServerSettings(
-            models=(),
-            isolation="process",
-            compute_threads=self._threads,
-            runtime=RuntimeSettings(
-                name=AUTO, frozen_graphs=True, batching=NoBatching(), intra_op_threads=1
-            ),
+        settings = RuntimeSettings(
+            name=AUTO,
+            frozen_graphs=True,
+            intra_op_threads=1,
+            allow_ops={EVERY_MODEL: job.allow_ops},
+            op_libraries=job.op_libraries,
         )
-        self._runtime = runtime_for(settings, name_of=lambda _path: name, log=log)
+        runtime = ChildRuntime(_RUNTIME, threads=self._threads, log=log)
         try:
-            model = self._runtime.load(path, settings.runtime)
-            assert isinstance(model, ScheduledModel)
-            self._model = model
-            self.signature = check_signature(model.signatures, signature, name)
+            check_permission(path, name, PythonSettings())
+            self._model = runtime.load(path, settings)
         except StatusError as error:
-            self._runtime.close()
             raise ModelError(f"cannot load {name}: {error.message}") from error
+        try:
+            self.signature = check_signature(self._model.signatures, job.signature, name)
         except BaseException:
-            self._runtime.close()
+            self._model.close()
             raise
         self._crashes = 0
         self._recovery = threading.Lock()
@@ -100,7 +100,6 @@ class BatchModel:
     def close(self) -> None:
         """End the process."""
         self._model.close()
-        self._runtime.close()
 
     @property
     def threads(self) -> int:

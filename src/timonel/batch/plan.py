@@ -82,6 +82,11 @@ class JobSpec:
         images: Inputs of the model that are encoded images.
         labels: Class names of a dataset, whose true labels are written; empty for a regression;
             None without a dataset.
+        allow_ops: Trusted operations of the model.
+        op_libraries: Packages and shared libraries with operations of the model.
+        allow_http: Whether listed images are read over plain http.
+        allow_private: Whether they are read from private addresses.
+        raw: Whether texts that look like formulas are written to CSV as they are.
     """
 
     model: str
@@ -96,6 +101,11 @@ class JobSpec:
     keep: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
     labels: tuple[str, ...] | None = None
+    allow_ops: tuple[str, ...] = ()
+    op_libraries: tuple[str, ...] = ()
+    allow_http: bool = False
+    allow_private: bool = False
+    raw: bool = False
 
 
 def plan_shards(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -48,7 +48,7 @@ from timonel.models.versions import ModelVersion
 from timonel.serving.references import workspace_for
 from timonel.serving.runtimes.saved_model import signatures_in
 from timonel.serving.signature import DEFAULT_SIGNATURE, Signature
-from timonel.storage import Workspace, digest_tree, is_local, normalise
+from timonel.storage import Workspace, digest_tree, is_local, normalise, quick_digest
 from timonel.tracking import Artifact
 
 _logger = logging.getLogger(__name__)
@@ -92,7 +92,12 @@ class _Request:
     key: str | None
     keep: tuple[str, ...]
     batch_size: int | None
+    allow_http: bool
+    allow_private: bool
+    raw: bool
     runner: RemoteRunner | None
+    allow_ops: tuple[str, ...]
+    op_libraries: tuple[str, ...]
 
 
 @checked
@@ -110,9 +115,14 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
     keep: Sequence[str] = (),
     batch_size: int | None = None,
     max_errors: float = 0.01,
+    allow_http: bool = False,
+    allow_private: bool = False,
+    raw: bool = False,
     overwrite: bool = False,
     runner: str = "local",
     beam: str = "",
+    allow_ops: Sequence[str] = (),
+    op_libraries: Sequence[str] = (),
     workspace: Workspace | str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> BatchPrediction:
@@ -139,9 +149,15 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
         batch_size: Rows per batch; by default 32 images, or as many rows as fill 1 MiB.
         max_errors: Greatest fraction of rows without a prediction. They are listed in a file; if
             there are more, the call fails.
+        allow_http: Read images that a table names over plain http, too.
+        allow_private: Read them from loopback and private addresses, too.
+        raw: Write texts to CSV as they are. By default those that a spreadsheet would take for a
+            formula, such as ``=1+1``, start with an apostrophe.
         overwrite: Replace existing predictions.
         runner: Where shards are predicted: ``local``, ``beam``, or a plug-in's name.
         beam: Options of Apache Beam's pipeline, such as ``runner=FlinkRunner,flink_master=...``.
+        allow_ops: Trusted operations of the model, such as ``ReadFile``.
+        op_libraries: Packages, or paths of ``.so`` files, with operations of the model.
         workspace: The workspace with the model, which records the run.
         progress: Called with the number of finished and of all rows, at most ten times a second.
 
@@ -181,7 +197,12 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
         key=key,
         keep=tuple(keep),
         batch_size=None if batch_size is None else int(batch_size),
+        allow_http=allow_http,
+        allow_private=allow_private,
+        raw=raw,
         runner=chosen_runner,
+        allow_ops=tuple(allow_ops),
+        op_libraries=tuple(op_libraries),
     )
     place = workspace_for(workspace, [request.reference])
     with locked(journal, output.path):
@@ -219,6 +240,11 @@ def _job(request: _Request, place: Workspace, journal: PredictionJournal) -> Job
         key=request.key,
         keep=request.keep,
         labels=request.found.labels,
+        allow_ops=request.allow_ops,
+        op_libraries=request.op_libraries,
+        allow_http=request.allow_http,
+        allow_private=request.allow_private,
+        raw=request.raw,
     )
 
 
@@ -241,8 +267,8 @@ def _run(
         params=_params(job, request),
     ) as run:
         run.input(_model_artifact(job))
-        if found.dataset is not None:
-            run.input(found.dataset.artifact())
+        for artifact in _input_artifacts(request):
+            run.input(artifact)
         if rest := report.resume(plans, journal):
             _predict(job, rest, journal, report, request.runner)
         if not report.records:
@@ -270,6 +296,17 @@ def _run(
     )
 
 
+def _input_artifacts(request: _Request) -> Iterator[Artifact]:
+    """Yield the dataset, or the files, folders and patterns that are predicted."""
+    if request.found.dataset is not None:
+        yield request.found.dataset.artifact()
+        return
+    for path in request.paths:
+        uri = os.fspath(path)
+        digest = quick_digest(Path(uri)) if is_local(uri) else None
+        yield Artifact("files", uri, digest, uri.rpartition("/")[2])
+
+
 def _predict(
     job: JobSpec,
     plans: Sequence[ShardPlan],
@@ -280,7 +317,7 @@ def _predict(
     if runner is not None:
         runner.run_remote(PortablePrediction(job), journal, plans, report)
         return
-    with BatchModel(job.model, Path(job.path), job.signature, journal.log) as model:
+    with BatchModel(job, journal.log) as model:
         for outcome in predict_all(plans, job, model, journal, report.tick):
             report.finished(outcome)
 

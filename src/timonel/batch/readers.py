@@ -22,13 +22,13 @@ from timonel.data.examples import decode_example
 from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE
 from timonel.data.sources.base import UnusableError
 from timonel.data.sources.imagefile import image_format
+from timonel.data.sources.listed import ListedFiles
 from timonel.data.sources.parquet import open_parquet
 from timonel.data.sources.recordfiles import RecordFile
-from timonel.data.sources.tablefile import read_listed
 from timonel.data.sources.textfile import open_lines
 from timonel.data.sources.transient import retried, unreadable
 from timonel.errors import CorruptError
-from timonel.serving.protocols.tfs_rest.tensors import is_b64
+from timonel.serving.codec.tensors import is_b64
 from timonel.storage.location import Location
 
 TRUE_LABEL, TRUE_VALUE = "true_label", "true_value"
@@ -110,6 +110,7 @@ def _images(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
 def _with_images(load: Load, table: str, job: JobSpec) -> Rows:
     """Load rows; replace texts in columns of images, which name files, by their content."""
     rows = load()
+    files = ListedFiles(Location(table) if table else None, job.allow_http, job.allow_private)
     columns: dict[str, list[Any]] = {
         name: column.to_pylist() if isinstance(column, pa.Array) else list(column)
         for name, column in rows.columns.items()
@@ -122,20 +123,20 @@ def _with_images(load: Load, table: str, job: JobSpec) -> Rows:
                 wrong[row] = _no_value(name)
             elif isinstance(value, str):
                 try:
-                    column[row] = _read_image(Location(table or value), value)
+                    column[row] = _read_image(files, value)
                 except UnusableError as error:
                     wrong[row] = error.reason
     return replace(rows, columns={**rows.columns, **columns}).without(wrong)
 
 
-def _read_image(table: Location, name: str) -> bytes:
+def _read_image(files: ListedFiles, name: str) -> bytes:
     """Return the content of an image file.
 
     Raises:
         UnusableError: It does not exist, or is no image.
     """
     try:
-        content = retried(partial(read_listed, table, name))
+        content = retried(partial(files.read, name))
     except OSError as error:
         raise unreadable(name, error) from error
     if image_format(content[:16]) is None:

@@ -45,7 +45,7 @@ class _Writer(ShardWriter):
         self._job = job
         self._folder = tempfile.TemporaryDirectory(prefix=temporary_prefix())
         log = Path(self._folder.name, "model.log")
-        self._model = BatchModel(job.model, Path(job.path), job.signature, log)
+        self._model = BatchModel(job, log)
         # Beam does not tell when the last bundle of a process has ended.
         weakref.finalize(self, self._model.close)
 

@@ -106,7 +106,7 @@ def _write(
     path = journal.content / plan.name
     failures: list[Failure] = []
     with replacing(path) as file:
-        writer = Writer(file, job.format)
+        writer = Writer(file, job.format, raw=job.raw)
         for result in results:
             assert result is not None
             predicted, failed = result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timonel.batch.inputs import local_copy
-from timonel.data.sources.columns import Kinds, NumberColumn, trim, why_unusable
+from timonel.data.sources.arrow import as_texts, is_text, text_of
+from timonel.data.sources.columns import (
+    Kinds,
+    NumberColumn,
+    is_missing,
+    parse_number,
+    trim,
+    why_unusable,
+)
 from timonel.data.sources.csvfile import CsvFile
-from timonel.serving.protocols.tfs_rest.tensors import to_array
+from timonel.serving.codec.tensors import to_array
 from timonel.serving.signature import NUMPY_TYPES, STRING, Array, TensorSpec
 from timonel.serving.status import StatusError, invalid_argument
 
@@ -111,9 +120,24 @@ def _check_finite(array: Array, column: Column, spec: TensorSpec) -> None:
 def _from_list(values: Sequence[Any], spec: TensorSpec) -> Array:
     if spec.dtype == STRING and all(isinstance(value, bytes) for value in values):
         return _objects(values)
-    if spec.dtype in _FLOATS:
-        values = [float("nan") if value is None else value for value in values]
+    if spec.dtype == STRING:
+        values = [text_of(value) if _is_scalar(value) else value for value in values]
+    elif spec.dtype in _FLOATS:
+        values = [_number(value) if _is_scalar(value) else value for value in values]
     return to_array(list(values), spec.dtype)
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _number(value: Any) -> float:
+    """Return a value of a column of numbers, as a conversion does."""
+    if value is None:
+        return math.nan
+    if isinstance(value, str) and not is_missing(value) and math.isnan(parse_number(value)):
+        raise ValueError(why_unusable(value))
+    return parse_number(value) if isinstance(value, str) else float(value)
 
 
 def _from_arrow(column: pa.Array, spec: TensorSpec) -> Array:
@@ -121,10 +145,13 @@ def _from_arrow(column: pa.Array, spec: TensorSpec) -> Array:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _from_lists(column, spec)
     if spec.dtype == STRING:
-        text = column if pa.types.is_binary(kind) else pc.cast(column, pa.string())
-        return _objects(pc.fill_null(pc.cast(text, pa.binary()), b"").to_pylist())
+        is_plain = is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+        texts = column if is_plain else as_texts(column)
+        return _objects(pc.fill_null(pc.cast(texts, pa.binary()), b"").to_pylist())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _from_text(pc.cast(column, pa.string()), spec)
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        column = _seconds(column)
     if spec.dtype in _FLOATS:
         numbers = pc.fill_null(pc.cast(column, pa.float64(), safe=False), float("nan"))
         return _as_type(numbers.to_numpy(zero_copy_only=False), spec)
@@ -132,6 +159,14 @@ def _from_arrow(column: pa.Array, spec: TensorSpec) -> Array:
         raise ValueError(f"expected {spec.dtype}, got a missing value")
     whole = pc.cast(column, pa.from_numpy_dtype(NUMPY_TYPES[spec.dtype]))
     return _as_type(whole.to_numpy(zero_copy_only=False), spec)
+
+
+def _seconds(dates: pa.Array) -> pa.Array:
+    """Return dates as in datasets: seconds since 1970."""
+    zone = dates.type.tz if pa.types.is_timestamp(dates.type) else None
+    # Rounded down before the cast, which rounds towards zero.
+    whole = pc.floor_temporal(dates, unit="second")
+    return pc.cast(pc.cast(whole, pa.timestamp("s", zone)), pa.int64())
 
 
 def _from_text(column: pa.Array, spec: TensorSpec) -> Array:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import IO, Any, cast, get_args
 
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
@@ -20,11 +22,13 @@ from timonel.batch.plan import OutputFormat
 from timonel.batch.tables import Column
 from timonel.data.examples import encode_example
 from timonel.data.records import frame
+from timonel.data.sources.columns import NUMBER
 from timonel.errors import DataError, SpecError
 
 Columns = Mapping[str, Column | Any]
 """Columns of the output: lists, arrays of Arrow, or arrays of NumPy [B, ...]."""
 
+_FORMULA = r"^[=+\-@\t\r]"
 _GROUP_BYTES = 32 << 20
 _ENDINGS: Mapping[str, OutputFormat] = {
     ".parquet": "parquet",
@@ -63,9 +67,11 @@ class Writer:
     Args:
         file: The file.
         format_: Its format.
+        raw: Write texts that look like formulas to CSV as they are.
     """
 
-    def __init__(self, file: IO[bytes], format_: OutputFormat) -> None:
+    def __init__(self, file: IO[bytes], format_: OutputFormat, *, raw: bool = False) -> None:
+        self._raw = raw
         self._file = file
         self._format = format_
         self._parquet: pq.ParquetWriter | None = None
@@ -86,7 +92,8 @@ class Writer:
                 self._flush()
         elif self._format == "csv":
             options = pacsv.WriteOptions(include_header=is_first)
-            pacsv.write_csv(_table({k: _flat(v) for k, v in columns.items()}), self._file, options)
+            table = _table({k: _flat(k, v) for k, v in columns.items()})
+            pacsv.write_csv(table if self._raw else _without_formulas(table), self._file, options)
         else:
             self._file.writelines(_LINES[self._format](columns))
 
@@ -118,8 +125,17 @@ def join(parts: Sequence[Path], target: IO[bytes], format_: OutputFormat) -> Non
     for number, part in enumerate(parts):
         with part.open("rb") as file:
             if format_ == "csv" and number:
-                file.readline()  # the header, whose names have no line feeds
+                _skip_header(file)
             shutil.copyfileobj(file, target, 1 << 20)
+
+
+def _skip_header(file: IO[bytes]) -> None:
+    """Skip the first row of a CSV file, whose quoted names may have line feeds."""
+    quotes = 0
+    for line in file:
+        quotes += line.count(b'"')
+        if quotes % 2 == 0:
+            return
 
 
 def _join_parquet(parts: Sequence[Path], target: IO[bytes]) -> None:
@@ -176,13 +192,42 @@ def to_arrow(name: str, column: Column | Any) -> pa.Array:
     return flat
 
 
-def _flat(column: Column | Any) -> Any:
+def _flat(name: str, column: Column | Any) -> Any:
     """Return a column for CSV: lists as JSON text, bytes as base64."""
-    if isinstance(column, np.ndarray) and (column.ndim > 1 or column.dtype == object):
+    is_text = isinstance(column, np.ndarray) and column.dtype == object
+    if is_text and column.ndim == 1 and name.endswith("_bytes"):
+        return _base64(column)
+    if is_text or (isinstance(column, np.ndarray) and column.ndim > 1):
         return [_cell(each) for each in column]
+    if isinstance(column, pa.Array) and _is_bytes(column.type):
+        return _base64(column.to_pylist())
     if isinstance(column, pa.Array) and pa.types.is_nested(column.type):
         return [_cell(each) for each in column.to_pylist()]
     return column
+
+
+def _without_formulas(table: pa.Table) -> pa.Table:
+    """Return a table whose texts no spreadsheet takes for formulas; signed numbers are none."""
+    columns = {}
+    for name in table.column_names:
+        column = table[name]
+        if pa.types.is_string(column.type):
+            starts = pc.match_substring_regex(column, _FORMULA)
+            is_formula = pc.and_not(starts, pc.match_substring_regex(column, NUMBER))
+            if pc.any(is_formula).as_py():
+                quoted = pc.binary_join_element_wise("'", column, "")
+                column = pc.if_else(is_formula, quoted, column)
+        columns[f"'{name}" if re.match(_FORMULA, name) else name] = column
+    return pa.table(columns)
+
+
+def _is_bytes(kind: Any) -> bool:
+    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    return any(test(kind) for test in tests)
+
+
+def _base64(values: Iterable[bytes | None]) -> list[str | None]:
+    return [None if each is None else base64.b64encode(each).decode() for each in values]
 
 
 def _cell(value: Any) -> str:

@@ -28,6 +28,7 @@ from timonel.errors import (
     UserCodeError,
     did_you_mean,
 )
+from timonel.logs import printable
 
 EXIT_BUG = 1
 EXIT_USAGE = 2
@@ -70,7 +71,7 @@ def report(error: BaseException, args: Sequence[str], *, debug: bool) -> int:
 
 def print_error(message: str) -> None:
     """Print a message as one line on standard error."""
-    line = " ".join(message.split())
+    line = printable(" ".join(message.split()))
     typer.echo(f"{typer.style('error:', fg='red', bold=True)} {line}", err=True)
 
 
@@ -145,6 +146,12 @@ def _usage_hint(error: typer.TyperException, message: str) -> str:
     path = context.command_path if context is not None else "timonel"
     if path == "timonel train" and "No such option" in message:
         return "options of the script follow '--', as in: timonel train train.py -- --epochs 3"
+    if path == "timonel deploy" and "No such option" in message:
+        from timonel.serving.serve_options import ServeOptions
+
+        flag = getattr(error, "option_name", "")
+        if flag.removeprefix("--").replace("-", "_") in ServeOptions.__annotations__:
+            return f"options of 'timonel serve' follow '--', as in: timonel deploy MODEL -- {flag}"
     if path == "timonel convert" and _NUMBERS.search(message):
         return "separate fractions and sizes with commas, such as --splits 0.8,0.1,0.1"
     return f"see '{path} --help'"

@@ -130,8 +130,10 @@ def options(
     if debug or verbose:
         import logging
 
+        from timonel.logs import configure_logging
+
         level = logging.DEBUG if debug else logging.INFO
-        logging.basicConfig(level=level, format="%(name)s: %(message)s")
+        configure_logging(level, "%(name)s: %(message)s")
         if given.commands or given.workspace:
             files = [each.absolute() for each in (Path(CONFIG_NAME), user_file()) if each.exists()]
             logging.getLogger(__name__).info("options from %s", ", ".join(map(str, files)))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from timonel.edge.convert_options import ExampleOptions
+from timonel.edge.convert_options import BenchOptions
 from timonel.edge.launch import convert_version
 from timonel.edge.report import FORMATS, ConversionReport
 from timonel.edge.report_page import format_name
@@ -20,14 +20,14 @@ from timonel.storage import write_bytes
 def compare_formats(
     version: ModelVersion,
     formats: Sequence[str] = (),
-    **options: Unpack[ExampleOptions],
+    **options: Unpack[BenchOptions],
 ) -> Iterator[tuple[str, ConversionReport | str]]:
     """Convert a version to each format, and yield its name with the report.
 
     Args:
         version: The version.
         formats: Names of `FORMATS`; all by default.
-        **options: See `ExampleOptions`.
+        **options: See `BenchOptions`.
 
     Yields:
         The format, and its report or why the version cannot be converted to it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, TypedDict
 
 from timonel.edge.report import Quantization, Target
+from timonel.models.safety.trust_options import TrustOptions
 from timonel.options import Option
 
 MODEL = "The converted model"
@@ -91,5 +92,9 @@ class ModelOptions(TypedDict, total=False):
     overwrite: Annotated[bool, Option(False, "Replace the folder if it exists.", MODEL)]
 
 
-class ConvertOptions(ModelOptions, ExampleOptions, total=False):
+class BenchOptions(ExampleOptions, TrustOptions, total=False):
+    """Options of a comparison of formats."""
+
+
+class ConvertOptions(ModelOptions, ExampleOptions, TrustOptions, total=False):
     """Options of a conversion."""

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from timonel.data.preprocessing import (
+    DateParts,
     ImagePreprocessing,
     Normalise,
     Preprocessing,
@@ -219,7 +220,9 @@ def _preprocessing(export: Export | None) -> Preprocessing | None:
     if export is None or not export.preparation.transforms:
         return None
     found = parse_preprocessing(dict(export.preparation.transforms))
-    if isinstance(found, TablePreprocessing) and found.features == "columns":
+    if isinstance(found, TablePreprocessing) and (
+        found.features == "columns" or any(isinstance(each, DateParts) for each in found.columns)
+    ):
         return None
     return found
 

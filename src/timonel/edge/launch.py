@@ -130,6 +130,8 @@ def _request(version: ModelVersion, given: ConvertOptions) -> ConversionRequest:
         samples=samples,
         c_header=given["c_header"],
         max_accuracy_drop=_share(given["max_accuracy_drop"]),
+        allow_ops=tuple(given["allow_ops"]),
+        op_libraries=tuple(given["op_libraries"]),
     )
 
 

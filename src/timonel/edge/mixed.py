@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from timonel.edge.report import LayerError
+from timonel.errors import ModelError
 
 
 def keep_accuracy(
@@ -25,6 +26,9 @@ def keep_accuracy(
 
     Returns:
         The model, its layers, and notes.
+
+    Raises:
+        ModelError: The accuracy falls by more whatever stays in float.
     """
     tried: dict[int, tuple[bytes, float]] = {0: (content, loss(content))}
 
@@ -41,6 +45,12 @@ def keep_accuracy(
         middle = (low + high) // 2
         low, high = (low, middle) if loss_with(middle) <= most else (middle, high)
     model, lost = tried[high]
+    if lost > most:
+        least = min(loss for _, loss in tried.values())
+        raise ModelError(
+            f"the accuracy falls by at least {least:.1%}, also with layers in float",
+            hint=f"allow it with --max-accuracy-drop {least:.1%}, or use --quantize float16",
+        )
     marked = tuple(
         layer.model_copy(update={"in_float": index < high}) for index, layer in enumerate(layers)
     )

@@ -24,6 +24,8 @@ from timonel.edge.report import (
 from timonel.errors import ModelError, SpecError
 from timonel.models.child import answer_request, end_with_parent
 from timonel.models.exports import simulates_integers
+from timonel.models.safety.check import check_saved_model
+from timonel.models.safety.op_libraries import allowed_operations
 from timonel.storage import write_bytes
 
 if TYPE_CHECKING:
@@ -42,8 +44,11 @@ def convert(request: ConversionRequest) -> ConversionReport:
 
     Raises:
         SpecError: The model's inputs, the examples or the options do not fit.
-        ModelError: The format cannot express the model, or the result computes something else.
+        ModelError: The model could do more than compute, the format cannot express it, or the
+            result computes something else.
     """
+    allowed = allowed_operations(request.allow_ops, request.op_libraries)
+    check_saved_model(request.saved_model, allowed)
     import tensorflow as tf  # noqa: PLC0415 - takes seconds; the request is read first
 
     from timonel.edge.device_model import load_device_model  # noqa: PLC0415

@@ -49,6 +49,10 @@ class ConversionRequest(StoredDocument):
     max_accuracy_drop: float | None = Field(
         default=None, description="Largest loss of accuracy, as a share."
     )
+    allow_ops: tuple[str, ...] = Field(default=(), description="Trusted operations.")
+    op_libraries: tuple[str, ...] = Field(
+        default=(), description="Packages and shared libraries with operations of the model."
+    )
 
 
 class TensorFacts(StoredDocument):

@@ -263,7 +263,7 @@ def _devices(events: Iterable[Event]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for event in events:
         if event["type"] == "devices":
-            found = {name: value for name, value in event.items() if name not in {"t", "type"}}
+            found |= {name: value for name, value in event.items() if name not in {"t", "type"}}
     return found
 
 

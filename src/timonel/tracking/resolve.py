@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from timonel.errors import NotFoundError, SpecError, TimonelError
-from timonel.storage import digest_file, is_local, normalise, read_document
+from timonel.storage import is_local, normalise, quick_digest, read_document
 from timonel.storage.workspace import Workspace
 from timonel.tracking.graph import (
     ArtifactNode,
@@ -23,8 +23,6 @@ from timonel.tracking.records import Artifact
 
 _MANIFEST = "manifest.json"
 _LEAST_DIGITS = 6
-# Above this size, detecting a change would take too long for an interactive command.
-_DIGEST_LIMIT_BYTES = 64 << 20
 
 
 def lineage(
@@ -76,14 +74,16 @@ def _state_at(uri: str, artifact: Artifact) -> ArtifactState:
     if artifact.digest is None:
         return "present"
     now = _digest_now(path)
-    return "present" if now in {None, artifact.digest} else "changed"
+    # A notebook's digest leaves out its outputs, that of a list is of the files that it names.
+    known = {None, artifact.digest, artifact.metadata.get("file_digest")}
+    return "present" if now in known else "changed"
 
 
 def _digest_now(path: Path) -> str | None:
     """Return the digest of ``path`` if computable quickly, else None."""
     with contextlib.suppress(OSError):
-        if path.is_file() and path.stat().st_size <= _DIGEST_LIMIT_BYTES:
-            return digest_file(path)
+        if (digest := quick_digest(path)) is not None:
+            return digest
     return _manifest_digest(path)
 
 

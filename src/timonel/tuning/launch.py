@@ -26,7 +26,7 @@ from timonel.training.launch import submit
 from timonel.training.request import JOB_OPTION_NAMES, JobOptions, Request, check_request
 from timonel.training.settings import settings_of
 from timonel.tuning.controller import Controller, Notify
-from timonel.tuning.objectives import Objective
+from timonel.tuning.objectives import parse_objectives
 from timonel.tuning.param_text import parse_space
 from timonel.tuning.samplers import make_sampler
 from timonel.tuning.settings import StudySettings
@@ -37,7 +37,7 @@ from timonel.tuning.storage import storage_errors
 from timonel.tuning.studies import create_study, open_study
 from timonel.tuning.study import Study
 from timonel.tuning.tensorboard import HYPERTUNE
-from timonel.tuning.tune_options import Goal, TuneOptions
+from timonel.tuning.tune_options import TuneOptions
 from timonel.tuning.warm_start import read_warm_start
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ def tune(  # noqa: PLR0913 - the public function: all but three are optional
         args=tuple(args),
         engine=on or DEFAULT_ENGINE,
         space=_space(space, given["constraints"]).to_json(),
-        objectives=_objectives(metric, given["goal"]),
+        objectives=parse_objectives(metric, given["goal"]),
         options=dict(given),
     )
     if given["parallel"] < 1:
@@ -296,21 +296,6 @@ def _space(
         else list(space)
     )
     return parse_space(texts, constraints)
-
-
-def _objectives(metric: str | Sequence[str], goal: Goal | Sequence[Goal]) -> tuple[Objective, ...]:
-    metrics = [metric] if isinstance(metric, str) else list(metric)
-    goals: list[Goal] = [goal] * len(metrics) if isinstance(goal, str) else list(goal)
-    if not metrics or len(set(metrics)) < len(metrics):
-        raise SpecError("--metric must name each metric once")
-    if len(goals) == 1:
-        goals *= len(metrics)
-    if len(goals) != len(metrics):
-        raise SpecError(f"{len(metrics)} metrics need as many goals, got {len(goals)}")
-    for each in goals:
-        if each not in {"maximize", "minimize"}:
-            raise SpecError(f"--goal must be 'maximize' or 'minimize', got {each!r}")
-    return tuple(Objective(each, wish) for each, wish in zip(metrics, goals, strict=True))
 
 
 def _texts(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optuna.trial import FrozenTrial
 
 from timonel.errors import SpecError
+from timonel.training.option_values import is_larger_better
 from timonel.tuning.tune_options import Goal
 
 
@@ -76,3 +78,35 @@ class Threshold:
 def is_infeasible(trial: FrozenTrial) -> bool:
     """Whether a metric of a trial is beyond its threshold."""
     return max(trial.constraints.values(), default=0) > 0
+
+
+def parse_objectives(
+    metric: str | Sequence[str], goal: Goal | Sequence[Goal] | None
+) -> tuple[Objective, ...]:
+    """Return the objectives of metrics: with goals for all or each, else by their names.
+
+    Raises:
+        SpecError: A name or goal is invalid, or the name of a metric shows no goal.
+    """
+    metrics = [metric] if isinstance(metric, str) else list(metric)
+    if not metrics or len(set(metrics)) < len(metrics):
+        raise SpecError("--metric must name each metric once")
+    goals = [goal] if isinstance(goal, str) else list(goal or map(_goal_of, metrics))
+    if len(goals) == 1:
+        goals *= len(metrics)
+    if len(goals) != len(metrics):
+        raise SpecError(f"{len(metrics)} metrics need as many goals, got {len(goals)}")
+    for each in goals:
+        if each not in {"maximize", "minimize"}:
+            raise SpecError(f"--goal must be 'maximize' or 'minimize', got {each!r}")
+    return tuple(Objective(each, wish) for each, wish in zip(metrics, goals, strict=True))
+
+
+def _goal_of(metric: str) -> Goal:
+    larger = is_larger_better(metric)
+    if larger is None:
+        raise SpecError(
+            f"the name {metric!r} does not show whether larger values are better",
+            hint="give --goal maximize or --goal minimize",
+        )
+    return "maximize" if larger else "minimize"

@@ -23,8 +23,13 @@ class StudyOptions(TypedDict, total=False):
     """Options of a study."""
 
     goal: Annotated[
-        Goal | Sequence[Goal],
-        Option("maximize", "'maximize' or 'minimize', for all metrics or for each.", STUDY),
+        Goal | Sequence[Goal] | None,
+        Option(
+            None,
+            "'maximize' or 'minimize', for all metrics or for each.",
+            STUDY,
+            computed="by the name of the metric",
+        ),
     ]
     trials: Annotated[int, Option(20, "Number of trials.", STUDY, least=1)]
     parallel: Annotated[

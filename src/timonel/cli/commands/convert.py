@@ -82,6 +82,9 @@ def convert(
             "dataset whose columns, labels and vocabularies to keep. Nothing is inferred.",
         ),
     ] = None,
+    max_vocabulary: Annotated[
+        int, typer.Option(min=1, help="Words of a category; rarer ones share one place.")
+    ] = 1000,
     folders: Annotated[
         Literal["auto", "labels", "splits"],
         typer.Option(help="Meaning of the top-level folders of images."),
@@ -104,6 +107,13 @@ def convert(
         Literal["structure", "decode"],
         typer.Option(help="How to check JPEG and PNG images; others are always decoded."),
     ] = "structure",
+    allow_http: Annotated[
+        bool, typer.Option("--allow-http", help="Read listed images over plain http, too.")
+    ] = False,
+    allow_private: Annotated[
+        bool,
+        typer.Option("--allow-private", help="Read listed images from private addresses, too."),
+    ] = False,
     delimiter: Annotated[
         str | None,
         typer.Option(help="What separates the values of a CSV file. [default: detected]"),
@@ -154,11 +164,14 @@ def convert(
             task=task,
             group_by=group_by,
             schema=schema,
+            max_vocabulary=max_vocabulary,
             folders=folders,
             image_size=None if image_size is None else parse_size(image_size),
             image_format=image_format,
             quality=quality,
             check=check,
+            allow_http=allow_http,
+            allow_private=allow_private,
             delimiter=delimiter,
             encoding=encoding,
             column_names=parse_names(column_names or ""),

@@ -20,12 +20,14 @@ FILE = typer.Option("--file", help="File of keys. [default: api-keys.json of the
 @app.command(cls=StyledCommand)
 def create(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(help="Name of the client in logs and limits.")],
+    name: Annotated[str, typer.Argument(help="Name of the client in logs.")],
     *,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(help="Permissions: predict,status,metadata or admin, then :MODELS."),
-    ] = None,
+    admin: Annotated[
+        bool,
+        typer.Option(
+            "--admin", help="Also permit reloads of the list of models, and its configuration."
+        ),
+    ] = False,
     expires: Annotated[
         str | None, typer.Option(help="Lifetime of the key, such as 90d. [default: unlimited]")
     ] = None,
@@ -42,19 +44,19 @@ def create(
     """
     from timonel.cli.render.output import console, print_json
     from timonel.serving.auth.keys import change_entries, new_certificate, new_key
-    from timonel.serving.settings.auth import parse_grant
+    from timonel.serving.settings.auth import Right
     from timonel.units import parse_seconds
 
     if not name.strip():
         raise SpecError("the key needs a name")
-    grants = [parse_grant(text) for text in allow or ["predict,status,metadata:*"]]
+    right = Right.ADMIN if admin else Right.USE
     now = time.time()
     end = None if expires is None else now + parse_seconds(expires)
     key: str | None = None
     if certificate is None:
-        key, entry = new_key(name, grants, now=now, expires=end)
+        key, entry = new_key(name, right, now=now, expires=end)
     else:
-        entry = new_certificate(name, certificate, grants, now=now, expires=end)
+        entry = new_certificate(name, certificate, right, now=now, expires=end)
     path = _path(ctx, file)
     change_entries(path, lambda entries: [*entries, entry])
     if json:
@@ -81,7 +83,7 @@ def list_(
     file: Annotated[Path | None, FILE] = None,
     json: Json = False,
 ) -> None:
-    """List keys and their permissions."""
+    """List keys and their rights."""
     from timonel.cli.render.output import clock, console, iso, print_json
     from timonel.cli.render.tables import table
     from timonel.serving.auth.keys import read_entries
@@ -99,7 +101,7 @@ def list_(
                     {
                         "id": entry.id,
                         "name": entry.name,
-                        "permissions": [str(grant) for grant in entry.grants],
+                        "right": entry.right.value,
                         "created_at": iso(entry.created),
                         "expires_at": iso(entry.expires),
                         "certificate": entry.certificate,
@@ -116,13 +118,13 @@ def list_(
         (
             entry.id,
             entry.name,
-            " ".join(map(str, entry.grants)),
+            entry.right.value,
             clock(entry.created),
             clock(entry.expires) if entry.is_valid(time.time()) else "expired",
         )
         for entry in entries
     ]
-    console().print(table(("ID", "NAME", "ALLOWS", "CREATED", "EXPIRES"), rows, wide=2))
+    console().print(table(("ID", "NAME", "RIGHT", "CREATED", "EXPIRES"), rows, wide=1))
 
 
 @app.command(cls=StyledCommand)

@@ -10,7 +10,7 @@ import typer
 from timonel.cli.groups import Json, StyledCommand, noun
 from timonel.cli.options import given, takes
 from timonel.cli.settings import GlobalOptions
-from timonel.edge.convert_options import ConvertOptions, ExampleOptions
+from timonel.edge.convert_options import BenchOptions, ConvertOptions
 from timonel.errors import ModelError, NotFoundError, SpecError
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def convert(
 
 
 @app.command(cls=StyledCommand)
-@takes(ExampleOptions)
+@takes(BenchOptions)
 def bench(
     ctx: typer.Context,
     model: Annotated[str, MODEL],

@@ -9,9 +9,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from timonel.cli.groups import Json, StyledCommand, single
-from timonel.cli.options import is_given
+from timonel.cli.options import given, is_given, takes
 from timonel.cli.settings import GlobalOptions
 from timonel.errors import InputError, SpecError
+from timonel.models.safety.trust_options import TrustOptions
 
 app = single()
 
@@ -19,11 +20,12 @@ BATCH = "Batch prediction"
 SINGLE_OPTIONS = ("top", "api_key_file", "tls_ca")
 BATCH_OPTIONS = (
     *("out", "split", "key", "keep", "input_format", "format", "signature", "batch_size"),
-    *("max_errors", "overwrite", "runner", "beam"),
+    *("max_errors", "allow_http", "allow_private", "raw", "overwrite", "runner", "beam"),
 )
 
 
 @app.command(cls=StyledCommand)
+@takes(TrustOptions)
 def predict(
     ctx: typer.Context,
     model: Annotated[
@@ -109,6 +111,28 @@ def predict(
         float,
         typer.Option(help="Greatest fraction of rows without a prediction.", rich_help_panel=BATCH),
     ] = 0.01,
+    allow_http: Annotated[
+        bool,
+        typer.Option(
+            "--allow-http", help="Read listed images over plain http, too.", rich_help_panel=BATCH
+        ),
+    ] = False,
+    allow_private: Annotated[
+        bool,
+        typer.Option(
+            "--allow-private",
+            help="Read listed images from private addresses, too.",
+            rich_help_panel=BATCH,
+        ),
+    ] = False,
+    raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw",
+            help="Write texts that look like formulas to CSV without an apostrophe.",
+            rich_help_panel=BATCH,
+        ),
+    ] = False,
     overwrite: Annotated[
         bool,
         typer.Option("--overwrite", help="Replace existing predictions.", rich_help_panel=BATCH),
@@ -126,6 +150,7 @@ def predict(
         ),
     ] = "",
     json: Json = False,
+    **trust: Any,
 ) -> None:
     """Get predictions from a model for files or rows.
 
@@ -156,9 +181,13 @@ def predict(
             keep=[name.strip() for name in keep.split(",")] if keep else [],
             batch_size=batch_size,
             max_errors=max_errors,
+            allow_http=allow_http,
+            allow_private=allow_private,
+            raw=raw,
             overwrite=overwrite,
             runner=runner,
             beam=beam,
+            **given(trust),
         )
         return
     if not inputs:
@@ -178,6 +207,7 @@ def predict(
         api_key=None if api_key_file is None else _key_in(api_key_file),
         tls_ca=tls_ca,
         notify=lambda line: remarks.print(line, style="dim", soft_wrap=True),
+        **given(trust),
     )
     if json:
         print_json({"predictions": [render.prediction_json(each) for each in answers]})

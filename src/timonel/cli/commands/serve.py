@@ -11,8 +11,9 @@ import typer
 from timonel.cli.groups import StyledCommand, single
 from timonel.cli.options import given, takes
 from timonel.cli.settings import GlobalOptions
-from timonel.errors import ServingError, SpecError
-from timonel.serving.serve_options import ADDRESSES, ServeOptions
+from timonel.errors import Interrupted, ServingError, SpecError
+from timonel.logs import printable
+from timonel.serving.serve_options import ADDRESSES, OF_ENDPOINTS, ServeOptions
 
 if TYPE_CHECKING:
     from timonel.serving import Server
@@ -20,7 +21,18 @@ if TYPE_CHECKING:
 app = single()
 
 
-@app.command(cls=StyledCommand)
+class _ServeCommand(StyledCommand):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for flag in (each.partition("=")[0] for each in args):
+            if flag in OF_ENDPOINTS:
+                raise SpecError(
+                    f"{flag}: a server checks no tokens and no rates",
+                    hint="serve the model at an endpoint: timonel deploy",
+                )
+        return super().parse_args(ctx, args)
+
+
+@app.command(cls=_ServeCommand)
 @takes(ServeOptions)
 def serve(
     ctx: typer.Context,
@@ -54,8 +66,9 @@ def serve(
 
         run_server(model or (), workspace=settings.workspace, **given(options))
         return
-    # A server that requires client certificates cannot be asked from here.
-    can_ask = options["tls_client_ca"] is None or options["tls_client_optional"]
+    # A server that requires client certificates, or has sockets, cannot be asked from here.
+    needs_certificate = options["tls_client_ca"] is not None and not options["tls_client_optional"]
+    can_ask = not (needs_certificate or options["host"].startswith("unix:"))
     with contextlib.ExitStack() as watches:
 
         def announce(server: Server) -> None:
@@ -69,13 +82,17 @@ def serve(
                     VersionWatcher(server.rest_url, name, _print_change, server.caller)
                 )
 
-        timonel.serve(
-            model or (),
-            workspace=settings.workspace,
-            block=not detach,
-            on_ready=announce,
-            **given(options),
-        )
+        try:
+            timonel.serve(
+                model or (),
+                workspace=settings.workspace,
+                block=not detach,
+                on_ready=announce,
+                on_warning=lambda line: typer.echo(printable(line), err=True),
+                **given(options),
+            )
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted before the server was ready") from None
     typer.echo("runs in the background" if detach else "stopped")
 
 
@@ -87,20 +104,28 @@ def _announce(
     from timonel.cli.render.output import console
 
     out, remarks = console(), settings.remarks()
-    out.print(f"serving [bold]{', '.join(server.models)}[/bold]")
-    out.print(f"  REST  {server.rest_url}/v1/models/{server.models[0]}", soft_wrap=True)
+    models = [name for name in server.models if name not in server.idle] or [*server.models]
+    out.print(f"serving [bold]{', '.join(models)}[/bold]")
+    if server.idle:
+        out.print(
+            f"[yellow]not serving {', '.join(server.idle)}[/yellow]: the log says why",
+            soft_wrap=True,
+        )
+    out.print(f"  REST  {server.rest_url}/v1/models/{models[0]}", soft_wrap=True)
     if page:
         out.print(f"  page  {server.rest_url}/", soft_wrap=True)
     out.print(f"  gRPC  {server.grpc_address or 'off'}", soft_wrap=True)
     out.print(f"  log   {server.log_path}", soft_wrap=True, style="dim")
-    for name in server.models if can_ask else ():
+    for name in models if can_ask else ():
         with contextlib.suppress(ServingError):  # it has ended: serve() reports the error
             line = example_request(server, name, settings.find(create=True))
             remarks.print(f"try: {line}", soft_wrap=True, markup=False)
     if not detach:
         remarks.print("Ctrl-C stops it", style="dim")
     if not can_ask:
-        out.print("loads and unloads are only logged: requests need a client certificate")
+        out.print(
+            "loads and unloads are only logged: requests need a client certificate or a socket"
+        )
 
 
 def _print_change(line: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -65,22 +66,25 @@ def list_(
 def stop(
     ctx: typer.Context,
     server: Annotated[
-        str, typer.Argument(help="Process ID of a server, or a model that it serves.")
+        list[str], typer.Argument(help="Process IDs of servers, or all models that one serves.")
     ],
     timeout: Annotated[float, typer.Option(help="Seconds to wait until it ends.")] = 60.0,
     json: Json = False,
 ) -> None:
-    """Stop a server after it finishes pending requests."""
+    """Stop servers after they finish pending requests."""
     from timonel.cli.render.output import print_json
     from timonel.serving.server_records import running_servers
 
     found = running_servers(GlobalOptions.of(ctx).find().servers)
-    chosen = [each for each in found if server == str(each.pid) or server in each.models]
-    if not chosen:
-        raise NotFoundError(
-            f"no running server matches {server!r}", hint="'timonel servers' lists them"
-        )
-    chosen = _without_replicas(chosen, server)
+    for word in server:
+        if not any(word in (str(each.pid), *each.models) for each in found):
+            raise NotFoundError(
+                f"no running server matches {word!r}", hint="'timonel servers' lists them"
+            )
+    matched = [each for each in found if {str(each.pid), *each.models} & {*server}]
+    chosen = _without_replicas(matched, " ".join(server))
+    for each in chosen:
+        _check_models(each, server)
     for each in chosen:
         os.kill(each.pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout
@@ -96,6 +100,16 @@ def stop(
             typer.echo(f"stopped server {each.pid} of {', '.join(each.models)}")
     if json:
         print_json({"stopped": [{"pid": s.pid, "models": list(s.models)} for s in chosen]})
+
+
+def _check_models(record: ServerRecord, words: Sequence[str]) -> None:
+    """Reject to stop a server that also serves other models than those named."""
+    others = [name for name in record.models if name not in words]
+    if others and str(record.pid) not in words:
+        raise SpecError(
+            f"server {record.pid} also serves {', '.join(others)}",
+            hint=f"stop it with 'timonel servers stop {record.pid}'",
+        )
 
 
 def _without_replicas(chosen: list[ServerRecord], text: str) -> list[ServerRecord]:

@@ -77,7 +77,7 @@ def tune(
     """
     from timonel.cli.render.study_view import StudyView
     from timonel.tuning.launch import tune as start
-    from timonel.tuning.objectives import Objective
+    from timonel.tuning.objectives import parse_objectives
 
     settings = GlobalOptions.of(ctx)
     remarks = settings.remarks(stderr=json)
@@ -104,11 +104,11 @@ def tune(
         )
     if not metric:
         raise SpecError("no metric to optimize", hint="give --metric val_accuracy")
-    goals = options["goal"] or ["maximize"]
-    first_goal: Any = goals if isinstance(goals, str) else goals[0]  # checked by tune
+    objectives = parse_objectives(metric, options["goal"])
+    remarks.print(", ".join(map(str, objectives)), soft_wrap=True)
     view = StudyView(
         remarks,
-        Objective(metric[0], first_goal),
+        objectives[0],
         total=options["trials"],
         parallel=options["parallel"],
     )

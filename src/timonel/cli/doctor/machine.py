@@ -191,7 +191,7 @@ def event_loop() -> Check:
 
 def json_reader() -> Check:
     """Check whether the server's parser of large JSON arrays is compiled."""
-    package = files("timonel").joinpath("serving", "protocols", "tfs_rest")
+    package = files("timonel").joinpath("serving", "codec")
     if any(
         each.name.startswith("_numbers") and each.name.endswith(".so") for each in package.iterdir()
     ):

@@ -8,11 +8,13 @@ from __future__ import annotations
 import datetime as dt
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from timonel.logs import printable
+
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
 _ENDLESS = 1 << 15
 
@@ -26,11 +28,21 @@ def console(*, stderr: bool = False, quiet: bool = False) -> Console:
         stderr: Write to standard error.
         quiet: Write nothing.
     """
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions
+    from rich.segment import Segment
+
+    class Escaping(Console):
+        """Escapes control characters of names and texts from elsewhere."""
+
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterable[Segment]:
+            for each in super().render(renderable, options):
+                yield each if each.control else each._replace(text=printable(each.text))
 
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _ENDLESS
-    return Console(stderr=stderr, highlight=False, width=width, quiet=quiet)
+    return Escaping(stderr=stderr, highlight=False, width=width, quiet=quiet)
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:

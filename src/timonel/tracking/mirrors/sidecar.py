@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from timonel.logs import configure_logging
 from timonel.processes.tree import lower_priority
 from timonel.storage.locks import LockedError, exclusive
 from timonel.storage.workspace import Workspace, find_workspace
@@ -40,7 +41,7 @@ LOCK = "mirrors.lock"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Feed mirrors as set by the command line; return 0."""
     options = _parse(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    configure_logging()
     lower_priority(19)
     workspace = find_workspace(options.workspace, create=False, offline=True)
     mirrors = installed_mirrors(workspace)
