@@ -4,7 +4,6 @@ export PYTHON
 VENV ?= .venv
 DEMO_VENV ?= .venv-demo
 BEAM_VENV ?= .venv-beam
-SCHEMATHESIS_VENV ?= .venv-schemathesis
 LOWEST_VENV ?= .venv-lowest
 WHEEL_VENV ?= .venv-wheel
 BIN := $(VENV)/bin
@@ -17,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
 
-COMPILED := setup.py src/timonel/serving/protocols/tfs_rest/_numbers.c
+COMPILED := setup.py src/timonel/serving/codec/_numbers.c
 
 # A stamp per environment: set up once, and again when its requirements change or PYTHON is given.
 FORCE:
@@ -96,20 +95,12 @@ format: $(VENV)/.ready ## rewrite the sources in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# In an environment of its own: it is a plug-in of pytest too, which other tests must not load.
-$(SCHEMATHESIS_VENV)/.ready: $(VENV)/.ready requirements/schemathesis.txt
-	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(SCHEMATHESIS_VENV)
-	@$(BIN)/uv pip install --quiet --python $(SCHEMATHESIS_VENV)/bin/python -r requirements/schemathesis.txt
-	@touch $@
-
-test-soak: $(VENV)/.ready $(SCHEMATHESIS_VENV)/.ready ## run long fault matrices and write their figures to benchmarks/results/
-	TIMONEL_SCHEMATHESIS=$(SCHEMATHESIS_VENV)/bin/schemathesis \
+test-soak: $(VENV)/.ready ## run long fault matrices and write their figures to benchmarks/results/
 	TIMONEL_SOAK_REPORT=benchmarks/results/soak.md \
 	TIMONEL_SERVING_SOAK_REPORT=benchmarks/results/serving_soak.md \
 		$(BIN)/python -m pytest -m soak --timeout 3600
 
-test-soak-serving: $(VENV)/.ready $(SCHEMATHESIS_VENV)/.ready ## run only the fault matrices of serving
-	TIMONEL_SCHEMATHESIS=$(SCHEMATHESIS_VENV)/bin/schemathesis \
+test-soak-serving: $(VENV)/.ready ## run only the fault matrices of serving
 	TIMONEL_SERVING_SOAK_REPORT=benchmarks/results/serving_soak.md \
 		$(BIN)/python -m pytest -m soak --timeout 3600 tests/serving
 
@@ -228,5 +219,5 @@ clean: ## remove everything that make created
 	for venv in $(VENV) $(DEMO_VENV) $(BEAM_VENV) $(LOWEST_VENV) $(WHEEL_VENV); do \
 		[ ! -e "$$venv/.made-by-make" ] || rm -rf "$$venv"; \
 	done
-	rm -rf $(SCHEMATHESIS_VENV) benchmarks/peers/*/.venv site dist build demo
-	rm -rf src/*.egg-info src/timonel/serving/protocols/tfs_rest/_numbers*.so
+	rm -rf benchmarks/peers/*/.venv site dist build demo
+	rm -rf src/*.egg-info src/timonel/serving/codec/_numbers*.so

@@ -5,8 +5,8 @@ from setuptools import Extension, setup
 setup(
     ext_modules=[
         Extension(
-            "timonel.serving.protocols.tfs_rest._numbers",
-            ["src/timonel/serving/protocols/tfs_rest/_numbers.c"],
+            "timonel.serving.codec._numbers",
+            ["src/timonel/serving/codec/_numbers.c"],
             extra_compile_args=["-O3"],
             py_limited_api=True,
             optional=True,

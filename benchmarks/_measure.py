@@ -155,7 +155,7 @@ def marked(mark: str) -> list[int]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             children.setdefault(process.ppid(), []).append(process.pid)
-            if f"{_MARK}={mark}".encode() in Path(f"/proc/{process.pid}/environ").read_bytes():
+            if mark.encode() in Path(f"/proc/{process.pid}/environ").read_bytes():
                 found.add(process.pid)
     looked_at = list(found)
     while looked_at:

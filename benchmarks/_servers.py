@@ -19,6 +19,8 @@ import _cores
 import _measure
 from _jobs import BenchmarkError
 
+from timonel.processes.tree import REPLICA
+
 _MARK = "BENCHMARK_MARK"
 _POLL_S = 0.02
 _ASK_S = 20.0
@@ -65,7 +67,9 @@ class Server:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*_cores.pinned(cores or _cores.servers()), *command], cwd=folder,
-                env={**os.environ, **env, _MARK: self.mark}, stderr=log, start_new_session=True,
+                # A server forked from a zygote shows the second only.
+                env={**os.environ, **env, _MARK: self.mark, REPLICA: self.mark},
+                stderr=log, start_new_session=True,
                 stdin=subprocess.PIPE if pipe else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if pipe else log,
             )  # fmt: skip

@@ -109,14 +109,9 @@ def _model_server(model: Model, ports: Ports) -> tuple[list[str], dict[str, str]
             f"--rest_api_port={ports.rest}", f"--port={ports.grpc}"], {}  # fmt: skip
 
 
-DEFAULT = Side("timonel serve", 2, _serve(), _V1)
-ALONE = Side("timonel serve, one process", 1, _serve("--isolation", "none"), _V1)
+DEFAULT = Side("timonel serve", 1, _serve(), _V1)
 MODEL_SERVER = Side("timonel-model-server", 1, _model_server, _V1)
-LITERT = Side("timonel serve, litert", 2, _serve("--runtime", "litert"), _V1, runtime="litert")
-LITERT_ALONE = Side(
-    "timonel serve, one process, litert", 1,
-    _serve("--isolation", "none", "--runtime", "litert"), _V1, runtime="litert",
-)  # fmt: skip
+LITERT = Side("timonel serve, litert", 1, _serve("--runtime", "litert"), _V1, runtime="litert")
 
 
 def echo(answers: Mapping[str, Path]) -> Side:

@@ -82,9 +82,8 @@ CORES = (
             "serving/batching/merge.py",
             "serving/batching/policy.py",
             "serving/batching/queue.py",
-            "serving/batching/batcher.py:Scheduler",
         ),
-        ("tests/serving/batching/test_batched_model.py",),
+        ("tests/serving/batching/test_scheduled_model.py",),
     ),
     Core("cluster", ("training/cluster.py",)),
     Core(

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from timonel.serving.runtimes import _private, safety
-from timonel.serving.runtimes.safety.operations import harmless_of
+from timonel.models import safety
+from timonel.models.safety.operations import harmless_of
+from timonel.serving.runtimes import _private
 
 HEAD = "# Made of TensorFlow's registry by scripts/list_operations.py; see operations.py.\n"
 

@@ -19,4 +19,3 @@ compile pyproject.toml "$@" --resolution lowest-direct --upgrade -o requirements
 compile pyproject.toml --extra mlflow -c requirements/dev.txt -o requirements/demo.txt
 compile pyproject.toml --extra dataflow --extra s3 --group dev -o requirements/beam.txt
 compile --group browser -c requirements/dev.txt -o requirements/browser.txt
-compile --group schemathesis -o requirements/schemathesis.txt

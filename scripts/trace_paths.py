@@ -8,10 +8,11 @@ Each path runs in a process of its own. A module is a Python file under src/timo
 rest-prediction
     `timonel.serve` with its defaults and a SavedModel of one operation answers a predict request of
     TensorFlow Serving's REST API: JSON rows, on a warm connection, head and body in one packet.
-    ``modules``: modules whose code runs, in the server and in the model's process, until both are
-    idle again. ``changes``: calls and returns that pass from one module to another in the server
-    process, added up over its threads; code of other packages in between does not count. Periodic
-    threads are left out. The result is the most frequent one of several requests.
+    ``modules``: modules whose code runs in the server until it is idle again. ``changes``: calls
+    and returns that pass from one module to another, added up over its threads; code of other
+    packages in between does not count. Periodic threads are left out. The result is the most
+    frequent one of several requests. The model is given time to finish before the server asks for
+    its outputs; otherwise the machine's load would decide whether the server has to be woken up.
 conversion
     Modules other than packages' ``__init__.py``, which only re-export names, that are loaded after
     `timonel.convert` has converted 20 images.
@@ -44,12 +45,12 @@ from urllib.parse import urlsplit
 
 from check_budget import PACKAGE, compare, read_budget, report
 
-_LOG = "TRACE_PATHS_LOG"
-"""Environment variable with the file to which traced processes append their steps."""
-_PERIODIC = frozenset({"loader", "trim"})
+_PERIODIC = frozenset({"loader", "look", "trim"})
 """Threads of servers that work at intervals, not for a request."""
 _WARM_UP, _MEASURED = 5, 9
 _IDLE_S = 0.1
+_SUBMIT, _MODEL_S = "ScheduledModel.submit", 0.05
+"""The function that starts a model, and seconds for the model to finish."""
 _AT_ONCE = 2
 _MODEL = """
 saved_model_schema_version: 1
@@ -178,18 +179,18 @@ def _rest_prediction() -> dict[str, int]:
     model.parent.mkdir(parents=True)
     model.write_text(_MODEL)
     # Python imports this module at the start of each process.
-    Path("sitecustomize.py").write_text("import trace_paths\n\ntrace_paths.install()\n")
+    Path("sitecustomize.py").write_text(
+        f"import trace_paths\n\ntrace_paths.install({str(log)!r})\n"
+    )
     os.environ["PYTHONPATH"] = os.pathsep.join((str(Path.cwd()), str(Path(__file__).parent)))
-    os.environ[_LOG] = str(log)
     timonel = importlib.import_module("timonel")
     with timonel.serve("twice", workspace=".", rest_port=0, grpc_port=0, block=False) as server:
         url = urlsplit(server.rest_url)
         with socket.create_connection((url.hostname, url.port)) as connection:
             spans = [_answered(connection, log) for _ in range(_WARM_UP + _MEASURED)]
-        pid = server.pid
     steps = list(read_steps(log))
     (usage, _), *_ = Counter(
-        usage_of((step for step in steps if began <= step.time_ns < ended), pid)
+        usage_of(step for step in steps if began <= step.time_ns < ended)
         for began, ended in spans[_WARM_UP:]
     ).most_common()
     return usage._asdict()
@@ -231,18 +232,18 @@ class Usage(NamedTuple):
     changes: int
 
 
-def usage_of(steps: Iterable[Step], pid: int) -> Usage:
-    """Count the modules of all processes, and the changes within the process ``pid``."""
+def usage_of(steps: Iterable[Step]) -> Usage:
+    """Count the modules, and the changes within each thread."""
     modules: set[str] = set()
     changes = 0
-    last: dict[str, str] = {}
+    last: dict[tuple[int, str], str] = {}
     for step in steps:
         if step.thread in _PERIODIC:
             continue
         modules.add(step.module)
-        if step.pid == pid:
-            changes += last.get(step.thread, step.module) != step.module
-            last[step.thread] = step.module
+        thread = step.pid, step.thread
+        changes += last.get(thread, step.module) != step.module
+        last[thread] = step.module
     return Usage(len(modules), changes)
 
 
@@ -263,21 +264,29 @@ def tracer(root: Path, record: Callable[[str], object]) -> Callable[[FrameType, 
     return trace
 
 
-def install() -> None:
-    """Trace this process, if it is a server, and the processes that it forks."""
-    descriptor = os.open(os.environ[_LOG], os.O_WRONLY | os.O_APPEND)
+def install(log: str) -> None:
+    """Trace the processes that this one forks, such as a server that its zygote forks."""
 
     def record(module: str) -> None:
         step = (time.monotonic_ns(), os.getpid(), threading.current_thread().name, module)
+        # Opened each time: a forked server closes what it inherits.
+        descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
         os.write(descriptor, ("\t".join(map(str, step)) + "\n").encode())
+        os.close(descriptor)
 
-    trace = tracer(PACKAGE, record)
-    threading.setprofile(trace)
-    if "timonel.serving" in sys.orig_argv:
+    trace_step = tracer(PACKAGE, record)
+
+    def trace(frame: FrameType, event: str, argument: Any) -> None:
+        trace_step(frame, event, argument)
+        if event == "return" and frame.f_code.co_qualname == _SUBMIT:
+            time.sleep(_MODEL_S)
+
+    def begin() -> None:
         sys.setprofile(trace)
-    else:
-        # Only its children: tracing would slow down the zygote's import of TensorFlow.
-        os.register_at_fork(after_in_child=lambda: sys.setprofile(trace))
+        threading.setprofile(trace)
+
+    # Not before: tracing would slow down the zygote's import of TensorFlow.
+    os.register_at_fork(after_in_child=begin)
 
 
 def read_steps(log: Path) -> Iterator[Step]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 # Shared processes; the first test that needs one starts it.
-_SHARED = ("timonel.serving.isolation.zygote", "wandb-core")
+_SHARED = ("timonel.processes.zygote_process", "wandb-core")
 # make test runs none of them.
 _MARKERS = ("process", "soak", "browser", "beam", "cluster")
 _EVENTS = {"subprocess.Popen", "os.exec", "os.posix_spawn", "os.system"}

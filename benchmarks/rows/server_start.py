@@ -19,7 +19,7 @@ _REST_S = 3.0
 
 def start(models: Models, plan: Plan) -> Found:
     """Our servers against the best of the peers, each in turn and alone on the machine."""
-    ours = [_sides.DEFAULT, _sides.ALONE, _sides.MODEL_SERVER]
+    ours = [_sides.DEFAULT, _sides.MODEL_SERVER]
     peers = [side for side in _sides.peers(heavy=True)
              if side.peer in plan.peers and side.processes == 1]  # fmt: skip
     seconds: dict[Side, list[float]] = {side: [] for side in [*ours, *peers]}

@@ -20,21 +20,21 @@ Rows = Callable[[Case, str, Results], list[Row]]
 
 def small(models: Models, plan: Plan) -> Found:
     """S and B: our servers against the peers'."""
-    ours = [_sides.DEFAULT, _sides.ALONE, _sides.MODEL_SERVER]
+    ours = [_sides.DEFAULT, _sides.MODEL_SERVER]
     sides = [*ours, *_peers(plan, heavy=False)]
     return _measured(models, plan, ["S", "B"], sides, _small_rows)
 
 
 def mobile(models: Models, plan: Plan) -> Found:
     """M: our servers against the peers' over REST, and against computing alone over gRPC."""
-    ours = [_sides.DEFAULT, _sides.ALONE, _sides.LITERT, _sides.LITERT_ALONE, _sides.MODEL_SERVER]
+    ours = [_sides.DEFAULT, _sides.LITERT, _sides.MODEL_SERVER]
     sides = [*ours, *_peers(plan, heavy=True)]
     return _measured(models, plan, ["M"], sides, _mobile_rows)
 
 
 def resnet(models: Models, plan: Plan) -> Found:
     """R over gRPC: our servers against computing alone."""
-    sides = [_sides.DEFAULT, _sides.ALONE, _sides.LITERT, _sides.LITERT_ALONE]
+    sides = [_sides.DEFAULT, _sides.LITERT]
     # A second holds a dozen answers, which come eight at a time.
     plan = replace(plan, seconds=2 * plan.seconds)
     found = _measured(models, plan, ["R"], sides, _resnet_rows, ways=[GRPC])
@@ -44,7 +44,7 @@ def resnet(models: Models, plan: Plan) -> Found:
 
 def jpeg(models: Models, plan: Plan) -> Found:
     """M as JPEG bytes: our servers against decoding and computing alone."""
-    sides = [_sides.DEFAULT, _sides.ALONE, _sides.MODEL_SERVER]
+    sides = [_sides.DEFAULT, _sides.MODEL_SERVER]
     return _measured(models, plan, ["J"], sides, _jpeg_rows)
 
 
@@ -146,19 +146,17 @@ def _computing(side: Side) -> bool:
 
 def _small_rows(case: Case, way: str, results: Results) -> list[Row]:
     against = _Against(case, way, results)
-    rows = []
-    for ours in (_sides.ALONE, _sides.DEFAULT):
-        fits = _peer_with(ours.processes or 0)
-        rows += against.row(ours, fits, least=2.0)
-        if case.name == "S":
-            rows += against.p99(ours, fits)
+    fits = _peer_with(1)
+    rows = [*against.row(_sides.DEFAULT, fits, least=2.0)]
+    if case.name == "S":
+        rows += against.p99(_sides.DEFAULT, fits)
     return rows
 
 
 def _mobile_rows(case: Case, way: str, results: Results) -> list[Row]:
     against = _Against(case, way, results)
     if way == REST:
-        return [row for ours in (_sides.DEFAULT, _sides.ALONE, _sides.LITERT, _sides.LITERT_ALONE)
+        return [row for ours in (_sides.DEFAULT, _sides.LITERT)
                 for row in against.row(ours, _peer_with(2), least=2.5)]  # fmt: skip
     return _against_computing(against, 0.9, 1.6)
 
@@ -168,12 +166,10 @@ def _resnet_rows(case: Case, way: str, results: Results) -> list[Row]:
 
 
 def _against_computing(against: _Against, tensorflow: float, litert: float) -> list[Row]:
-    goals = {_sides.DEFAULT: tensorflow, _sides.ALONE: tensorflow,
-             _sides.LITERT: litert, _sides.LITERT_ALONE: litert}  # fmt: skip
+    goals = {_sides.DEFAULT: tensorflow, _sides.LITERT: litert}
     return [row for ours, goal in goals.items() for row in against.row(ours, _computing, goal)]
 
 
 def _jpeg_rows(case: Case, way: str, results: Results) -> list[Row]:
     against = _Against(case, way, results)
-    return [row for ours in (_sides.DEFAULT, _sides.ALONE)
-            for row in against.row(ours, _computing, 0.9)]  # fmt: skip
+    return list(against.row(_sides.DEFAULT, _computing, 0.9))

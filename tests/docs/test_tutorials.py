@@ -125,11 +125,12 @@ def test_the_tutorial_on_python_does_what_it_shows(tmp_path: Path) -> None:
     try:
         _, printed = run_page(TUTORIALS / "python.md", tmp_path)
     finally:
-        stop = [sys.executable, "-m", "timonel", "servers", "stop", "flowers"]
-        subprocess.run(stop, cwd=tmp_path, capture_output=True, check=False)
+        for name in ("flowers", "sizes"):
+            stop = [sys.executable, "-m", "timonel", "servers", "stop", name]
+            subprocess.run(stop, cwd=tmp_path, capture_output=True, check=False)
     assert "setosa" in printed[2]
-    assert "setosa" in printed[3]
-    assert "stopped server" in printed[3]
+    assert "area 18.0" in printed[4]
+    assert "stopped server" in printed[4]
 
 
 @pytest.mark.process

@@ -1,10 +1,14 @@
-"""A runtime whose models fail or wait: ``saved_model.pb`` has the factor, delay and failures."""
+"""A runtime whose models fail or wait: ``saved_model.pb`` has the factor, delay and failures.
+
+With ``counted``, a version adds a byte to the file ``computed-VERSION`` beside it for each request.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
 import time
+from pathlib import Path
 
 from timonel.serving.runtimes.base import Runtime
 from timonel.serving.status import Code, StatusError
@@ -12,13 +16,24 @@ from timonel.testing.runtimes import FakeModel
 
 
 class FaultyModel(FakeModel):
-    def __init__(self, factor: float, delay_s: float = 0.0, fail_every: int = 0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        factor: float,
+        delay_s: float = 0.0,
+        fail_every: int = 0,
+        counted: bool = False,
+    ) -> None:
         super().__init__(factor)
+        count = path.with_name(f"computed-{path.name}")
+        self._counter = count.open("ab", buffering=0) if counted else None
         self._delay_s = delay_s
         self._fail_every = fail_every
         self._numbers = itertools.count(1)
 
     def run(self, signature, inputs, outputs=None):
+        if self._counter is not None:
+            self._counter.write(b".")
         time.sleep(self._delay_s)
         if self._fail_every and next(self._numbers) % self._fail_every == 0:
             raise StatusError(Code.INTERNAL, "it fails on purpose")
@@ -32,4 +47,4 @@ class FaultyRuntime(Runtime):
         """Do nothing."""
 
     def load(self, path, settings):
-        return FaultyModel(**json.loads((path / "saved_model.pb").read_text()))
+        return FaultyModel(path, **json.loads((path / "saved_model.pb").read_text()))

@@ -69,7 +69,7 @@ def test_the_sdist_has_sources_tests_and_docs(dist: Path) -> None:
         "Makefile",
         "scripts/setup-venv.sh",
         "requirements/bootstrap.txt",
-        "src/timonel/serving/protocols/tfs_rest/_numbers.c",
+        "src/timonel/serving/codec/_numbers.c",
         "tests/conftest.py",
         "docs/index.md",
     ):

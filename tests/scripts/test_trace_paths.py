@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import trace_paths
 
+from timonel.serving.batching.scheduled_model import ScheduledModel
+
 
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
@@ -38,7 +40,7 @@ def test_the_tracer_records_calls_and_returns(toy, tmp_path):
         sys.setprofile(before)
     steps = [step(Path(path).stem) for path in found]
     assert [each.module for each in steps] == ["a", "b", "b", "b", "a", "b", "a"]
-    assert trace_paths.usage_of(steps, pid=1) == (2, 4)
+    assert trace_paths.usage_of(steps) == (2, 4)
 
 
 def step(module, thread="MainThread", pid=1):
@@ -47,15 +49,15 @@ def step(module, thread="MainThread", pid=1):
 
 def test_changes_are_counted_by_thread():
     steps = [step("a"), step("b", thread="other"), step("a"), step("c", thread="other")]
-    assert trace_paths.usage_of(steps, pid=1) == (3, 1)
+    assert trace_paths.usage_of(steps) == (3, 1)
 
 
-def test_other_processes_add_modules_but_no_changes():
-    assert trace_paths.usage_of([step("a"), step("b", pid=2), step("c", pid=2)], pid=1) == (3, 0)
+def test_threads_of_different_processes_are_distinct():
+    assert trace_paths.usage_of([step("a"), step("b", pid=2), step("c", pid=2)]) == (3, 1)
 
 
 def test_periodic_threads_are_left_out():
-    assert trace_paths.usage_of([step("a"), step("b", thread="trim")], pid=1) == (1, 0)
+    assert trace_paths.usage_of([step("a"), step("b", thread="trim")]) == (1, 0)
 
 
 def test_steps_are_read_back(tmp_path):
@@ -64,3 +66,7 @@ def test_steps_are_read_back(tmp_path):
         (5, 1, "MainThread", "/a.py"),
         (6, 2, "model/1", "/b.py"),
     ]
+
+
+def test_the_function_that_starts_a_model_has_its_name():
+    assert ScheduledModel.submit.__qualname__ == trace_paths._SUBMIT
