@@ -32,4 +32,4 @@ def test_a_child_process_imports_nothing_of_the_server() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(json.loads(done.stdout))
     assert "timonel.serving.runtimes.child_process" in loaded
-    assert not loaded & {"psutil", "timonel.storage", "timonel.serving.server_records"}
+    assert not loaded & {"psutil", "timonel.serving.server", "timonel.serving.server_records"}

@@ -6,8 +6,12 @@ The codes are those of gRPC and TensorFlow. `StatusError` is not part of the tre
 
 from __future__ import annotations
 
+import copy
+import logging
 import re
 from enum import IntEnum
+
+_LOG = logging.getLogger(__name__)
 
 
 class Code(IntEnum):
@@ -104,3 +108,14 @@ def invalid_argument(message: str) -> StatusError:
 def not_found(message: str) -> StatusError:
     """Return a NOT_FOUND error."""
     return StatusError(Code.NOT_FOUND, message)
+
+
+def as_status(error: Exception, what: str) -> StatusError:
+    """Return the status of a failed request; log unexpected ones.
+
+    A copy: the frames of a traceback refer to the request, and keep it until a full collection.
+    """
+    if isinstance(error, StatusError):
+        return copy.copy(error)
+    _LOG.error("%s failed", what, exc_info=error)
+    return StatusError(Code.INTERNAL, f"{type(error).__name__}: {error}")

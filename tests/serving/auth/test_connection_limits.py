@@ -221,3 +221,27 @@ def test_the_rest_of_a_refused_body_takes_nothing_from_other_connections():
 
     asyncio.run(connect())
     assert asked == ["/a", "/2"]
+
+
+@pytest.mark.parametrize(("others", "status"), [(0, b"413"), (400_000, b"503")])
+def test_a_body_that_finds_no_room_may_come_again_but_one_that_never_fits_may_not(others, status):
+    async def waiting(scope, receive, send):
+        await asyncio.Event().wait()
+
+    async def connect():
+        config = uvicorn.Config(waiting, log_config=None, lifespan="off")
+        config.load()
+        kind = http_protocol(LimitSettings(max_receiving=500_000))
+        protocol = kind(config, ServerState(), {}, asyncio.get_running_loop())
+        protocol.budget.taken = others
+        transport = Transport()
+        protocol.connection_made(transport)
+        protocol.data_received(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 600000\r\n\r\n")
+        await asyncio.sleep(0.01)
+        for _ in range(6):
+            protocol.data_received(bytes(100_000))
+        protocol.connection_lost(None)
+        assert protocol.budget.taken == others
+        return transport.written
+
+    assert asyncio.run(connect()).startswith(b"HTTP/1.1 " + status)

@@ -134,6 +134,15 @@ def test_bytes_of_large_requests_are_limited_for_all_together(rig):
     assert made.is_idle
 
 
+def test_a_request_that_can_never_be_computed_is_not_sent_to_another_server(rig):
+    made = rig(max_computing=3 * 2**20)
+    with pytest.raises(StatusError, match="more than --max-receiving allows") as caught:
+        made.run(Twice(size=4 * 2**20), [1])
+    assert caught.value.code == Code.RESOURCE_EXHAUSTED
+    assert not isinstance(caught.value, NotStartedError)
+    assert made.is_idle
+
+
 def test_a_failed_run_ends_the_others(rig):
     made = rig()
     with pytest.raises(StatusError, match="no"):

@@ -156,7 +156,10 @@ class BoundedHttp(HttpToolsProtocol):
         self.budget.taken += size
         if self.budget.taken <= self.budget.most or self._held <= _FREE_BYTES:
             return True
-        self._refuse(503, "too many bytes of requests at once")
+        if self._held > self.budget.most:
+            self._refuse(413, "more bytes than --max-receiving allows for all requests")
+        else:
+            self._refuse(503, "too many bytes of requests at once")
         return False
 
     def _give_back(self) -> None:

@@ -12,7 +12,6 @@ import abc
 import asyncio
 import contextlib
 import copy
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,9 +34,7 @@ from timonel.serving.inference.context import (
 from timonel.serving.inference.signature_check import checked_run, drop_column
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.signature import DEFAULT_SIGNATURE, INIT_OP, Array, Signature, bytes_of
-from timonel.serving.status import Code, NotStartedError, StatusError
-
-_LOG = logging.getLogger(__name__)
+from timonel.serving.status import Code, NotStartedError, StatusError, as_status
 
 Outputs = dict[str, Array]
 T = TypeVar("T")
@@ -324,8 +321,8 @@ class Exchange(Generic[T]):
             self._observation = monitor.begin(codec.entrypoint, codec.api, codec.model, correlation)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._context = RequestContext(deadline, codec.api, self._observation)
-        if codec.size > AT_ONCE_BYTES and not self._hold(codec.size):
-            self._fail(NotStartedError("Too many bytes of requests are computed at once."))
+        if codec.size > AT_ONCE_BYTES and (refusal := self._hold(codec.size)):
+            self._fail(refusal)
             return
         if timeout_s is None or self._is_in_time(timeout_s):
             self._by_size(codec.size, self._prepare, self._start)
@@ -335,14 +332,19 @@ class Exchange(Generic[T]):
         if self._reply is not None:
             self._end(Code.CANCELLED)
 
-    def _hold(self, size: int) -> bool:
-        """Count a large request; False if there are too many."""
+    def _hold(self, size: int) -> StatusError | None:
+        """Count a large request, unless it is too large, or others leave it no room."""
         held, most = self._flow.held, self._flow.max_computing
+        if most is not None and size > most:
+            return StatusError(
+                Code.RESOURCE_EXHAUSTED,
+                f"The request counts as {size} bytes, more than --max-receiving allows for all.",
+            )
         if most is not None and held.total() + size > most:
-            return False
+            return NotStartedError("Too many bytes of requests are computed at once.")
         held[self._codec.entrypoint] += size
         self._held = size
-        return True
+        return None
 
     def _is_in_time(self, timeout_s: float) -> bool:
         """Set the timer; False if the request has expired."""
@@ -474,17 +476,6 @@ class Exchange(Generic[T]):
         self._runs, self._pending, self._outputs = (), None, []
         if self._observation is not None and self._flow.monitor is not None:
             self._flow.monitor.end(self._observation, code)
-
-
-def as_status(error: Exception, what: str) -> StatusError:
-    """Return the status of a failure; log unexpected ones.
-
-    A copy: the frames of a traceback refer to the request, and keep it until a full collection.
-    """
-    if isinstance(error, StatusError):
-        return copy.copy(error)
-    _LOG.error("%s failed", what, exc_info=error)
-    return StatusError(Code.INTERNAL, f"{type(error).__name__}: {error}")
 
 
 def _set(reply: asyncio.Future[Any], answer: Any) -> None:

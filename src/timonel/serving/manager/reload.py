@@ -94,7 +94,7 @@ class Reloads:
                 pending.append((done, names))
                 continue
             failures = [model.failure() for model in new if not model.serves]
-            finish(done, unavailable(failures, "model") if failures else None)
+            finish(done, _answer(failures) if failures else None)
         self._pending = pending
 
     def fail(self, error: StatusError) -> None:
@@ -128,6 +128,11 @@ class UnservableError(ServingError):
         self.failures = tuple(failures)
 
 
+def _answer(failures: Sequence[Unavailable]) -> StatusError:
+    error = unavailable(failures, "model")
+    return StatusError(error.code, without_folders(error.message))
+
+
 def unservable(models: Sequence[ManagedModel]) -> UnservableError:
     """Return the error for a server that cannot start."""
     failures = [model.failure() for model in models]
@@ -155,7 +160,7 @@ def unavailable(failures: Sequence[Unavailable], noun: str) -> StatusError:
         failures: The models.
         noun: What to call them: ``servable`` at the start, ``model`` in a reload.
     """
-    listed = without_folders("".join(f"{{{failure}}}, " for failure in failures))
+    listed = "".join(f"{{{failure}}}, " for failure in failures)
     return StatusError(
         Code.UNKNOWN, f"{len(failures)} {noun}(s) did not become available: {{{listed}}}"
     )
