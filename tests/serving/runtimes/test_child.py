@@ -179,6 +179,19 @@ def test_a_death_costs_the_calls_in_progress_and_it_comes_back(load, shared, do,
     assert (ask(shared, "double"), shared.restarts) == (2, 0)
 
 
+def test_calls_that_wait_for_a_slot_end_with_the_process(load):
+    model = load()
+    child = model._child
+    used = [child._idle.get() for _ in range(child._idle.qsize())]
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(failure, model, "double") for _ in range(4)]
+        os.kill(model.pid, signal.SIGKILL)
+        errors = [each.result(60) for each in waiting]
+    for each in used:
+        each.close()
+    assert {error.code for error in errors} == {Code.UNAVAILABLE}
+
+
 def test_it_is_restarted_however_often_it_crashes(load, caplog, monkeypatch):
     monkeypatch.setattr(child_module, "CrashBackoff", partial(CrashBackoff, max_s=0.01))
     model, seen = load(), {None}

@@ -213,7 +213,7 @@ class _Child:
                 pass_fds=(child_end.fileno(),),
             )
         self._control = Connection(control.detach())
-        self._idle: queue.LifoQueue[Connection] = queue.LifoQueue()
+        self._idle: queue.LifoQueue[Connection | None] = queue.LifoQueue()
         try:
             send(self._control, orders)
             answer, calls = receive_loaded(self._control)
@@ -244,6 +244,9 @@ class _Child:
             EOFError, OSError: The process ended.
         """
         connection = self._idle.get()
+        if connection is None:
+            self._idle.put(None)
+            raise EOFError
         try:
             send(connection, request)
             if not connection.poll(timeout_s):
@@ -268,10 +271,12 @@ class _Child:
         self._close_idle()
 
     def _close_idle(self) -> None:
-        """Close the connections that no call uses.
+        """Close the connections that no call uses, and tell the calls that wait for one.
 
         A number that is closed under a call may already be another file's when it reads.
         """
         with contextlib.suppress(queue.Empty):
             while True:
-                self._idle.get_nowait().close()
+                if (connection := self._idle.get_nowait()) is not None:
+                    connection.close()
+        self._idle.put(None)
