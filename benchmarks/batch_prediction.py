@@ -69,7 +69,8 @@ def run(command: list[str]) -> None:
 def sides(source: Path, folder: Path) -> dict[str, list[str]]:
     """Return the command of each side; ``OUT`` stands for its destination."""
     ours = ["-w", str(folder / "workspace"), "predict", "photographs", "--batch", str(source)]
-    ours += ["--out", "OUT"]
+    # The model was added, not exported, so it has no evidence that its rows are independent.
+    ours += ["--out", "OUT", "--batch-size", "32"]
     version = str(folder / "workspace" / "models" / "photographs" / "1")
     keras = str(folder / "model.keras")
     found = {

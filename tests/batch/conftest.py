@@ -53,3 +53,19 @@ def picky(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("picky") / "model"
     tf.saved_model.save(module, str(folder), signatures={"serving_default": run})
     return folder
+
+
+@pytest.fixture
+def centred(workspace: Workspace, tmp_path: Path) -> Path:
+    """A version whose result for a row depends on the other rows of its batch."""
+    import tensorflow as tf
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
+    def run(x: Any) -> dict[str, Any]:
+        return {"y": x - tf.reduce_mean(x)}
+
+    module = tf.Module()
+    module.run = run
+    tf.saved_model.save(module, str(tmp_path / "centred"), signatures={"serving_default": run})
+    (workspace.models / "centred").mkdir(parents=True)
+    return publish(tmp_path / "centred", workspace.models / "centred", 1)

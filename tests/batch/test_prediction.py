@@ -30,6 +30,7 @@ from timonel.errors import (
     NotFoundError,
     SpecError,
 )
+from timonel.models.schema import RowEvidence
 from timonel.storage import Workspace
 from timonel.tracking import Artifact, start_run
 
@@ -109,6 +110,28 @@ def test_rows_of_every_format_give_the_same(models: Workspace, tmp_path: Path) -
         found = lines(out)
         assert [row["value"] for row in found] == expected, name
         assert [row["key"] for row in found] == [f"{name}#{i + 1}" for i in range(70)]
+
+
+def test_rows_that_may_depend_on_others_are_computed_alone_unless_asked(
+    centred: Path, workspace: Workspace, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = tmp_path / "rows.jsonl"
+    source.write_text("1.0\n3.0\n8.0\n")
+
+    def values(**options: int) -> list[float]:
+        out = tmp_path / "out.jsonl"
+        predict_batch("centred", source, out, workspace=workspace, overwrite=True, **options)
+        return [row["y"] for row in lines(out)]
+
+    assert values() == [0, 0, 0]
+    assert "computes each row alone" in caplog.text
+    caplog.clear()
+    assert values(batch_size=3) == [-3, -1, 4]
+    evidence = RowEvidence(independent=True, reason="its layers", saved_model="")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prediction, "read_row_evidence", lambda version: evidence)
+        assert values() == [-3, -1, 4]
+    assert "alone" not in caplog.text
 
 
 def test_every_output_format_has_the_same_values(models: Workspace, tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ from timonel.errors import DataError, ModelError, NotFoundError, SpecError, Timo
 from timonel.models.exports import saved_model_of
 from timonel.models.publish import find_model, open_export
 from timonel.models.repository import workspace_models
+from timonel.models.row_evidence import read_row_evidence
 from timonel.models.runtime_choice import chosen_runtime, identity_of
 from timonel.models.versions import ModelVersion
 from timonel.serving.references import workspace_for
@@ -146,7 +147,8 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
         key: Column with the keys. By default, keys are paths of images relative to their folder,
             and ``<file>#<number>`` for rows.
         keep: Columns of the input to copy to the output.
-        batch_size: Rows per batch; by default 32 images, or as many rows as fill 1 MiB.
+        batch_size: Rows per batch; by default 32 images, or as many rows as fill 1 MiB, if the
+            version has evidence that they are independent, else one.
         max_errors: Greatest fraction of rows without a prediction. They are listed in a file; if
             there are more, the call fails.
         allow_http: Read images that a table names over plain http, too.
@@ -233,7 +235,7 @@ def _job(request: _Request, place: Workspace, journal: PredictionJournal) -> Job
         path=str(version.path.absolute()),
         identity=f"{identity_of(version.path)} {chosen_runtime(version.path)}",
         signature=request.signature,
-        batch_size=request.batch_size or default_batch_size(signature),
+        batch_size=request.batch_size or _batch_size(version.path, version.name, signature),
         format=request.format,
         columns=match_columns(request.found, signature, wanted),
         images=images_of(signature),
@@ -246,6 +248,20 @@ def _job(request: _Request, place: Workspace, journal: PredictionJournal) -> Job
         allow_private=request.allow_private,
         raw=request.raw,
     )
+
+
+def _batch_size(version: Path, name: str, signature: Signature) -> int:
+    """Return how many rows to compute together if the user does not say."""
+    evidence = read_row_evidence(version)
+    if evidence.independent:
+        return default_batch_size(signature)
+    _logger.warning(
+        "%s computes each row alone, since others of a batch might change its results: %s; "
+        "to compute several at once, use --batch-size",
+        name,
+        evidence.reason,
+    )
+    return 1
 
 
 def _run(

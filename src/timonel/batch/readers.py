@@ -73,10 +73,11 @@ class Rows:
         if not wrong:
             return self
         good = [row for row in range(len(self)) if row not in wrong]
+        indices = pa.array(good, pa.int64())
 
         def taken(column: Column) -> Column:
             is_arrow = isinstance(column, pa.Array)
-            return column.take(pa.array(good)) if is_arrow else [column[row] for row in good]
+            return column.take(indices) if is_arrow else [column[row] for row in good]
 
         return Rows(
             taken(self.keys),

@@ -103,7 +103,8 @@ def predict(
     batch_size: Annotated[
         int | None,
         typer.Option(
-            help="Rows per batch. [default: 32 images, or the rows that fill 1 MiB]",
+            help="Rows per batch. [default: 32 images, or the rows that fill 1 MiB, if the version "
+            "has evidence that rows are independent, else 1]",
             rich_help_panel=BATCH,
         ),
     ] = None,
