@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from timonel.errors import InputError, ModelError, SpecError
 from timonel.models import Export, ModelRepository, signatures_of
@@ -331,6 +332,15 @@ def test_an_unbuilt_model_is_refused(tmp_path: Path) -> None:
         export_images(Subclassed(), tmp_path / "export")
     with pytest.raises(ModelError, match="has not been built"):
         export_images(keras.Sequential([keras.layers.Dense(3)]), tmp_path / "export")
+
+
+@pytest.mark.parametrize("flavour", [keras, tf_keras])
+def test_a_model_that_cannot_be_called_is_refused_as_such(flavour: Any, tmp_path: Path) -> None:
+    class Pair(flavour.Model):  # type: ignore[misc] # two Kerases
+        pass
+
+    with pytest.raises(ModelError, match=r"Pair 'pair' has no call\(\)"):
+        export_images(Pair(), tmp_path / "export")
 
 
 def test_other_models_are_refused(tmp_path: Path) -> None:

@@ -54,12 +54,25 @@ def inputs_of(model: Any, input_spec: Any = None) -> ModelInputs:
     if structure is None:
         structure = input_spec if input_spec is not None else _built_inputs(model)
     if structure is None or not getattr(model, "built", True):
+        if is_without_call(model):
+            raise ModelError(
+                f"{_describe(model)} has no call()",
+                hint="export the part of it that predicts, with context().export(PART), or define "
+                "call()",
+            )
         raise ModelError(
             f"{_describe(model)} has not been built",
-            hint="call fit, or the model on one batch of data, before exporting it",
+            hint="call the model on one batch of data before exporting it",
         )
     opened = tf.nest.map_structure(_open_batch, structure)
     return ModelInputs(opened, _input_names(structure, model))
+
+
+def is_without_call(model: Any) -> bool:
+    """Whether a model only trains others, such as a GAN of two built models."""
+    call = type(model).call
+    package = str(call.__module__).split(".", maxsplit=1)[0]
+    return call.__qualname__ == "Model.call" and package in {"keras", "tf_keras"}
 
 
 def call_in_inference(model: Any, inputs: Any) -> Any:

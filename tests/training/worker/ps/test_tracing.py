@@ -10,6 +10,7 @@ import pytest
 
 PROGRAM = """
 import json
+from concurrent import futures
 import keras
 import numpy as np
 import tensorflow as tf
@@ -21,6 +22,21 @@ from timonel.training.worker.ps.worker_messages import StepResults
 losses.install_functions(keras)
 strategy = tf.distribute.OneDeviceStrategy("CPU:0")
 strategy.extended._being_scheduled = False  # as a ParameterServerStrategy has
+run_here = strategy.run
+
+
+def run(step, args):
+    graph = tf.compat.v1.get_default_graph()
+
+    def run_there():
+        with graph.as_default(), strategy.scope():
+            return run_here(step, args=args)
+
+    with futures.ThreadPoolExecutor() as threads:
+        return threads.submit(run_there).result()
+
+
+strategy.run = run  # in another thread, as a ParameterServerStrategy does
 
 
 class Model(keras.Sequential):
@@ -66,6 +82,16 @@ def results(loss):
     return float(received.logs(vectors, shares)["seen"]), float(model.seen.count), whole
 
 
+class Pair(keras.Model):
+    pass  # no call(): its train_step trains two models
+
+
+with strategy.scope():
+    pair = Pair()
+    pair.first = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    pair.compile("sgd")
+tracing.build(pair, strategy, tf.ones((2, 3)), training=True)
+assert pair.optimizer.built
 found = [results("mse"), results(total)]
 try:
     results(root)

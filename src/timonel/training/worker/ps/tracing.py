@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from timonel.errors import TimonelError
+from timonel.models.keras_model import is_without_call
 from timonel.training.worker.private import losses, ps_variables
 from timonel.training.worker.ps.gradient_buffers import StagedGradient, stage
 from timonel.training.worker.ps.refusals import READS, refuse_python, refuse_writes
@@ -63,7 +64,8 @@ def build(model: Any, strategy: Any, batch: Any, *, training: bool) -> None:
     """
     x, y, sample_weight = unpack(batch)
     with ps_variables.inside_scope(strategy):
-        ps_variables.build_compiled(model, x, y, sample_weight)
+        if not is_without_call(model):
+            ps_variables.build_compiled(model, x, y, sample_weight)
         optimizer = getattr(model, "optimizer", None)
         if training and optimizer is not None and not getattr(optimizer, "built", False):
             optimizer.build(model.trainable_variables)
@@ -135,10 +137,13 @@ def _traced(
         swapped = {
             id(state.variable): (state.variable, before[id(state.variable)][0]) for state in states
         }
-        step = model.train_step if training else model.test_step
         noted: list[tuple[Any, Any, str | None]] = []
+
+        def step(data: Any) -> Any:  # the strategy runs it in another thread
+            with losses.part_of(share, rows) if divides else contextlib.nullcontext():
+                return (model.train_step if training else model.test_step)(data)
+
         with (
-            losses.part_of(share, rows) if divides else contextlib.nullcontext(),
             ps_variables.handles(swapped),
             ps_variables.noting_results(model, noted),
             _recording(model, recorded if training else []),
