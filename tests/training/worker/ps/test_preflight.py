@@ -97,6 +97,13 @@ def test_models_that_workers_cannot_train_are_refused(flavour: Any) -> None:
         check_model(flavour, summed, _settings(backup_workers=0))
 
 
+def test_a_legacy_optimizer_is_refused() -> None:
+    model = _model(tf_keras)
+    model.compile(tf_keras.optimizers.legacy.SGD(), "mse")
+    with pytest.raises(TimonelError, match="the legacy optimizer SGD"):
+        check_model(tf_keras, model, _settings())
+
+
 @KERASES
 def test_xla_is_refused_where_the_script_asks_for_it(flavour: Any) -> None:
     with pytest.raises(TimonelError, match="jit_compile=True"):

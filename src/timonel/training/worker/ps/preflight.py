@@ -113,6 +113,13 @@ def check_model(keras: Any, model: Any, settings: Settings, *, is_compiled: bool
             hint="XLA cannot compile steps whose variables are on other machines: leave it out of "
             "compile()",
         )
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None and not hasattr(optimizer, "build"):
+        name = type(optimizer).__name__
+        raise TimonelError(
+            f"parameter servers do not support the legacy optimizer {name}",
+            hint=f"use tf.keras.optimizers.{name}, or train with --workers without --ps",
+        )
     for layer in _layers(model):
         if isinstance(layer, keras.layers.RNN) and layer.stateful:
             raise TimonelError(
