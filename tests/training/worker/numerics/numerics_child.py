@@ -42,6 +42,7 @@ def main() -> dict[str, Any]:
         "devices": of_devices(),
         "accumulation": of_accumulation(alone, mirrored),
         "clipped": difference(train(alone, clipped), train(mirrored, clipped)),
+        "unbuilt": difference(train(alone, clipped), train(mirrored, clipped, builds=False)),
         "central_storage": of_central_storage(alone),
         "compression": of_compression(mirrored),
         "float16": of_float16(mirrored),
@@ -86,15 +87,24 @@ class Loop:
     """A training loop of one's own, each step of which takes a global batch of ``size`` rows."""
 
     def __init__(
-        self, strategy: Any, make: Any, size: int, plan: GradientPlan, rule: RateScaling
+        self,
+        strategy: Any,
+        make: Any,
+        size: int,
+        plan: GradientPlan,
+        rule: RateScaling,
+        *,
+        builds: bool = True,
     ) -> None:
         self.install = functools.partial(optimizers.install, keras, plan, rule)
         self.install()
         self.strategy, self.size = strategy, size
         with strategy.scope():
             self.model, self.optimizer = model_of(), make()
-            self.optimizer.build(self.model.trainable_variables)
-        self.step = tf.function(self._step)
+            if builds:
+                self.optimizer.build(self.model.trainable_variables)
+        # Keras' steps are functions within functions.
+        self.step = tf.function(self._step if builds else tf.function(self._step))
 
     def _step(self, x: Any, y: Any) -> None:
         self.strategy.run(self._on_replica, args=(x, y))
@@ -127,8 +137,10 @@ def train(
     size: int = 32,
     plan: GradientPlan | None = None,
     rule: RateScaling | None = None,
+    builds: bool = True,
 ) -> list[Any]:
-    return Loop(strategy, make, size, plan or GradientPlan(), rule or RateScaling()).run()
+    plan, rule = plan or GradientPlan(), rule or RateScaling()
+    return Loop(strategy, make, size, plan, rule, builds=builds).run()
 
 
 def weights(model: Any) -> list[Any]:

@@ -57,6 +57,10 @@ def test_replicas_train_as_one_process_with_clipped_gradients(found: dict[str, A
     assert found["clipped"] < 1e-6
 
 
+def test_an_optimizer_is_built_in_the_step_of_two_devices(found: dict[str, Any]) -> None:
+    assert found["unbuilt"] < 1e-6
+
+
 def test_central_storage_trains_as_one_process(found: dict[str, Any]) -> None:
     assert set(found["central_storage"]) == {"weights", "loss", "accuracy"}
     assert max(found["central_storage"].values()) < 1e-6

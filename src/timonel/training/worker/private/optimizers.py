@@ -140,7 +140,8 @@ def _install_keras3(plan: GradientPlan, rule: RateScaling) -> None:
                 return original(optimizer, grads, trainable_variables)
             _require_updates_without_conditions(innermost(optimizer))
             if trainable_variables is not None and not optimizer.built:
-                optimizer.build(list(trainable_variables))
+                with tf.init_scope():  # several replicas of a process fail to do so in a step
+                    optimizer.build(list(trainable_variables))
             variables = list(trainable_variables or innermost(optimizer)._trainable_variables)
 
             def update(found: list[Any]) -> None:
