@@ -7,7 +7,6 @@ calls ``model.fit`` as usual.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import zlib
 from collections import Counter
@@ -233,11 +232,12 @@ class Fits:
             steps_before=call.before.steps_before_epoch,
             epochs_before=self._epochs,
         )
-        rate = functools.partial(
-            optimizers.learning_rate,
-            getattr(call.model, "optimizer", None),
-            learning_rate.rule_of(settings, replicas),
-        )
+        rule = learning_rate.rule_of(settings, replicas)
+
+        def rate() -> float | None:
+            # A callback may compile the model again, with another optimizer.
+            return optimizers.learning_rate(getattr(call.model, "optimizer", None), rule)
+
         return Reporter(self._services.run, self._summaries, plan, learning_rate=rate)
 
     def _add(self, progress: Progress) -> None:
