@@ -161,6 +161,25 @@ def test_whether_a_program_sets_the_environment_first(
     assert find("train.py").sets_environment == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "module", "expected"),
+    [
+        ("import settings\nimport keras", "settings.py", True),
+        ("import keras\nimport settings", "settings.py", False),
+        ("from mine import first\nimport keras", "mine/first.py", True),
+        ("import mine.first", "mine/__init__.py", True),
+        ("import others", "settings.py", False),
+    ],
+)
+def test_modules_of_the_folder_may_set_the_environment(
+    here: Path, text: str, module: str, expected: bool
+) -> None:
+    (here / "mine").mkdir()
+    (here / module).write_text("import os, train\nos.environ['KERAS_HOME'] = 'k'")
+    (here / "train.py").write_text(text)
+    assert find("train.py").sets_environment == expected
+
+
 def test_other_backends_of_keras_are_refused(here: Path) -> None:
     (here / "train.py").write_text("import keras")
     with pytest.raises(SpecError, match="TensorFlow backend, got KERAS_BACKEND=jax"):

@@ -6,7 +6,7 @@ import ast
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -124,7 +124,7 @@ def _is_module_name(name: str) -> bool:
 
 def _script(path: Path, environ: Mapping[str, str]) -> Program:
     source = path.read_bytes()
-    return Program("script", str(path), path.name, source, *_read(source, environ))
+    return Program("script", str(path), path.name, source, *_read(source, environ, path.parent))
 
 
 def _notebook(path: Path, environ: Mapping[str, str]) -> Program:
@@ -133,7 +133,7 @@ def _notebook(path: Path, environ: Mapping[str, str]) -> Program:
         raise SpecError(f"no cell of {path.name} has code")
     text = "\n".join(cell.code for cell in cells)
     source = notebook.without_outputs(path)
-    return Program("notebook", str(path), path.name, source, *_read(text, environ))
+    return Program("notebook", str(path), path.name, source, *_read(text, environ, path.parent))
 
 
 def _module(name: str, spec: ModuleSpec, environ: Mapping[str, str]) -> Program:
@@ -141,12 +141,12 @@ def _module(name: str, spec: ModuleSpec, environ: Mapping[str, str]) -> Program:
     if not isinstance(spec.loader, SourceFileLoader) or file is None:
         raise SpecError(f"the module {name} has no Python source")
     source = Path(file).read_bytes()
-    return Program("module", file, name, source, *_read(source, environ))
+    return Program("module", file, name, source, *_read(source, environ, Path.cwd()))
 
 
 def _function(function: Callable[..., Any], environ: Mapping[str, str]) -> Program:
     file, text = functions.source_of(function)
-    keras, _ = _read(text, environ)
+    keras = _flavour(_parsed(text), environ)
     if functions.uses_legacy_keras(function):
         keras = "tf_keras"
     name = functions.described(function)
@@ -213,13 +213,19 @@ def _installed(name: str) -> ModuleSpec | None:
     return next((spec for spec in specs if spec is not None), None)
 
 
-def _read(source: bytes | str, environ: Mapping[str, str]) -> tuple[KerasFlavour, bool]:
+def _read(
+    source: bytes | str, environ: Mapping[str, str], folder: Path
+) -> tuple[KerasFlavour, bool]:
     """Return the Keras of a program, and whether it sets the environment before its imports."""
+    nodes = _parsed(source)
+    return _flavour(nodes, environ), _sets_environment(nodes, folder, set())
+
+
+def _parsed(source: bytes | str) -> list[ast.AST]:
     try:
-        nodes = list(ast.walk(ast.parse(source)))
+        return list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError):
-        nodes = []  # the task shows the error as Python does
-    return _flavour(nodes, environ), _sets_environment(nodes)
+        return []  # the task shows the error as Python does
 
 
 def _flavour(nodes: Sequence[ast.AST], environ: Mapping[str, str]) -> KerasFlavour:
@@ -238,22 +244,48 @@ def _names_legacy_keras(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value == LEGACY_KERAS
 
 
-def _sets_environment(nodes: Sequence[ast.AST]) -> bool:
+def _sets_environment(nodes: Sequence[ast.AST], folder: Path, seen: set[Path]) -> bool:
     """Return whether a program changes environment variables before it imports TensorFlow.
 
-    ``TF_CPP_MIN_LOG_LEVEL`` alone does not count: jobs are quiet anyway.
+    Modules of its folder that it imports before count too. ``TF_CPP_MIN_LOG_LEVEL`` alone does not:
+    jobs are quiet anyway.
+
+    Args:
+        nodes: The program's syntax tree.
+        folder: The first place where its imports are searched.
+        seen: Modules that were read; the others are added.
     """
     lines = {node: getattr(node, "lineno", sys.maxsize) for node in nodes}
     end = min((line for node, line in lines.items() if _imports_tensorflow(node)), default=None)
-    return any(
-        _changes_environment(node) for node, line in lines.items() if end is None or line < end
-    )
+    before = [node for node, line in lines.items() if end is None or line < end]
+    if any(map(_changes_environment, before)):
+        return True
+    found = {file for node in before for file in _files(node, folder)} - seen
+    seen |= found
+    return any(_sets_environment(_parsed(file.read_bytes()), folder, seen) for file in found)
 
 
 def _imports_tensorflow(node: ast.AST) -> bool:
-    names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
-    names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-    return any(name.partition(".")[0] in _IMPORTED for name in names)
+    return any(name.partition(".")[0] in _IMPORTED for name in _imports(node))
+
+
+def _imports(node: ast.AST) -> list[str]:
+    """Return the modules that a statement may import."""
+    if isinstance(node, ast.Import):
+        return [each.name for each in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return [node.module, *(f"{node.module}.{each.name}" for each in node.names)]
+    return []
+
+
+def _files(node: ast.AST, folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder's modules that a statement runs."""
+    for name in _imports(node):
+        parts = name.split(".")
+        for count in range(1, len(parts) + 1):
+            module = folder.joinpath(*parts[:count])
+            files = module.with_suffix(".py"), module / "__init__.py"
+            yield from (file for file in files if file.is_file())
 
 
 def _changes_environment(node: ast.AST) -> bool:
