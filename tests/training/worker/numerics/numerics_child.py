@@ -55,7 +55,6 @@ def main() -> dict[str, Any]:
         "xla": of_xla(),
         "refused": of_refusals(),
         "batches": of_batches(),
-        "missing": [*optimizers.missing_names(), *keras_fit.missing_names()],
     }
 
 

@@ -144,10 +144,6 @@ def test_batch_sizes_per_replica(found: dict[str, Any]) -> None:
     assert found["batches"] == {"arrays": 64, "default": 96, "dataset": 12, "partial": True}
 
 
-def test_no_name_that_is_leaned_on_is_missing(found: dict[str, Any]) -> None:
-    assert found["missing"] == []
-
-
 def test_devices_are_set_before_tensorflow_initialises(found: dict[str, Any]) -> None:
     assert found["devices"]["names"] == ["CPU:0", "CPU:1"]
     assert found["devices"]["logical"] == 2

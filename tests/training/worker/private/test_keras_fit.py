@@ -22,14 +22,11 @@ from timonel.errors import SpecError, TimonelError
 from timonel.training.worker.private import (
     keras_fit,
     optimizers,
-    saving,
     tf_data,
 )
-from timonel.training.worker.private import losses as private_losses
 
 
 def test_the_hooks_still_have_their_places() -> None:
-    assert keras_fit.missing_names() == []
     assert list(inspect.signature(trainer.reduce_per_replica).parameters) == [
         "values",
         "strategy",
@@ -44,10 +41,8 @@ def test_the_hooks_still_have_their_places() -> None:
 
 
 def test_losses_are_still_scaled_in_the_places_that_are_changed() -> None:
-    assert private_losses.missing_names() == []
     assert "scale_loss_for_distribution(loss)" in inspect.getsource(losses.loss.reduce_values)
     reduction = inspect.getsource(losses.loss.reduce_weighted_values)
-    assert "= apply_mask(\n" in reduction
     assert "= reduce_values(values, sample_weight, reduction)" in reduction
     call = inspect.getsource(losses.Loss.__call__)
     assert "losses = self.call(y_true, y_pred)" in call
@@ -65,12 +60,16 @@ def test_losses_are_still_scaled_in_the_places_that_are_changed() -> None:
     package = Path(importlib.util.find_spec("tf_keras").origin).parent / "src"
     compiled = (package / "engine" / "compile_utils.py").read_text()
     assert "losses_utils.scale_loss_for_distribution(\n" in compiled
+    assert "self._get_loss_object, self._losses" in compiled
+    assert "tf.add_n(regularization_losses)" in compiled
     called = (package / "losses.py").read_text()
     assert "losses_utils.apply_valid_mask(\n" in called
+    assert "reduction = self._get_reduction()" in called
     assert "return losses_utils.compute_weighted_loss(\n" in called
     training = (package / "engine" / "training.py").read_text()
     for name in ("train", "test", "predict"):
         assert f"model.{name}_step(data)" in training
+    assert training.count(" = reduce_per_replica(") == 4
 
 
 def test_the_coordination_service_can_still_be_configured() -> None:
@@ -100,7 +99,6 @@ def test_where_a_dataset_came_from_can_still_be_seen() -> None:
 
 
 def test_optimizers_still_go_the_ways_that_are_changed() -> None:
-    assert optimizers.missing_names() == []
     apply = inspect.getsource(base_optimizer.BaseOptimizer.apply)
     assert "self._backend_apply_gradients(grads, trainable_variables)" in apply
     assert "self._all_reduce_sum_gradients(grads_and_vars)" in inspect.getsource(
@@ -140,7 +138,6 @@ def test_updates_within_conditions_are_refused_on_several_replicas(
 
 
 def test_lists_of_checkpoints_are_still_written_and_read_in_the_places_that_are_changed() -> None:
-    assert saving.missing_names() == []
     manager = inspect.getsource(checkpoint_management.CheckpointManager)
     assert "update_checkpoint_state_internal(\n" in manager
     assert "recovered_state = get_checkpoint_state(directory)" in manager

@@ -17,12 +17,12 @@ from timonel.training.worker.private import hidden_state, mid_epoch, tf_data
 
 def test_the_names_of_state_are_still_there() -> None:
     tf.random.set_seed(1)  # which makes one of them
-    assert hidden_state.missing_names() == []
-    state = hidden_state.op_seed_state()
+    generator = hidden_state.seed_generators()["tensorflow"]
+    state = generator.getstate()
     tf.random.uniform(())
-    assert hidden_state.op_seed_state() != state
-    hidden_state.set_op_seed_state(state)
-    assert hidden_state.op_seed_state() == state
+    assert generator.getstate() != state
+    tf_keras.utils.set_random_seed(1)
+    assert hidden_state.seed_generators()["tf_keras"] is not None
     assert hidden_state.global_seed() == 1
 
 

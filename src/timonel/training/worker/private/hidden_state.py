@@ -1,6 +1,6 @@
 """Access state that TensorFlow and both Kerases keep under private names.
 
-`missing_names` lists those that a release has moved; a test calls it and exercises each one.
+A test exercises each one.
 """
 
 from __future__ import annotations
@@ -17,27 +17,10 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.ops import stateful_random_ops
 
+from timonel.training.worker.private.attributes import replaced
+
 BACKUP = "ckpt_saved_"
 """Prefix of the names of variables in which BackupAndRestore of tf-keras counts."""
-
-
-def missing_names() -> list[str]:
-    """Return the required private names that are missing."""
-    import tf_keras.src.backend as tf_keras_backend  # noqa: PLC0415 - TensorFlow loads here
-    from keras.src.backend.common import global_state  # noqa: PLC0415
-    from keras.src.random import seed_generator  # noqa: PLC0415
-
-    required: dict[str, Any] = {
-        "_SEED_GENERATOR": tf_keras_backend,
-        "RandomGenerator": tf_keras_backend,
-        "get_global_attribute": global_state,
-        "GLOBAL_SEED_GENERATOR": seed_generator,
-        "global_seed_generator": seed_generator,
-        "_rng": context.context(),
-        "global_seed": context,
-        "global_generator": stateful_random_ops,
-    }
-    return [name for name, holder in required.items() if not hasattr(holder, name)]
 
 
 def global_seed() -> int:
@@ -45,24 +28,13 @@ def global_seed() -> int:
     return int(context.global_seed() or 0)
 
 
-def op_seed_state() -> Any:
-    """Return the generator state for seeds of unseeded operations; None without one."""
-    return _state_of(getattr(context.context(), "_rng", None))
-
-
-def set_op_seed_state(state: Any) -> None:
-    """Restore the state from `op_seed_state`."""
-    _set_state(getattr(context.context(), "_rng", None), state)
-
-
-def tf_keras_seed_state() -> Any:
-    """Return the state of tf-keras' seed generator; None if unused."""
-    return _state_of(_tf_keras_seed_generator())
-
-
-def set_tf_keras_seed_state(state: Any) -> None:
-    """Restore the state from `tf_keras_seed_state`."""
-    _set_state(_tf_keras_seed_generator(), state)
+def seed_generators() -> dict[str, Any]:
+    """Return the generators of seeds for unseeded operations, and of tf-keras; None if unused."""
+    tf_keras = sys.modules.get("tf_keras.src.backend")
+    return {
+        "tensorflow": getattr(context.context(), "_rng", None),
+        "tf_keras": getattr(getattr(tf_keras, "_SEED_GENERATOR", None), "generator", None),
+    }
 
 
 def make_generators_restorable(keras: Any) -> None:
@@ -114,39 +86,40 @@ def tensor_variable(variable: Any) -> Any:
     return getattr(variable, "_value", variable) if is_keras_3 else variable
 
 
+def wrapped(variable: Any) -> Iterator[Any]:
+    """Yield the TensorFlow variable of a Keras variable, and those inside the strategy's wrappers.
+
+    The strategy's wrappers use the one name, tf-keras' AutoCastVariable the other.
+    """
+    inner = tensor_variable(variable)
+    while inner is not None:
+        yield inner
+        content = getattr(inner, "__dict__", {})
+        inner = content.get("_v", content.get("_variable"))
+
+
 def identities(variables: Iterable[Any]) -> set[int]:
     """Return ``id`` of TensorFlow's variables behind those of a model, and of their wrappers."""
-    found = set()
-    for variable in variables:
-        inner = tensor_variable(variable)
-        while inner is not None:
-            found.add(id(inner))
-            content = getattr(inner, "__dict__", {})
-            inner = content.get("_v", content.get("_variable"))
-    return found
+    return {id(inner) for variable in variables for inner in wrapped(variable)}
 
 
 @contextlib.contextmanager
 def tables_noted(note: Callable[[Any], None]) -> Iterator[None]:
     """Call ``note`` with each mutable hash table that is created within the block."""
-    kinds = (tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.DenseHashTable)
-    originals = [kind.__init__ for kind in kinds]
 
     def noting(original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
         def initialize(table: Any, *args: Any, **options: Any) -> None:
             original(table, *args, **options)
             note(table)
 
         return initialize
 
-    for kind, original in zip(kinds, originals, strict=True):
-        kind.__init__ = noting(original)
-    try:
+    mutable, dense = tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.DenseHashTable
+    with (
+        replaced(mutable, __init__=noting(mutable.__init__)),
+        replaced(dense, __init__=noting(dense.__init__)),
+    ):
         yield
-    finally:
-        for kind, original in zip(kinds, originals, strict=True):
-            kind.__init__ = original
 
 
 def table_content(table: Any) -> np.ndarray[Any, Any]:
@@ -215,7 +188,10 @@ def build_metrics(keras: Any, model: Any, spec: Any) -> None:
         return
     with model.distribute_strategy.scope():
         if keras.__name__ == "keras":
-            with _as_built(getattr(model, "optimizer", None)):
+            optimizer = getattr(model, "optimizer", None)
+            # Keras would build it; the step may give it other variables.
+            is_early = optimizer is not None and not optimizer.built
+            with replaced(optimizer, built=True) if is_early else contextlib.nullcontext():
                 model._symbolic_build(data_batch=spec)
             return
         x, y, _ = keras.utils.unpack_x_y_sample_weight(spec)
@@ -223,36 +199,21 @@ def build_metrics(keras: Any, model: Any, spec: Any) -> None:
             return
 
         def look(*batch: Any) -> Any:
-            x, y = batch
-            predicted = model(x, training=False)
-            model.compiled_loss.build(predicted)
-            model.compiled_metrics.build(predicted, y)
-            return predicted
+            build_tf_keras_metrics(model, *batch)
+            return batch
 
         tf.function(look).get_concrete_function(x, y)
 
 
-@contextlib.contextmanager
-def _as_built(optimizer: Any) -> Iterator[None]:
-    """Keep Keras from building an optimizer: the step may give it other variables."""
-    is_built = getattr(optimizer, "built", True)
-    if is_built:
-        yield
-        return
-    optimizer.built = True
-    try:
-        yield
-    finally:
-        optimizer.built = False
-
-
-def _state_of(generator: Any) -> Any:
-    return None if generator is None else generator.getstate()
-
-
-def _set_state(generator: Any, state: Any) -> None:
-    if generator is not None and state is not None:
-        generator.setstate(state)
+def build_tf_keras_metrics(model: Any, x: Any, y: Any) -> None:
+    """Build the layers, loss and metrics of a model of tf-keras, from a batch."""
+    predicted = model(x, training=False)
+    loss = getattr(model, "compiled_loss", None)
+    if loss is not None and not loss.built:
+        loss.build(predicted)
+    metrics = getattr(model, "compiled_metrics", None)
+    if metrics is not None and not metrics.built:
+        metrics.build(predicted, metrics._conform_to_outputs(predicted, y))
 
 
 def _tf_keras_generators(model: Any) -> Iterator[tuple[str, Any]]:
@@ -264,8 +225,3 @@ def _tf_keras_generators(model: Any) -> Iterator[tuple[str, Any]]:
 
 def _is_tf_keras(model: Any) -> bool:
     return any(base.__module__.startswith("tf_keras.") for base in type(model).__mro__)
-
-
-def _tf_keras_seed_generator() -> Any:
-    backend = sys.modules.get("tf_keras.src.backend")
-    return None if backend is None else getattr(backend._SEED_GENERATOR, "generator", None)

@@ -2,13 +2,12 @@
 
 Keras 3's ``fit`` fails under MultiWorkerMirroredStrategy in two places: the symbolic build gets a
 batch that is still distributed over replicas, and step results of rank 0 are gathered along an axis
-that they do not have. Both are replaced. A test calls `missing_names` and pins the signatures, so
-that an incompatible release fails there and not in a user's job.
+that they do not have. Both are replaced. A test pins the names and signatures, so that an
+incompatible release fails there and not in a user's job.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -21,6 +20,7 @@ from tensorflow.python.framework import config, ops
 from timonel.errors import TimonelError
 from timonel.training.cluster import Cluster
 from timonel.training.worker.private import replica_steps
+from timonel.training.worker.private.attributes import wrap
 
 SUPPORTED_KERAS = ("3.15",)
 SUPPORTED_TF_KERAS = ("2.21",)
@@ -70,11 +70,8 @@ def keep_scope_when_cleared(again: Callable[[], object]) -> None:
 def make_variables_numbers() -> None:
     """Let ``float(variable)`` and ``int(variable)`` read a distributed variable, permanently."""
     for kind in (float, int, complex):
-        setattr(DistributedVariable, f"__{kind.__name__}__", _reading(kind))
-
-
-def _reading(kind: type) -> Callable[[Any], Any]:
-    return lambda variable: kind(variable.numpy())
+        name = f"__{kind.__name__}__"
+        setattr(DistributedVariable, name, lambda variable, kind=kind: kind(variable.numpy()))
 
 
 def require_supported(flavour: str, version: str) -> None:
@@ -92,33 +89,14 @@ def require_supported(flavour: str, version: str) -> None:
         )
 
 
-def missing_names() -> list[str]:
-    """Return the private names of Keras 3 that are missing."""
-    from keras.src.backend.tensorflow import core, trainer  # noqa: PLC0415 - tf-keras may be in use
-
-    owner = trainer.TensorFlowTrainer
-    required = {
-        "reduce_per_replica": trainer,
-        "_maybe_symbolic_build": owner,
-        "_symbolic_build": owner,
-        "_get_metrics_result_or_logs": owner,
-        "assign_add": core.Variable,
-        "_direct_assign": core.Variable,
-        "_convert_to_tensor": core.Variable,
-    }
-    return [name for name, holder in required.items() if not hasattr(holder, name)]
-
-
 def install_keras_hooks() -> None:
     """Make Keras 3's fit, evaluate and predict work with several replicas. Idempotent."""
     from keras.src.backend.tensorflow import trainer  # noqa: PLC0415 - TensorFlow loads here
 
-    if getattr(trainer.reduce_per_replica, "is_timonels", False):
-        return
     owner = trainer.TensorFlowTrainer
-    owner._maybe_symbolic_build = _build_from_local_batch
-    owner._get_metrics_result_or_logs = _with_results_of_all(owner._get_metrics_result_or_logs)
-    trainer.reduce_per_replica = _with_mean_over_workers(trainer.reduce_per_replica)
+    wrap(owner, "_maybe_symbolic_build", lambda _: _build_from_local_batch)
+    wrap(owner, "_get_metrics_result_or_logs", _with_results_of_all)
+    wrap(trainer, "reduce_per_replica", _with_mean_over_workers)
 
 
 def fix_shared_metrics() -> None:
@@ -131,19 +109,16 @@ def fix_shared_metrics() -> None:
     """
     from keras.src.backend.tensorflow import core  # noqa: PLC0415 - TensorFlow loads here
 
-    original = core.Variable.assign_add
-    if getattr(original, "is_timonels", False):
-        return
+    def sharing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def assign_add(variable: Any, value: Any) -> Any:
+            if not isinstance(variable.value, AggregatingVariable):
+                return original(variable, value)
+            variable.value.assign_add(variable._convert_to_tensor(value, dtype=variable.dtype))
+            return variable.value
 
-    @functools.wraps(original)
-    def assign_add(variable: Any, value: Any) -> Any:
-        if not isinstance(variable.value, AggregatingVariable):
-            return original(variable, value)
-        variable.value.assign_add(variable._convert_to_tensor(value, dtype=variable.dtype))
-        return variable.value
+        return assign_add
 
-    assign_add.is_timonels = True  # type: ignore[attr-defined] # marks the replacement
-    core.Variable.assign_add = assign_add
+    wrap(core.Variable, "assign_add", sharing)
 
 
 def is_deterministic() -> bool:
@@ -205,7 +180,6 @@ def _with_mean_over_workers(original: Any) -> Any:
             return _mean(values, strategy)
         return original(values, strategy, reduction)
 
-    reduce_per_replica.is_timonels = True  # type: ignore[attr-defined] # marks the replacement
     return reduce_per_replica
 
 
@@ -214,26 +188,20 @@ def _mean(values: Any, strategy: Any) -> Any:
 
     Scalars, such as losses and metrics, share one message per step instead of one each.
     """
-    if not isinstance(values, Mapping):
-        return _mean_of_each(values, strategy)
-    scalars = [name for name, value in values.items() if _is_scalar(value, strategy)]
-    if len(scalars) < 2:
-        return _mean_of_each(values, strategy)
-    together = _mean_together([values[name] for name in scalars], strategy)
-    others = {name: value for name, value in values.items() if name not in scalars}
-    reduced = {**dict(zip(scalars, together, strict=True)), **_mean_of_each(others, strategy)}
-    return {name: reduced[name] for name in values}
-
-
-def _mean_of_each(values: Any, strategy: Any) -> Any:
     import keras  # noqa: PLC0415 - tf-keras may be in use
 
-    return keras.tree.map_structure(lambda value: strategy.reduce("MEAN", value, axis=None), values)
-
-
-def _mean_together(values: list[Any], strategy: Any) -> list[Any]:
-    stacked = strategy.run(tf.stack, args=(values,))
-    return list(tf.unstack(strategy.reduce("MEAN", stacked, axis=None), num=len(values)))
+    flat = keras.tree.flatten(values)
+    scalars = [value for value in flat if _is_scalar(value, strategy)]
+    means = iter(())
+    if scalars:
+        stacked = strategy.run(tf.stack, args=(scalars,))
+        mean = strategy.reduce("MEAN", stacked, axis=None)
+        means = iter(tf.unstack(mean, num=len(scalars)))
+    found = [
+        next(means) if _is_scalar(value, strategy) else strategy.reduce("MEAN", value, axis=None)
+        for value in flat
+    ]
+    return keras.tree.pack_sequence_as(values, found)
 
 
 def _is_scalar(value: Any, strategy: Any) -> bool:

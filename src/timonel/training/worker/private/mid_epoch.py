@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from timonel.training.worker.private.attributes import replaced, wrap
+
 
 @dataclass
 class Entrance:
@@ -23,28 +25,24 @@ class Entrance:
     pending: tuple[int, int] | None = None
     stands_in: bool = False
 
-    def at(self, step: int, seen: int, is_done: bool) -> None:
-        """Start the next enumerated epoch at ``step``.
-
-        Keras needs the result of at least one step. So for a call that was interrupted after all
-        steps of an epoch, before its validation, the last step runs again without training or
-        callbacks.
-
-        Args:
-            step: Completed steps of the epoch.
-            seen: Completed steps of the current pass over the data.
-            is_done: Whether these are all steps of the epoch.
-        """
-        self.stands_in = is_done
-        self.pending = (step - 1, max(0, seen - 1)) if is_done else (step, seen)
-
 
 _entrance = Entrance()
+"""Of the one ``fit`` that a process runs at a time."""
 
 
 def begin_at(step: int, seen: int, is_done: bool) -> None:
-    """Call `Entrance.at`; a process runs one ``fit`` at a time."""
-    _entrance.at(step, seen, is_done)
+    """Start the next enumerated epoch at ``step``.
+
+    Keras needs the result of at least one step. So for a call that was interrupted after all steps
+    of an epoch, before its validation, the last step runs again without training or callbacks.
+
+    Args:
+        step: Completed steps of the epoch.
+        seen: Completed steps of the current pass over the data.
+        is_done: Whether these are all steps of the epoch.
+    """
+    _entrance.stands_in = is_done
+    _entrance.pending = (step - 1, max(0, seen - 1)) if is_done else (step, seen)
 
 
 @contextlib.contextmanager
@@ -72,96 +70,81 @@ def stepping(model: Any, before: Callable[[], None]) -> Iterator[None]:
         model.train_function = hooked
         return hooked
 
-    model.make_train_function = hooked_make
     try:
-        yield
+        with replaced(model, make_train_function=hooked_make):
+            yield
     finally:
-        del model.make_train_function
         _unhook(model)
 
 
 @contextlib.contextmanager
 def entering(keras: Any) -> Iterator[None]:
     """Enter ``fit`` at the position of `begin_at`, within the block."""
-    _install_quiet_callbacks(keras)
+    wrap(keras.callbacks.CallbackList, "on_train_batch_begin", _quiet)
+    wrap(keras.callbacks.CallbackList, "on_train_batch_end", _quiet_end)
     if keras.__name__ == "keras":
-        _install_enumeration()
+        from keras.src.trainers.epoch_iterator import EpochIterator  # noqa: PLC0415 - Keras loads
+
+        wrap(EpochIterator, "_enumerate_iterator", _enumerating)
     else:
-        _install_steps()
+        from tf_keras.src.engine.data_adapter import DataHandler  # noqa: PLC0415 - Keras loads here
+
+        wrap(DataHandler, "steps", _stepping_from)
     try:
         yield
     finally:
         _entrance.pending, _entrance.stands_in = None, False
 
 
-@contextlib.contextmanager
-def beside() -> Iterator[None]:
+def beside() -> contextlib.AbstractContextManager[None]:
     """Let another ``fit`` run within the block from its own beginning."""
-    before = _entrance.pending, _entrance.stands_in
-    _entrance.pending, _entrance.stands_in = None, False
-    try:
-        yield
-    finally:
-        _entrance.pending, _entrance.stands_in = before
+    return replaced(_entrance, pending=None, stands_in=False)
 
 
 def _unhook(model: Any) -> None:
     model.train_function = getattr(model.train_function, "is_hook_for", model.train_function)
 
 
-def _install_quiet_callbacks(keras: Any) -> None:
-    """Suppress callbacks for a repeated step."""
-    kind = keras.callbacks.CallbackList
-    if getattr(kind.on_train_batch_end, "is_timonels", False):
-        return
-    begin, end = kind.on_train_batch_begin, kind.on_train_batch_end
+def _quiet(original: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a callback to skip a repeated step."""
 
-    def on_train_batch_begin(self: Any, batch: int, logs: Any = None) -> None:
+    def call(self: Any, batch: int, logs: Any = None) -> None:
         if not _entrance.stands_in:
-            begin(self, batch, logs)
+            original(self, batch, logs)
 
-    def on_train_batch_end(self: Any, batch: int, logs: Any = None) -> None:
-        if not _entrance.stands_in:
-            end(self, batch, logs)
+    return call
+
+
+def _quiet_end(original: Callable[..., None]) -> Callable[..., None]:
+    quiet = _quiet(original)
+
+    def call(self: Any, batch: int, logs: Any = None) -> None:
+        quiet(self, batch, logs)
         _entrance.stands_in = False
 
-    on_train_batch_end.is_timonels = True  # type: ignore[attr-defined] # marks the replacement
-    kind.on_train_batch_begin = on_train_batch_begin
-    kind.on_train_batch_end = on_train_batch_end
+    return call
 
 
-def _install_steps() -> None:
-    from tf_keras.src.engine.data_adapter import DataHandler  # noqa: PLC0415 - Keras loads here
-
-    original = DataHandler.steps
-    if getattr(original, "is_timonels", False):
-        return
+def _stepping_from(original: Callable[[Any], Iterator[int]]) -> Callable[[Any], Iterator[int]]:
+    """Wrap ``DataHandler.steps`` of tf-keras."""
 
     def steps(self: Any) -> Iterator[int]:
         pending, _entrance.pending = _entrance.pending, None
         if pending is not None:
             self._initial_step = pending[0]
-        return original(self)  # type: ignore[no-any-return] # tf-keras has no types
+        return original(self)
 
-    steps.is_timonels = True  # type: ignore[attr-defined] # marks the replacement
-    DataHandler.steps = steps
+    return steps
 
 
-def _install_enumeration() -> None:
-    from keras.src.trainers.epoch_iterator import EpochIterator  # noqa: PLC0415 - Keras loads here
+def _enumerating(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Wrap ``EpochIterator._enumerate_iterator`` of Keras 3."""
 
-    original = EpochIterator._enumerate_iterator
-    if getattr(original, "is_timonels", False):
-        return
-
-    def enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Any]]:
+    def enumerate_iterator(self: Any) -> Any:
         pending, _entrance.pending = _entrance.pending, None
-        if pending is None:
-            return original(self)  # type: ignore[no-any-return] # Keras has no types
-        return _enumerate_from(self, *pending)
+        return original(self) if pending is None else _enumerate_from(self, *pending)
 
-    enumerate_iterator.is_timonels = True  # type: ignore[attr-defined] # marks the replacement
-    EpochIterator._enumerate_iterator = enumerate_iterator
+    return enumerate_iterator
 
 
 def _enumerate_from(iterator: Any, first: int, seen: int) -> Iterator[tuple[int, int, Any]]:

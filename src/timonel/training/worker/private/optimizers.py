@@ -9,8 +9,8 @@ follows the job's options:
 - Sums can span several batches, and use a smaller type for communication (`gradients`).
 - The learning rate can be scaled during updates (`learning_rate`).
 
-A test calls `missing_names` and pins the signatures, so that an incompatible release fails there
-and not in a user's job.
+A test pins the names and signatures, so that an incompatible release fails there and not in a
+user's job.
 """
 
 from __future__ import annotations
@@ -37,39 +37,6 @@ _WRAPPED = "_timonel_wrapped"
 """Marks optimizers inside another optimizer, which does all the work for them."""
 _DEPTH = "_timonel_updating"
 _originals: list[tuple[Any, str, Any]] = []
-
-
-def missing_names() -> list[str]:
-    """Return the required private names of both Kerases that are missing."""
-    from keras.src import optimizers as of_keras3  # noqa: PLC0415 - only the Keras in use is loaded
-    from keras.src.backend.tensorflow import optimizer as shell  # noqa: PLC0415
-
-    required: list[tuple[Any, tuple[str, ...]]] = [
-        (shell.TFOptimizer, ("_all_reduce_sum_gradients", "_var_key")),
-        (
-            of_keras3.base_optimizer.BaseOptimizer,
-            (
-                "build",
-                "apply",
-                "_backend_apply_gradients",
-                "_get_current_learning_rate",
-                "_get_variable_index",
-                "_track_variable",
-                "_overwrite_variable_with_gradient",
-            ),
-        ),
-        (of_keras3.LossScaleOptimizer, ("apply", "build")),
-    ]
-    with contextlib.suppress(ImportError):  # tf-keras is optional
-        from tf_keras.src.mixed_precision import loss_scale_optimizer  # noqa: PLC0415
-        from tf_keras.src.optimizers import optimizer  # noqa: PLC0415
-
-        required += [
-            (optimizer._BaseOptimizer, ("build", "apply_gradients", "learning_rate", "_var_key")),
-            (optimizer.Optimizer, ("aggregate_gradients", "apply_gradients")),
-            (loss_scale_optimizer.LossScaleOptimizerV3, ("apply_gradients", "build")),
-        ]
-    return [name for holder, names in required for name in names if not hasattr(holder, name)]
 
 
 def install(keras: Any, plan: GradientPlan, rule: RateScaling) -> None:
@@ -133,7 +100,6 @@ def _install_keras3(plan: GradientPlan, rule: RateScaling) -> None:
     reduce = TFOptimizer._all_reduce_sum_gradients
 
     def apply_of(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
         def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
             grads = list(grads)
             if getattr(optimizer, _WRAPPED, False) or not grads:
@@ -169,7 +135,6 @@ def _install_tf_keras(plan: GradientPlan, rule: RateScaling) -> None:
     from tf_keras.src.optimizers.optimizer import Optimizer, _BaseOptimizer  # noqa: PLC0415
 
     def apply_of(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
         def apply_gradients(optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
             pairs = list(grads_and_vars)
             if getattr(optimizer, _WRAPPED, False) or not pairs:
@@ -188,7 +153,6 @@ def _install_tf_keras(plan: GradientPlan, rule: RateScaling) -> None:
         return apply_gradients
 
     def aggregate_of(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
         def aggregate(optimizer: Any, grads_and_vars: Any) -> list[Any]:
             found, variables = [list(part) for part in zip(*grads_and_vars, strict=True)]
             sums = _reduced(optimizer, found, variables, plan, original)
@@ -211,7 +175,9 @@ def _replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
     """Replace an attribute of a class, until the next `install`."""
     original = owner.__dict__[name]
     _originals.append((owner, name, original))
-    setattr(owner, name, wrap(original))
+    replacement = wrap(original)
+    is_function = callable(original)
+    setattr(owner, name, functools.wraps(original)(replacement) if is_function else replacement)
 
 
 def _building(
@@ -220,7 +186,6 @@ def _building(
     """Return a wrapper of ``build`` that adds gradient sums to an optimizer, if needed."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
         def build(optimizer: Any, variables: Any) -> Any:
             result = original(optimizer, variables)
             if plan.accumulate > 1 and not isinstance(optimizer, excluded):
@@ -235,7 +200,6 @@ def _building(
 def _marking_inner(original: Callable[..., Any]) -> Callable[..., Any]:
     """Make a loss-scaling optimizer mark its inner one, which must not reduce again."""
 
-    @functools.wraps(original)
     def build(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         setattr(optimizer.inner_optimizer, _WRAPPED, True)
         return original(optimizer, *args, **kwargs)
@@ -246,7 +210,6 @@ def _marking_inner(original: Callable[..., Any]) -> Callable[..., Any]:
 def _noting_updates(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap an optimizer's method to tell `_scaled` about updates."""
 
-    @functools.wraps(original)
     def update(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         with _updating(optimizer):
             return original(optimizer, *args, **kwargs)
@@ -267,7 +230,6 @@ def _updating(optimizer: Any) -> Iterator[None]:
 def _scaled(original: Callable[[Any], Any], rule: RateScaling) -> Callable[[Any], Any]:
     """Wrap a learning-rate getter to return scaled rates during updates."""
 
-    @functools.wraps(original)
     def current(optimizer: Any) -> Any:
         own = original(optimizer)
         if rule.changes_nothing or not optimizer.__dict__.get(_DEPTH):
@@ -304,7 +266,5 @@ def _reduced(
         return [value for value, _ in reduce(optimizer, list(zip(values, targets, strict=False)))]
 
     sums = gradients.reduced([found[place] for place in sent], plan.compression, reduce_list)
-    result = list(found)
-    for place, total in zip(sent, sums, strict=True):
-        result[place] = total
-    return result
+    sent_sums = dict(zip(sent, sums, strict=True))
+    return [sent_sums.get(place, gradient) for place, gradient in enumerate(found)]

@@ -18,6 +18,9 @@ from tensorflow.python.distribute.coordinator import coordinator_context
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 
+from timonel.training.worker.private import hidden_state
+from timonel.training.worker.private.attributes import replaced
+
 _SEED_STATE = "seed_generator_state"
 """Name of the state of Keras 3's random generators."""
 
@@ -27,15 +30,9 @@ def is_seed(variable: Any) -> bool:
     return _SEED_STATE in variable.name
 
 
-@contextlib.contextmanager
-def as_scheduled(strategy: Any) -> Iterator[None]:
+def as_scheduled(strategy: Any) -> contextlib.AbstractContextManager[None]:
     """Trace as if scheduled on a worker, to suppress TensorFlow's warning."""
-    extended = strategy.extended
-    before, extended._being_scheduled = extended._being_scheduled, True
-    try:
-        yield
-    finally:
-        extended._being_scheduled = before
+    return replaced(strategy.extended, _being_scheduled=True)
 
 
 def watch_unscheduled(strategy: Any, warn: Callable[[], object]) -> None:
@@ -54,11 +51,7 @@ def watch_unscheduled(strategy: Any, warn: Callable[[], object]) -> None:
 
 def raw(variable: Any) -> Any:
     """Return the TensorFlow variable inside wrappers of Keras and of the strategy."""
-    inner = getattr(variable, "_value", variable)
-    # The strategy's wrappers use the one name, tf-keras' AutoCastVariable the other.
-    while below := getattr(inner, "__dict__", {}).keys() & {"_v", "_variable"}:
-        inner = inner.__dict__[below.pop()]
-    return inner
+    return [None, *hidden_state.wrapped(variable)][-1]
 
 
 def make_later_within(variable: Any, place: Callable[[], Any]) -> None:
@@ -91,7 +84,6 @@ def noting_results(model: Any, noted: list[tuple[Any, Any, str | None]]) -> Iter
         model: Model to watch.
         noted: Gets each tensor with its metric, and its key if the metric returns a dict.
     """
-    before = [(metric, metric.__dict__.get("result")) for metric in model.metrics]
 
     def noting(metric: Any, original: Callable[..., Any]) -> Callable[..., Any]:
         def result(*args: Any, **kwargs: Any) -> Any:
@@ -102,33 +94,23 @@ def noting_results(model: Any, noted: list[tuple[Any, Any, str | None]]) -> Iter
 
         return result
 
-    for metric, _ in before:
-        metric.__dict__["result"] = noting(metric, metric.result)
-    try:
+    with contextlib.ExitStack() as stack:
+        for metric in model.metrics:
+            stack.enter_context(replaced(metric, result=noting(metric, metric.result)))
         yield
-    finally:
-        for metric, original in before:
-            if original is None:
-                del metric.__dict__["result"]
-            else:  # tf-keras sets one on each metric
-                metric.__dict__["result"] = original
 
 
 @contextlib.contextmanager
-def handles(replaced: Mapping[Any, Any]) -> Iterator[None]:
+def handles(replacements: Mapping[Any, Any]) -> Iterator[None]:
     """Replace variables' handles while a function is traced.
 
     Args:
-        replaced: Variable and handle by the ID of each raw TensorFlow variable.
+        replacements: Variable and handle by the ID of each raw TensorFlow variable.
     """
-    before = [(variable, variable._handle) for variable, _ in replaced.values()]
-    for variable, handle in replaced.values():
-        variable._handle = handle
-    try:
+    with contextlib.ExitStack() as stack:
+        for variable, handle in replacements.values():
+            stack.enter_context(replaced(variable, _handle=handle))
         yield
-    finally:
-        for variable, handle in before:
-            variable._handle = handle
 
 
 def temporary(dtype: Any, shape: Any) -> Any:
@@ -181,14 +163,8 @@ def inside_scope(strategy: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def detached(model: Any) -> Iterator[None]:
     """Run a model in this process alone, with its variables in place."""
-    name = strategy_attribute(model)
-    strategy = getattr(model, name)
-    setattr(model, name, None)
-    try:
-        with outside_scope():
-            yield
-    finally:
-        setattr(model, name, strategy)
+    with replaced(model, **{strategy_attribute(model): None}), outside_scope():
+        yield
 
 
 def strategy_attribute(model: Any) -> str:
@@ -236,8 +212,7 @@ def place_variables(strategy: Any, is_local: Callable[[Any], bool], device: str)
     extended._create_variable = create
 
 
-@contextlib.contextmanager
-def as_one_replica(strategy: Any) -> Iterator[None]:
+def as_one_replica(strategy: Any) -> contextlib.AbstractContextManager[None]:
     """Let an optimizer update variables within conditions, as if on one replica.
 
     Keras 3 updates within conditions (gradient accumulation, moving averages of weights), where
@@ -254,18 +229,12 @@ def as_one_replica(strategy: Any) -> Iterator[None]:
     ) -> Any:
         return extended._update(raw(variable), function, args, kwargs or {}, group)
 
-    replaced = {
-        "_use_merge_call": lambda: False,
-        "_replica_ctx_all_reduce": lambda _, value, *__: value,
-        "update": update,
-    }
-    for name, function in replaced.items():
-        setattr(extended, name, function)
-    try:
-        yield
-    finally:
-        for name in replaced:
-            delattr(extended, name)
+    return replaced(
+        extended,
+        _use_merge_call=lambda: False,
+        _replica_ctx_all_reduce=lambda _, value, *__: value,
+        update=update,
+    )
 
 
 def build_compiled(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
@@ -276,18 +245,10 @@ def build_compiled(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
     if hasattr(model, "_symbolic_build"):  # Keras 3
         batch = (x, y) if sample_weight is None else (x, y, sample_weight)
         model._symbolic_build(data_batch=batch)
-        return
-    counted = [raw(variable) for metric in model.metrics for variable in metric.variables]
-    values = [variable.numpy() for variable in counted]
-    predicted = model(x, training=False)
-    if getattr(model, "compiled_loss", None) is not None and y is not None:
-        # A model's own step may skip what creates the loss metric.
-        model.compute_loss(x, y, predicted, sample_weight)
-    if getattr(model, "compiled_metrics", None) is not None and y is not None:
-        model.compiled_metrics.update_state(y, predicted, sample_weight)
-    model.reset_metrics()
-    for variable, value in zip(counted, values, strict=True):
-        variable.assign(value)
+    elif y is not None:
+        hidden_state.build_tf_keras_metrics(model, x, y)
+    else:
+        model(x, training=False)
 
 
 def leave_out_unused_loss(model: Any, used: Container[int]) -> None:

@@ -11,13 +11,14 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.checkpoint import checkpoint, checkpoint_management
+
+from timonel.training.worker.private.attributes import replaced
 
 
 def checkpoint_saver() -> Any:
@@ -28,21 +29,13 @@ def checkpoint_saver() -> Any:
     return checkpoint.TrackableSaver
 
 
-@contextlib.contextmanager
-def backups_not_restored(keras: Any) -> Iterator[None]:
+def backups_not_restored(keras: Any) -> contextlib.AbstractContextManager[None]:
     """Make ``BackupAndRestore`` of this Keras start without a backup, within the block."""
     if keras.__name__ == "keras":
-        holder, name = keras.callbacks.BackupAndRestore, "_load_model"
-    else:
-        from tf_keras.src.distribute import worker_training_state  # noqa: PLC0415 - Keras loads here
+        return replaced(keras.callbacks.BackupAndRestore, _load_model=lambda _: None)
+    from tf_keras.src.distribute import worker_training_state  # noqa: PLC0415 - Keras loads here
 
-        holder, name = worker_training_state.WorkerTrainingState, "restore"
-    original = getattr(holder, name)
-    setattr(holder, name, lambda _self: None)
-    try:
-        yield
-    finally:
-        setattr(holder, name, original)
+    return replaced(worker_training_state.WorkerTrainingState, restore=lambda _: None)
 
 
 @contextlib.contextmanager
@@ -63,36 +56,22 @@ def moved_backup(callback: Any, place: Callable[[Any], Any]) -> Iterator[None]:
         tf.io.gfile.makedirs(target)
         for name in names:
             tf.io.gfile.copy(f"{parent}/{name}", f"{target}/{name}", overwrite=True)
-    original = {
-        name: value
+    moved = {
+        name: f"{copy}{os.fspath(value)[len(folder) :]}"
         for name, value in vars(callback).items()
         if isinstance(value, str | os.PathLike) and os.fspath(value).startswith(folder)
     }
-    for name, value in original.items():
-        setattr(callback, name, f"{copy}{os.fspath(value)[len(folder) :]}")
-    try:
+    with replaced(callback, **moved):
         yield
-    finally:
-        vars(callback).update(original)
 
 
 PathMap = Callable[[Any], Any]
 """Maps a path to the path to use instead."""
 
 
-def missing_names() -> list[str]:
-    """Return the required names of TensorFlow that are missing."""
-    required = (
-        "update_checkpoint_state_internal",
-        "_GetCheckpointFilename",
-        "_prefix_to_checkpoint_path",
-        "_delete_file_if_exists",
-    )
-    return [name for name in required if not hasattr(checkpoint_management, name)]
-
-
-@contextlib.contextmanager
-def redirected_lists(for_writing: PathMap, for_reading: PathMap) -> Iterator[None]:
+def redirected_lists(
+    for_writing: PathMap, for_reading: PathMap
+) -> contextlib.AbstractContextManager[None]:
     """Write lists and delete checkpoints at other paths, within the block.
 
     Lists contain the script's own paths, so ``tf.train.latest_checkpoint`` returns one of those.
@@ -107,21 +86,15 @@ def redirected_lists(for_writing: PathMap, for_reading: PathMap) -> Iterator[Non
     index_of = management._prefix_to_checkpoint_path
     delete = management._delete_file_if_exists
 
-    @functools.wraps(update)
     def updated(save_dir: Any, *args: Any, latest_filename: Any = None, **kwargs: Any) -> None:
         # TensorFlow joins folder and name; an absolute name stays as it is.
         place = for_writing(list_of(save_dir, latest_filename))
         update(save_dir, *args, latest_filename=place, **kwargs)
 
-    replaced = {
-        update.__name__: updated,
-        list_of.__name__: lambda *args: for_reading(list_of(*args)),
-        index_of.__name__: lambda prefix, version: index_of(for_reading(prefix), version),
-        delete.__name__: lambda files: delete(for_writing(files)),
-    }
-    before = {name: getattr(management, name) for name in replaced}
-    vars(management).update(replaced)
-    try:
-        yield
-    finally:
-        vars(management).update(before)
+    return replaced(
+        management,
+        update_checkpoint_state_internal=updated,
+        _GetCheckpointFilename=lambda *args: for_reading(list_of(*args)),
+        _prefix_to_checkpoint_path=lambda prefix, form: index_of(for_reading(prefix), form),
+        _delete_file_if_exists=lambda files: delete(for_writing(files)),
+    )

@@ -28,8 +28,10 @@ def capture_random_state() -> dict[str, Any]:
     return {
         "python": random.getstate(),
         "numpy": (name, np.array(keys), int(position), int(has_gauss), float(cached)),
-        "tensorflow": hidden_state.op_seed_state(),
-        "tf_keras": hidden_state.tf_keras_seed_state(),
+        **{
+            name: None if generator is None else generator.getstate()
+            for name, generator in hidden_state.seed_generators().items()
+        },
     }
 
 
@@ -37,8 +39,9 @@ def restore_random_state(saved: Mapping[str, Any]) -> None:
     """Restore the state from `capture_random_state`."""
     random.setstate(saved["python"])
     np.random.set_state(saved["numpy"])
-    hidden_state.set_op_seed_state(saved["tensorflow"])
-    hidden_state.set_tf_keras_seed_state(saved["tf_keras"])
+    for name, generator in hidden_state.seed_generators().items():
+        if generator is not None and saved[name] is not None:
+            generator.setstate(saved[name])
 
 
 _NOT_SAVED = "state that is not saved, so that a resumed job will differ"
