@@ -55,6 +55,8 @@ def weights(_: Any) -> Any:
         (lambda x: total(x) * 2 / 7, Kind.SUM),
         (lambda x: tf.reduce_sum(tf.reduce_mean(x, axis=1)), Kind.SUM),
         (lambda x: tf.add_n([total(x), total(x)]), Kind.SUM),
+        (lambda x: tf.nn.l2_loss(x @ WEIGHTS), Kind.SUM),
+        (lambda x: tf.nn.l2_loss(tf.reduce_mean(x, axis=0)), Kind.OTHER),
         (weights, Kind.CONSTANT),
         (lambda _: tf.constant(2.0), Kind.CONSTANT),
         (lambda x: total(x) + weights(x), Kind.OTHER),
@@ -84,8 +86,8 @@ def test_kinds_of_terms(term: Callable[[Any], Any], kind: Kind, rows: int | None
 )
 def test_terms_of_scaled_losses(term: Callable[[Any, Any], Any], kind: Kind) -> None:
     def found(x: Any) -> Kind:
-        loss_terms.begin_step()
-        return loss_terms.kind_of(term(loss_terms.note_scaled(mean(x)), x), tf.shape(x)[0])
+        scaled = loss_terms.noted(mean(x), Kind.SCALED)
+        return loss_terms.kind_of(term(scaled, x), tf.shape(x)[0])
 
     assert traced(found) is kind
 
@@ -98,9 +100,9 @@ def test_a_part_of_a_batch_counts_by_its_share() -> None:
         with losses.part_of(tf.constant(0.25), tf.shape(x)[0]):
             update(None, mean(x))
             update(None, x)
-            assert losses._mean_of(mean(x), losses._present.layout).op.type == "Sum"
+            assert losses._term(mean(x)).op.type == "Mean"
             with pytest.raises(SpecError, match="a term of add_loss"):
-                losses._mean_of(tf.sqrt(mean(x)), losses._present.layout)
+                losses._term(tf.sqrt(mean(x)))
 
     traced(step)
     (value, share), (rows, nothing) = counted
@@ -112,11 +114,11 @@ def test_functions_of_a_part_of_a_batch() -> None:
     def found(x: Any, function: Callable[[Any], Any]) -> Any:
         with (
             losses.part_of(tf.constant(0.25), tf.shape(x)[0]),
-            losses._calling(function, x),
+            losses._calling("root", function, x),
         ):
-            return losses._of_whole_batch(function(x), losses._present.layout)
+            return losses._value_of_function(function(x))
 
     assert traced(lambda x: found(x, mean)).op.type == "Mean"
     assert traced(lambda x: found(x, total)).op.type == "Mul"
-    with pytest.raises(SpecError, match="return a value per row"):
+    with pytest.raises(SpecError, match=r"root is neither .*return a value per row"):
         traced(lambda x: found(x, lambda x: tf.sqrt(mean(x))))

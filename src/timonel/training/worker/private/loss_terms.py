@@ -4,28 +4,28 @@ A replica sees a part of a batch. How its term is to be scaled depends on how th
 value would follow from the parts' values: a mean is weighed by rows, a sum is added up, and a loss
 of `keras.losses` is scaled already. `kind_of` reads this from the operations that compute the term.
 
-`begin_step` and `end_step` find terms of a ``train_step`` that did not pass through Keras and so
-are not scaled.
+`Step` finds terms of a ``train_step`` that did not pass through Keras and so are not scaled.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
-import functools
 import threading
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-_present = threading.local()
-"""State of the replica that this thread traces: each has its own thread."""
+from timonel.training.worker.private import hidden_state
+from timonel.training.worker.private.attributes import replaced
 
 _LINEAR = frozenset(
     {"Add", "AddN", "AddV2", "Cast", "ExpandDims", "Identity", "IdentityN", "Neg", "Pack"}
     | {"Reshape", "Snapshot", "Squeeze", "StopGradient", "Sub"}
 )
-_REDUCTIONS = frozenset({"Mean", "Sum"})
+_REDUCTIONS = frozenset({"Mean", "Sum", "L2Loss"})
 _DIVISIONS = frozenset({"DivNoNan", "RealDiv"})
 _SHAPES = frozenset({"Shape", "ShapeN", "Size"})
 _ITERATORS = ("IteratorGetNext", "OptionalGetValue")
@@ -42,70 +42,66 @@ class Kind(enum.Enum):
     OTHER = enum.auto()
 
 
-def begin_step(model: Any = None) -> None:
-    """Forget the scaled losses of earlier steps; watch the tapes of a ``train_step``.
+@dataclass
+class Step:
+    """A ``train_step`` that this thread traces."""
 
-    Args:
-        model: The model that this thread traces in training; None in evaluation.
-    """
-    _present.model, _present.scaled, _present.means = model, set(), set()
-    _present.is_scaled, _present.is_mixed = False, False
+    model: Any
+    has_scaled: bool = False
+    is_mixed: bool = False
+
+    def watched(self) -> contextlib.AbstractContextManager[None]:
+        """Watch its losses and tapes within the block."""
+        return replaced(_present, step=self)
+
+    @property
+    def has_own_terms(self) -> bool:
+        """Whether it took gradients of an unscaled term.
+
+        Terms in functions that the step calls are invisible, and count as scaled.
+        """
+        return self.is_mixed or not self.has_scaled
+
+    def look(self, loss: Any) -> None:
+        """Search for terms of a loss that depend on trained variables and are not scaled."""
+        variables = map(hidden_state.tensor_variable, self.model.trainable_variables)
+        trained = {loss.graph.capture(found.handle).name for found in variables}
+        self.is_mixed |= _reaches(
+            loss,
+            lambda value: value.name in trained,
+            lambda value: (
+                getattr(value, "_timonel_kind", None) is Kind.SCALED
+                or value.op.type.endswith("PartitionedCall")
+            ),
+        )
 
 
-def end_step() -> bool:
-    """Stop watching; return whether the step took gradients of an unscaled term.
+class _Present(threading.local):
+    """State of the replica that this thread traces: each has its own thread."""
 
-    Terms in functions that the step calls are invisible, and count as scaled.
-    """
-    _present.model = None
-    return not _present.is_scaled or _present.is_mixed
+    step: Step | None = None
 
 
-def note_scaled(value: Any) -> Any:
-    """Record a scaled loss, and return it."""
-    _present.is_scaled = True
-    return _note("scaled", value)
+_present = _Present()
 
 
-def note_mean(value: Any) -> Any:
-    """Record a mean over a replica's rows, and return it."""
-    return _note("means", value)
-
-
-def _note(name: str, value: Any) -> Any:
-    if hasattr(value, "graph") and hasattr(_present, name):
-        getattr(_present, name).add((id(value.graph), value.name))
+def noted(value: Any, kind: Kind) -> Any:
+    """Record the kind of a value, and return it."""
+    if kind is Kind.SCALED and _present.step is not None:
+        _present.step.has_scaled = True
+    value._timonel_kind = kind
     return value
 
 
-def watch_tapes() -> None:
-    """Patch ``GradientTape.gradient`` permanently to inspect its loss."""
-    tf.GradientTape.gradient = _looking(tf.GradientTape.gradient)
+def watching(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``GradientTape.gradient`` to inspect its loss."""
 
-
-def _looking(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
     def gradient(self: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-        model = getattr(_present, "model", None)
-        if model is not None and hasattr(target, "graph"):
-            trained = {
-                target.graph.capture(_handle(found)).name for found in model.trainable_variables
-            }
-            _present.is_mixed |= _reaches(
-                target,
-                lambda value: value.name in trained and not _is_noted("scaled", value),
-                lambda value: (
-                    _is_noted("scaled", value) or value.op.type.endswith("PartitionedCall")
-                ),
-            )
+        if _present.step is not None and hasattr(target, "graph"):
+            _present.step.look(target)
         return original(self, target, *args, **kwargs)
 
     return gradient
-
-
-def _handle(variable: Any) -> Any:
-    """Return the resource handle of either Keras' variable on this replica."""
-    return variable.handle if hasattr(variable, "handle") else variable.value.handle
 
 
 def kind_of(value: Any, rows: Any) -> Kind:
@@ -115,12 +111,10 @@ def kind_of(value: Any, rows: Any) -> Kind:
         value: A tensor of the step that is traced.
         rows: Number of rows of the replica: a tensor, or an int if it is static.
     """
+    if hasattr(value, "_timonel_kind"):
+        return value._timonel_kind  # type: ignore[no-any-return] # set by `noted`
     if not hasattr(value, "graph"):  # with run_eagerly
         return Kind.MEAN
-    known = {"scaled": Kind.SCALED, "means": Kind.MEAN}
-    noted = next((kind for name, kind in known.items() if _is_noted(name, value)), None)
-    if noted is not None:
-        return noted
     if not _depends(value):
         return Kind.CONSTANT
     return _kind_of_operation(value.op.type, list(value.op.inputs), rows)
@@ -141,7 +135,7 @@ def _kind_of_operation(operation: str, inputs: list[Any], rows: Any) -> Kind:
 
 def _kind_of_reduction(operation: str, value: Any, rows: Any) -> Kind:
     if not _has_rows(value, rows):
-        return kind_of(value, rows)
+        return Kind.OTHER if operation == "L2Loss" else kind_of(value, rows)
     if _reaches(value, lambda found: found.op.type == "Where"):
         return Kind.OTHER  # of selected rows, whose number differs between replicas
     return Kind.MEAN if operation == "Mean" else Kind.SUM
@@ -205,10 +199,6 @@ def _reaches(
     return False
 
 
-def _is_noted(name: str, value: Any) -> bool:
-    return (id(value.graph), value.name) in getattr(_present, name, ())
-
-
 def _has_rows(value: Any, rows: Any) -> bool:
     """Whether the first axis of a value is that of the batch."""
     if value.shape.rank == 0:
@@ -228,5 +218,5 @@ def _has_rows(value: Any, rows: Any) -> bool:
 def _removes_rows(value: Any) -> bool:
     if value.op.type not in _REDUCTIONS:
         return False
-    axes = tf.get_static_value(value.op.inputs[1])
+    axes = tf.get_static_value(value.op.inputs[1]) if value.op.type != "L2Loss" else None
     return axes is None or 0 in axes or -value.op.inputs[0].shape.rank in axes

@@ -2,21 +2,25 @@
 
 Replicas may have different numbers of rows, or none. Both Kerases average the losses of replicas as
 if all had the same number, and a step sees its part of that average: a script's ``train_step`` that
-tracks ``loss`` reports half of it with two replicas. Within `weighted`, a loss has the value of the
-replica's rows, times their share of the batch if shares differ, and its gradient is divided by the
-number of replicas. The share is that of a mean's divisor: the rows, the entries that a mask
-leaves, or the weights (``mean_with_sample_weight``).
+tracks ``loss`` reports half of it with two replicas. Within `weighted`, a number of a replica is
+one of two:
 
-A loss function that returns one number is computed from the rows of all replicas, unless it is
-known to be their mean, and so is a metric function. Terms of ``add_loss`` count by their kind
-(`loss_terms`); what cannot be divided is rejected.
+- a *mean over its rows*. Weighed by the replicas' shares of the rows, these give the value of the
+  whole batch. `_row_mean` makes one from a mean or a sum; a loss or metric function of another kind
+  is computed from the rows of all replicas, and other terms are rejected.
+- *scaled*: such a mean times the share, with a gradient divided by the number of replicas, as
+  replicas' gradients are added. Losses that a step sees are scaled.
+
+The share is that of a mean's divisor: the rows, the entries that a mask leaves, or the weights
+(``mean_with_sample_weight``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
-import inspect
+import importlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,14 +31,8 @@ import tensorflow as tf
 
 from timonel.errors import SpecError
 from timonel.training.worker.private import loss_terms
+from timonel.training.worker.private.attributes import replaced, wrap
 from timonel.training.worker.private.loss_terms import Kind
-
-_present = threading.local()
-"""State of the replica that this thread traces: each has its own thread.
-
-``layout`` is that of its rows; ``function`` and ``depth`` are those of the loss or metric function
-that is called.
-"""
 
 
 @dataclass(frozen=True)
@@ -43,19 +41,19 @@ class Layout:
 
     Attributes:
         given: Its rows, static if known.
+        rows: Its rows that count; another replica may count the others.
         counts: The rows of each replica that count; None if a worker knows only its own.
         position: Its position among the replicas.
         weight: Its share of all rows, times the number of replicas.
         ratio: Factor by which a sum over its rows counts more than their mean.
-        repeats: It may have rows that another replica counts.
     """
 
     given: Any
+    rows: Any
     counts: Any
     position: int
     weight: Any
     ratio: Any
-    repeats: bool = False
 
     def gathered(self, value: Any) -> Any:
         """Return the rows of all replicas; gradients reach those of this one."""
@@ -74,6 +72,24 @@ class Layout:
         return tf.cast(whole, value.dtype)
 
 
+class _Present(threading.local):
+    """State of the replica that this thread traces: each has its own thread.
+
+    ``layout`` is None outside `weighted` and `part_of`. ``depth`` is the number of losses and
+    metric functions that call each other here. The outer one has ``name``, and ``whole`` computes
+    it for the whole batch. ``caught`` gets what a metric function returns.
+    """
+
+    layout: Any = None
+    depth = 0
+    name = ""
+    whole: Callable[[], Any]
+    caught: list[Any] | None = None
+
+
+_present = _Present()
+
+
 def repetitions(part: int, total: int) -> int:
     """Return how often a part repeats the rows of a batch with fewer rows than parts.
 
@@ -83,57 +99,41 @@ def repetitions(part: int, total: int) -> int:
     return 1 if part == 0 else total + 1
 
 
-def missing_names() -> list[str]:
-    """Return the required private names of both Kerases that are missing."""
-    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer  # noqa: PLC0415
-    from keras.src.losses import loss as of_keras3  # noqa: PLC0415 - TensorFlow loads here
-    from tf_keras.src.utils import losses_utils as of_tf_keras  # noqa: PLC0415
-
-    required = [
-        (of_keras3, "scale_loss_for_distribution"),
-        (of_keras3, "unscale_loss_for_distribution"),
-        (of_keras3, "reduce_values"),
-        (of_keras3, "reduce_weighted_values"),
-        (TensorFlowTrainer, "_aggregate_additional_loss"),
-        (of_keras3, "apply_mask"),
-        (of_tf_keras, "scale_loss_for_distribution"),
-        (of_tf_keras, "apply_valid_mask"),
-        (of_tf_keras, "compute_weighted_loss"),
-    ]
-    return [name for holder, name in required if not hasattr(holder, name)]
-
-
 def install(keras: Any) -> None:
     """Replace the scaling of losses of a Keras permanently, with effect within `weighted`."""
     losses = _module_of_losses(keras)
-    _replace_scaling(losses)
-    _replace_masking(losses)
+    wrap(losses, "scale_loss_for_distribution", _scaling)
+    if keras.__name__ == "keras":
+        wrap(losses, "unscale_loss_for_distribution", _unscaling)
+    else:
+        wrap(losses, "apply_valid_mask", _masking)
+        wrap(_container_of_losses(), "_get_loss_object", _scaling_sums)
+    install_functions(keras)
 
 
 def install_functions(keras: Any) -> None:
     """Divide functions of a whole batch and ``add_loss``, within `weighted` and `part_of`."""
     losses = _module_of_losses(keras)
-    name = "reduce_weighted_values" if keras.__name__ == "keras" else "compute_weighted_loss"
-    setattr(losses, name, _reducing(getattr(losses, name)))
-    keras.losses.Loss.__call__ = _calling_loss(keras.losses.Loss.__call__)
+    wrap(keras.losses.Loss, "__call__", _calling_loss)
+    wrap(keras.metrics.Mean, "update_state", _counting)
+    wrap(keras.metrics.MeanMetricWrapper, "update_state", _calling_metric)
     if keras.__name__ == "keras":
         from keras.src.backend.tensorflow.trainer import TensorFlowTrainer  # noqa: PLC0415
 
-        name = "_aggregate_additional_loss"
-        setattr(TensorFlowTrainer, name, _dividing(getattr(TensorFlowTrainer, name)))
-        keras.metrics.Mean.update_state = _counting(keras.metrics.Mean.update_state)
-        wrapper = keras.metrics.MeanMetricWrapper
-        wrapper.update_state = _calling_metric(wrapper.update_state)
+        wrap(losses, "reduce_weighted_values", functools.partial(_reducing, losses=losses))
+        wrap(TensorFlowTrainer, "_aggregate_additional_loss", _adding_keras3)
+    else:
+        wrap(losses, "compute_weighted_loss", _reducing)
+        wrap(_container_of_losses(), "__call__", _adding_tf_keras)
 
 
 def _module_of_losses(keras: Any) -> ModuleType:
-    if keras.__name__ == "keras":
-        from keras.src.losses import loss  # noqa: PLC0415 - TensorFlow loads here
+    names = {"keras": "keras.src.losses.loss", "tf_keras": "tf_keras.src.utils.losses_utils"}
+    return importlib.import_module(names[keras.__name__])
 
-        return loss  # type: ignore[no-any-return] # Keras has no types
-    from tf_keras.src.utils import losses_utils  # noqa: PLC0415 - TensorFlow loads here
 
-    return losses_utils  # type: ignore[no-any-return] # tf-keras has no types
+def _container_of_losses() -> Any:
+    return importlib.import_module("tf_keras.src.engine.compile_utils").LossesContainer
 
 
 @contextlib.contextmanager
@@ -148,25 +148,14 @@ def weighted(rows: Any, *, repeats: bool = False) -> Iterator[Any]:
         The number of its rows that count; static if all do.
     """
     layout = None if rows is None else _layout(rows, repeats=repeats)
-    with _within(layout):
-        yield rows if layout is None or not layout.repeats else layout.counts[layout.position]
+    with replaced(_present, layout=layout):
+        yield layout and layout.rows
 
 
-@contextlib.contextmanager
-def part_of(share: Any, rows: Any) -> Iterator[None]:
+def part_of(share: Any, rows: Any) -> contextlib.AbstractContextManager[None]:
     """Count values of a part of a batch by its share of the rows; gradients are averaged so."""
-    with _within(Layout(rows, None, 0, share, tf.math.reciprocal_no_nan(share))):
-        yield
-
-
-@contextlib.contextmanager
-def _within(layout: Layout | None) -> Iterator[None]:
-    before = getattr(_present, "layout", None)
-    _present.layout = layout
-    try:
-        yield
-    finally:
-        _present.layout = before
+    layout = Layout(rows, rows, None, 0, share, tf.math.reciprocal_no_nan(share))
+    return replaced(_present, layout=layout)
 
 
 def _layout(rows: Any, *, repeats: bool) -> Layout:
@@ -174,161 +163,152 @@ def _layout(rows: Any, *, repeats: bool) -> Layout:
     replicas, position = context.num_replicas_in_sync, context.replica_id_in_sync_group
     mine = tf.one_hot(position, replicas, dtype=tf.int32) * tf.cast(rows, tf.int32)
     counts = context.all_reduce(tf.distribute.ReduceOp.SUM, mine)
+    counted = rows
     # Parts of a repeated batch have fewer rows than the square.
-    repeats = repeats and not (isinstance(rows, int) and rows >= replicas * replicas)
-    if repeats:
+    if repeats and not (isinstance(rows, int) and rows >= replicas * replicas):
         pattern = [repetitions(part, replicas) for part in range(replicas)]
         is_repeated = (counts[0] < replicas) & tf.reduce_all(counts == counts[0] * pattern)
         counts = tf.where(is_repeated, counts * tf.one_hot(0, replicas, dtype=tf.int32), counts)
+        counted = counts[position]
     own, total = tf.cast(counts[position], tf.float32), tf.cast(tf.reduce_sum(counts), tf.float32)
     weight = tf.math.divide_no_nan(own * replicas, total)
-    return Layout(rows, counts, position, weight, tf.math.divide_no_nan(total, own), repeats)
+    ratio = tf.math.divide_no_nan(total, own)
+    return Layout(rows, counted, counts, position, weight, ratio)
 
 
 def _replica() -> Layout | None:
     """Return the layout if this thread traces a replica within `weighted`."""
-    layout = getattr(_present, "layout", None)
+    layout = _present.layout
     return None if layout is None or layout.counts is None else layout
 
 
-def _replace_scaling(losses: ModuleType) -> None:
-    original = losses.scale_loss_for_distribution
-
-    @functools.wraps(original)
+def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
     def scale(value: Any) -> Any:
         layout = _replica()
         if layout is None:
-            return loss_terms.note_scaled(original(value))
-        if _depth() > 1:  # a part of another loss, which is scaled
+            return loss_terms.noted(original(value), Kind.SCALED)
+        if _present.depth > 1:  # a part of another loss, which is scaled
             return value
-        return loss_terms.note_scaled(_scaled(value, layout.weight))
+        scaled = _times(tf.convert_to_tensor(value), layout.weight)
+        return loss_terms.noted(_with_gradient(scaled, 1 / _replicas()), Kind.SCALED)
 
-    losses.scale_loss_for_distribution = scale  # type: ignore[attr-defined] # a module's function
-    if not hasattr(losses, "unscale_loss_for_distribution"):  # tf-keras needs none
-        return
-    unscaled = losses.unscale_loss_for_distribution
+    return scale
 
-    @functools.wraps(unscaled)
+
+def _unscaling(original: Callable[..., Any]) -> Callable[..., Any]:
     def unscale(value: Any) -> Any:
-        layout = _replica()
-        if layout is None:
-            return unscaled(value)
-        mean = tf.math.divide_no_nan(value, tf.cast(layout.weight, value.dtype))
-        return loss_terms.note_mean(mean)
+        return original(value) if _replica() is None else _unscaled(value)
 
-    losses.unscale_loss_for_distribution = unscale  # type: ignore[attr-defined] # likewise
-    _replace_reduction(losses)
+    return unscale
 
 
-def _replace_reduction(losses: ModuleType) -> None:
-    """Scale reductions that Keras 3 does not: sums, and functions that return a mean."""
-    original = losses.reduce_values
-
-    @functools.wraps(original)
-    def reduce(
-        values: Any, sample_weight: Any = None, reduction: str | None = "sum_over_batch_size"
-    ) -> Any:
-        loss = original(values, sample_weight, reduction)
-        layout = _replica()
-        if layout is None or _depth() > 1 or reduction in {None, "none"}:
-            return loss
-        if not values.shape.rank:
-            return losses.scale_loss_for_distribution(loss)
-        if reduction == "sum":
-            return losses.scale_loss_for_distribution(loss * tf.cast(layout.ratio, loss.dtype))
-        if reduction == "mean_with_sample_weight" and sample_weight is not None:
-            return loss * _share(sample_weight, loss.dtype)
-        return loss
-
-    losses.reduce_values = reduce  # type: ignore[attr-defined] # likewise
+def _unscaled(value: Any) -> Any:
+    mean = tf.math.divide_no_nan(value, tf.cast(_present.layout.weight, value.dtype))
+    return loss_terms.noted(_with_gradient(mean, _replicas()), Kind.MEAN)
 
 
-def _replace_masking(losses: ModuleType) -> None:
-    """Weigh a masked mean of either Keras by its number of unmasked entries."""
-    name = "apply_mask" if hasattr(losses, "reduce_values") else "apply_valid_mask"
-    original = getattr(losses, name)
-    parameters = inspect.signature(original)
+def _masking(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap tf-keras' weights of a masked mean."""
 
-    @functools.wraps(original)
-    def apply(*args: Any, **kwargs: Any) -> Any:
-        weights = original(*args, **kwargs)
-        given = parameters.bind(*args, **kwargs).arguments
-        is_mean = given["reduction"] in {"mean", "sum_over_batch_size", "auto"}
-        if _replica() is None or given["mask"] is None or not is_mean:
+    def apply(values: Any, weights: Any, mask: Any, reduction: str) -> Any:
+        weights = original(values, weights, mask, reduction)
+        if _replica() is None or mask is None or reduction != "sum_over_batch_size":
             return weights
-        return weights * _share(given["mask"], weights.dtype)
+        return _times(weights, _share(mask))
 
-    setattr(losses, name, apply)
+    return apply
 
 
-def _share(counts: Any, dtype: Any) -> Any:
+def _share(counts: Any) -> Any:
     """Return a replica's weight by ``counts``, relative to its weight by rows."""
     context, weight = tf.distribute.get_replica_context(), _present.layout.weight
     count = tf.stop_gradient(tf.reduce_sum(tf.cast(counts, tf.float32)))
     count *= tf.cast(weight > 0, tf.float32)
     total = context.all_reduce(tf.distribute.ReduceOp.SUM, count)
     own = tf.math.divide_no_nan(count * context.num_replicas_in_sync, total)
-    return tf.cast(tf.math.divide_no_nan(own, weight), dtype)
+    return tf.math.divide_no_nan(own, weight)
 
 
-def _scaled(value: Any, weight: Any) -> Any:
-    """Scale a loss; its gradient is that of the replicas' mean."""
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+def _scaling_sums(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make tf-keras scale sums, too: `_reducing` returns them as means over rows."""
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator] # TensorFlow has no types
-    def scale(loss: Any) -> Any:
-        factor = tf.cast(weight, loss.dtype)
-        return loss * factor, lambda upstream: upstream * factor / replicas
+    def get(container: Any, loss: Any) -> Any:
+        found = original(container, loss)
+        if found is not None and found.reduction == "sum":
+            found = copy.copy(found)
+            found.reduction, found._get_reduction = "sum_over_batch_size", lambda: "sum"
+        return found
 
-    return scale(tf.convert_to_tensor(value))
-
-
-def _depth() -> int:
-    """Return how many losses and metric functions call each other here."""
-    return int(getattr(_present, "depth", 0))
+    return get
 
 
 @contextlib.contextmanager
-def _calling(function: Callable[..., Any], *given: Any) -> Iterator[None]:
-    before = getattr(_present, "function", None)
-    _present.function, _present.depth = (function, given), _depth() + 1
-    try:
+def _calling(name: str, function: Callable[..., Any], *given: Any) -> Iterator[None]:
+    """Note the loss or metric function that is called within the block."""
+    layout, depth = _present.layout, _present.depth + 1
+
+    def whole() -> Any:
+        if layout is None or layout.counts is None:
+            raise _cannot_divide(name, "return a value per row")
+        with replaced(_present, depth=depth + 1):
+            found = function(*tf.nest.map_structure(layout.gathered, given))
+        # Scaling weighs the gradient as one of this replica's mean.
+        return _with_gradient(found, layout.ratio)
+
+    with replaced(_present, depth=depth, name=name, whole=whole):
         yield
-    finally:
-        _present.function, _present.depth = before, _depth() - 1
 
 
 def _calling_loss(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def call(loss: Any, y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
-        with _calling(loss.call, y_true, y_pred):
-            return original(loss, y_true, y_pred, *args, **kwargs)
+    def call(loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        if not getattr(loss, "_allow_sum_over_batch_size", True):
+            return original(loss, y_true, y_pred, sample_weight)  # tf-keras: the script scales it
+        with _calling(loss.name, loss.call, y_true, y_pred):
+            return original(loss, y_true, y_pred, sample_weight)
 
     return call
 
 
 def _calling_metric(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def update(metric: Any, y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
-        function = functools.partial(metric._fn, **metric._fn_kwargs)
-        with _calling(function, y_true, y_pred):
-            return original(metric, y_true, y_pred, *args, **kwargs)
+    def update(metric: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        def value_of(*given: Any) -> Any:
+            with replaced(_present, caught=[]):
+                original(metric, *given)
+                (value,) = _present.caught  # type: ignore[misc] # set above
+            return value
+
+        with _calling(metric.name, value_of, y_true, y_pred):
+            return original(metric, y_true, y_pred, sample_weight)
 
     return update
 
 
-def _reducing(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the reduction of a loss's values, which are one number for some functions."""
+def _reducing(original: Callable[..., Any], losses: Any = None) -> Callable[..., Any]:
+    """Wrap the reduction of a loss's values.
 
-    @functools.wraps(original)
-    def reduce(values: Any, sample_weight: Any = None, *args: Any, **kwargs: Any) -> Any:
-        layout = getattr(_present, "layout", None)
-        if layout is None or _depth() != 1 or values.shape.rank != 0:
-            return original(values, sample_weight, *args, **kwargs)
-        whole = _of_whole_batch(values, layout)
-        if whole is not values and sample_weight is not None:
-            raise _cannot_divide("the weighted loss", "return a value per row")
-        return original(whole, sample_weight, *args, **kwargs)
+    Args:
+        original: Of either Keras.
+        losses: Module of Keras 3, which scales means here; tf-keras scales them later.
+    """
+
+    def scale(value: Any) -> Any:
+        return losses.scale_loss_for_distribution(value) if losses else value
+
+    def reduce(values: Any, sample_weight: Any = None, **options: Any) -> Any:
+        layout, mask = _present.layout, options.get("mask")
+        if layout is None or _present.depth != 1:
+            return original(values, sample_weight, **options)
+        if not values.shape.rank:
+            value = _value_of_function(values, sample_weight, mask)
+            return scale(original(value, None, **{**options, "mask": None} if losses else options))
+        loss = original(values, sample_weight, **options)
+        if layout.counts is None or options["reduction"] in {None, "none"}:
+            return loss
+        if options["reduction"] == "sum":
+            return scale(_times(loss, layout.ratio))
+        if options["reduction"] == "mean_with_sample_weight":
+            mask = losses.apply_mask(sample_weight, mask, loss.dtype, options["reduction"])
+        return loss if mask is None else loss_terms.noted(_times(loss, _share(mask)), Kind.SCALED)
 
     return reduce
 
@@ -336,65 +316,79 @@ def _reducing(original: Callable[..., Any]) -> Callable[..., Any]:
 def _counting(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``Mean.update_state``: one number for a batch counts once, not once per replica."""
 
-    @functools.wraps(original)
     def update(metric: Any, values: Any, sample_weight: Any = None) -> Any:
-        layout = getattr(_present, "layout", None)
-        if layout is None or sample_weight is not None or getattr(values, "shape", None) != ():
+        if _present.caught is not None:
+            _present.caught.append(values)
+            return None
+        layout = _present.layout
+        is_number = layout is not None and getattr(values, "shape", None) == ()
+        if layout is None or not is_number or (sample_weight is not None and not _present.depth):
             return original(metric, values, sample_weight)
-        if _depth():
-            values = _of_whole_batch(values, layout)
+        if _present.depth:
+            found = _value_of_function(values, sample_weight)
         else:
-            kind = loss_terms.kind_of(values, layout.given)
-            if kind is Kind.SCALED or (kind is Kind.OTHER and layout.counts is not None):
-                return original(metric, values)
-            if kind is Kind.SUM:
-                values = values * tf.cast(layout.ratio, values.dtype)
-        return original(metric, values, layout.weight)
+            found = _row_mean(values, lambda: values)
+        return original(metric, found, layout.weight)
 
     return update
 
 
-def _dividing(original: Callable[..., Any]) -> Callable[..., Any]:
+def _adding_keras3(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap the scaling of ``add_loss`` and regularizers."""
 
-    @functools.wraps(original)
     def aggregate(model: Any, loss: Any) -> Any:
-        layout = getattr(_present, "layout", None)
-        return original(model, loss if layout is None else _mean_of(loss, layout))
+        return original(model, loss if _present.layout is None else _term(tf.reduce_sum(loss)))
 
     return aggregate
 
 
-def _mean_of(loss: Any, layout: Layout) -> Any:
-    """Return a term that, scaled as a mean over the replica's rows, counts by its kind."""
-    term = tf.reduce_sum(loss)
-    kind = loss_terms.kind_of(term, layout.given)
-    if kind is Kind.SUM:
-        return term * tf.cast(layout.ratio, term.dtype)
-    if kind is Kind.SCALED:
-        weight = tf.cast(layout.weight, term.dtype)
-        # Its gradient is that of the replicas' mean already.
-        return _with_gradient(tf.math.divide_no_nan(term, weight), weight * layout.ratio)
-    if kind is Kind.OTHER:
+def _adding_tf_keras(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the sum of the losses of ``compile``, ``add_loss`` and regularizers."""
+
+    def call(container: Any, *given: Any, regularization_losses: Any = None, **weights: Any) -> Any:
+        if _present.layout is not None:
+            regularization_losses = [_term(loss) for loss in regularization_losses or ()]
+        return original(container, *given, regularization_losses=regularization_losses, **weights)
+
+    return call
+
+
+def _term(value: Any) -> Any:
+    """Return a term of ``add_loss`` as a mean over rows."""
+
+    def reject() -> Any:
         raise _cannot_divide("a term of add_loss()", "add the mean over the rows, each in a call")
-    return term
+
+    # tf-keras reports the mean of a vector, but trains its sum.
+    return reject() if value.shape.rank else _row_mean(value, reject)
 
 
-def _of_whole_batch(values: Any, layout: Layout) -> Any:
-    """Return a function's value such that the mean over replicas is that of the whole batch."""
-    kind = loss_terms.kind_of(values, layout.given)
-    if kind in {Kind.MEAN, Kind.CONSTANT}:
-        return values
+def _value_of_function(value: Any, *weights: Any) -> Any:
+    """Return the one number that a function returns for a batch as a mean over rows."""
+    if any(found is not None for found in weights):
+        raise SpecError(
+            f"{_present.name} returns one number per batch, which sample weights, class weights "
+            "and masks cannot weigh on several replicas",
+            hint="return a value per row, or train with one worker and one device",
+        )
+    return _row_mean(value, _present.whole)
+
+
+def _row_mean(value: Any, otherwise: Callable[[], Any]) -> Any:
+    """Return a number as a mean over the replica's rows.
+
+    Args:
+        value: A number of this replica.
+        otherwise: Called for a number that is neither a mean, nor a sum, nor a scaled loss.
+    """
+    kind = loss_terms.kind_of(value, _present.layout.given)
+    if kind is Kind.SCALED:
+        return _unscaled(value)
     if kind is Kind.SUM:
-        return values * tf.cast(layout.ratio, values.dtype)
-    function, given = _present.function
-    if layout.counts is None:
-        owner = getattr(function, "__self__", function)
-        raise _cannot_divide(getattr(owner, "name", "a metric function"), "return a value per row")
-    with _calling(function, *given):
-        whole = function(*tf.nest.map_structure(layout.gathered, given))
-    # Scaling weighs the gradient as one of this replica's mean.
-    return _with_gradient(whole, layout.ratio)
+        value = _times(value, _present.layout.ratio)
+    elif kind is Kind.OTHER:
+        value = otherwise()
+    return loss_terms.noted(value, Kind.MEAN)
 
 
 def _cannot_divide(what: str, cure: str) -> SpecError:
@@ -405,11 +399,19 @@ def _cannot_divide(what: str, cure: str) -> SpecError:
     )
 
 
+def _replicas() -> int:
+    return int(tf.distribute.get_strategy().num_replicas_in_sync)
+
+
+def _times(value: Any, factor: Any) -> Any:
+    return value * tf.cast(factor, value.dtype)
+
+
 def _with_gradient(value: Any, factor: Any) -> Any:
     """Return a value whose gradient is multiplied."""
 
     @tf.custom_gradient  # type: ignore[untyped-decorator] # TensorFlow has no types
     def same(given: Any) -> Any:
-        return tf.identity(given), lambda upstream: upstream * tf.cast(factor, upstream.dtype)
+        return tf.identity(given), lambda upstream: _times(upstream, factor)
 
     return same(value)

@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.autograph.impl import api
 
 from timonel.errors import SpecError
 from timonel.training.worker.private import hidden_state, loss_terms, losses
+from timonel.training.worker.private.attributes import replaced, wrap
 
 logger = logging.getLogger(__name__)
 
@@ -30,16 +32,17 @@ def install(keras: Any, warn: Callable[[str], object] = logger.warning) -> None:
         keras: Keras module of the script.
         warn: Shows a line to the user; called once for each line.
     """
-    if getattr(keras.Model.predict, "is_timonels", False):
-        return
     losses.install(keras)
-    losses.install_functions(keras)
-    loss_terms.watch_tapes()
+    wrap(tf.GradientTape, "gradient", loss_terms.watching)
     warn = functools.cache(warn)  # every replica is traced, and a step several times
     for name in ("fit", "evaluate", "predict"):
-        setattr(keras.Model, name, _with_steps(getattr(keras.Model, name), warn))
+        wrap(keras.Model, name, functools.partial(_with_steps, warn=warn))
     if keras.__name__ == "keras":
-        keras.Model.predict_on_batch = _without_copies(keras.Model.predict_on_batch)
+        wrap(keras.Model, "predict_on_batch", _without_copies)
+    else:
+        from tf_keras.src.engine import training  # noqa: PLC0415 - only the Keras in use is loaded
+
+        wrap(training, "reduce_per_replica", _averaging)
 
 
 def with_a_row(data: Any) -> Any:
@@ -61,7 +64,6 @@ def with_a_row(data: Any) -> Any:
 
 
 def _with_steps(original: Callable[..., Any], warn: Callable[[str], object]) -> Callable[..., Any]:
-    @functools.wraps(original)
     def call(model: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(model, "jit_compile", False):
             raise SpecError(
@@ -70,11 +72,21 @@ def _with_steps(original: Callable[..., Any], warn: Callable[[str], object]) -> 
                 hint="remove it from compile(), or train with one worker and one device",
             )
         _run_single_steps(model, warn)
-        with _steps_of(model, warn):
-            return original(model, *args, **kwargs)
+        try:
+            with _steps_of(model, warn):
+                return original(model, *args, **kwargs)
+        except api.StagingError as error:
+            raise _without_autograph(error) from None
 
-    call.is_timonels = True  # type: ignore[attr-defined] # marks the replacement
     return call
+
+
+def _without_autograph(error: BaseException) -> BaseException:
+    """Return our own error if AutoGraph, which tf-keras uses, wrapped one in the user's code."""
+    inner = error.__context__
+    while inner is not None and not isinstance(inner, SpecError):
+        inner = inner.__context__
+    return inner or error
 
 
 def _run_single_steps(model: Any, warn: Callable[[str], object]) -> None:
@@ -91,7 +103,6 @@ def _run_single_steps(model: Any, warn: Callable[[str], object]) -> None:
 def _without_copies(original: Callable[..., Any]) -> Callable[..., Any]:
     """Make ``predict_on_batch`` return each row once: every replica computes all rows."""
 
-    @functools.wraps(original)
     def predict_on_batch(model: Any, x: Any) -> Any:
         replicas = model.distribute_strategy.num_replicas_in_sync
         return tf.nest.map_structure(
@@ -101,57 +112,57 @@ def _without_copies(original: Callable[..., Any]) -> Callable[..., Any]:
     return predict_on_batch
 
 
-@contextlib.contextmanager
-def _steps_of(model: Any, warn: Callable[[str], object]) -> Iterator[None]:
+def _averaging(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make tf-keras average the logs of replicas, as Keras 3 does: it adds up scaled losses."""
+
+    def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
+        if reduction != "auto":
+            return original(values, strategy, reduction)
+        several_workers = strategy.extended._in_multi_worker_mode()
+
+        def mean(value: Any) -> Any:
+            is_distributed = several_workers or isinstance(value, tf.distribute.DistributedValues)
+            return strategy.reduce("MEAN", value, axis=None) if is_distributed else value
+
+        return tf.nest.map_structure(mean, values)
+
+    return reduce_per_replica
+
+
+def _steps_of(model: Any, warn: Callable[[str], object]) -> contextlib.AbstractContextManager[None]:
     """Wrap a model's steps within the block; Keras also validates within ``fit``."""
-    trained = functools.partial(_trained, warn=warn)
-    makers: dict[str, Callable[[Any, Step], Step]] = {
-        "train_step": trained,
-        "test_step": _tested,
-        "predict_step": _predicted,
-    }
-    if getattr(model.__dict__.get("test_step"), "is_timonels", False):
-        yield
-        return
+    if hasattr(model.test_step, "is_timonels"):
+        return contextlib.nullcontext()
     draws = hidden_state.generator_for_threads(model)
-    before = {name: model.__dict__[name] for name in makers if name in model.__dict__}
-    for name, make in makers.items():
-        step = make(model, _with_generator(getattr(model, name), draws))
+
+    def wrapped(run: Callable[[Any, Step, Any], Any], original: Step) -> Step:
+        @functools.wraps(original)
+        def step(data: Any) -> Any:
+            draws()
+            return run(model, original, data)
+
         step.is_timonels = True  # type: ignore[attr-defined] # marks the replacement
-        object.__setattr__(model, name, step)  # bypasses Keras' tracking of assigned attributes
-    try:
-        yield
-    finally:
-        for name in makers:
-            del model.__dict__[name]
-        model.__dict__.update(before)
+        return step
+
+    return replaced(
+        model,
+        train_step=wrapped(functools.partial(_train, warn=warn), model.train_step),
+        test_step=wrapped(_test, model.test_step),
+        predict_step=wrapped(_predict, model.predict_step),
+    )
 
 
-def _with_generator(original: Step, draws: Callable[[], None]) -> Step:
-    @functools.wraps(original)
-    def step(data: Any) -> Any:
-        draws()
-        return original(data)
-
-    return step
-
-
-def _trained(model: Any, original: Step, *, warn: Callable[[str], object]) -> Step:
-    @functools.wraps(original)
-    def step(data: Any) -> Any:
-        loss_terms.begin_step(model)
-        with losses.weighted(_rows(data), repeats=True) as rows:
-            undoes = _may_be_none(rows) and not _shares_variables()
-            restore = _restoring(model, "train_step", rows) if undoes else None
-            logs = _as_tensors(original(data))
-        has_own_terms = loss_terms.end_step()
-        if has_own_terms and (_is_own(model, "train_step") or _is_own(model, "compute_loss")):
-            warn(_own_loss_warning(model))
-        if restore is not None:
-            restore()
-        return logs
-
-    return step
+def _train(model: Any, original: Step, data: Any, *, warn: Callable[[str], object]) -> Any:
+    seen = loss_terms.Step(model)
+    with losses.weighted(_rows(data), repeats=True) as rows, seen.watched():
+        undoes = _may_be_none(rows) and not _shares_variables()
+        restore = _restoring(model, rows) if undoes else None
+        logs = _as_tensors(original(data))
+    if seen.has_own_terms and (_is_own(model, "train_step") or _is_own(model, "compute_loss")):
+        warn(_own_loss_warning(model))
+    if restore is not None:
+        restore()
+    return logs
 
 
 def _shares_variables() -> bool:
@@ -169,34 +180,25 @@ def _own_loss_warning(model: Any) -> str:
     )
 
 
-def _tested(model: Any, original: Step) -> Step:
-    @functools.wraps(original)
-    def step(data: Any) -> Any:
-        rows = _rows(data)
-        loss_terms.begin_step()
-        with losses.weighted(rows):
-            if not _may_be_none(rows):
-                return _as_tensors(original(data))
-            restore = _restoring(model, "test_step", rows)
-            logs = _as_tensors(original(with_a_row(data)))
-        restore()
-        return logs
-
-    return step
-
-
-def _predicted(_: Any, original: Step) -> Step:
-    @functools.wraps(original)
-    def step(data: Any) -> Any:
-        rows = _rows(data)
+def _test(model: Any, original: Step, data: Any) -> Any:
+    rows = _rows(data)
+    with losses.weighted(rows):
         if not _may_be_none(rows):
-            return original(data)
-        return tf.nest.map_structure(
-            lambda value: value[: tf.where(rows > 0, tf.shape(value)[0], 0)],
-            original(with_a_row(data)),
-        )
+            return _as_tensors(original(data))
+        restore = _restoring(model, rows)
+        logs = _as_tensors(original(with_a_row(data)))
+    restore()
+    return logs
 
-    return step
+
+def _predict(_: Any, original: Step, data: Any) -> Any:
+    rows = _rows(data)
+    if not _may_be_none(rows):
+        return original(data)
+    return tf.nest.map_structure(
+        lambda value: value[: tf.where(rows > 0, tf.shape(value)[0], 0)],
+        original(with_a_row(data)),
+    )
 
 
 def _rows(data: Any) -> Any:
@@ -222,23 +224,14 @@ def _as_tensors(logs: Any) -> Any:
     )
 
 
-def _restoring(model: Any, name: str, rows: Any) -> Callable[[], None]:
-    """Return a function that undoes metric updates of replicas whose rows do not count.
-
-    A mean of losses that the script's own step tracks per batch counts the batch on each replica:
-    its value without rows is 0, and is kept.
-    """
-    before = [
-        (metric, [(found, _value(found)) for found in metric.variables]) for metric in model.metrics
-    ]
+def _restoring(model: Any, rows: Any) -> Callable[[], None]:
+    """Return a function that undoes metric updates of replicas whose rows do not count."""
+    variables = [variable for metric in model.metrics for variable in metric.variables]
+    before = [_value(variable) for variable in variables]
 
     def restore() -> None:
-        for metric, variables in before:
-            keeps = rows > 0
-            if _is_own(model, name) and type(metric).__name__ == "Mean":
-                keeps = tf.logical_or(keeps, tf.equal(_value(variables[0][0]), variables[0][1]))
-            for variable, value in variables:
-                variable.assign(tf.where(keeps, _value(variable), value))
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(tf.where(rows > 0, _value(variable), value))
 
     return restore
 
