@@ -1,4 +1,4 @@
-"""Parse gRPC requests in a pool if large, limit their fields, and reject calls.
+"""Parse gRPC requests, limit their fields, and reject calls.
 
 Protobuf's parser holds the GIL and creates an object per message and repeated value: 100 MiB of
 empty dimensions would take seconds and gigabytes. The fields are therefore counted first, without
@@ -7,16 +7,14 @@ reading the tensors' contents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Final
 
 import grpc
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
-from timonel.serving.futures import AT_ONCE_BYTES, in_pool, pool_for
+from timonel.serving.futures import AT_ONCE_BYTES
 from timonel.serving.settings.server import NOT_STARTED_HEADER
 from timonel.serving.status import Code, NotStartedError, StatusError, invalid_argument
 from timonel.wire import read_varint
@@ -45,43 +43,23 @@ _VARINT_TYPES: Final = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Unparsed:
-    """A large request that gRPC's deserializer left unparsed."""
+def parse(raw: bytes, request_type: Any) -> Any:
+    """Return the message in a request.
 
-    raw: bytes
-    request_type: Any
-    pool: Executor
+    Not as gRPC's deserializer, which runs in the event loop, and logs a traceback if it raises.
 
-
-def deserializer(request_type: Any, pool: Executor) -> Callable[[bytes], Any]:
-    """Return a request deserializer for gRPC.
-
-    gRPC calls it in the event loop. It never raises, because gRPC would log a traceback for each
-    request. Pass its result to `parsed`.
+    Raises:
+        StatusError: The bytes are malformed or have too many fields.
     """
-
-    def deserialize(raw: bytes) -> Any:
-        if len(raw) > AT_ONCE_BYTES:
-            return Unparsed(raw, request_type, pool)
-        try:
-            return request_type.FromString(raw)
-        except DecodeError:
-            return malformed()
-
-    return deserialize
-
-
-async def parsed(request: Any) -> Any:
-    """Parse a large request in the pool; return others unchanged.
-
-    Returns, not raises, a `StatusError` if the bytes are malformed or have too many fields, so that
-    callers can still authenticate and count the request.
-    """
-    if isinstance(request, Unparsed):
-        pool = pool_for(request.pool, len(request.raw))
-        return await in_pool(pool, _parse, request.raw, request.request_type)
-    return request
+    if len(raw) > AT_ONCE_BYTES and has_more_fields(raw, request_type.DESCRIPTOR):
+        raise invalid_argument(
+            f"The request has more than {MAX_FIELDS} fields. Send tensors as tensor_content or "
+            "raw_input_contents, or fewer rows in a request."
+        )
+    try:
+        return request_type.FromString(raw)
+    except DecodeError:
+        raise malformed() from None
 
 
 def has_more_fields(raw: bytes, descriptor: Descriptor, limit: int = MAX_FIELDS) -> bool:
@@ -146,18 +124,6 @@ class _Fields:
         if found is None:
             found = cls._known[name] = cls(descriptor)
         return found
-
-
-def _parse(raw: bytes, request_type: Any) -> Any:
-    if has_more_fields(raw, request_type.DESCRIPTOR):
-        return invalid_argument(
-            f"The request has more than {MAX_FIELDS} fields. Send tensors as tensor_content or "
-            "raw_input_contents, or fewer rows in a request."
-        )
-    try:
-        return request_type.FromString(raw)
-    except DecodeError:
-        return malformed()
 
 
 def malformed() -> StatusError:

@@ -45,21 +45,22 @@ def failed(error):
 
 
 class Twice(Codec[list]):
-    """Runs the default signature some times on one row."""
+    """Runs the default signature some times."""
 
     entrypoint = "GRPC"
     api = "Predict"
 
-    def __init__(self, runs=1, size=0, timeout_s=None, model="m"):
+    def __init__(self, runs=1, size=0, timeout_s=None, model="m", rows=1):
         self.model = model
         self.size = size
+        self.rows = rows
         self.runs = runs
         self.asked_s = timeout_s
 
     def prepare(self, acquire):
         call = acquire(ModelSpec(self.model))
         self.timeout_s = self.asked_s
-        return [Run(call.signature(""), {"x": np.ones(1, np.float32)})] * self.runs
+        return [Run(call.signature(""), {"x": np.ones(self.rows, np.float32)})] * self.runs
 
     def encode(self, call, outputs):
         return [(call.name, call.version), *(each["y"].tolist() for each in outputs)]
@@ -130,7 +131,7 @@ def test_bytes_of_large_requests_are_limited_for_all_together(rig):
         assert [await task for task in tasks[:4]] == [[("m", 3), [1]]] * 4
 
     asyncio.run(main())
-    assert made.flow.held.total() == 0
+    assert made.flow.held == 0
     assert made.is_idle
 
 
@@ -140,6 +141,15 @@ def test_a_request_that_can_never_be_computed_is_not_sent_to_another_server(rig)
         made.run(Twice(size=4 * 2**20), [1])
     assert caught.value.code == Code.RESOURCE_EXHAUSTED
     assert not isinstance(caught.value, NotStartedError)
+    assert made.is_idle
+
+
+def test_arrays_count_that_are_larger_than_their_request(rig):
+    made = rig(max_computing=3 * 2**20)
+    with pytest.raises(StatusError, match="more than --max-receiving allows") as caught:
+        made.run(Twice(size=100, rows=2**20), [1])
+    assert caught.value.code == Code.RESOURCE_EXHAUSTED
+    assert made.flow.held == 0
     assert made.is_idle
 
 

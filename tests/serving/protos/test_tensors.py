@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from timonel.serving.protos.messages import tensor_pb2, types_pb2
-from timonel.serving.protos.tensors import effort, encode, from_proto, to_proto
+from timonel.serving.protos.tensors import encode, from_proto, to_proto
 from timonel.serving.signature import NUMPY_TYPES
 from timonel.serving.status import Code, StatusError
 
@@ -196,26 +196,3 @@ def test_an_array_without_a_tensor_type_is_unimplemented():
     with pytest.raises(StatusError) as caught:
         to_proto(np.array(["a"]))
     assert caught.value.code is Code.UNIMPLEMENTED
-
-
-@pytest.mark.parametrize("dtype", NUMERIC)
-def test_content_is_no_effort_and_values_are(dtype):
-    array = np.ones((1000,), NUMPY_TYPES[dtype])
-    content = tensor_pb2.TensorProto.FromString(encode(array, as_content=True))
-    assert effort(content) == array.nbytes // 16
-    assert effort(to_proto(array)) >= 1000 + array.nbytes // 16
-
-
-def test_a_value_that_fills_a_large_array_is_an_effort():
-    proto = to_proto(np.ones(1, np.float32))
-    proto.tensor_shape.dim[0].size = 2**28
-    assert effort(proto) >= 2**24
-
-
-def test_strings_are_an_effort_either_way():
-    array = np.array([b"one", b"two"] * 100, object)
-    for as_content in (False, True):
-        proto = tensor_pb2.TensorProto.FromString(encode(array, as_content=as_content))
-        assert effort(proto) == proto.ByteSize()
-    unknown = tensor_pb2.TensorProto(dtype=types_pb2.DT_RESOURCE)
-    assert effort(unknown) == unknown.ByteSize()

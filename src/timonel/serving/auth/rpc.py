@@ -127,10 +127,12 @@ class _Arrivals:
         and anybody may send it.
 
         Raises:
-            StatusError: It is slow, and too many are, or it takes too long.
+            StatusError: It is missing, or slow, and too many are, or it takes too long.
         """
         request = await self._read(context, _SLOW_S if right is None else self._longest_s)
-        return malformed() if request is grpc.aio.EOF else request
+        if request is grpc.aio.EOF:
+            raise malformed()
+        return request
 
     async def small_messages_of(self, context: Any) -> AsyncIterator[Any]:
         """Yield the messages of a call with small ones, none of which may be slow.

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import copy
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 from dataclasses import dataclass, field
@@ -191,8 +190,8 @@ class Codec(abc.ABC, Generic[T]):
     """Message for a request past its deadline."""
     api: str
     """The method, as TensorFlow Serving labels it: ``predict`` over REST, ``Predict`` over gRPC."""
-    model: str
-    """The model's name as the client gave it."""
+    model = ""
+    """The model's name as the client gave it; `prepare` may set it."""
     size: int
     """Bytes to decode."""
     timeout_s: float | None = None
@@ -211,9 +210,9 @@ class Codec(abc.ABC, Generic[T]):
         """Encode the outputs of all runs. May run in a thread of the pool."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Flow:
-    """What all requests of a server share.
+    """What all requests of a server share. For one event loop.
 
     Args:
         catalogue: The loaded versions.
@@ -231,8 +230,8 @@ class Flow:
     recorder: Recorder | None = None
     max_response: int | None = None
     max_computing: int | None = None
-    held: Counter[str] = field(default_factory=Counter)
-    """Bytes of these requests, by protocol."""
+    held: int = 0
+    """Bytes of these requests."""
 
     async def run(
         self,
@@ -271,7 +270,7 @@ class Flow:
     @contextlib.contextmanager
     def observed(
         self, entrypoint: str, api: str, model: str = "", correlation: Correlation | None = None
-    ) -> Iterator[None]:
+    ) -> Iterator[Observation | None]:
         """Record a request that runs no model, and turn unexpected errors into statuses."""
         monitor = self.monitor
         observation = None
@@ -279,7 +278,7 @@ class Flow:
             observation = monitor.begin(entrypoint, api, model, correlation)
         code = Code.OK
         try:
-            yield
+            yield observation
         except asyncio.CancelledError:
             code = Code.CANCELLED
             raise
@@ -333,17 +332,17 @@ class Exchange(Generic[T]):
             self._end(Code.CANCELLED)
 
     def _hold(self, size: int) -> StatusError | None:
-        """Count a large request, unless it is too large, or others leave it no room."""
-        held, most = self._flow.held, self._flow.max_computing
-        if most is not None and size > most:
+        """Count bytes of a large request, unless it is too large, or others leave it no room."""
+        flow, total, most = self._flow, self._held + size, self._flow.max_computing
+        if most is not None and total > most:
             return StatusError(
                 Code.RESOURCE_EXHAUSTED,
-                f"The request counts as {size} bytes, more than --max-receiving allows for all.",
+                f"The request counts as {total} bytes, more than --max-receiving allows for all.",
             )
-        if most is not None and held.total() + size > most:
+        if most is not None and flow.held + size > most:
             return NotStartedError("Too many bytes of requests are computed at once.")
-        held[self._codec.entrypoint] += size
-        self._held = size
+        flow.held += size
+        self._held = total
         return None
 
     def _is_in_time(self, timeout_s: float) -> bool:
@@ -403,6 +402,11 @@ class Exchange(Generic[T]):
                 call.context = call.context._replace(deadline=deadline)
                 if not self._is_in_time(timeout_s):
                     return
+        # Few bytes may make large arrays: unpacked, or a value that fills a tensor.
+        unfolded = sum([_size_of(run.inputs) for run in runs]) - self._held
+        if unfolded > AT_ONCE_BYTES and (refusal := self._hold(unfolded)):
+            self._fail(refusal)
+            return
         started: list[Execution] = []
         self._runs = started
         try:
@@ -461,9 +465,8 @@ class Exchange(Generic[T]):
 
     def _end(self, code: Code) -> None:
         self._reply = None
-        if self._held:
-            self._flow.held[self._codec.entrypoint] -= self._held
-            self._held = 0
+        self._flow.held -= self._held
+        self._held = 0
         if self._timer is not None:
             self._timer.cancel()
         if self._pending is not None:
@@ -474,8 +477,10 @@ class Exchange(Generic[T]):
         self._release()
         # Break reference cycles: futures refer to their callbacks, and thus to this object.
         self._runs, self._pending, self._outputs = (), None, []
-        if self._observation is not None and self._flow.monitor is not None:
-            self._flow.monitor.end(self._observation, code)
+        observation = self._observation
+        if observation is not None and self._flow.monitor is not None:
+            observation.model = observation.model or self._codec.model
+            self._flow.monitor.end(observation, code)
 
 
 def _set(reply: asyncio.Future[Any], answer: Any) -> None:
@@ -491,5 +496,5 @@ def _rows(inputs: Mapping[str, Array]) -> int:
     return 1
 
 
-def _size_of(outputs: Outputs) -> int:
-    return sum([bytes_of(a) if a.dtype == object else a.nbytes for a in outputs.values()])
+def _size_of(arrays: Mapping[str, Array]) -> int:
+    return sum([bytes_of(a) if a.dtype == object else a.nbytes for a in arrays.values()])

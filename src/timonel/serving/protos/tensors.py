@@ -72,8 +72,6 @@ _DESCRIPTORS = tensor_pb2.TensorProto.DESCRIPTOR.fields_by_name
 _FIXED = frozenset({"float_val", "double_val", "scomplex_val", "dcomplex_val", "bool_val"})
 # Fixed-width wire types, which occur only in unknown fields of a TensorProto.
 _WIDTHS = {1: 8, 5: 4}
-_COPIED_AT_ONCE = 16
-_NAMES: Mapping[int, str] = {types_pb2.DataType.Value(name): name for name in _FIELDS}
 
 
 def from_proto(alias: str, proto: Any) -> Array:
@@ -88,24 +86,6 @@ def from_proto(alias: str, proto: Any) -> Array:
         return _decode(proto)
     except (KeyError, ValueError, OverflowError, IndexError) as error:
         raise invalid_argument(f"tensor parsing error: {alias}") from error
-
-
-def effort(proto: Any) -> int:
-    """Estimate the cost of decoding a TensorProto, in bytes of typed values.
-
-    The size of the array counts a little, too: the numbers of a ``tensor_content`` are copied once,
-    and a last value may be repeated up to any shape.
-    """
-    name = _NAMES.get(proto.dtype, STRING)
-    # Not `ByteSize` for numbers: protobuf would serialize the proto to measure it.
-    if name == STRING:
-        size: int = proto.ByteSize()
-        return size
-    field = _FIELDS[name]
-    typed = len(getattr(proto, field)) * _WIRE_TYPES[_DESCRIPTORS[field].type].itemsize
-    # Limit the dimensions: the product of more sizes could have millions of digits.
-    count: int = math.prod([dim.size for dim in proto.tensor_shape.dim[:MAX_DIMENSIONS]])
-    return typed + count * NUMPY_TYPES[name].itemsize // _COPIED_AT_ONCE
 
 
 def to_proto(array: Array) -> Any:

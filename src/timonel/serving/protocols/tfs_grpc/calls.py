@@ -1,15 +1,16 @@
-"""gRPC handlers: deadlines, statuses and headers of calls."""
+"""gRPC handlers: messages, deadlines, statuses and headers of calls."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import grpc
 
-from timonel.serving.grpc_requests import deserializer, parsed, refuse_error
+from timonel.serving.futures import AT_ONCE_BYTES, in_pool, pool_for
+from timonel.serving.grpc_requests import parse, refuse_error
 from timonel.serving.inference import Codec, Flow
 from timonel.serving.inference.context import Correlation
 from timonel.serving.manager.catalogue import ModelSpec
@@ -23,17 +24,33 @@ _RELATED: Final = ("traceparent", "tracestate", COMPARISON_HEADER)
 _RELATED_NAMES: Final = frozenset(_RELATED)
 
 
-def computing(flow: Flow, api: str, request_type: Any, codec: Callable[[Any], Codec[bytes]]) -> Any:
-    """Create the gRPC handler of a unary method that runs a model.
+class MessageCodec(Codec[bytes]):
+    """A request over gRPC.
 
-    The codec returns the serialized response: writing large tensors directly is faster than filling
+    `encode` returns the serialized response: writing large tensors directly is faster than filling
     a message first.
     """
 
-    async def answer(request: Any, context: Any) -> bytes:
-        return await flow.run(codec(request), _timeout_s(context), _correlation(context))
+    entrypoint = "GRPC"
+    request_type: ClassVar[Any]
 
-    return _handler(flow, api, request_type, answer)
+    def __init__(self, raw: bytes) -> None:
+        self.size = len(raw)
+        self._raw = raw
+
+    def parsed(self) -> Any:
+        """Return the request's message; call it once."""
+        raw, self._raw = self._raw, b""
+        return parse(raw, self.request_type)
+
+
+def computing(flow: Flow, codec: Callable[[bytes], Codec[bytes]]) -> Any:
+    """Create the gRPC handler of a unary method that runs a model."""
+
+    async def answer(raw: bytes, context: Any) -> bytes:
+        return await flow.run(codec(raw), _timeout_s(context), _correlation(context))
+
+    return _handler(answer)
 
 
 def reading(
@@ -46,33 +63,31 @@ def reading(
 ) -> Any:
     """Create the gRPC handler of a unary method that runs no model."""
 
-    async def answer(request: Any, context: Any) -> bytes:
-        name = getattr(request, "name", "") or _name_in(request)
-        recorded = flow.observed("GRPC", api, name, _correlation(context))
-        with recorded if is_observed else contextlib.nullcontext():
+    async def answer(raw: bytes, context: Any) -> bytes:
+        recorded = flow.observed("GRPC", api, correlation=_correlation(context))
+        with recorded if is_observed else contextlib.nullcontext() as observation:
+            if len(raw) > AT_ONCE_BYTES:
+                pool = pool_for(flow.pool, len(raw))
+                request = await in_pool(pool, parse, raw, request_type)
+            else:
+                request = parse(raw, request_type)
+            if observation is not None:
+                observation.model = getattr(request, "name", "") or _name_in(request)
             found = read(request)
             return await found if inspect.isawaitable(found) else found
 
-    return _handler(flow, api, request_type, answer)
+    return _handler(answer)
 
 
-def _handler(
-    flow: Flow, api: str, request_type: Any, answer: Callable[[Any, Any], Awaitable[bytes]]
-) -> Any:
-    async def call(request: Any, context: Any) -> bytes:
+def _handler(answer: Callable[[bytes, Any], Awaitable[bytes]]) -> Any:
+    async def call(raw: bytes, context: Any) -> bytes:
         try:
-            request = await parsed(request)
-            if isinstance(request, StatusError):
-                with flow.observed("GRPC", api, correlation=_correlation(context)):
-                    raise StatusError(request.code, request.message)  # noqa: TRY301 - recorded
-            return await answer(request, context)
+            return await answer(raw, context)
         except StatusError as error:
             await refuse_error(context, error)
             return b""
 
-    return grpc.unary_unary_rpc_method_handler(
-        call, request_deserializer=deserializer(request_type, flow.pool), response_serializer=None
-    )
+    return grpc.unary_unary_rpc_method_handler(call)
 
 
 def model_spec(request: Any) -> ModelSpec:

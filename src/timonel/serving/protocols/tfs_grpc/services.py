@@ -12,7 +12,6 @@ import grpc
 from timonel.serving.futures import in_pool
 from timonel.serving.inference import (
     Call,
-    Codec,
     Flow,
     Outputs,
     Run,
@@ -24,7 +23,13 @@ from timonel.serving.inference.signature_check import check_inputs, check_method
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec
 from timonel.serving.manager.manager import ModelManager
 from timonel.serving.manager.model_config import reloaded_models
-from timonel.serving.protocols.tfs_grpc.calls import computing, model_spec, reading, spec_from
+from timonel.serving.protocols.tfs_grpc.calls import (
+    MessageCodec,
+    computing,
+    model_spec,
+    reading,
+    spec_from,
+)
 from timonel.serving.protos.messages import (
     classification_pb2,
     get_model_metadata_pb2,
@@ -35,7 +40,7 @@ from timonel.serving.protos.messages import (
     predict_pb2,
     regression_pb2,
 )
-from timonel.serving.protos.tensors import effort, from_proto
+from timonel.serving.protos.tensors import from_proto
 from timonel.serving.settings import GrpcSettings
 from timonel.serving.signature import CLASSIFY, DEFAULT_SIGNATURE, REGRESS, Array, Signature
 from timonel.serving.status import Code, StatusError, invalid_argument
@@ -48,16 +53,8 @@ MODEL_SERVICE = "tensorflow.serving.ModelService"
 
 def prediction_service(flow: Flow, settings: GrpcSettings) -> Any:
     """Return the gRPC handler of PredictionService."""
-    types: dict[str, tuple[Callable[[GrpcSettings, Any], Codec[bytes]], Any]] = {
-        "Predict": (_Predict, predict_pb2.PredictRequest),
-        "Classify": (_Classify, classification_pb2.ClassificationRequest),
-        "Regress": (_Regress, regression_pb2.RegressionRequest),
-        "MultiInference": (_MultiInference, inference_pb2.MultiInferenceRequest),
-    }
-    handlers = {
-        name: computing(flow, name, request_type, partial(codec, settings))
-        for name, (codec, request_type) in types.items()
-    }
+    codecs: tuple[type[_Codec], ...] = (_Predict, _Classify, _Regress, _MultiInference)
+    handlers = {codec.api: computing(flow, partial(codec, settings)) for codec in codecs}
     metadata_type = get_model_metadata_pb2.GetModelMetadataRequest
     handlers["GetModelMetadata"] = reading(
         flow, "GetModelMetadata", metadata_type, partial(_metadata, flow.catalogue)
@@ -65,19 +62,23 @@ def prediction_service(flow: Flow, settings: GrpcSettings) -> Any:
     return grpc.method_handlers_generic_handler(PREDICTION_SERVICE, handlers)
 
 
-class _Predict(Codec[bytes]):
-    entrypoint = "GRPC"
-    api = "Predict"
+class _Codec(MessageCodec):
+    """Base of the methods that run a model."""
 
-    def __init__(self, settings: GrpcSettings, request: Any) -> None:
-        self.model = request.model_spec.name
-        self.size = sum(map(effort, request.inputs.values()))
+    def __init__(self, settings: GrpcSettings, raw: bytes) -> None:
+        super().__init__(raw)
         self._settings = settings
-        self._request = request
-        self._signature = request.model_spec.signature_name or DEFAULT_SIGNATURE
+
+
+class _Predict(_Codec):
+    api = "Predict"
+    request_type = predict_pb2.PredictRequest
+    _signature: str
 
     def prepare(self, acquire: Callable[[ModelSpec], Call]) -> Sequence[Run]:
-        request = self._request
+        request = self.parsed()
+        self.model = request.model_spec.name
+        self._signature = request.model_spec.signature_name or DEFAULT_SIGNATURE
         signature = acquire(model_spec(request)).signature(self._signature)
         if self._settings.check_method_names:
             check_method(signature)
@@ -89,19 +90,14 @@ class _Predict(Codec[bytes]):
         return conversion.predict_response(spec, outputs[0], as_content=as_content)
 
 
-class _Examples(Codec[bytes]):
+class _Examples(_Codec):
     """Base of methods that take tf.train.Examples."""
 
-    entrypoint = "GRPC"
-
-    def __init__(self, settings: GrpcSettings, request: Any) -> None:
-        self.model = request.model_spec.name
-        self.size = request.input.ByteSize()
-        self._settings = settings
-        self._request = request
-        self._prepared: Sequence[PreparedRun] = ()
+    _request: Any
+    _prepared: Sequence[PreparedRun]
 
     def prepare(self, acquire: Callable[[ModelSpec], Call]) -> Sequence[Run]:
+        self._request = self.parsed()
         examples = conversion.examples_from(self._request.input)
         self._prepared = self.prepared(acquire, *examples)
         return [each.run for each in self._prepared]
@@ -110,9 +106,10 @@ class _Examples(Codec[bytes]):
         self, acquire: Callable[[ModelSpec], Call], examples: list[bytes], context: bytes
     ) -> Sequence[PreparedRun]:
         """Return the runs on the examples."""
+        request, checks = self._request, self._settings.check_method_names
+        self.model, name = request.model_spec.name, request.model_spec.signature_name
         method = CLASSIFY if self.api == "Classify" else REGRESS
-        name, checks = self._request.model_spec.signature_name, self._settings.check_method_names
-        call = acquire(model_spec(self._request))
+        call = acquire(model_spec(request))
         prepared = classification.prepare(
             call, method, name, examples, context, check_method=checks
         )
@@ -125,6 +122,7 @@ class _Examples(Codec[bytes]):
 
 class _Classify(_Examples):
     api = "Classify"
+    request_type = classification_pb2.ClassificationRequest
 
     def encode(self, call: Call, outputs: Sequence[Outputs]) -> bytes:
         spec = _resolved(self._request.model_spec, call.version)
@@ -135,6 +133,7 @@ class _Classify(_Examples):
 
 class _Regress(_Examples):
     api = "Regress"
+    request_type = regression_pb2.RegressionRequest
 
     def encode(self, call: Call, outputs: Sequence[Outputs]) -> bytes:
         spec = _resolved(self._request.model_spec, call.version)
@@ -145,22 +144,17 @@ class _Regress(_Examples):
 
 class _MultiInference(_Examples):
     api = "MultiInference"
-
-    def __init__(self, settings: GrpcSettings, request: Any) -> None:
-        tasks = request.tasks
-        self._first = tasks[0].model_spec if tasks else model_pb2.ModelSpec()
-        self.model = self._first.name
-        self.size = request.input.ByteSize()
-        self._settings = settings
-        self._request = request
+    request_type = inference_pb2.MultiInferenceRequest
 
     def prepared(
         self, acquire: Callable[[ModelSpec], Call], examples: list[bytes], context: bytes
     ) -> Sequence[PreparedRun]:
-        call = acquire(spec_from(self._first))
-        tasks = conversion.tasks_from(self._request.tasks)
-        checks = self._settings.check_method_names
-        return classification.infer(call, tasks, examples, context, check_method=checks)
+        tasks, checks = self._request.tasks, self._settings.check_method_names
+        first = tasks[0].model_spec if tasks else model_pb2.ModelSpec()
+        self.model = first.name
+        call = acquire(spec_from(first))
+        planned = conversion.tasks_from(tasks)
+        return classification.infer(call, planned, examples, context, check_method=checks)
 
     def encode(self, call: Call, outputs: Sequence[Outputs]) -> bytes:
         response = inference_pb2.MultiInferenceResponse()

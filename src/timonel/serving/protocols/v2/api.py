@@ -141,10 +141,7 @@ class _Infer(InferCodec[Response]):
         self.size = len(body) + AT_ONCE_BYTES if self._zipped else len(body)
         self._json_length = _json_length(request)
 
-    def spec(self) -> ModelSpec:
-        return self._spec
-
-    def decode(self) -> InferRequest:
+    def decode(self) -> tuple[ModelSpec, InferRequest]:
         body = self._body
         if self._zipped:
             body = unzip(body, self._max_body)
@@ -152,7 +149,7 @@ class _Infer(InferCodec[Response]):
                 raise invalid_argument(
                     "The gzip body is damaged, or larger than 100 MiB when decompressed."
                 )
-        return rest_codec.decode(body, self._json_length)
+        return self._spec, rest_codec.decode(body, self._json_length)
 
     def encode(self, call: Call, outputs: Sequence[Outputs]) -> Response:
         encode = rest_codec.encode

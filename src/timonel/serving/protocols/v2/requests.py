@@ -159,18 +159,15 @@ class InferCodec(Codec[T]):
     """The decoded request."""
 
     @abc.abstractmethod
-    def spec(self) -> ModelSpec:
-        """Return the requested version."""
-
-    @abc.abstractmethod
-    def decode(self) -> InferRequest:
-        """Decode the request."""
+    def decode(self) -> tuple[ModelSpec, InferRequest]:
+        """Return the requested version, and the decoded request."""
 
     def prepare(self, acquire: Callable[[ModelSpec], Call]) -> Sequence[Run]:
         """Decode the request and find its signature."""
-        request = self.request = self.decode()
+        spec, request = self.decode()
+        self.request = request
         self.timeout_s = request.parameters.timeout_s
-        call = acquire(self.spec())
+        call = acquire(spec)
         signature = call.signature(request.parameters.signature_name)
         check_types(signature, request.inputs)
         return (Run(signature, request.inputs, tuple(request.outputs)),)

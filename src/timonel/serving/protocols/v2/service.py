@@ -18,7 +18,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from timonel.serving.codec.writer import CHUNK
 from timonel.serving.inference import Call, Flow, Outputs
 from timonel.serving.manager.catalogue import ModelSpec
-from timonel.serving.protocols.tfs_grpc.calls import computing, reading
+from timonel.serving.protocols.tfs_grpc.calls import MessageCodec, computing, reading
 from timonel.serving.protocols.tfs_grpc.server import Service
 from timonel.serving.protocols.v2.requests import (
     InferCodec,
@@ -255,7 +255,7 @@ class InferenceService:
             name: reading(self._flow, name, _request(name), read, is_observed=name not in _PROBES)
             for name, read in reads.items()
         }
-        handlers["ModelInfer"] = computing(self._flow, "ModelInfer", ModelInferRequest, _Infer)
+        handlers["ModelInfer"] = computing(self._flow, _Infer)
         return Service(SERVICE, grpc.method_handlers_generic_handler(SERVICE, handlers), POOL)
 
     def _ready(self, _: Any) -> bytes:
@@ -271,20 +271,14 @@ class InferenceService:
         return _message("ModelMetadataResponse", **model_view(self._flow.catalogue, spec))
 
 
-class _Infer(InferCodec[bytes]):
-    entrypoint = "GRPC"
+class _Infer(MessageCodec, InferCodec[bytes]):
     api = "ModelInfer"
+    request_type = ModelInferRequest
 
-    def __init__(self, message: Any) -> None:
+    def decode(self) -> tuple[ModelSpec, InferRequest]:
+        message = self.parsed()
         self.model = message.model_name
-        self.size = message.ByteSize()
-        self._message = message
-
-    def spec(self) -> ModelSpec:
-        return spec_of(self._message.model_name, self._message.model_version)
-
-    def decode(self) -> InferRequest:
-        return decode(self._message)
+        return spec_of(message.model_name, message.model_version), decode(message)
 
     def encode(self, call: Call, outputs: Sequence[Outputs]) -> bytes:
         return encode(self.request, call.name, call.version, outputs[0])
