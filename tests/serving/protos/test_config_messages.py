@@ -12,12 +12,11 @@ from timonel.serving.protos.config_messages import FIELDS, config_message
 def test_fields_have_the_numbers_and_types_of_the_table(name):
     descriptor = config_message(name).DESCRIPTOR
     assert descriptor.full_name == f"tensorflow.serving.{name}"
-    assert [(each.name, each.number) for each in descriptor.fields] == [
-        (field, number) for number, field in enumerate(FIELDS[name], 1)
-    ]
-    for field in descriptor.fields:
-        kind = FIELDS[name][field.name]
-        assert field.is_repeated is kind.startswith("repeated ")
+    assert [each.number for each in descriptor.fields] == [*range(1, len(FIELDS[name]) + 1)]
+    for field, text in zip(descriptor.fields, FIELDS[name], strict=True):
+        *label, kind, wanted = text.split()
+        assert field.name == wanted
+        assert field.is_repeated is (label == ["repeated"])
         if "." in kind:
             assert field.message_type.full_name == kind
 

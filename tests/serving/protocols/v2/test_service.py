@@ -44,7 +44,7 @@ class Client:
             setattr(self, name, self._method(name))
 
     def _method(self, name):
-        request, response = map(message_class, METHODS[name])
+        request, response = map(message_class, (f"{name}Request", f"{name}Response"))
         method = self.channel.unary_unary(
             f"/{SERVICE}/{name}",
             request_serializer=lambda message: message.SerializeToString(),

@@ -1,9 +1,4 @@
-"""GRPCInferenceService: the Open Inference Protocol over gRPC.
-
-Its protos are built from a table, without generated code, in a descriptor pool of their own: client
-libraries define the same names in another file, which one pool cannot hold twice, and a model's
-Python code may import such a library in the server's process.
-"""
+"""GRPCInferenceService: the Open Inference Protocol over gRPC."""
 
 from __future__ import annotations
 
@@ -13,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import grpc
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from timonel.serving.codec.writer import CHUNK
 from timonel.serving.inference import Call, Flow, Outputs
@@ -41,6 +35,7 @@ from timonel.serving.protocols.v2.tensors import (
     numpy_of,
     to_raw,
 )
+from timonel.serving.protos.tables import Messages, class_of, pool_of
 from timonel.serving.protos.tensors import numbers_in
 from timonel.serving.signature import Array, string_array
 from timonel.serving.status import invalid_argument
@@ -49,160 +44,101 @@ from timonel.wire import tag, varint
 PACKAGE: Final = "inference"
 SERVICE: Final = f"{PACKAGE}.GRPCInferenceService"
 
-_MESSAGES: Mapping[str, tuple[str, ...]] = {
+_MESSAGES: Messages = {
     "ServerLiveRequest": (),
-    "ServerLiveResponse": ("bool live = 1",),
+    "ServerLiveResponse": ("bool live",),
     "ServerReadyRequest": (),
-    "ServerReadyResponse": ("bool ready = 1",),
-    "ModelReadyRequest": ("string name = 1", "string version = 2"),
-    "ModelReadyResponse": ("bool ready = 1",),
+    "ServerReadyResponse": ("bool ready",),
+    "ModelReadyRequest": ("string name", "string version"),
+    "ModelReadyResponse": ("bool ready",),
     "ServerMetadataRequest": (),
-    "ServerMetadataResponse": (
-        "string name = 1",
-        "string version = 2",
-        "repeated string extensions = 3",
-    ),
-    "ModelMetadataRequest": ("string name = 1", "string version = 2"),
+    "ServerMetadataResponse": ("string name", "string version", "repeated string extensions"),
+    "ModelMetadataRequest": ("string name", "string version"),
     "ModelMetadataResponse": (
-        "string name = 1",
-        "repeated string versions = 2",
-        "string platform = 3",
-        "repeated ModelMetadataResponse.TensorMetadata inputs = 4",
-        "repeated ModelMetadataResponse.TensorMetadata outputs = 5",
+        "string name",
+        "repeated string versions",
+        "string platform",
+        f"repeated {PACKAGE}.ModelMetadataResponse.TensorMetadata inputs",
+        f"repeated {PACKAGE}.ModelMetadataResponse.TensorMetadata outputs",
     ),
     "ModelMetadataResponse.TensorMetadata": (
-        "string name = 1",
-        "string datatype = 2",
-        "repeated int64 shape = 3",
+        "string name",
+        "string datatype",
+        "repeated int64 shape",
     ),
     "InferParameter": (
-        "oneof bool bool_param = 1",
-        "oneof int64 int64_param = 2",
-        "oneof string string_param = 3",
-        "oneof double double_param = 4",
-        "oneof uint64 uint64_param = 5",
+        "oneof bool bool_param",
+        "oneof int64 int64_param",
+        "oneof string string_param",
+        "oneof double double_param",
+        "oneof uint64 uint64_param",
     ),
     "InferTensorContents": (
-        "repeated bool bool_contents = 1",
-        "repeated int32 int_contents = 2",
-        "repeated int64 int64_contents = 3",
-        "repeated uint32 uint_contents = 4",
-        "repeated uint64 uint64_contents = 5",
-        "repeated float fp32_contents = 6",
-        "repeated double fp64_contents = 7",
-        "repeated bytes bytes_contents = 8",
+        "repeated bool bool_contents",
+        "repeated int32 int_contents",
+        "repeated int64 int64_contents",
+        "repeated uint32 uint_contents",
+        "repeated uint64 uint64_contents",
+        "repeated float fp32_contents",
+        "repeated double fp64_contents",
+        "repeated bytes bytes_contents",
     ),
     "ModelInferRequest": (
-        "string model_name = 1",
-        "string model_version = 2",
-        "string id = 3",
-        "map InferParameter parameters = 4",
-        "repeated ModelInferRequest.InferInputTensor inputs = 5",
-        "repeated ModelInferRequest.InferRequestedOutputTensor outputs = 6",
-        "repeated bytes raw_input_contents = 7",
+        "string model_name",
+        "string model_version",
+        "string id",
+        f"map {PACKAGE}.InferParameter parameters",
+        f"repeated {PACKAGE}.ModelInferRequest.InferInputTensor inputs",
+        f"repeated {PACKAGE}.ModelInferRequest.InferRequestedOutputTensor outputs",
+        "repeated bytes raw_input_contents",
     ),
     "ModelInferRequest.InferInputTensor": (
-        "string name = 1",
-        "string datatype = 2",
-        "repeated int64 shape = 3",
-        "map InferParameter parameters = 4",
-        "InferTensorContents contents = 5",
+        "string name",
+        "string datatype",
+        "repeated int64 shape",
+        f"map {PACKAGE}.InferParameter parameters",
+        f"{PACKAGE}.InferTensorContents contents",
     ),
     "ModelInferRequest.InferRequestedOutputTensor": (
-        "string name = 1",
-        "map InferParameter parameters = 2",
+        "string name",
+        f"map {PACKAGE}.InferParameter parameters",
     ),
     "ModelInferResponse": (
-        "string model_name = 1",
-        "string model_version = 2",
-        "string id = 3",
-        "map InferParameter parameters = 4",
-        "repeated ModelInferResponse.InferOutputTensor outputs = 5",
-        "repeated bytes raw_output_contents = 6",
+        "string model_name",
+        "string model_version",
+        "string id",
+        f"map {PACKAGE}.InferParameter parameters",
+        f"repeated {PACKAGE}.ModelInferResponse.InferOutputTensor outputs",
+        "repeated bytes raw_output_contents",
     ),
     "ModelInferResponse.InferOutputTensor": (
-        "string name = 1",
-        "string datatype = 2",
-        "repeated int64 shape = 3",
-        "map InferParameter parameters = 4",
-        "InferTensorContents contents = 5",
+        "string name",
+        "string datatype",
+        "repeated int64 shape",
+        f"map {PACKAGE}.InferParameter parameters",
+        f"{PACKAGE}.InferTensorContents contents",
     ),
 }
-METHODS: Mapping[str, tuple[str, str]] = {
-    "ServerLive": ("ServerLiveRequest", "ServerLiveResponse"),
-    "ServerReady": ("ServerReadyRequest", "ServerReadyResponse"),
-    "ModelReady": ("ModelReadyRequest", "ModelReadyResponse"),
-    "ServerMetadata": ("ServerMetadataRequest", "ServerMetadataResponse"),
-    "ModelMetadata": ("ModelMetadataRequest", "ModelMetadataResponse"),
-    "ModelInfer": ("ModelInferRequest", "ModelInferResponse"),
-}
-"""Request and response message of each method."""
-
-_Field = descriptor_pb2.FieldDescriptorProto
-_ENTRY: Final = "ParametersEntry"
-
-
-def _file() -> descriptor_pb2.FileDescriptorProto:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="open_inference_grpc.proto", package=PACKAGE, syntax="proto3"
-    )
-    made: dict[str, descriptor_pb2.DescriptorProto] = {}
-    for path, fields in _MESSAGES.items():
-        parent, _, name = path.rpartition(".")
-        made[path] = made[parent].nested_type.add() if parent else file.message_type.add()
-        made[path].name = name
-        for field in fields:
-            _add_field(made[path], path, field)
-    service = file.service.add(name=SERVICE.removeprefix(f"{PACKAGE}."))
-    for name, (request, response) in METHODS.items():
-        service.method.add(
-            name=name, input_type=f".{PACKAGE}.{request}", output_type=f".{PACKAGE}.{response}"
-        )
-    return file
-
-
-def _add_field(message: descriptor_pb2.DescriptorProto, path: str, text: str) -> None:
-    """Add a field in .proto syntax after its label or kind."""
-    *label, kind, name, _, number = text.split()
-    field = message.field.add(name=name, number=int(number), label=_Field.LABEL_OPTIONAL)
-    if label in (["repeated"], ["map"]):
-        field.label = _Field.LABEL_REPEATED
-    if label == ["oneof"]:
-        if not message.oneof_decl:
-            message.oneof_decl.add(name="parameter_choice")
-        field.oneof_index = 0
-    if label == ["map"]:
-        _add_entry(message, kind)
-        kind = f"{path}.{_ENTRY}"
-    if kind in _MESSAGES or label == ["map"]:
-        field.type = _Field.TYPE_MESSAGE
-        field.type_name = f".{PACKAGE}.{kind}"
-    else:
-        field.type = _Field.Type.Value(f"TYPE_{kind.upper()}")
-
-
-def _add_entry(message: descriptor_pb2.DescriptorProto, kind: str) -> None:
-    """Add the entry message of a map with string keys."""
-    entry = message.nested_type.add(name=_ENTRY)
-    entry.options.map_entry = True
-    entry.field.add(name="key", number=1, label=_Field.LABEL_OPTIONAL, type=_Field.TYPE_STRING)
-    entry.field.add(
-        name="value",
-        number=2,
-        label=_Field.LABEL_OPTIONAL,
-        type=_Field.TYPE_MESSAGE,
-        type_name=f".{PACKAGE}.{kind}",
-    )
-
-
-POOL: Final = descriptor_pool.DescriptorPool()
+METHODS: Final = (
+    "ServerLive",
+    "ServerReady",
+    "ModelReady",
+    "ServerMetadata",
+    "ModelMetadata",
+    "ModelInfer",
+)
+POOL: Final = pool_of(
+    "open_inference_grpc.proto",
+    PACKAGE,
+    _MESSAGES,
+    services={SERVICE.removeprefix(f"{PACKAGE}."): METHODS},
+)
 """Descriptor pool with only these protos."""
-POOL.AddSerializedFile(_file().SerializeToString())
 
 
 def message_class(name: str) -> Any:
     """Return the class of the message ``name``."""
-    return message_factory.GetMessageClass(POOL.FindMessageTypeByName(f"{PACKAGE}.{name}"))
+    return class_of(POOL, f"{PACKAGE}.{name}")
 
 
 ModelInferRequest: Final = message_class("ModelInferRequest")
@@ -252,7 +188,13 @@ class InferenceService:
         }
         handlers = {
             # Probes are so frequent that they would dominate the monitored requests.
-            name: reading(self._flow, name, _request(name), read, is_observed=name not in _PROBES)
+            name: reading(
+                self._flow,
+                name,
+                message_class(f"{name}Request"),
+                read,
+                is_observed=name not in _PROBES,
+            )
             for name, read in reads.items()
         }
         handlers["ModelInfer"] = computing(self._flow, _Infer)
@@ -284,10 +226,6 @@ class _Infer(MessageCodec, InferCodec[bytes]):
         return encode(self.request, call.name, call.version, outputs[0])
 
 
-def _request(name: str) -> Any:
-    return message_class(METHODS[name][0])
-
-
 def _message(name: str, /, **fields: Any) -> bytes:
     encoded: bytes = message_class(name)(**fields).SerializeToString()
     return encoded
@@ -309,13 +247,13 @@ def decode(message: Any) -> InferRequest:
     for output in message.outputs:
         if output.name in outputs:
             raise invalid_argument(f"Output {output.name} occurs more than once.")
-        refuse_unsupported(_parameters(output.parameters), f"output {output.name}")
+        _parameters(output.parameters, f"output {output.name}")
         outputs[output.name] = OutputForm()
     return InferRequest(
         inputs,
         outputs,
         message.id or None,
-        request_parameters(_parameters(message.parameters)),
+        request_parameters(_parameters(message.parameters, "the request")),
         is_raw=bool(raw),
     )
 
@@ -346,7 +284,7 @@ def encode(request: InferRequest, model: str, version: int, outputs: Outputs) ->
 def _tensor(tensor: Any, raw: bytes | None) -> Array:
     name, datatype = tensor.name, tensor.datatype
     shape = checked_shape(name, tensor.shape)
-    refuse_unsupported(_parameters(tensor.parameters), f"input {name}")
+    _parameters(tensor.parameters, f"input {name}")
     if raw is not None:
         if tensor.HasField("contents") and tensor.contents.ByteSize():
             raise invalid_argument(
@@ -373,11 +311,12 @@ def _tensor(tensor: Any, raw: bytes | None) -> Array:
     return in_range(name, datatype, numbers_in(tensor.contents, field)).reshape(shape)
 
 
-def _parameters(messages: Any) -> Parameters:
-    """Return the values of a map of InferParameters."""
+def _parameters(messages: Any, owner: str) -> Parameters:
+    """Return the values of a map of InferParameters; see `refuse_unsupported`."""
     found = {}
     for name, parameter in messages.items():
         choice = parameter.WhichOneof("parameter_choice")
         if choice is not None:
             found[name] = getattr(parameter, choice)
+    refuse_unsupported(found, owner)
     return found
