@@ -76,17 +76,6 @@ def parse_strictly(text: bytes) -> Any:
         return orjson.loads(text)
 
 
-def contains(text: bytes, *words: bytes) -> bool:
-    """Search a text for any of several words, in steps that let other threads run."""
-    if len(text) <= STEP_BYTES:
-        return any(word in text for word in words)
-    return any(
-        text.find(word, start, start + STEP_BYTES + len(word)) >= 0
-        for word in words
-        for start in range(0, len(text), STEP_BYTES)
-    )
-
-
 def echo(value: object) -> str:
     """Format a value as indented JSON for errors, truncated if long."""
     pieces: list[str] = []

@@ -1,4 +1,4 @@
-"""Read large arrays of numbers directly from a request's bytes. Pure.
+"""Read requests fast: large arrays of numbers directly from their bytes. Pure.
 
 A request is split into its arrays of numbers and an outline: the text around them, with a
 placeholder for each array. The numbers of an array are read into one flat buffer, several times as
@@ -23,16 +23,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from timonel.serving.codec.jsontext import contains, parse_strictly
-from timonel.serving.codec.tensors import (
-    FLOATS,
-    INTEGER_RANGES,
-    cast_integers,
-    is_row,
-    round_floats,
-    to_array,
-    to_array_fast,
-)
+from timonel.serving.codec.jsontext import STEP_BYTES, parse, parse_strictly
+from timonel.serving.codec.tensors import FLOATS, INTEGER_RANGES, is_b64, to_array
 from timonel.serving.signature import NUMPY_TYPES, STRING, Array, TensorSpec
 from timonel.serving.status import StatusError
 
@@ -47,6 +39,8 @@ except ImportError:  # built without a compiler
 else:
     NATIVE = _numbers.read
 
+_EXACT_INTEGERS = (-(2**53) + 1, 2**53 - 1)
+"""Range in which float64 represents each integer uniquely."""
 MIN_BYTES = 1024
 """Below this size, the usual parser is as fast."""
 _HOLE = "\0"
@@ -72,18 +66,28 @@ class Outline:
     """A request's JSON without its large arrays of numbers.
 
     Args:
+        body: The request.
         content: The JSON object; use `fill` to resolve placeholders.
         text: Its text.
         arrays: The arrays of the placeholders.
     """
 
     def __init__(
-        self, content: dict[str, Any], text: bytes, arrays: Sequence[NumberArray] = ()
+        self,
+        body: bytes,
+        content: dict[str, Any],
+        text: bytes,
+        arrays: Sequence[NumberArray] = (),
     ) -> None:
         self.content = content
         self.arrays = arrays
+        self._body = body
         self._text = text
         self._has_booleans: bool | None = None
+
+    def whole(self) -> Outline:
+        """Return the outline with the arrays in their places, as Python lists."""
+        return Outline(self._body, parse(self._body), self._body) if self.arrays else self
 
     def fill(self, value: Any) -> Any:
         """Return the numbers of a placeholder; other values unchanged."""
@@ -97,8 +101,17 @@ class Outline:
         # Not a `cached_property`: before Python 3.12, it has one lock for all instances, on which
         # the event loop would wait while another request's large text is searched.
         if self._has_booleans is None:
-            self._has_booleans = contains(self._text, b"true", b"false")
+            self._has_booleans = _contains(self._text, b"true", b"false")
         return self._has_booleans
+
+
+def outline_of(body: bytes) -> Outline:
+    """Split a request into an outline and arrays of numbers, if it has large ones.
+
+    Raises:
+        StatusError: It is not a JSON object.
+    """
+    return read_outline(body) or Outline(body, parse(body), body)
 
 
 def read_outline(body: bytes) -> Outline | None:
@@ -129,7 +142,7 @@ def read_outline(body: bytes) -> Outline | None:
         return None
     if not isinstance(parsed, dict):
         return None
-    return Outline(parsed, text, arrays)
+    return Outline(body, parsed, text, arrays)
 
 
 def decode_outline(outline: Outline, specs: Specs) -> dict[str, Array] | None:
@@ -145,7 +158,7 @@ def decode_outline(outline: Outline, specs: Specs) -> dict[str, Array] | None:
     arrays: dict[str, Array] = {}
     try:
         for name, column in columns.items():
-            array = _array(outline, column, specs[name].dtype)
+            array = array_of(outline, column, specs[name].dtype)
             if array is None:
                 return None
             arrays[name] = array
@@ -219,7 +232,12 @@ def _columns_of_rows(outline: Outline, specs: Specs) -> dict[str, Any] | None:
     return columns
 
 
-def _array(outline: Outline, column: Any, dtype: str) -> Array | None:
+def array_of(outline: Outline, column: Any, dtype: str) -> Array | None:
+    """Convert nested lists or numbers of an outline to an array; None if that needs `whole`.
+
+    Raises:
+        StatusError: They are not of the type, or irregular.
+    """
     has_arrays = outline.arrays and isinstance(column, list)
     if has_arrays and any(isinstance(row, NumberArray) for row in column):
         column = _stacked(column)
@@ -245,3 +263,76 @@ def _stacked(rows: Sequence[Any]) -> NumberArray | None:
     if any(row.values.shape != rows[0].values.shape for row in rows):
         return None
     return NumberArray(np.stack([row.values for row in rows]), all(row.whole for row in rows))
+
+
+def to_array_fast(value: Any, dtype: str) -> Array | None:
+    """Return the result of `to_array`, or None if only that can decide.
+
+    ``value`` must not contain booleans: numpy would treat them as numbers.
+    """
+    # numpy would first create an array as wide as the longest string.
+    if not isinstance(value, list) or not isinstance(leaf_of(value), int | float | list):
+        return None
+    try:
+        array = np.asarray(value)
+    except (ValueError, OverflowError):
+        return None
+    if dtype in FLOATS and array.dtype.kind in "iuf":
+        # Via float64, as in a text parser: rounding an integer twice may differ from rounding once.
+        return round_floats(array.astype(np.float64, copy=False), NUMPY_TYPES[dtype])
+    bounds = INTEGER_RANGES.get(dtype)
+    if bounds is not None and array.size == 0:
+        return array.astype(NUMPY_TYPES[dtype])
+    if bounds is None or array.dtype.kind not in "iu" or not _within(array, bounds):
+        return None
+    return array.astype(NUMPY_TYPES[dtype], copy=False)
+
+
+def round_floats(values: NDArray[np.float64], target: np.dtype[Any]) -> Array:
+    """Convert to a floating-point type; values beyond its range become infinite."""
+    with np.errstate(over="ignore"):
+        return values.astype(target, copy=False)
+
+
+def cast_integers(
+    values: NDArray[np.float64], target: np.dtype[Any], bounds: tuple[int, int]
+) -> Array | None:
+    """Convert at least one integer, read as float64, to an integer type.
+
+    Returns:
+        None if one is not within the bounds, or may have been rounded.
+    """
+    if not _within(values, _EXACT_INTEGERS):
+        return None
+    integers = values.astype(np.int64)
+    return integers.astype(target, copy=False) if _within(integers, bounds) else None
+
+
+def is_row(value: object) -> bool:
+    """Whether ``value`` is an object that names inputs."""
+    return isinstance(value, dict) and not is_b64(value)
+
+
+def leaf_of(value: Any) -> Any:
+    """Return the first element at the deepest level.
+
+    An empty list if the list at that level is empty.
+    """
+    while isinstance(value, list) and value:
+        value = value[0]
+    return value
+
+
+def _within(array: Array, bounds: tuple[int, int]) -> bool:
+    return int(array.min()) >= bounds[0] and int(array.max()) <= bounds[1]
+
+
+def _contains(text: bytes, *words: bytes) -> bool:
+    """Search a text for any of several words, in steps that let other threads run."""
+    if len(text) <= STEP_BYTES:
+        return any(word in text for word in words)
+    return any(
+        text.find(word, start, start + STEP_BYTES + len(word)) >= 0
+        for word in words
+        for start in range(0, len(text), STEP_BYTES)
+    )

@@ -1,7 +1,7 @@
 """Convert JSON values to arrays by the dtype rules of TensorFlow Serving.
 
-`to_array` is the reference and words every error. `to_array_fast` returns the same array for most
-numeric input some ten times faster, or gives up; it never reports an error.
+This is the reference, which words every error. `number_arrays` returns the same arrays for most
+requests several times faster, or gives up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from timonel.serving.codec.jsontext import echo, type_name
 from timonel.serving.signature import NUMPY_TYPES, STRING, Array, display_name, string_array
@@ -33,8 +32,6 @@ INTEGER_RANGES: Mapping[str, tuple[int, int]] = {
     "DT_UINT32": (0, 2**32 - 1),
     "DT_UINT64": (0, 2**64 - 1),
 }
-_EXACT_INTEGERS = (-(2**53) + 1, 2**53 - 1)
-"""Range in which float64 represents each integer uniquely."""
 FLOATS = frozenset({"DT_FLOAT", "DT_DOUBLE"})
 """Floating-point types that JSON numbers can be read into."""
 JSON_TYPES = frozenset({*FLOATS, *INTEGER_RANGES, "DT_BOOL", STRING})
@@ -80,49 +77,6 @@ class Column:
         return _as_array(self._flat, self._dtype).reshape(self._count, *(self._shape or ()))
 
 
-def to_array_fast(value: Any, dtype: str) -> Array | None:
-    """Return the result of `to_array`, or None if only that can decide.
-
-    ``value`` must not contain booleans: numpy would treat them as numbers.
-    """
-    # numpy would first create an array as wide as the longest string.
-    if not isinstance(value, list) or not isinstance(_leaf(value), int | float | list):
-        return None
-    try:
-        array = np.asarray(value)
-    except (ValueError, OverflowError):
-        return None
-    if dtype in FLOATS and array.dtype.kind in "iuf":
-        # Via float64, as in a text parser: rounding an integer twice may differ from rounding once.
-        return round_floats(array.astype(np.float64, copy=False), NUMPY_TYPES[dtype])
-    bounds = INTEGER_RANGES.get(dtype)
-    if bounds is not None and array.size == 0:
-        return array.astype(NUMPY_TYPES[dtype])
-    if bounds is None or array.dtype.kind not in "iu" or not _within(array, bounds):
-        return None
-    return array.astype(NUMPY_TYPES[dtype], copy=False)
-
-
-def round_floats(values: NDArray[np.float64], target: np.dtype[Any]) -> Array:
-    """Convert to a floating-point type; values beyond its range become infinite."""
-    with np.errstate(over="ignore"):
-        return values.astype(target, copy=False)
-
-
-def cast_integers(
-    values: NDArray[np.float64], target: np.dtype[Any], bounds: tuple[int, int]
-) -> Array | None:
-    """Convert at least one integer, read as float64, to an integer type.
-
-    Returns:
-        None if one is not within the bounds, or may have been rounded.
-    """
-    if not _within(values, _EXACT_INTEGERS):
-        return None
-    integers = values.astype(np.int64)
-    return integers.astype(target, copy=False) if _within(integers, bounds) else None
-
-
 def shape_of(value: Any) -> tuple[int, ...]:
     """Return the shape given by the first element at each depth."""
     shape = []
@@ -139,27 +93,8 @@ def is_b64(value: object) -> bool:
     return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
 
 
-def is_row(value: object) -> bool:
-    """Whether ``value`` is an object that names inputs."""
-    return isinstance(value, dict) and not is_b64(value)
-
-
-def _leaf(value: Any) -> Any:
-    """Return the first element at the deepest level.
-
-    An empty list if the list at that level is empty.
-    """
-    while isinstance(value, list) and value:
-        value = value[0]
-    return value
-
-
 def _text(shape: tuple[int, ...]) -> str:
     return f"[{','.join(map(str, shape))}]"
-
-
-def _within(array: Array, bounds: tuple[int, int]) -> bool:
-    return int(array.min()) >= bounds[0] and int(array.max()) <= bounds[1]
 
 
 def _fill(

@@ -71,7 +71,7 @@ def array_text(name: str, array: Array) -> Iterator[bytes]:
     Small pieces, as both JSON writers hold the GIL until they are done.
     """
     if array.size <= CHUNK:
-        yield _dumps_all({name: array}, lambda values: values[name])
+        yield _dumps(name, array)
         return
     yield b"["
     step = max(1, CHUNK * len(array) // array.size)
@@ -82,7 +82,7 @@ def array_text(name: str, array: Array) -> Iterator[bytes]:
         if part.size > CHUNK and len(part) == 1:
             yield from array_text(name, part[0])
         else:
-            yield _dumps_all({name: part}, lambda values: values[name])[1:-1]
+            yield _dumps(name, part)[1:-1]
     yield b"]"
 
 
@@ -95,19 +95,21 @@ def _rows_text(outputs: Mapping[str, Array]) -> Iterator[bytes]:
     for start in range(0, count, step):
         if start:
             yield b","
-        rows = {name: array[start : start + step] for name, array in outputs.items()}
-        yield _dumps_all(rows, _zipped)[1:-1]
+        part = {name: array[start : start + step] for name, array in outputs.items()}
+        finite = all(map(is_finite, part.values()))
+        columns = [_rendered(name, array, finite=finite) for name, array in part.items()]
+        rows = [dict(zip(part, row, strict=True)) for row in zip(*columns, strict=True)]
+        yield dumps(rows, finite=finite)[1:-1]
     yield b"]"
 
 
-def _zipped(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+def _dumps(name: str, array: Array) -> bytes:
+    finite = is_finite(array)
+    return dumps(_rendered(name, array, finite=finite), finite=finite)
 
 
-def _dumps_all(arrays: Mapping[str, Array], arrange: Callable[[Mapping[str, Any]], Any]) -> bytes:
-    finite = all(map(is_finite, arrays.values()))
-    render = _for_orjson if finite else for_json
-    return dumps(arrange({n: render(n, array) for n, array in arrays.items()}), finite=finite)
+def _rendered(name: str, array: Array, *, finite: bool) -> Any:
+    return _for_orjson(name, array) if finite else for_json(name, array)
 
 
 def dumps(content: Any, *, finite: bool) -> bytes:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timonel.serving.codec.tensors import to_array, to_array_fast
+from timonel.serving.codec.number_arrays import to_array_fast
+from timonel.serving.codec.tensors import to_array
 from timonel.serving.protocols.tfs_rest.predict import (
     JsonBody,
     PlainBody,

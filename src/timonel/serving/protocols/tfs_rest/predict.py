@@ -14,9 +14,15 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from timonel.serving.asgi import Response
-from timonel.serving.codec.jsontext import echo, parse
-from timonel.serving.codec.number_arrays import Outline, Specs, decode_outline, read_outline
-from timonel.serving.codec.tensors import Column, is_row, to_array
+from timonel.serving.codec.jsontext import echo
+from timonel.serving.codec.number_arrays import (
+    Outline,
+    Specs,
+    decode_outline,
+    is_row,
+    outline_of,
+)
+from timonel.serving.codec.tensors import Column, to_array
 from timonel.serving.codec.writer import encode
 from timonel.serving.futures import AT_ONCE_BYTES
 from timonel.serving.inference import Call, Codec, Outputs, Run
@@ -123,12 +129,11 @@ def media_of(content_type: str) -> str | None:
 class JsonBody:
     """A parsed request with undecoded tensors."""
 
-    def __init__(self, signature_name: str, body: bytes, outline: Outline) -> None:
+    def __init__(self, signature_name: str, outline: Outline) -> None:
         self.signature_name = signature_name
         self.by_row = "instances" in outline.content
         """Whether the request, and thus the response, is row-wise."""
         self._outline = outline
-        self._body = body
 
     @property
     def is_tensors(self) -> bool:
@@ -148,8 +153,7 @@ class JsonBody:
             )
         arrays = decode_outline(self._outline, specs)
         if arrays is None:
-            outline = self._outline
-            content = parse(self._body) if outline.arrays else outline.content
+            content = self._outline.whole().content
             arrays = decode_exactly(_filled(content, specs, missing) if missing else content, specs)
         return arrays
 
@@ -205,13 +209,13 @@ def read_request(body: bytes, media: str | None = None) -> JsonBody | PlainBody:
 
 def parse_request(body: bytes) -> JsonBody:
     """Parse a JSON request, as far as possible without the model."""
-    found = read_outline(body)
-    if found is not None:
-        name = found.fill(found.content.get("signature_name", ""))
-        if isinstance(name, str):
-            return JsonBody(name, body, found)
-    content = parse(body)
-    return JsonBody(signature_name(content), body, Outline(content, body))
+    outline = outline_of(body)
+    name = outline.content.get("signature_name", "")
+    if outline.arrays:
+        name = outline.fill(name)
+    if not isinstance(name, str):
+        name = signature_name(outline.whole().content)
+    return JsonBody(name, outline)
 
 
 def signature_name(content: Mapping[str, Any]) -> str:

@@ -109,7 +109,6 @@ def request_parameters(parameters: Parameters) -> RequestParameters:
     """Parse the parameters of a request."""
     if not parameters:
         return NO_PARAMETERS
-    refuse_unsupported(parameters, "the request")
     name = parameters.get(SIGNATURE_NAME, "")
     if not isinstance(name, str):
         raise _wrong(SIGNATURE_NAME, "a string", name)

@@ -14,8 +14,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from timonel.serving.codec.jsontext import parse
-from timonel.serving.codec.number_arrays import NumberArray, Outline, read_outline
+from timonel.serving.codec.number_arrays import NumberArray, Outline, outline_of
 from timonel.serving.codec.writer import array_text
 from timonel.serving.inference import Outputs
 from timonel.serving.protocols.v2.requests import (
@@ -34,9 +33,8 @@ from timonel.serving.protocols.v2.requests import (
 from timonel.serving.protocols.v2.tensors import (
     checked_shape,
     datatype_of,
-    from_numbers,
+    from_json,
     from_raw,
-    from_values,
     to_raw,
     to_texts,
 )
@@ -57,14 +55,14 @@ def decode(body: bytes, header_length: int | None = None) -> InferRequest:
             f"The body has {len(body)} bytes, but its header declares {header_length} of JSON."
         )
     text, rest = body[:header_length], memoryview(body)[header_length:]
-    outline = read_outline(text)
-    if outline is not None:
-        try:
-            return _Reader(outline, rest).request()
-        except StatusError:
-            # Invalid or unusual: parse the whole text for the precise error.
-            pass
-    return _Reader(Outline(parse(text), text), rest).request()
+    outline = outline_of(text)
+    try:
+        return _Reader(outline, rest).request()
+    except StatusError:
+        if not outline.arrays:
+            raise
+    # Invalid or unusual: read the numbers as written for the precise error.
+    return _Reader(outline.whole(), rest).request()
 
 
 def encode(
@@ -142,13 +140,9 @@ class _Reader:
                 f"Input {name} has both data and {BINARY_DATA_SIZE}. Send only one."
             )
         data = self._outline.fill(data)
-        if isinstance(data, NumberArray):
-            array = from_numbers(datatype, sizes, data)
-            if array is None:
-                raise invalid_argument(f"expected other data for input {name}")
-            self._filled += 1
-            return array
-        return from_values(name, datatype, sizes, data, in_base64=is_base64(parameters))
+        self._filled += isinstance(data, NumberArray)
+        in_base64 = is_base64(parameters)
+        return from_json(name, datatype, sizes, data, self._outline, in_base64=in_base64)
 
     def _take(self, name: str, size: Any) -> memoryview:
         """Return the next ``size`` bytes after the JSON."""

@@ -19,9 +19,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from timonel.serving.codec.jsontext import echo, type_name
-from timonel.serving.codec.number_arrays import NumberArray
-from timonel.serving.codec.tensors import cast_integers, round_floats
+from timonel.serving.codec.jsontext import type_name
+from timonel.serving.codec.number_arrays import (
+    NumberArray,
+    Outline,
+    array_of,
+    leaf_of,
+    round_floats,
+)
 from timonel.serving.protos.tensors import MAX_STRINGS
 from timonel.serving.signature import (
     DTYPE_NAMES,
@@ -64,7 +69,6 @@ _MAX_ELEMENTS: Final = 2**48
 numpy rejects larger shapes even if one size is zero.
 """
 _FLOATS: Final = frozenset({"FP16", "BF16", "FP32", "FP64"})
-_BITS: Final = (0, 1)
 
 
 def datatype_named(dtype: str) -> str:
@@ -144,36 +148,44 @@ def to_raw(array: Array) -> bytes:
     return b"".join(itertools.chain.from_iterable(zip(lengths, texts, strict=True)))
 
 
-def from_values(
-    name: str, datatype: str, shape: Sequence[int], data: Any, *, in_base64: bool = False
+def from_json(
+    name: str,
+    datatype: str,
+    shape: Sequence[int],
+    data: Any,
+    outline: Outline,
+    *,
+    in_base64: bool = False,
 ) -> Array:
-    """Decode a list of values."""
+    """Decode the values in a request's outline, flat or nested as the shape."""
     numpy_of(name, datatype)
-    if not isinstance(data, list):
+    if not isinstance(data, list | NumberArray):
         raise invalid_argument(
             f"expected the data of input {name} to be a list, got {type_name(data)}"
         )
-    flat = _flat(name, shape, data)
-    if datatype == BYTES:
-        texts = [_bytes(name, value, in_base64=in_base64) for value in flat]
-        return string_array(texts).reshape(shape)
-    if datatype == "BOOL":
-        return _booleans(name, flat).reshape(shape)
-    return _numbers(name, datatype, flat).reshape(shape)
-
-
-def from_numbers(datatype: str, shape: Sequence[int], numbers: NumberArray) -> Array | None:
-    """Return the result of `from_values`, or None if only that can decide."""
-    given = numbers.values.shape
-    if given not in {(math.prod(shape),), tuple(shape)} or datatype in {BYTES, "BOOL"}:
-        return None
-    target = numpy_of("", datatype)
+    try:
+        array = array_of(outline, data, _json_type(datatype, data))
+    except StatusError as error:
+        raise invalid_argument(
+            f"expected the data of input {name} to hold {datatype} values: {error.message}"
+        ) from None
+    if array is None:
+        raise invalid_argument(f"expected the data of input {name} to hold {datatype} values")
+    count = math.prod(shape)
+    # Lists without values do not tell all sizes.
+    if array.size != count or array.shape not in {(count,), tuple(shape[: array.ndim])}:
+        nested = f", or nested as {list(shape)}" if len(shape) > 1 else ""
+        raise invalid_argument(
+            f"expected the data of input {name} to be {count} values, flat{nested}, "
+            f"got {list(array.shape)}"
+        )
     if datatype in _FLOATS:
-        return round_floats(numbers.values, target).reshape(shape)
-    if not numbers.whole:
-        return None
-    array = cast_integers(numbers.values, target, _bounds(datatype))
-    return None if array is None else array.reshape(shape)
+        array = round_floats(array, NUMPY_OF[datatype])
+    elif datatype != BYTES:
+        array = in_range(name, datatype, array)
+    elif in_base64:
+        array = _unpacked(name, array)
+    return array.reshape(shape)
 
 
 def in_range(name: str, datatype: str, numbers: Array) -> Array:
@@ -183,7 +195,9 @@ def in_range(name: str, datatype: str, numbers: Array) -> Array:
         low, high = _bounds(datatype)
         unfit = numbers[(numbers < low) | (numbers > high)]
         if unfit.size:
-            raise _unfit(name, datatype, unfit[0].item())
+            raise invalid_argument(
+                f"expected the data of input {name} to hold {datatype} values, got {unfit[0]}"
+            )
     return numbers.astype(target, copy=False)
 
 
@@ -232,67 +246,26 @@ def _split(name: str, content: memoryview, count: int) -> list[bytes]:
     return texts
 
 
-def _flat(name: str, shape: Sequence[int], data: list[Any]) -> list[Any]:
-    expected = f"flat, or nested as {list(shape)}" if len(shape) > 1 else "flat"
-    if len(shape) < 2 or not data or not isinstance(data[0], list):
-        if len(data) != math.prod(shape):
-            raise invalid_argument(
-                f"expected the data of input {name} to be {math.prod(shape)} values, {expected}, "
-                f"got {len(data)}"
-            )
-        return data
-    level: list[Any] = [data]
-    for size in shape:
-        if not all(isinstance(part, list) and len(part) == size for part in level):
-            raise invalid_argument(f"expected the data of input {name} to be {expected}")
-        level = [value for part in level for value in part]
-    return level
-
-
-def _numbers(name: str, datatype: str, flat: list[Any]) -> Array:
+def _json_type(datatype: str, data: Any) -> str:
+    """Return the type to read JSON values as, which has all values of the data type."""
     if datatype in _FLOATS:
-        _check_types(name, datatype, flat, int, float)
-        return round_floats(np.array(flat, np.float64), NUMPY_OF[datatype])
-    _check_types(name, datatype, flat, int)
-    low, high = _bounds(datatype)
-    if flat and (min(flat) < low or max(flat) > high):
-        raise _unfit(name, datatype, next(value for value in flat if not low <= value <= high))
-    return np.array(flat, numpy_of(name, datatype))
+        return "DT_DOUBLE"
+    if datatype == "BOOL" and isinstance(leaf_of(data), bool):
+        return "DT_BOOL"
+    return {BYTES: STRING, "UINT64": "DT_UINT64"}.get(datatype, "DT_INT64")
 
 
-def _booleans(name: str, flat: list[Any]) -> Array:
-    _check_types(name, "BOOL", flat, bool, int)
-    for value in flat:
-        if value not in _BITS:
-            raise _unfit(name, "BOOL", value)
-    return np.array(flat, np.bool_)
-
-
-def _bytes(name: str, value: Any, *, in_base64: bool) -> bytes:
-    if not isinstance(value, str):
-        raise _unfit(name, BYTES, value)
+def _unpacked(name: str, array: Array) -> Array:
+    """Decode strings in base64."""
     try:
-        if in_base64:
-            return base64.b64decode(value.encode("ascii"), validate=True)
-        # Invalid UTF-8 was parsed as surrogates.
-        return value.encode("utf-8", "surrogateescape")
-    except (binascii.Error, UnicodeEncodeError):
-        kind = "base64" if in_base64 else "text"
-        raise invalid_argument(f"expected the data of input {name} to be {kind}") from None
-
-
-def _check_types(name: str, datatype: str, flat: list[Any], *allowed: type) -> None:
-    # Exactly these types: in Python, a bool is an int.
-    if not set(map(type, flat)) <= set(allowed):
-        raise _unfit(name, datatype, next(value for value in flat if type(value) not in allowed))
+        flat = [base64.b64decode(value, validate=True) for value in array.reshape(-1).tolist()]
+    except binascii.Error:
+        raise invalid_argument(f"expected the data of input {name} to be base64") from None
+    return string_array(flat)
 
 
 def _bounds(datatype: str) -> tuple[int, int]:
+    if datatype == "BOOL":
+        return 0, 1
     limits = np.iinfo(NUMPY_OF[datatype])
     return int(limits.min), int(limits.max)
-
-
-def _unfit(name: str, datatype: str, value: Any) -> StatusError:
-    return invalid_argument(
-        f"expected the data of input {name} to hold {datatype} values, got {echo(value)}"
-    )
