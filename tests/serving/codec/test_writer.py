@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from timonel.serving.codec.writer import CHUNK, array_text, encode, encode_error
-from timonel.serving.inference.classification import Classes
+from timonel.serving.inference.classification import paired
 from timonel.serving.protocols.tfs_rest.examples import encode_classes, encode_values
 from timonel.serving.status import StatusError
 
@@ -116,12 +116,12 @@ def test_no_outputs_are_an_error():
 
 def test_classes():
     labels = np.array([[b"a", b"b"], [b"c", b"d"]], object)
-    classes = Classes(labels, np.array([[0.2, np.nan], [1, 0.5]], np.float32))
+    classes = paired(labels, np.array([[0.2, np.nan], [1, 0.5]], np.float32))
     assert encode_classes(classes) == b'{"results":[[["a",0.2],["b",NaN]],[["c",1.0],["d",0.5]]]}'
-    finite = Classes(None, np.array([[0.2]], np.float32))
+    finite = paired(None, np.array([[0.2]], np.float32))
     assert encode_classes(finite) == b'{"results":[[["",0.2]]]}'
     with pytest.raises(StatusError, match="Cannot convert empty ClassificationResults to JSON"):
-        encode_classes(Classes(None, np.zeros((0, 2), np.float32)))
+        encode_classes(paired(None, np.zeros((0, 2), np.float32)))
 
 
 def test_values():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from timonel.serving.inference import classification
-from timonel.serving.inference.classification import Classes, MultiInferenceTask, serialized
+from timonel.serving.inference.classification import MultiInferenceTask, paired, serialized
 from timonel.serving.signature import CLASSIFY, DEFAULT_SIGNATURE, REGRESS, Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
 
@@ -63,23 +63,22 @@ def test_the_context_stands_before_each_example():
 
 def test_classes_have_labels_and_scores():
     model = Model(classes=LABELS, scores=SCORES)
-    rows = classify(model, "", EXAMPLES).rows()
+    rows = classify(model, "", EXAMPLES)
     assert rows == [[("cat", 0.75), ("dog", 0.25)], [("dog", 0.5), ("cat", 0.5)]]
     assert model.asked == [(DEFAULT_SIGNATURE, [b"1", b"2"], ["classes", "scores"])]
 
 
 def test_either_may_be_missing():
-    assert classify(Model(scores=SCORES), "", EXAMPLES).rows()[0] == [("", 0.75), ("", 0.25)]
-    assert classify(Model(classes=LABELS), "", EXAMPLES).rows()[0] == [("cat", 0), ("dog", 0)]
+    assert classify(Model(scores=SCORES), "", EXAMPLES)[0] == [("", 0.75), ("", 0.25)]
+    assert classify(Model(classes=LABELS), "", EXAMPLES)[0] == [("cat", 0), ("dog", 0)]
     # Two outputs, one of them of another name: that one is not fetched.
     both = Model(classes=LABELS, other=SCORES)
-    assert classify(both, "", EXAMPLES).scores is None
+    assert classify(both, "", EXAMPLES)[0] == [("cat", 0), ("dog", 0)]
 
 
 def test_a_label_that_is_no_text_is_shown_as_far_as_it_is():
-    assert Classes(np.array([[b"\xff"]], dtype=object), None).rows() == [
-        [("\N{REPLACEMENT CHARACTER}", 0)]
-    ]
+    labels = np.array([[b"\xff"]], dtype=object)
+    assert paired(labels, None) == [[("\N{REPLACEMENT CHARACTER}", 0)]]
 
 
 @pytest.mark.parametrize(
@@ -192,7 +191,7 @@ def test_several_tasks_on_the_same_examples():
     tasks = [MultiInferenceTask("m", "r", REGRESS), MultiInferenceTask("m", "", CLASSIFY)]
     values, classes = infer(heads(), tasks, [b"1", b"2"], b"c")
     assert values.tolist() == [0, 0]
-    assert classes.rows()[0][0] == ("cat", 0.75)
+    assert classes[0][0] == ("cat", 0.75)
 
 
 def test_every_input_tensor_is_fed_the_same_examples():

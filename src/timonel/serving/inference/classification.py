@@ -23,30 +23,21 @@ from timonel.serving.signature import (
 )
 from timonel.serving.status import Code, StatusError, invalid_argument
 
+Classes = list[list[tuple[str, float]]]
+"""Labels and scores of each example; "" and 0 where the model does not return them."""
 
-@dataclass(frozen=True)
-class Classes:
-    """Result of Classify: n examples, k classes each.
 
-    Args:
-        labels: Labels as bytes, object [n, k]; None if the model returns only scores.
-        scores: float32 [n, k]; None if the model returns only labels.
-    """
-
-    labels: Array | None
-    scores: Array | None
-
-    def rows(self) -> list[list[tuple[str, float]]]:
-        """Return (label, score) pairs per example; missing values are "" and 0."""
-        present = self.scores if self.labels is None else self.labels
-        assert present is not None, "a signature gives one of them at least"
-        labels = np.full(present.shape, b"", object) if self.labels is None else self.labels
-        scores = np.zeros(present.shape, np.float32) if self.scores is None else self.scores
-        names = [[label.decode(errors="replace") for label in row] for row in labels.tolist()]
-        return [
-            list(zip(row, values.tolist(), strict=True))
-            for row, values in zip(names, scores, strict=True)
-        ]
+def paired(labels: Array | None, scores: Array | None) -> Classes:
+    """Return the outputs of a classifier, one of which may be missing, both [n, k]."""
+    present = scores if labels is None else labels
+    assert present is not None, "a signature gives one of them at least"
+    labels = np.full(present.shape, b"", object) if labels is None else labels
+    scores = np.zeros(present.shape, np.float32) if scores is None else scores
+    names = [[label.decode(errors="replace") for label in row] for row in labels.tolist()]
+    return [
+        list(zip(row, values.tolist(), strict=True))
+        for row, values in zip(names, scores, strict=True)
+    ]
 
 
 def checked_classes(labels: Array | None, scores: Array | None, count: int) -> Classes:
@@ -60,7 +51,7 @@ def checked_classes(labels: Array | None, scores: Array | None, count: int) -> C
             "Tensors class and score should match in dim_size(1). "
             f"Got {labels.shape[1]} vs. {scores.shape[1]}"
         )
-    return Classes(labels, scores)
+    return paired(labels, scores)
 
 
 def checked_values(array: Array, count: int) -> Array:

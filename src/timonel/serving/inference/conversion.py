@@ -70,18 +70,16 @@ def examples_from(given: Any) -> tuple[list[bytes], bytes]:
     return _serialized(given.example_list.examples), b""
 
 
-def fill_classes(result: Any, classes: Classes) -> None:
-    """Fill a ClassificationResult."""
-    for row in classes.rows():
-        entry = result.classifications.add()
-        for label, score in row:
-            entry.classes.add(label=label, score=score)
-
-
-def fill_regressions(result: Any, values: Array) -> None:
-    """Fill a RegressionResult with float32 [n]."""
-    for value in values.tolist():
-        result.regressions.add(value=value)
+def fill_result(message: Any, result: Classes | Array) -> None:
+    """Fill a ClassificationResult, or a RegressionResult with float32 [n]."""
+    if isinstance(result, list):
+        for row in result:
+            entry = message.classifications.add()
+            for label, score in row:
+                entry.classes.add(label=label, score=score)
+    else:
+        for value in result.tolist():
+            message.regressions.add(value=value)
 
 
 def status_response(statuses: tuple[VersionStatus, ...]) -> Any:

@@ -295,13 +295,13 @@ def _predict(request: Any, response: Any, exchange: LoggedRequest) -> None:
 def _classify(request: Any, response: Any, exchange: LoggedRequest) -> None:
     _fill(request.input, exchange)
     outputs = exchange.outputs
-    found = classification.Classes(outputs.get("classes"), outputs.get("scores"))
-    conversion.fill_classes(response.result, found)
+    found = classification.paired(outputs.get("classes"), outputs.get("scores"))
+    conversion.fill_result(response.result, found)
 
 
 def _regress(request: Any, response: Any, exchange: LoggedRequest) -> None:
     _fill(request.input, exchange)
-    conversion.fill_regressions(response.result, exchange.outputs["outputs"].reshape(-1))
+    conversion.fill_result(response.result, exchange.outputs["outputs"].reshape(-1))
 
 
 def _fill(message: Any, exchange: LoggedRequest) -> None:

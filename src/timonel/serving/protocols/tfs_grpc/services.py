@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 
-from timonel.serving.futures import in_pool
 from timonel.serving.inference import (
     Call,
     Flow,
@@ -18,7 +17,7 @@ from timonel.serving.inference import (
     classification,
     conversion,
 )
-from timonel.serving.inference.classification import Classes, PreparedRun
+from timonel.serving.inference.classification import PreparedRun
 from timonel.serving.inference.signature_check import check_inputs, check_method
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec
 from timonel.serving.manager.manager import ModelManager
@@ -93,6 +92,7 @@ class _Predict(_Codec):
 class _Examples(_Codec):
     """Base of methods that take tf.train.Examples."""
 
+    response_type: ClassVar[Any]
     _request: Any
     _prepared: Sequence[PreparedRun]
 
@@ -115,31 +115,23 @@ class _Examples(_Codec):
         )
         return (prepared,)
 
-    def results(self, outputs: Sequence[Outputs]) -> list[Any]:
-        """Return the results of all runs."""
-        return [each.read(found) for each, found in zip(self._prepared, outputs, strict=True)]
+    def encode(self, call: Call, outputs: Sequence[Outputs]) -> bytes:
+        spec = _resolved(self._request.model_spec, call.version)
+        response = self.response_type(model_spec=spec)
+        conversion.fill_result(response.result, self._prepared[0].read(outputs[0]))
+        return _serialized(response)
 
 
 class _Classify(_Examples):
     api = "Classify"
     request_type = classification_pb2.ClassificationRequest
-
-    def encode(self, call: Call, outputs: Sequence[Outputs]) -> bytes:
-        spec = _resolved(self._request.model_spec, call.version)
-        response = classification_pb2.ClassificationResponse(model_spec=spec)
-        conversion.fill_classes(response.result, *self.results(outputs))
-        return _serialized(response)
+    response_type = classification_pb2.ClassificationResponse
 
 
 class _Regress(_Examples):
     api = "Regress"
     request_type = regression_pb2.RegressionRequest
-
-    def encode(self, call: Call, outputs: Sequence[Outputs]) -> bytes:
-        spec = _resolved(self._request.model_spec, call.version)
-        response = regression_pb2.RegressionResponse(model_spec=spec)
-        conversion.fill_regressions(response.result, *self.results(outputs))
-        return _serialized(response)
+    response_type = regression_pb2.RegressionResponse
 
 
 class _MultiInference(_Examples):
@@ -158,12 +150,12 @@ class _MultiInference(_Examples):
 
     def encode(self, call: Call, outputs: Sequence[Outputs]) -> bytes:
         response = inference_pb2.MultiInferenceResponse()
-        for task, result in zip(self._request.tasks, self.results(outputs), strict=True):
+        tasks = self._request.tasks
+        for task, prepared, found in zip(tasks, self._prepared, outputs, strict=True):
             entry = response.results.add(model_spec=_resolved(task.model_spec, call.version))
-            if isinstance(result, Classes):
-                conversion.fill_classes(entry.classification_result, result)
-            else:
-                conversion.fill_regressions(entry.regression_result, result)
+            is_classes = task.method_name == CLASSIFY
+            result = entry.classification_result if is_classes else entry.regression_result
+            conversion.fill_result(result, prepared.read(found))
         return _serialized(response)
 
 
@@ -257,10 +249,11 @@ class ModelService:
                 "Only ModelConfigList is currently supported"
             )
         names, pool = frozenset(request.metric_names), self._flow.pool
-        before = await in_pool(pool, self._counters, names)
+        loop = asyncio.get_running_loop()
+        before = await loop.run_in_executor(pool, self._counters, names)
         models = reloaded_models(request.config, manager.models, self._trusted)
         await asyncio.wrap_future(manager.reconfigure(models))
-        return await in_pool(pool, self._reloaded, names, before)
+        return await loop.run_in_executor(pool, self._reloaded, names, before)
 
     def _reloaded(self, names: frozenset[str], before: dict[str, int]) -> bytes:
         response = model_management_pb2.ReloadConfigResponse()

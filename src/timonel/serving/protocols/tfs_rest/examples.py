@@ -45,9 +45,8 @@ class ExamplesCodec(ComputeCodec):
     def encode(self, _: Call, outputs: Sequence[Outputs]) -> Response:
         """Encode the results as JSON."""
         result = self._prepared.read(outputs[0])
-        if isinstance(result, Classes):
-            return Response(200, encode_classes(result))
-        return Response(200, encode_values(result))
+        text = encode_classes(result) if isinstance(result, list) else encode_values(result)
+        return Response(200, text)
 
 
 def examples_from_json(content: Mapping[str, Any]) -> tuple[list[bytes], bytes]:
@@ -123,9 +122,8 @@ def _refused(content: Mapping[str, Any], why: str) -> StatusError:
     return invalid_argument(f"JSON Value: {echo(content)} {why}")
 
 
-def encode_classes(classes: Classes) -> bytes:
+def encode_classes(rows: Classes) -> bytes:
     """Encode classes as a Classify response."""
-    rows = classes.rows()
     if not rows:
         raise invalid_argument("Cannot convert empty ClassificationResults to JSON")
     scores = np.array([[score for _, score in row] for row in rows], np.float32)
