@@ -11,7 +11,7 @@ from tests.serving.batching.runtime import ScheduledRuntime
 from timonel.models import row_evidence
 from timonel.models.runtime_choice import identity_of
 from timonel.models.schema import VERSION_FILE
-from timonel.serving.batching.eligibility import eligible
+from timonel.serving.batching.scheduling import eligible
 from timonel.serving.runtimes.base import DeclaringModel, LoadedModel
 from timonel.serving.settings import RuntimeSettings
 from timonel.serving.settings.batching import AdaptiveBatching

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timonel.serving.batching.policy import AdaptivePolicy, BatchTimes
-from timonel.serving.batching.request import ALONE
+from timonel.serving.batching.queue import ALONE
 from timonel.serving.signature import Signature, TensorSpec
 
 

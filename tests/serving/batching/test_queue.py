@@ -8,8 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from timonel.serving.batching.queue import NaturalQueue, ParameterQueue, QueueLimits, Queues
-from timonel.serving.batching.request import Request
+from timonel.serving.batching.queue import (
+    NaturalQueue,
+    ParameterQueue,
+    QueueLimits,
+    Queues,
+    Request,
+)
 from timonel.serving.status import Code, StatusError
 
 LIMITS = QueueLimits(request_rows=8, batch_rows=8, timeout_s=1.0, batches=2)
@@ -102,8 +107,6 @@ def test_an_open_batch_waits_for_its_time_or_until_it_is_full():
     queue.add(task_of(1, 10.6))
     assert sizes(queue.take(10.6)) == [3, 5]
     assert queue.due_at() == 11.6
-    queue.close()
-    assert queue.due_at() == 10.6
 
 
 def test_a_task_that_does_not_fit_closes_the_batch():
@@ -192,8 +195,7 @@ def test_what_is_not_due_holds_up_nobody():
     assert queues.take(0.5).requests[0].key == "quick"
     assert queues.take(0.5) is None
     assert queues.due_at() == 1.0
-    queues.close()
-    assert queues.take(0.5).requests[0].key == "slow"
+    assert queues.take(0.5, closing=True).requests[0].key == "slow"
 
 
 class Events(RuleBasedStateMachine):
@@ -244,9 +246,9 @@ class Events(RuleBasedStateMachine):
         else:
             assert refusal is None or (refusal is Code.UNAVAILABLE and name in {"timed", "split"})
 
-    @rule()
-    def take(self):
-        batch = self.queues.take(self.now)
+    @rule(closing=st.booleans())
+    def take(self, closing):
+        batch = self.queues.take(self.now, closing=closing)
         if batch is None:
             return
         name = (*batch.requests, *batch.late)[0].key
@@ -313,10 +315,9 @@ class Events(RuleBasedStateMachine):
 
     def teardown(self):
         # At the end of the world everybody is answered.
-        self.queues.close()
         while self.queues.waiting:
             before = self.queues.waiting
-            self.take()
+            self.take(closing=True)
             assert self.queues.waiting < before
         assert not any(self.order.values())
         assert self.queues.due_at() is None

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from timonel.serving.batching.eligibility import is_open
-from timonel.serving.batching.scheduling import scheduled
+from timonel.serving.batching.scheduling import is_open, scheduled
 from timonel.serving.inference import Call
 from timonel.serving.inference.conversion import signature_map
 from timonel.serving.manager.catalogue import Metadata, Servable

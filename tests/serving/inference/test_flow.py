@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from timonel.serving.batching.request import Request
+from timonel.serving.batching.queue import Request
 from timonel.serving.batching.scheduled_model import ScheduledModel
 from timonel.serving.inference import Codec, Flow, Run
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable

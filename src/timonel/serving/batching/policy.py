@@ -13,8 +13,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from timonel.serving.batching.merge import rows_of
-from timonel.serving.batching.queue import NaturalQueue, ParameterQueue, Queue, QueueLimits
-from timonel.serving.batching.request import ALONE, Key
+from timonel.serving.batching.queue import (
+    ALONE,
+    Key,
+    NaturalQueue,
+    ParameterQueue,
+    Queue,
+    QueueLimits,
+)
 from timonel.serving.batching.tfserving_parameters import check_queue, unsigned
 from timonel.serving.settings.batching import BatchingParameters
 from timonel.serving.signature import Array, Signature

@@ -1,18 +1,166 @@
-"""Queues of a version's requests, which form batches. Pure: time is an argument, in seconds.
+"""Requests that wait to be computed, and queues, which form batches of them.
+
+Time is an argument, in seconds.
 
 `NaturalQueue` returns all queued requests up to a limit; `ParameterQueue` decides as TensorFlow
-Serving does. Not thread-safe: the owner holds a lock.
+Serving does. Queues are not thread-safe: the owner holds a lock.
 """
 
 from __future__ import annotations
 
 import abc
+import copy
+import itertools
+import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
-from timonel.serving.batching.request import ALONE, Batch, Key, Request
+import numpy as np
+
+from timonel.serving.signature import Array
 from timonel.serving.status import NotStartedError, StatusError, invalid_argument
+
+Answer = dict[str, Array]
+Key = tuple[Any, ...]
+"""Requests with the same key may share a batch; it begins with the signature's name."""
+ALONE: Key = ()
+"""Key of requests that are computed one by one."""
+
+
+class Request(Future[Answer]):
+    """A request, and the future of its outputs. Thread-safe; compared by identity.
+
+    Args:
+        signature: The signature to run.
+        inputs: Arrays by input name.
+        outputs: The requested outputs, in order.
+        arrived: The time of arrival.
+        deadline: Time after which the response is useless; None for never.
+        on_cancel: Called with the request when it is cancelled, perhaps more than once.
+    """
+
+    rows = 1
+    key = ALONE
+    whole: Request | None = None
+    """The request whose rows these are, if it was split."""
+
+    def __init__(
+        self,
+        signature: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str],
+        arrived: float,
+        deadline: float | None = None,
+        on_cancel: Callable[[Request], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.signature = signature
+        self.inputs = inputs
+        self.outputs = outputs
+        self.arrived = arrived
+        self.deadline = deadline
+        self.compute_s = 0.0
+        """Seconds that the model computed, until the request is done."""
+        self._on_cancel = on_cancel
+
+    def is_late(self, now: float) -> bool:
+        """Return whether the deadline has passed."""
+        return self.deadline is not None and self.deadline <= now
+
+    def cancel(self) -> bool:
+        """Cancel the request, unless it is running or done."""
+        is_cancelled = super().cancel()
+        if is_cancelled and self._on_cancel is not None:
+            self._on_cancel(self)
+        return is_cancelled
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Store an error; a `StatusError` is copied without its traceback.
+
+        The traceback's frames refer to the request, and often to this future. Such a cycle would
+        keep the inputs in memory until the next full garbage collection.
+        """
+        if isinstance(exception, StatusError):
+            exception = copy.copy(exception)
+        super().set_exception(exception)
+
+    def split(self, edges: Sequence[int]) -> list[Request]:
+        """Return requests for the rows between ``edges``, which together complete this one."""
+        answers: dict[int, Answer | BaseException] = {}
+        lock = threading.Lock()
+
+        def add(start: int, part: Future[Answer]) -> None:
+            with lock:
+                answers[start] = part.exception() or part.result()
+                self.compute_s += getattr(part, "compute_s", 0.0)
+                if len(answers) == len(edges) - 1:
+                    self._join([answers[edge] for edge in edges[:-1]])
+
+        parts = []
+        for start, stop in itertools.pairwise(edges):
+            inputs = {name: array[start:stop] for name, array in self.inputs.items()}
+            part = Request(self.signature, inputs, self.outputs, self.arrived, self.deadline)
+            part.rows, part.key, part.whole = stop - start, self.key, self
+            part.add_done_callback(partial(add, start))
+            parts.append(part)
+        return parts
+
+    def _join(self, answers: Sequence[Answer | BaseException]) -> None:
+        """Complete a request that was split, unless it was cancelled."""
+        if not self.set_running_or_notify_cancel():
+            return
+        parts = []
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                self.set_exception(answer)
+                return
+            parts.append(answer)
+        try:
+            joined = {name: np.concatenate([part[name] for part in parts]) for name in self.outputs}
+        except Exception as error:  # noqa: BLE001 - becomes the response
+            self.set_exception(error)
+        else:
+            self.set_result(joined)
+
+
+class Batch(NamedTuple):
+    """Requests taken from a queue, in order of arrival.
+
+    Args:
+        requests: What to compute together; empty if all are late.
+        late: Requests to reject, because their deadlines have passed.
+    """
+
+    requests: Sequence[Request]
+    late: Sequence[Request] = ()
+
+
+class BatchObservation(NamedTuple):
+    """Measurements of a computed batch.
+
+    Args:
+        queue_s: Seconds that each request waited, in order of arrival.
+        compute_s: Seconds that the model computed.
+        rows: Number of requested rows.
+        padded_rows: Number of rows added as padding.
+        signature: The signature that ran.
+        failed: Whether the batch failed.
+    """
+
+    queue_s: tuple[float, ...]
+    compute_s: float
+    rows: int
+    padded_rows: int
+    signature: str
+    failed: bool
+
+
+Observer = Callable[[BatchObservation], None]
+"""Callback after each batch, in the computing thread; quick and thread-safe."""
 
 
 class Queue(abc.ABC):
@@ -32,15 +180,11 @@ class Queue(abc.ABC):
 
     @abc.abstractmethod
     def take(self, now: float) -> Batch:
-        """Take the next batch; call it only when one is due."""
+        """Take the next batch; there must be one."""
 
     @abc.abstractmethod
     def remove(self, request: Request) -> int:
         """Remove a request; return the number of its parts that were queued."""
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Make all queued requests due at once."""
 
 
 class Queues:
@@ -72,11 +216,11 @@ class Queues:
         self.waiting += queue.add(request)
         self._queues[request.key] = queue
 
-    def take(self, now: float) -> Batch | None:
-        """Take the next batch, if one is due."""
+    def take(self, now: float, *, closing: bool = False) -> Batch | None:
+        """Take the next batch, if one is due; when closing, all are."""
         for key, queue in self._queues.items():
             due_at = queue.due_at()
-            if due_at is not None and due_at <= now:
+            if due_at is not None and (closing or due_at <= now):
                 del self._queues[key]
                 batch = queue.take(now)
                 self.waiting -= len(batch.requests) + len(batch.late)
@@ -97,11 +241,6 @@ class Queues:
             self.waiting -= queue.remove(request)
             if request.key != ALONE and queue.due_at() is None:
                 del self._queues[request.key]
-
-    def close(self) -> None:
-        """Make all queued requests due at once."""
-        for queue in self._queues.values():
-            queue.close()
 
 
 class NaturalQueue(Queue):
@@ -151,9 +290,6 @@ class NaturalQueue(Queue):
         self._requests.remove(request)
         return 1
 
-    def close(self) -> None:
-        """Do nothing: all requests are due at once."""
-
 
 @dataclass(frozen=True)
 class QueueLimits:
@@ -193,7 +329,6 @@ class ParameterQueue(Queue):
     def __init__(self, limits: QueueLimits) -> None:
         self._limits = limits
         self._batches: deque[_GrowingBatch] = deque()
-        self._closed = False
 
     def add(self, request: Request) -> int:
         """Add a request to the open batch, or to the next ones."""
@@ -218,7 +353,7 @@ class ParameterQueue(Queue):
             return None
         first = self._batches[0]
         full = len(self._batches) > 1 or first.rows >= self._limits.batch_rows
-        return first.since + (0 if full or self._closed else self._limits.timeout_s)
+        return first.since + (0 if full else self._limits.timeout_s)
 
     def take(self, now: float) -> Batch:
         """Take the first batch."""
@@ -240,10 +375,6 @@ class ParameterQueue(Queue):
                 if not kept:
                     self._batches.remove(batch)
         return removed
-
-    def close(self) -> None:
-        """Make the open batch due at once."""
-        self._closed = True
 
     @property
     def _open_rows(self) -> int:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from timonel.serving.batching.merge import check_outputs, merge, padded_size, split
 from timonel.serving.batching.policy import BatchingPolicy
-from timonel.serving.batching.queue import Queues
-from timonel.serving.batching.request import (
+from timonel.serving.batching.queue import (
     ALONE,
     Answer,
     Batch,
     BatchObservation,
     Observer,
+    Queues,
     Request,
 )
 from timonel.serving.runtimes.base import LoadedModel, VersionFolder
@@ -126,7 +126,6 @@ class ScheduledModel(LoadedModel):
         """Answer queued requests, then release the model."""
         with self._lock:
             self._closing = True
-            self._queues.close()
             while self._idle:
                 self._idle.pop().release()
         for thread in self._threads:
@@ -156,13 +155,14 @@ class ScheduledModel(LoadedModel):
         while True:
             with self._lock:
                 now = time.monotonic()
-                batch = self._queues.take(now)
+                queues, closing = self._queues, self._closing
+                batch = queues.take(now, closing=closing) if queues.waiting else None
                 if batch is None:
-                    if self._closing:
+                    if closing:
                         return
-                    due_at = self._queues.due_at() if self._queues.waiting else None
+                    due_at = queues.due_at() if queues.waiting else None
                     self._idle.append(wake)
-                elif self._queues.waiting and self._idle:
+                elif queues.waiting and self._idle:
                     self._idle.pop().release()
             if batch is not None:
                 self._running[wake] = now

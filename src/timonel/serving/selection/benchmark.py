@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from timonel.models.runtime_choice import Choice, Measurement
-from timonel.serving.batching.eligibility import is_open
+from timonel.serving.batching.scheduling import is_open
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.runtimes.saved_model import Sample, row_shapes
 from timonel.serving.settings.batching import cores

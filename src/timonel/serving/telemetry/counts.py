@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from timonel.serving.batching.request import BatchObservation
+from timonel.serving.batching.queue import BatchObservation
 from timonel.serving.status import Code
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from timonel.serving.batching.request import BatchObservation
+from timonel.serving.batching.queue import BatchObservation
 from timonel.serving.inference.context import Correlation, Observation
 from timonel.serving.manager.catalogue import Catalogue
 from timonel.serving.signature import Array

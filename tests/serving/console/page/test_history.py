@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from timonel.serving.batching.request import BatchObservation
+from timonel.serving.batching.queue import BatchObservation
 from timonel.serving.console.page.history import ALL, POINTS, History, Point, quantiles
 from timonel.serving.status import Code
 from timonel.serving.telemetry.counts import BatchKey
