@@ -7,7 +7,7 @@ reading the tensors' contents.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 from typing import Any, Final
 
 import grpc
@@ -68,10 +68,11 @@ def has_more_fields(raw: bytes, descriptor: Descriptor, limit: int = MAX_FIELDS)
     Malformed bytes are counted as far as they can be read.
     """
     count = 0
-    parts = [(0, len(raw), _Fields.of(descriptor))]
+    parts = [(0, len(raw), descriptor)]
     try:
         while parts:
-            at, end, fields = parts.pop()
+            at, end, message = parts.pop()
+            messages, varints = _fields(message)
             while at < end:
                 count += 1
                 if count > limit:
@@ -83,10 +84,10 @@ def has_more_fields(raw: bytes, descriptor: Descriptor, limit: int = MAX_FIELDS)
                 elif kind == _LENGTH:
                     length, at = read_varint(raw, at)
                     number = tag >> 3
-                    if number in fields.varints:
+                    if number in varints:
                         count += length // _PACKED_BYTES
-                    elif length and number in fields.messages:
-                        parts.append((at, min(at + length, end), fields.inner(number)))
+                    elif length and number in messages:
+                        parts.append((at, min(at + length, end), messages[number]))
                     at += length
                 else:
                     at += _FIXED_SIZES[kind]
@@ -95,35 +96,12 @@ def has_more_fields(raw: bytes, descriptor: Descriptor, limit: int = MAX_FIELDS)
     return count > limit
 
 
-class _Fields:
-    """Nested-message and packed-varint fields of a message type."""
-
-    _known: dict[str, _Fields] = {}  # noqa: RUF012 - a cache of the class
-
-    def __init__(self, descriptor: Descriptor) -> None:
-        self.messages: dict[int, Descriptor] = {}
-        self.varints: set[int] = set()
-        self._inner: dict[int, _Fields] = {}
-        for field in descriptor.fields:
-            if field.message_type is not None:
-                self.messages[field.number] = field.message_type
-            elif field.type in _VARINT_TYPES:
-                self.varints.add(field.number)
-
-    def inner(self, number: int) -> _Fields:
-        """Return the fields of the message type of a field."""
-        found = self._inner.get(number)
-        if found is None:
-            found = self._inner[number] = _Fields.of(self.messages[number])
-        return found
-
-    @classmethod
-    def of(cls, descriptor: Descriptor) -> _Fields:
-        name = descriptor.full_name
-        found = cls._known.get(name)
-        if found is None:
-            found = cls._known[name] = cls(descriptor)
-        return found
+@functools.cache
+def _fields(descriptor: Descriptor) -> tuple[dict[int, Descriptor], frozenset[int]]:
+    """Return the types of a message type's nested messages, and its varint fields, by number."""
+    fields = descriptor.fields
+    messages = {each.number: each.message_type for each in fields if each.message_type is not None}
+    return messages, frozenset(each.number for each in fields if each.type in _VARINT_TYPES)
 
 
 def malformed() -> StatusError:
@@ -142,27 +120,17 @@ def _cut(message: str) -> str:
     return encoded[:_MESSAGE_LIMIT].decode(errors="ignore") + _SUFFIX
 
 
-async def refuse_error(context: Any, error: StatusError) -> None:
-    """Set the error status of a call; see `refuse`."""
-    metadata: tuple[tuple[str, str], ...] = ()
-    if isinstance(error, NotStartedError):
-        # The gateway decides by the header frame, which comes before the status.
-        await context.send_initial_metadata(((NOT_STARTED_HEADER, "1"),))
-        # The first follows REST; gRPC's own retries use the second.
-        metadata = (("retry-after", "1"), ("grpc-retry-pushback-ms", "1000"))
-    refuse(context, error.code, _cut(error.message), metadata)
-
-
-def refuse(
-    context: Any, code: Code, message: str, metadata: Sequence[tuple[str, str]] = ()
-) -> None:
+async def refuse(context: Any, error: StatusError) -> None:
     """Set the error status of a call.
 
     The handler must then return at once, with any response. ``context.abort`` would raise an error
     that the context keeps. Its traceback refers to the handler's frames, so to the request and the
     context: a cycle that keeps the whole request in memory until the next full garbage collection.
     """
-    context.set_code(_CODES[code.value])
-    context.set_details(message)
-    if metadata:
-        context.set_trailing_metadata(tuple(metadata))
+    if isinstance(error, NotStartedError):
+        # The gateway decides by the header frame, which comes before the status.
+        await context.send_initial_metadata(((NOT_STARTED_HEADER, "1"),))
+        # The first follows REST; gRPC's own retries use the second.
+        context.set_trailing_metadata((("retry-after", "1"), ("grpc-retry-pushback-ms", "1000")))
+    context.set_code(_CODES[error.code.value])
+    context.set_details(_cut(error.message))

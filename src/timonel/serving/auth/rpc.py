@@ -13,7 +13,7 @@ import grpc
 from timonel.serving.auth.control import AccessControl, right_for_call, secret_of
 from timonel.serving.auth.tls import peer_names
 from timonel.serving.futures import AT_ONCE_BYTES
-from timonel.serving.grpc_requests import malformed, refuse_error
+from timonel.serving.grpc_requests import malformed, refuse
 from timonel.serving.settings.auth import LimitSettings, Right
 from timonel.serving.status import Code, NotStartedError, StatusError
 
@@ -77,7 +77,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # un
                     request = await self._arrivals.message_of(context, right)
                     return self._unread.counted(context, await behaviour(request, context))
             except StatusError as error:
-                await refuse_error(context, error)
+                await refuse(context, error)
                 return None
 
         return call
@@ -90,7 +90,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # un
                     async for answer in behaviour(requests, context):
                         yield answer
             except StatusError as error:
-                await refuse_error(context, error)
+                await refuse(context, error)
 
         return call
 

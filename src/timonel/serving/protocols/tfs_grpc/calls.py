@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 import grpc
 
 from timonel.serving.futures import AT_ONCE_BYTES, in_pool, pool_for
-from timonel.serving.grpc_requests import parse, refuse_error
+from timonel.serving.grpc_requests import parse, refuse
 from timonel.serving.inference import Codec, Flow
 from timonel.serving.inference.context import Correlation
 from timonel.serving.manager.catalogue import ModelSpec
@@ -84,7 +84,7 @@ def _handler(answer: Callable[[bytes, Any], Awaitable[bytes]]) -> Any:
         try:
             return await answer(raw, context)
         except StatusError as error:
-            await refuse_error(context, error)
+            await refuse(context, error)
             return b""
 
     return grpc.unary_unary_rpc_method_handler(call)

@@ -155,41 +155,30 @@ class _Registrar:
 
 
 def _guarded(handler: Any) -> Any:
-    def deserialize(raw: bytes) -> Any:
+    def message_of(raw: bytes) -> Any:
         if len(raw) > AT_ONCE_BYTES:  # no name of a service or symbol is that long
-            return malformed()
+            raise malformed()
         try:
             return handler.request_deserializer(raw)
         except DecodeError:
-            return malformed()
+            raise malformed() from None
 
     kinds = ("unary_unary", "unary_stream", "stream_stream")
     kind = next(kind for kind in kinds if getattr(handler, kind) is not None)
-    checked = _checked_stream if kind == "stream_stream" else _checked_call
-    behaviour = checked(getattr(handler, kind))
-    return handler._replace(request_deserializer=deserialize, **{kind: behaviour})
+    behaviour = getattr(handler, kind)
 
+    async def call(raw: bytes, context: Any) -> Any:
+        try:
+            return await behaviour(message_of(raw), context)
+        except StatusError as error:
+            await refuse(context, error)
 
-def _checked_call(behaviour: Any) -> Any:
-    async def call(request: Any, context: Any) -> Any:
-        if isinstance(request, StatusError):
-            refuse(context, request.code, request.message)
-            return None
-        return await behaviour(request, context)
+    async def stream(raws: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+        try:
+            async for answer in behaviour((message_of(raw) async for raw in raws), context):
+                yield answer
+        except StatusError as error:
+            await refuse(context, error)
 
-    return call
-
-
-def _checked_stream(behaviour: Any) -> Any:
-    async def stream(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        async def checked() -> AsyncIterator[Any]:
-            async for request in requests:
-                if isinstance(request, StatusError):
-                    refuse(context, request.code, request.message)
-                    return
-                yield request
-
-        async for answer in behaviour(checked(), context):
-            yield answer
-
-    return stream
+    guarded = {kind: stream if kind == "stream_stream" else call}
+    return handler._replace(request_deserializer=None, **guarded)
