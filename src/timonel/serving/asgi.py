@@ -8,6 +8,8 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
+import orjson
+
 from timonel.serving.settings.server import NOT_STARTED_HEADER
 
 Scope = MutableMapping[str, Any]
@@ -46,6 +48,11 @@ class Response(NamedTuple):
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         body = b"" if scope["method"] == "HEAD" else self.body
         await send({"type": "http.response.body", "body": body})
+
+
+def json_response(content: Any, status: int = 200) -> Response:
+    """Return a response with a JSON body."""
+    return Response(status, orjson.dumps(content))
 
 
 class Request(NamedTuple):

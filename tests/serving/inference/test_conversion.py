@@ -4,7 +4,7 @@ import numpy as np
 
 from timonel.serving.inference.conversion import metadata_response
 from timonel.serving.manager.catalogue import Metadata
-from timonel.serving.protocols.tfs_rest.views import metadata_view
+from timonel.serving.protocols.tfs_rest.api import metadata_view
 from timonel.serving.signature import Signature, TensorSpec
 
 METADATA = Metadata(

@@ -7,14 +7,13 @@ URLs match by TensorFlow Serving's patterns. As there, the matched text includes
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import orjson
-
-from timonel.serving.asgi import Request, Response, Route, is_gzipped
-from timonel.serving.inference import Flow
-from timonel.serving.manager.catalogue import ModelSpec
+from timonel.serving.asgi import Request, Response, Route, is_gzipped, json_response
+from timonel.serving.inference import Flow, conversion
+from timonel.serving.manager.catalogue import Catalogue, Metadata, ModelSpec
+from timonel.serving.manager.plan import VersionStatus
 from timonel.serving.protocols.http import (
     answering,
     body_of,
@@ -25,7 +24,6 @@ from timonel.serving.protocols.http import (
 )
 from timonel.serving.protocols.tfs_rest.examples import ExamplesCodec
 from timonel.serving.protocols.tfs_rest.predict import ComputeCodec, PredictCodec, RestOptions
-from timonel.serving.protocols.tfs_rest.views import metadata_view, models_view, status_view
 from timonel.serving.settings import RestSettings
 from timonel.serving.status import invalid_argument
 
@@ -111,13 +109,13 @@ class RestApi:
         with self.flow.observed("REST", "", unquoted(name), correlation_of(request.headers)):
             spec = spec_of(request.match)
             if metadata:
-                return _json(metadata_view(self.flow.catalogue.metadata(spec)))
+                return json_response(metadata_view(self.flow.catalogue.metadata(spec)))
             # A label is ignored, as in TensorFlow Serving.
-            return _json(status_view(self.flow.catalogue.statuses(spec.name, spec.version)))
+            return json_response(status_view(self.flow.catalogue.statuses(spec.name, spec.version)))
 
     async def _list(self, request: Request) -> Response:
         with self.flow.observed("REST", "", correlation=correlation_of(request.headers)):
-            return _json(models_view(self.flow.catalogue))
+            return json_response(models_view(self.flow.catalogue))
 
     async def _nameless(self, _: Request) -> Response:
         with self.flow.observed("REST", ""):
@@ -129,5 +127,39 @@ class RestApi:
             raise invalid_argument(f"Malformed request: {method} {request.target}")
 
 
-def _json(content: dict[str, Any]) -> Response:
-    return Response(200, orjson.dumps(content))
+def status_view(statuses: Sequence[VersionStatus]) -> dict[str, Any]:
+    """Return the status of a model's versions."""
+    return conversion.as_json(conversion.status_response(tuple(statuses)))
+
+
+def metadata_view(metadata: Metadata) -> dict[str, Any]:
+    """Return the signatures of a version."""
+    spec = {"name": metadata.name, "signature_name": "", "version": str(metadata.version)}
+    signatures = conversion.as_json(conversion.signature_map(metadata))
+    return {"model_spec": spec, "metadata": {"signature_def": signatures}}
+
+
+def models_view(catalogue: Catalogue) -> dict[str, Any]:
+    """Return the list of all models, an extension of TensorFlow Serving's API."""
+    return {
+        "models": [
+            {
+                "name": name,
+                "versions": [_listed(catalogue, name, each) for each in catalogue.known(name)],
+            }
+            for name in catalogue.names
+        ]
+    }
+
+
+def _listed(catalogue: Catalogue, name: str, status: VersionStatus) -> dict[str, Any]:
+    # A loaded version that cannot answer keeps the state that TensorFlow Serving would report, with
+    # the reason added.
+    reason = catalogue.outage(name, status.number) or status
+    servable = catalogue.loaded(name).get(status.number)
+    return {
+        "version": str(status.number),
+        "state": status.state.value,
+        "status": {"error_code": reason.code.name, "error_message": reason.message},
+        "labels": servable.labels if servable else (),
+    }

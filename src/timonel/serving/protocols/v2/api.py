@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
-import orjson
-
-from timonel.serving.asgi import JSON, Request, Response, Route, at, header
+from timonel.serving.asgi import JSON, Request, Response, Route, at, header, json_response
 from timonel.serving.codec.writer import encode_error
 from timonel.serving.futures import AT_ONCE_BYTES
 from timonel.serving.inference import Call, Flow, Outputs
@@ -88,26 +86,26 @@ class InferenceApi:
 
     async def _live(self, _: Request) -> Response:
         is_live = not self._flow.catalogue.hung()
-        return _json({"live": is_live}, 200 if is_live else 503)
+        return json_response({"live": is_live}, 200 if is_live else 503)
 
     async def _ready(self, _: Request) -> Response:
         all_ready = not (self._flow.catalogue.unready() or self._is_draining())
-        return _json({"ready": all_ready}, 200 if all_ready else 503)
+        return json_response({"ready": all_ready}, 200 if all_ready else 503)
 
     async def _server(self, request: Request) -> Response:
         with self._flow.observed("REST", "", correlation=correlation_of(request.headers)):
-            return _json(server_view())
+            return json_response(server_view())
 
     async def _model(self, request: Request) -> Response:
         spec = _spec(request)
         with self._flow.observed("REST", "", spec.name, correlation_of(request.headers)):
-            return _json(model_view(self._flow.catalogue, spec))
+            return json_response(model_view(self._flow.catalogue, spec))
 
     async def _model_ready(self, request: Request) -> Response:
         spec = _spec(request)
         with self._flow.observed("REST", "", spec.name, correlation_of(request.headers)):
             ready = is_ready(self._flow.catalogue, spec)
-            return _json({"name": spec.name, "ready": ready}, 200 if ready else 503)
+            return json_response({"name": spec.name, "ready": ready}, 200 if ready else 503)
 
     async def _infer(self, request: Request) -> Response:
         spec = _spec(request)
@@ -195,7 +193,3 @@ def _not_allowed(methods: frozenset[str]) -> _Answer:
         return response
 
     return answer
-
-
-def _json(content: Any, status: int = 200) -> Response:
-    return Response(status, orjson.dumps(content))
