@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -49,7 +51,7 @@ def catalogue_of(model):
 
 
 def predict(inputs, output_filter=(), defaults=()):
-    with Call(catalogue_of(Sums(defaults)).acquire(ModelSpec("m"))) as call:
+    with contextlib.closing(Call(catalogue_of(Sums(defaults)).acquire(ModelSpec("m")))) as call:
         return call.predict(call.signature(""), inputs, output_filter)
 
 
@@ -132,7 +134,7 @@ def test_what_does_not_fit_is_worded_as_in_tensorflow_serving(
 
 
 def test_an_unknown_signature_is_a_failed_precondition():
-    with Call(catalogue_of(Sums()).acquire(ModelSpec("m"))) as call:
+    with contextlib.closing(Call(catalogue_of(Sums()).acquire(ModelSpec("m")))) as call:
         assert call.find("nope") is None
         with pytest.raises(StatusError) as caught:
             call.signature("nope")
@@ -169,7 +171,7 @@ def test_a_code_is_found_by_its_number():
 def test_the_operation_that_initializes_a_model_is_no_signature_for_clients():
     model = Sums()
     model.signatures["__saved_model_init_op"] = Signature("__saved_model_init_op", {}, {})
-    with Call(catalogue_of(model).acquire(ModelSpec("m"))) as call:
+    with contextlib.closing(Call(catalogue_of(model).acquire(ModelSpec("m")))) as call:
         assert call.find("__saved_model_init_op") is None
         with pytest.raises(StatusError, match="not found"):
             call.signature("__saved_model_init_op")
@@ -186,7 +188,7 @@ def test_a_column_without_its_second_dimension_is_answered_without_it():
     model.signatures["serving_default"] = Signature(
         "serving_default", {"a": column, "b": column}, {"sum": column, "product": column}
     )
-    with Call(catalogue_of(model).acquire(ModelSpec("m"))) as call:
+    with contextlib.closing(Call(catalogue_of(model).acquire(ModelSpec("m")))) as call:
         inputs = {"a": np.array([1, 2], np.float32), "b": np.array([[3], [4]], np.float32)}
         outputs = call.predict(call.signature(""), inputs)
     np.testing.assert_array_equal(outputs["sum"], [4, 6])

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from tests.waiting import until
-from timonel.serving.futures import finished, in_pool, when_finished
+from timonel.serving.futures import when_finished
 from timonel.serving.status import Code, StatusError
 
 
@@ -26,10 +26,18 @@ def in_thread(work):
     thread.join(30)
 
 
-def test_what_is_done_is_not_waited_for():
-    future = Future()
-    future.set_result(1)
-    assert asyncio.run(finished(future))
+async def done(futures):
+    """Wait for futures."""
+    left, ended = set(futures), asyncio.Event()
+
+    def end(future):
+        left.remove(future)
+        if not left:
+            ended.set()
+
+    for future in futures:
+        when_finished(future, end)
+    await ended.wait()
 
 
 def test_one_wakeup_for_all_that_are_done_at_once(monkeypatch):
@@ -40,13 +48,13 @@ def test_one_wakeup_for_all_that_are_done_at_once(monkeypatch):
         loop = asyncio.get_running_loop()
         wake = loop.call_soon_threadsafe
         monkeypatch.setattr(loop, "call_soon_threadsafe", lambda f: (wakeups.append(f), wake(f)))
-        waiting = asyncio.gather(*map(finished, futures))
+        waiting = asyncio.create_task(done(futures))
         await asyncio.sleep(0)
         # While this loop is busy.
         in_thread(lambda: [future.set_result(None) for future in futures])
-        return await waiting
+        await waiting
 
-    assert all(asyncio.run(main()))
+    asyncio.run(main())
     assert len(wakeups) == 1
 
 
@@ -60,39 +68,9 @@ def test_threads_finish_while_the_loop_wakes():
             for future in futures:
                 pool.submit(future.set_result, None)
             async with asyncio.timeout(30):
-                assert all(await asyncio.gather(*map(finished, futures)))
+                await done(futures)
 
     with ThreadPoolExecutor(4) as pool:
-        asyncio.run(main(pool))
-
-
-def test_who_stops_waiting_gives_up():
-    async def main(future):
-        waiting = asyncio.create_task(finished(future))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-
-    asyncio.run(main(future := Future()))
-    assert future.cancelled()
-
-
-def test_time_may_be_over_first():
-    future = Future()
-    assert not asyncio.run(finished(future, 0.0))
-    assert not future.done()
-    # Its loop is gone by now.
-    future.set_result(None)
-
-
-def test_a_pool_answers_or_fails():
-    async def main(pool):
-        assert await in_pool(pool, divmod, 7, 2) == (3, 1)
-        with pytest.raises(ZeroDivisionError):
-            await in_pool(pool, divmod, 1, 0)
-
-    with ThreadPoolExecutor(1) as pool:
         asyncio.run(main(pool))
 
 
@@ -111,8 +89,7 @@ def no_garbage_collection():
 
 
 @pytest.mark.parametrize("error", [StatusError(Code.INVALID_ARGUMENT, "no"), None])
-@pytest.mark.parametrize("way", ["wait", "call"])
-def test_what_a_thread_worked_on_is_freed_without_garbage_collection(pool, way, error):
+def test_what_a_thread_worked_on_is_freed_without_garbage_collection(pool, error):
     kept = []
 
     def work():
@@ -122,20 +99,11 @@ def test_what_a_thread_worked_on_is_freed_without_garbage_collection(pool, way, 
             raise StatusError(error.code, error.message)
         return content
 
-    async def wait():
-        with contextlib.suppress(StatusError):
-            await in_pool(pool, work)
-
-    async def call():
-        done = asyncio.Event()
-        when_finished(pool.submit(work), lambda _: done.set())
-        await done.wait()
-
-    async def both():
-        await (wait() if way == "wait" else call())
+    async def main():
+        await done([pool.submit(work)])
         # The thread lets go of the future after it has told of it.
-        await in_pool(pool, int)
+        await done([pool.submit(int)])
 
     with no_garbage_collection():
-        asyncio.run(both())
+        asyncio.run(main())
         until(lambda: kept[0]() is None, 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 import time
@@ -75,7 +76,9 @@ class Rig:
         return self.loader.reconfigure(listed).result(timeout=20)
 
     def ask(self, name, version=None, label=None):
-        with Call(self.catalogue.acquire(ModelSpec(name, version, label))) as call:
+        with contextlib.closing(
+            Call(self.catalogue.acquire(ModelSpec(name, version, label)))
+        ) as call:
             outputs = call.predict(call.signature(""), {"x": np.ones(1, np.float32)})
             return call.version, float(outputs["y"][0])
 
@@ -419,7 +422,7 @@ def test_neither_a_load_nor_a_request_that_hangs_keeps_the_server_from_stopping(
     with Rig(root, "a", "b", runtime=stuck, **FAST) as rig:
         publish(root / "a", 7)
         rig.until(lambda: rig.states("a").get(7) is VersionState.LOADING)
-        with Call(rig.catalogue.acquire(ModelSpec("b"))):
+        with contextlib.closing(Call(rig.catalogue.acquire(ModelSpec("b")))):
             began = time.monotonic()
             rig.loader.stop(0.2)
             assert time.monotonic() - began < 5

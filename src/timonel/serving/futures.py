@@ -1,4 +1,4 @@
-"""Await thread futures in an event loop, without one waiting thread each.
+"""Call functions in an event loop when futures of threads are done.
 
 A batch answers many requests at once; the loop wakes up once for all futures that are done by then.
 """
@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
-
-from timonel.serving.status import StatusError
 
 AT_ONCE_BYTES: Final = 64 * 2**10
 """Size limit for handling a message in the event loop.
@@ -41,50 +38,17 @@ class SizedPool(ThreadPoolExecutor):
 
     def __init__(self, threads: int) -> None:
         super().__init__(threads, "compute")
-        self._large = ThreadPoolExecutor(_LARGE_THREADS, "large")
-
-    def for_size(self, size: int) -> ThreadPoolExecutor:
-        """Return the executor for a message of ``size`` bytes."""
-        return self._large if size > _LARGE_BYTES else self
+        self.large = ThreadPoolExecutor(_LARGE_THREADS, "large")
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Shut down both pools."""
-        self._large.shutdown(wait, cancel_futures=cancel_futures)
+        self.large.shutdown(wait, cancel_futures=cancel_futures)
         super().shutdown(wait, cancel_futures=cancel_futures)
 
 
 def pool_for(pool: Executor, size: int) -> Executor:
     """Return the executor for a message of ``size`` bytes."""
-    return pool.for_size(size) if isinstance(pool, SizedPool) else pool
-
-
-async def finished(future: Future[Any], timeout_s: float | None = None) -> bool:
-    """Wait until a future is done.
-
-    Cancelling the wait cancels the future.
-
-    Args:
-        future: A future that a thread completes.
-        timeout_s: Maximum time to wait in seconds.
-
-    Returns:
-        False if it is not done in time.
-    """
-    if future.done():
-        return True
-    wakeups = _wakeups()
-    waiter = wakeups.loop.create_future()
-    future.add_done_callback(partial(wakeups.add, lambda _: _wake(waiter)))
-    timer = None if timeout_s is None else wakeups.loop.call_later(timeout_s, _wake, waiter)
-    try:
-        await waiter
-    except asyncio.CancelledError:
-        future.cancel()
-        raise
-    finally:
-        if timer is not None:
-            timer.cancel()
-    return future.done()
+    return pool.large if isinstance(pool, SizedPool) and size > _LARGE_BYTES else pool
 
 
 def when_finished(future: Future[T], call: Callable[[Future[T]], None]) -> None:
@@ -98,13 +62,6 @@ def when_finished(future: Future[T], call: Callable[[Future[T]], None]) -> None:
             because the future refers to its callbacks.
     """
     future.add_done_callback(partial(_wakeups().add, call))
-
-
-async def in_pool(pool: Executor, function: Callable[..., T], *args: Any) -> T:
-    """Run a blocking function in a pool and return its result."""
-    future = pool.submit(function, *args)
-    await finished(future)
-    return outcome(future)
 
 
 class _Wakeups:
@@ -140,27 +97,3 @@ def _wakeups() -> _Wakeups:
     if found is None or found.loop is not loop:
         found = _local.wakeups = _Wakeups(loop)
     return found
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
-
-
-def outcome(future: Future[T]) -> T:
-    """Return a finished future's result, or raise its error.
-
-    ``future.result()`` would add its callers' frames to the stored error. A frame refers to the
-    future, and the future to the error: this cycle keeps the parsed request in memory until the
-    next full garbage collection, which may be far off.
-
-    Raises:
-        StatusError: A copy of the future's error.
-        Exception: Another error of the future.
-    """
-    error = future.exception()
-    if error is None:
-        return future.result()
-    if isinstance(error, StatusError):
-        raise copy.copy(error)
-    raise error

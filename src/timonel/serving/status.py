@@ -110,7 +110,7 @@ def not_found(message: str) -> StatusError:
     return StatusError(Code.NOT_FOUND, message)
 
 
-def as_status(error: Exception, what: str) -> StatusError:
+def as_status(error: BaseException, what: str) -> StatusError:
     """Return the status of a failed request; log unexpected ones.
 
     A copy: the frames of a traceback refer to the request, and keep it until a full collection.

@@ -10,7 +10,7 @@ import pytest
 from tests.serving.batching.runtime import ScheduledRuntime
 from tests.serving.runtimes.faults import DoublerRuntime
 from timonel.serving.batching.scheduling import scheduled
-from timonel.serving.inference import Call, RequestContext
+from timonel.serving.inference import Call
 from timonel.serving.inference.context import Observation
 from timonel.serving.manager.catalogue import Servable
 from timonel.serving.settings import ModelSettings, RuntimeSettings, ServerSettings
@@ -50,12 +50,11 @@ def test_a_requests_deadline_comes_with_it_and_its_wait_is_measured(version):
     model = load(version, BatchingParameters())
     observation = Observation("GRPC", "Predict", "m", time.monotonic())
     servable = Servable("m", 1, model)
-    late = RequestContext(deadline=time.monotonic() - 1, observation=observation)
-    call = Call(servable, late)
+    call = Call(servable, observation, deadline=time.monotonic() - 1)
     with pytest.raises(StatusError) as told:
         call.predict(call.signature(""), X)
     assert told.value.code is Code.RESOURCE_EXHAUSTED
-    in_time = Call(servable, RequestContext(observation=observation))
+    in_time = Call(servable, observation)
     assert in_time.predict(in_time.signature(""), X)["y"].tolist() == [3, 3]
     assert observation.queue_s > 0
     model.close()

@@ -19,6 +19,7 @@ from timonel.serving.protocols.monitoring import monitoring_routes
 from timonel.serving.protocols.tfs_rest.api import RestApi
 from timonel.serving.protocols.v2.api import InferenceApi
 from timonel.serving.settings.server import METRICS_PATH
+from timonel.serving.telemetry.monitor import Monitor
 from timonel.serving.telemetry.prometheus import metrics_route
 from timonel.testing.runtimes import FakeModel
 
@@ -53,7 +54,7 @@ def test_every_described_path_is_answered(document):
     catalogue = Catalogue({"m": {"label": 3}})
     catalogue.publish("m", {3: Servable("m", 3, scheduled(FakeModel(2.0)))}, ())
     with ThreadPoolExecutor(1) as pool:
-        flow = Flow(catalogue, pool)
+        flow = Flow(catalogue, pool, Monitor())
         app = Router(
             [
                 *RestApi(flow).routes(),

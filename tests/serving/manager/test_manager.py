@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 import threading
@@ -67,7 +68,7 @@ class Rig:
         self.loader.stop()
 
     def ask(self, spec=SPEC):
-        with Call(self.catalogue.acquire(spec)) as call:
+        with contextlib.closing(Call(self.catalogue.acquire(spec))) as call:
             outputs = call.predict(call.signature(""), {"x": np.ones(1, np.float32)})
             return call.version, float(outputs["y"][0])
 
@@ -152,7 +153,7 @@ def test_an_old_version_stays_until_its_last_request_has_ended(base):
     publish(base, 1)
     with Rig(base) as rig:
         rig.loader.wait_until_settled()
-        with Call(rig.catalogue.acquire(SPEC)) as call:
+        with contextlib.closing(Call(rig.catalogue.acquire(SPEC))) as call:
             publish(base, 2)
             rig.until(
                 lambda: rig.states() == {1: VersionState.UNLOADING, 2: VersionState.AVAILABLE}

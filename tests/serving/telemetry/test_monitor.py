@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from timonel.serving.batching.request import BatchObservation
+from timonel.serving.batching.queue import BatchObservation
 from timonel.serving.batching.scheduling import scheduled
-from timonel.serving.inference import Call, RequestContext
+from timonel.serving.inference import Call
 from timonel.serving.inference.context import Observation
+from timonel.serving.inference.flow import measure
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.manager.plan import VersionState, VersionStatus
 from timonel.serving.signature import DEFAULT_SIGNATURE
@@ -19,6 +21,7 @@ from timonel.serving.telemetry.monitor import (
     RECENT,
     Monitor,
     count_versions,
+    stages_of,
 )
 from timonel.serving.telemetry.resources import Usage
 from timonel.testing.runtimes import FakeModel
@@ -62,7 +65,7 @@ def answered(monitor, clock, code=Code.OK, entrypoint="REST", api="predict", ver
         observation.rows += 2
         began = clock.now
         clock.after(0.014)
-        observation.ran(began, clock.now, 0.010)
+        measure(observation, began, clock.now, 0.010)
     clock.after(0.020)
     monitor.end(observation, code)
     return observation
@@ -71,29 +74,29 @@ def answered(monitor, clock, code=Code.OK, entrypoint="REST", api="predict", ver
 def test_stages_follow_each_other_and_add_up():
     clock = Clock()
     observation = answered(Monitor(clock=clock), clock)
-    stages = observation.stages(clock.now)
+    stages = stages_of(observation, clock.now)
     assert stages == pytest.approx((0.003, 0.004, 0.010, 0.020))
     assert sum(stages) == pytest.approx(clock.now - observation.began)
 
 
 def test_a_request_without_a_model_is_all_decoding():
     observation = Observation("REST", "predict", "m", 5.0)
-    assert observation.stages(7.0) == (2.0, 0.0, 0.0, 0.0)
+    assert stages_of(observation, 7.0) == (2.0, 0.0, 0.0, 0.0)
 
 
 def test_a_request_may_need_several_runs():
     observation = Observation("GRPC", "MultiInference", "m", 0.0)
-    observation.ran(1.0, 2.0)
-    observation.ran(2.5, 4.5, 1.5)
-    assert observation.stages(5.0) == (1.5, 0.5, 2.5, 0.5)
+    measure(observation, 1.0, 2.0)
+    measure(observation, 2.5, 4.5, 1.5)
+    assert stages_of(observation, 5.0) == (1.5, 0.5, 2.5, 0.5)
 
 
 def test_runs_at_the_same_time_count_once():
     observation = Observation("GRPC", "MultiInference", "m", 0.0)
-    observation.ran(1.0, 3.0, 2.0)
-    observation.ran(1.0, 4.0, 1.0)
-    observation.ran(1.0, 3.5, 1.0)
-    assert observation.stages(5.0) == (1.0, 0.0, 3.0, 1.0)
+    measure(observation, 1.0, 3.0, 2.0)
+    measure(observation, 1.0, 4.0, 1.0)
+    measure(observation, 1.0, 3.5, 1.0)
+    assert stages_of(observation, 5.0) == (1.0, 0.0, 3.0, 1.0)
 
 
 def test_tensorflow_servings_names_count_what_it_counts():
@@ -227,13 +230,15 @@ def test_a_call_leaves_its_marks_in_the_observation(monkeypatch):
     )
     monitor = Monitor()
     observation = monitor.begin("REST", "predict", "m")
-    context = RequestContext(api="predict", observation=observation)
-    with Call(catalogue.acquire(ModelSpec("m")), context) as call:
+    with contextlib.closing(Call(catalogue.acquire(ModelSpec("m")), observation)) as call:
         call.predict(call.signature(""), {"x": np.ones(3, np.float32)})
     assert (observation.version, observation.signature) == (3, DEFAULT_SIGNATURE)
     assert observation.rows == 3
     assert 0 < observation.queue_s < observation.run_s, "its thread was to be woken"
-    assert observation.began <= observation.decoded <= observation.computed <= time.monotonic()
-    with pytest.raises(StatusError), Call(catalogue.acquire(ModelSpec("m", 9)), context):
+    assert observation.began <= observation.computed <= time.monotonic()
+    with (
+        pytest.raises(StatusError),
+        contextlib.closing(Call(catalogue.acquire(ModelSpec("m", 9)), observation)),
+    ):
         pass
     assert count_versions(catalogue) == {("m", "AVAILABLE"): 1}

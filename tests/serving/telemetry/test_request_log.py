@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import time
 
@@ -10,8 +11,8 @@ from tests.serving.inference.test_warmup import Everything
 from timonel.data.records import read_records
 from timonel.models.schema import WARMUP_FILE
 from timonel.serving.batching.scheduling import scheduled
-from timonel.serving.inference import Call, RequestContext
-from timonel.serving.inference.context import LoggedRequest
+from timonel.serving.inference import Call
+from timonel.serving.inference.context import LoggedRequest, Observation
 from timonel.serving.inference.warmup import warm_up
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.protos.messages import example_pb2, prediction_log_pb2
@@ -72,11 +73,15 @@ def test_what_is_logged_warms_up_and_can_be_read(prefix, tmp_path):
     catalogue.publish("m", {3: Servable("m", 3, scheduled(model))}, ())
     log = log_of(settings(prefix), counts)
     log.start()
-    with Call(catalogue.acquire(ModelSpec("m")), RequestContext(api="Predict"), log) as call:
+    with contextlib.closing(
+        Call(catalogue.acquire(ModelSpec("m")), Observation("GRPC", "Predict", "m"), log)
+    ) as call:
         call.predict(call.signature(""), {"x": X}, ["y"])
     examples = np.array([example_pb2.Example().SerializeToString()], object)
     for name, api in (("sort", "classify"), ("price", "Regress"), ("price", "MultiInference")):
-        with Call(catalogue.acquire(ModelSpec("m")), RequestContext(api=api), log) as call:
+        with contextlib.closing(
+            Call(catalogue.acquire(ModelSpec("m")), Observation("GRPC", api, "m"), log)
+        ) as call:
             call.predict(call.signature(name), {"inputs": examples})
     log.stop()
     assert counts == [Code.OK] * 4

@@ -7,6 +7,7 @@ import pytest
 
 from timonel.errors import MissingExtraError
 from timonel.serving.inference.context import Correlation
+from timonel.serving.inference.flow import measure
 from timonel.serving.status import Code
 from timonel.serving.telemetry.monitor import Monitor
 from timonel.serving.telemetry.tracing import OpenTelemetryTracer, make_tracer
@@ -32,7 +33,7 @@ def finished(monitor, exporter, parent=None, code=Code.OK):
     observation = monitor.begin("REST", "predict", "m", parent)
     observation.version, observation.signature, observation.rows = 3, "serving_default", 2
     began = time.monotonic()
-    observation.ran(began, began + 0.004, 0.003)
+    measure(observation, began, began + 0.004, 0.003)
     observation.computed = began
     monitor.end(observation, code)
     monitor._tracer._tracer.span_processor.force_flush()

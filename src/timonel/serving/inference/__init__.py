@@ -3,16 +3,13 @@
 All functions raise `StatusError`. Only `Call.predict` and `Execution.result` wait for a model.
 """
 
-from timonel.serving.inference.context import NO_CONTEXT, RequestContext
 from timonel.serving.inference.flow import Call, Codec, Exchange, Flow, Outputs, Run
 
 __all__ = [
-    "NO_CONTEXT",
     "Call",
     "Codec",
     "Exchange",
     "Flow",
     "Outputs",
-    "RequestContext",
     "Run",
 ]

@@ -1,26 +1,17 @@
-"""Context and measurements of a request within the server. Pure: time is an argument.
-
-A request's time is divided into four consecutive stages that add up to the total:
-
-- decode: from the wire to arrays;
-- queue: waiting for the model: for a thread, a place in a batch, and the transfer to and from its
-  process;
-- compute: inside the model; includes the queue if the model does not report its own time;
-- encode: from arrays to the wire.
-
-A failed request has only the stages it reached; its remaining time counts towards the last one.
-"""
+"""Context and measurements of a request within the server. Pure: time is an argument."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from timonel.serving.settings.server import COMPARISON_HEADER
 from timonel.serving.signature import Array, Signature
 from timonel.serving.status import Code
 
-STAGES = ("decode", "queue", "compute", "encode")
+_RELATED = ("traceparent", "tracestate", COMPARISON_HEADER)
+"""Fields of a `Correlation`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +28,12 @@ class Correlation:
     traceparent: str | None = None
     tracestate: str | None = None
     comparison: str | None = None
+
+    @classmethod
+    def of(cls, headers: Iterable[tuple[str, str]]) -> Correlation | None:
+        """Return these headers of a request; None if it has none of them."""
+        sent = {name: value for name, value in headers if name in _RELATED}
+        return cls(*map(sent.get, _RELATED)) if sent else None
 
 
 @dataclass(eq=False, slots=True)
@@ -56,60 +53,15 @@ class Observation:
     entrypoint: str
     api: str
     model: str
-    began: float
+    began: float = 0.0
     correlation: Correlation | None = None
     outputs: list[Mapping[str, Array]] | None = None
     version: int | None = None
     signature: str = ""
     rows: int = 0
-    decoded: float | None = None
     computed: float | None = None
     run_s: float = 0.0
     queue_s: float = 0.0
-
-    def ran(self, began: float, ended: float, compute_s: float | None = None) -> None:
-        """Record one execution of the model; a request may need several.
-
-        Args:
-            began: The start time, in monotonic seconds.
-            ended: The time when the outputs were available.
-            compute_s: Seconds spent computing, if the model reports them.
-        """
-        if self.decoded is None:
-            self.decoded = began
-        if self.computed is not None:
-            # Count overlapping executions once.
-            began, ended = max(began, self.computed), max(ended, self.computed)
-        self.computed = ended
-        self.run_s += ended - began
-        if compute_s is not None:
-            self.queue_s += max(0.0, ended - began - compute_s)
-
-    def stages(self, ended: float) -> tuple[float, float, float, float]:
-        """Return the seconds of `STAGES`; their sum is ``ended - began``."""
-        if self.computed is None:
-            return ended - self.began, 0.0, 0.0, 0.0
-        encode = ended - self.computed
-        queue = min(self.queue_s, self.run_s)
-        decode = self.computed - self.began - self.run_s
-        return decode, queue, self.run_s - queue, encode
-
-
-class RequestContext(NamedTuple):
-    """Context of a request within the server.
-
-    Args:
-        deadline: Time after which the response is useless, in monotonic seconds.
-        api: The API method, as TensorFlow Serving labels it: ``Predict`` or ``predict``.
-        observation: The request's measurements; None if it is not measured.
-    """
-
-    deadline: float | None = None
-    api: str = ""
-    observation: Observation | None = None
-
-
-NO_CONTEXT = RequestContext()
 
 
 @dataclass(frozen=True)
@@ -138,8 +90,12 @@ class LoggedRequest:
 class Recorder(Protocol):
     """Recorder of a sample of requests. Thread-safe; never blocks."""
 
+    @property
+    def sampled(self) -> Container[str]:
+        """Models with requests to record."""
+
     def wants(self, model: str) -> bool:
-        """Return whether to record this model's current request."""
+        """Return whether to record the current request of such a model."""
 
     def record(self, exchange: LoggedRequest) -> None:
         """Record a request; its arrays may change as soon as this returns."""

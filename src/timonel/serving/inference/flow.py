@@ -17,18 +17,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from timonel.serving.asgi import Receive, on_disconnect
-from timonel.serving.futures import AT_ONCE_BYTES, outcome, pool_for, when_finished
+from timonel.serving.futures import AT_ONCE_BYTES, pool_for, when_finished
 from timonel.serving.inference.context import (
-    NO_CONTEXT,
     Correlation,
     LoggedRequest,
     Meter,
     Observation,
     Recorder,
-    RequestContext,
 )
 from timonel.serving.inference.signature_check import checked_run, drop_column
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
@@ -49,40 +47,30 @@ class Run(NamedTuple):
 
 
 class Call:
-    """A request's use of a version: find a signature, then run it.
-
-    Not a generator, as a context manager of one costs several times as much.
-    """
+    """A request's use of a version: find a signature, then run it."""
 
     def __init__(
         self,
         servable: Servable,
-        context: RequestContext = NO_CONTEXT,
+        observation: Observation | None = None,
         recorder: Recorder | None = None,
+        deadline: float | None = None,
     ) -> None:
         self._servable = servable
         self._recorder = recorder
-        self.context = context
+        self.observation = observation or Observation("", "", "")
+        self.deadline = deadline
         self.name = servable.name
         self.version = servable.version
-        if context.observation is not None:
-            # The server's spelling: those of clients could fill the metrics with names.
-            context.observation.model = servable.name
-            context.observation.version = servable.version
+        self.missing = servable.missing
+        """Value for a missing cell, by input of the default signature."""
+        # The server's spelling: those of clients could fill the metrics with names.
+        self.observation.model = servable.name
+        self.observation.version = servable.version
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def release(self) -> None:
+    def close(self) -> None:
         """Stop using the version, which may then be unloaded. Call it once."""
         self._servable.release()
-
-    def missing(self, signature: Signature) -> Mapping[str, float | str]:
-        """Return the value for a missing cell by input, where the version takes them."""
-        return self._servable.missing if signature.name == DEFAULT_SIGNATURE else {}
 
     def find(self, signature_name: str) -> Signature | None:
         """Return a signature, or None; an empty name means the default one."""
@@ -107,35 +95,27 @@ class Call:
         output_filter: Sequence[str] = (),
     ) -> Outputs:
         """Run a signature of this version, and wait for it; see `start`."""
-        return self.start(signature, inputs, output_filter).result()
+        return self.start(Run(signature, inputs, output_filter)).result()
 
-    def start(
-        self,
-        signature: Signature,
-        inputs: Mapping[str, Array],
-        output_filter: Sequence[str] = (),
-    ) -> Execution:
+    def start(self, run: Run) -> Execution:
         """Start running a signature of this version, without waiting for it."""
+        signature, inputs, output_filter = run
         shaped, outputs, column = checked_run(signature, inputs, output_filter)
-        context = self.context
-        observation = context.observation
-        if observation is not None:
-            observation.signature = signature.name
-            observation.rows += _rows(inputs)
+        self.observation.signature = signature.name
+        self.observation.rows += _rows(inputs)
         began = time.monotonic()
-        future = self._servable.model.submit(signature.name, shaped, outputs, context.deadline)
-        run = Run(signature, inputs, output_filter)
+        future = self._servable.model.submit(signature.name, shaped, outputs, self.deadline)
         return Execution(self, run, future, began, column)
 
     def record(self, run: Run, outputs: Outputs) -> None:
         """Log a successful run if the recorder samples it; keep outputs to be compared."""
-        observation = self.context.observation
-        if observation is not None and observation.outputs is not None:
-            observation.outputs.append(outputs)
-        name, api = self.name, self.context.api
-        if self._recorder is not None and self._recorder.wants(name):
+        if self.observation.outputs is not None:
+            self.observation.outputs.append(outputs)
+        name, api = self.name, self.observation.api
+        recorder = self._recorder
+        if recorder is not None and name in recorder.sampled and recorder.wants(name):
             signature, inputs, chosen = run
-            self._recorder.record(
+            recorder.record(
                 LoggedRequest(name, self.version, signature, api, inputs, outputs, chosen)
             )
 
@@ -162,23 +142,32 @@ class Execution:
         """Return the outputs; blocks until the future is done. Call it once."""
         future = self.future
         try:
-            outputs = future.result() if future.exception() is None else outcome(future)
-        except StatusError:
-            raise
+            # Not `result`, which would add frames to the stored error that refer to this future.
+            error = future.exception()
         except CancelledError:
-            raise StatusError(Code.CANCELLED, "the request was cancelled") from None
-        except Exception as error:
+            error = StatusError(Code.CANCELLED, "the request was cancelled")
+        compute_s = getattr(future, "compute_s", None)
+        measure(self._call.observation, self._began, time.monotonic(), compute_s)
+        if error is not None:
             # A bug in a runtime must fail one request, not the connection.
-            raise as_status(error, f"model {self._call.name}") from error
-        finally:
-            observation = self._call.context.observation
-            if observation is not None:
-                compute_s = getattr(future, "compute_s", None)
-                observation.ran(self._began, time.monotonic(), compute_s)
+            raise as_status(error, f"model {self._call.name}")
+        outputs = future.result()
         if self._column is not None:
             outputs = drop_column(outputs, self._column)
         self._call.record(self._run, outputs)
         return outputs
+
+
+def measure(
+    observation: Observation, began: float, ended: float, compute_s: float | None = None
+) -> None:
+    """Add an execution; a request may need several. Overlapping ones count once."""
+    if observation.computed is not None:
+        began, ended = max(began, observation.computed), max(ended, observation.computed)
+    observation.computed = ended
+    observation.run_s += ended - began
+    if compute_s is not None:  # if the model reports it
+        observation.queue_s += max(0.0, ended - began - compute_s)
 
 
 class Codec(abc.ABC, Generic[T]):
@@ -217,7 +206,7 @@ class Flow:
     Args:
         catalogue: The loaded versions.
         pool: Executor for large requests and responses.
-        monitor: Records each request; None for no monitoring.
+        monitor: Records each request.
         recorder: Records a sample of requests and responses; None for no recording.
         max_response: Largest response in bytes of its tensors; None for no limit.
         max_computing: Most bytes of large requests that are decoded, queued or computed at once;
@@ -226,7 +215,7 @@ class Flow:
 
     catalogue: Catalogue
     pool: Executor
-    monitor: Meter | None = None
+    monitor: Meter
     recorder: Recorder | None = None
     max_response: int | None = None
     max_computing: int | None = None
@@ -270,12 +259,9 @@ class Flow:
     @contextlib.contextmanager
     def observed(
         self, entrypoint: str, api: str, model: str = "", correlation: Correlation | None = None
-    ) -> Iterator[Observation | None]:
+    ) -> Iterator[Observation]:
         """Record a request that runs no model, and turn unexpected errors into statuses."""
-        monitor = self.monitor
-        observation = None
-        if monitor is not None:
-            observation = monitor.begin(entrypoint, api, model, correlation)
+        observation = self.monitor.begin(entrypoint, api, model, correlation)
         code = Code.OK
         try:
             yield observation
@@ -287,8 +273,7 @@ class Flow:
             code = status.code
             raise status from None
         finally:
-            if monitor is not None and observation is not None:
-                monitor.end(observation, code)
+            self.monitor.end(observation, code)
 
 
 @dataclass(eq=False, slots=True)
@@ -304,8 +289,8 @@ class Exchange(Generic[T]):
     _flow: Flow
     _codec: Codec[T]
     _reply: Callable[[T | StatusError], None] | None
-    _context: RequestContext = NO_CONTEXT
-    _observation: Observation | None = None
+    _deadline: float | None = None
+    _observation: Observation = field(init=False)
     _call: Call | None = None
     _pending: Future[Any] | None = None
     _runs: Sequence[Execution] = ()
@@ -316,10 +301,9 @@ class Exchange(Generic[T]):
     def begin(self, timeout_s: float | None = None, correlation: Correlation | None = None) -> None:
         """Decode the request and start its runs; see `Flow.run`."""
         codec, monitor = self._codec, self._flow.monitor
-        if monitor is not None:
-            self._observation = monitor.begin(codec.entrypoint, codec.api, codec.model, correlation)
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        self._context = RequestContext(deadline, codec.api, self._observation)
+        self._observation = monitor.begin(codec.entrypoint, codec.api, codec.model, correlation)
+        if timeout_s is not None:
+            self._deadline = time.monotonic() + timeout_s
         if codec.size > AT_ONCE_BYTES and (refusal := self._hold(codec.size)):
             self._fail(refusal)
             return
@@ -383,27 +367,27 @@ class Exchange(Generic[T]):
         return self._codec.prepare(self._acquire)
 
     def _acquire(self, spec: ModelSpec) -> Call:
-        flow = self._flow
-        call = self._call = Call(flow.catalogue.acquire(spec), self._context, flow.recorder)
+        flow, observation = self._flow, self._observation
+        servable = flow.catalogue.acquire(spec)
+        call = self._call = Call(servable, observation, flow.recorder, self._deadline)
         return call
 
     def _release(self) -> None:
         call, self._call = self._call, None
         if call is not None:
-            call.release()
+            call.close()
 
     def _start(self, runs: Sequence[Run]) -> None:
         call, timeout_s = self._call, self._codec.timeout_s
         assert call is not None, "prepare has acquired a version"
         if timeout_s is not None:
-            before = self._context.deadline
             deadline = time.monotonic() + timeout_s
-            if before is None or deadline < before:
-                call.context = call.context._replace(deadline=deadline)
+            if call.deadline is None or deadline < call.deadline:
+                call.deadline = deadline
                 if not self._is_in_time(timeout_s):
                     return
         # Few bytes may make large arrays: unpacked, or a value that fills a tensor.
-        unfolded = sum([_size_of(run.inputs) for run in runs]) - self._held
+        unfolded = sum([a.nbytes for run in runs for a in run.inputs.values()]) - self._held
         if unfolded > AT_ONCE_BYTES and (refusal := self._hold(unfolded)):
             self._fail(refusal)
             return
@@ -411,7 +395,7 @@ class Exchange(Generic[T]):
         self._runs = started
         try:
             for run in runs:
-                started.append(call.start(*run))  # noqa: PERF401 - those before a failure are kept
+                started.append(call.start(run))  # noqa: PERF401 - those before a failure are kept
         except Exception as error:  # noqa: BLE001 - becomes the answer
             self._fail(error)
         else:
@@ -478,9 +462,8 @@ class Exchange(Generic[T]):
         # Break reference cycles: futures refer to their callbacks, and thus to this object.
         self._runs, self._pending, self._outputs = (), None, []
         observation = self._observation
-        if observation is not None and self._flow.monitor is not None:
-            observation.model = observation.model or self._codec.model
-            self._flow.monitor.end(observation, code)
+        observation.model = observation.model or self._codec.model
+        self._flow.monitor.end(observation, code)
 
 
 def _set(reply: asyncio.Future[Any], answer: Any) -> None:

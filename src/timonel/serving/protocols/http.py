@@ -10,7 +10,6 @@ from urllib.parse import unquote
 from timonel.serving.asgi import Headers, Request, Response, header
 from timonel.serving.inference.context import Correlation
 from timonel.serving.rest_errors import BodyTooLargeError, error_response
-from timonel.serving.settings.server import COMPARISON_HEADER
 from timonel.serving.status import Code, StatusError
 
 TIMED_OUT: Final = "Timed out waiting for notification"
@@ -24,7 +23,6 @@ _PIECE: Final = 1 << 14
 """Bytes to decompress at once: each call of zlib copies those that it leaves."""
 _MAX_MEMBERS: Final = 10_000
 """Far above what tools make: 100 MiB in blocks of 64 KiB have 1,600. An empty one has 20 bytes."""
-_COMPARISON: Final = COMPARISON_HEADER.encode()
 
 
 def _too_large(most: int, when: str = "") -> BodyTooLargeError:
@@ -115,17 +113,9 @@ async def preflight(request: Request) -> Response:
 
 def correlation_of(headers: Headers) -> Correlation | None:
     """Return the headers that relate a request to others, if any."""
-    parent = state = comparison = None
-    for name, value in headers:
-        if name == b"traceparent":
-            parent = value.decode("latin-1")
-        elif name == b"tracestate":
-            state = value.decode("latin-1")
-        elif name == _COMPARISON:
-            comparison = value.decode("latin-1")
-    if parent is None and comparison is None:
-        return None
-    return Correlation(parent, state, comparison)
+    return Correlation.of(
+        (name.decode("latin-1"), value.decode("latin-1")) for name, value in headers
+    )
 
 
 def unquoted(text: str | None) -> str:

@@ -25,6 +25,18 @@ MICROSECONDS = exponential(10, 1.8, 33)
 ROWS = exponential(1, 2, 15)
 _MICRO = 1e6
 
+STAGES = ("decode", "queue", "compute", "encode")
+"""Consecutive stages of a request, which add up to its time.
+
+- decode: from the wire to arrays;
+- queue: waiting for the model: for a thread, a place in a batch, and the transfer to and from its
+  process;
+- compute: inside the model; includes the queue if the model does not report its own time;
+- encode: from arrays to the wire.
+
+A failed request has only the stages it reached; its remaining time counts towards the last one.
+"""
+
 K = TypeVar("K")
 V = TypeVar("V")
 

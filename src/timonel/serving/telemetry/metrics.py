@@ -13,10 +13,10 @@ from collections.abc import Iterator
 
 from prometheus_client.metrics_core import Metric
 
-from timonel.serving.inference.context import STAGES
 from timonel.serving.status import Code
 from timonel.serving.telemetry.counts import (
     ROWS,
+    STAGES,
     BatchKey,
     Concurrency,
     Counts,

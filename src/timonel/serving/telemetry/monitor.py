@@ -52,7 +52,7 @@ class Recent(NamedTuple):
     Args:
         key: Its key.
         seconds: Its duration.
-        stages: The duration of each of `context.STAGES`, in seconds.
+        stages: The duration of each of `STAGES`, in seconds.
         rows: Its number of rows.
     """
 
@@ -143,11 +143,11 @@ class Monitor:
             code,
         )
         seconds = ended - observation.began
-        stages = observation.stages(ended)
+        stages = stages_of(observation, ended)
         self._requests[key].observe(seconds, stages, observation.run_s, observation.rows)
         self._recent.append(Recent(key, seconds, stages, observation.rows))
         if self._tracer is not None:
-            self._tracer.trace(observation, ended, code)
+            self._tracer.trace(observation, stages, ended, code)
         if observation.outputs is not None:
             self.answers.record(observation, code)
 
@@ -222,6 +222,15 @@ class Monitor:
             return _OTHERS
         self._unknown_models.add(name)
         return name
+
+
+def stages_of(observation: Observation, ended: float) -> tuple[float, float, float, float]:
+    """Return the seconds of `STAGES`; their sum is ``ended - observation.began``."""
+    began, computed, run_s = observation.began, observation.computed, observation.run_s
+    if computed is None:
+        return ended - began, 0.0, 0.0, 0.0
+    queue = min(observation.queue_s, run_s)
+    return computed - began - run_s, queue, run_s - queue, ended - computed
 
 
 class ConcurrencyMeter:

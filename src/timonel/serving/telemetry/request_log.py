@@ -65,7 +65,8 @@ class RequestLog:
         chance: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings: Mapping[str, RequestLogSettings | None] = {}
+        self.sampled: Mapping[str, RequestLogSettings] = {}
+        """Settings by model."""
         self._count = count
         self._chance = chance
         self._clock = clock
@@ -79,7 +80,7 @@ class RequestLog:
 
     def configure(self, settings: Mapping[str, RequestLogSettings | None]) -> None:
         """Replace the log settings by model; None to log nothing."""
-        self._settings = settings
+        self.sampled = {name: each for name, each in settings.items() if each is not None}
 
     def start(self) -> None:
         """Start the writer thread."""
@@ -93,12 +94,12 @@ class RequestLog:
 
     def wants(self, model: str) -> bool:
         """Return whether to record the current request of this model."""
-        settings = self._settings.get(model)
+        settings = self.sampled.get(model)
         return settings is not None and self._chance() < settings.sampling_rate
 
     def record(self, exchange: LoggedRequest) -> None:
         """Queue a copy of an exchange, or drop it if full."""
-        settings = self._settings.get(exchange.model)
+        settings = self.sampled.get(exchange.model)
         if settings is None or self._stopping:
             return
         size = _size(exchange)

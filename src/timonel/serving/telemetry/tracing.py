@@ -9,11 +9,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from timonel.errors import MissingExtraError
-from timonel.serving.inference.context import STAGES, Observation
+from timonel.serving.inference.context import Observation
 from timonel.serving.status import Code
+from timonel.serving.telemetry.counts import STAGES
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -35,8 +37,10 @@ class OpenTelemetryTracer:
         self._failed = trace.Status(trace.StatusCode.ERROR)
         self._nothing: Any = self._extract({})
 
-    def trace(self, observation: Observation, ended: float, code: Code) -> None:
-        """Create the spans of a request."""
+    def trace(
+        self, observation: Observation, stages: Sequence[float], ended: float, code: Code
+    ) -> None:
+        """Create the spans of a request, and of its stages, which took these seconds."""
         offset = time.time_ns() - int(time.monotonic() * _NANO)
         began = offset + int(observation.began * _NANO)
         span = self._tracer.start_span(
@@ -49,7 +53,7 @@ class OpenTelemetryTracer:
         if span.is_recording():
             if code is not Code.OK:
                 span.set_status(self._failed)
-            self._stages(observation, ended, span, began)
+            self._stages(stages, span, began)
         span.end(offset + int(ended * _NANO))
 
     def _parent(self, observation: Observation) -> Any:
@@ -61,12 +65,11 @@ class OpenTelemetryTracer:
             carrier["tracestate"] = parent.tracestate
         return self._extract(carrier)
 
-    def _stages(self, observation: Observation, ended: float, span: Any, at: int) -> None:
+    def _stages(self, stages: Sequence[float], span: Any, at: int) -> None:
         within = self._within(span)
-        stages = dict(zip(STAGES, observation.stages(ended), strict=True))
         # In the usual order of stages. Waiting for a thread is part of the queue stage, but too
         # short for a span.
-        for name, seconds in stages.items():
+        for name, seconds in zip(STAGES, stages, strict=True):
             if seconds <= 0:
                 continue
             start, at = at, at + int(seconds * _NANO)

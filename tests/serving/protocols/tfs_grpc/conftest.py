@@ -31,6 +31,7 @@ from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings import GrpcSettings
 from timonel.serving.signature import CLASSIFY, NUMPY_TYPES, REGRESS, Signature, TensorSpec
 from timonel.serving.status import Code, StatusError, invalid_argument
+from timonel.serving.telemetry.monitor import Monitor
 
 RESPONSES = {
     "PredictionService": {
@@ -150,7 +151,7 @@ def running(model=None, *, configurator=None, address="127.0.0.1:0", settings=No
         ended.append(lambda: loop.call_soon_threadsafe(stop.set))
         with ThreadPoolExecutor(4) as pool:
             monitor = others.pop("monitor", None)
-            flow = Flow(catalogue, pool, monitor)
+            flow = Flow(catalogue, pool, monitor or Monitor())
             models = ModelService(flow, configurator, monitor)
             server = GrpcServer(flow, settings, address, models=models, **others)
             made.append(server)

@@ -98,7 +98,7 @@ def _made(address):
 
     async def make():
         with ThreadPoolExecutor(1) as pool:
-            GrpcServer(Flow(Catalogue(), pool), GrpcSettings(), address)
+            GrpcServer(Flow(Catalogue(), pool, Monitor()), GrpcSettings(), address)
 
     asyncio.run(make())
 

@@ -8,6 +8,7 @@ from timonel.serving.protocols.monitoring import monitoring_routes
 from timonel.serving.protocols.tfs_rest.api import RestApi
 from timonel.serving.protocols.v2.api import InferenceApi
 from timonel.serving.settings import RestSettings
+from timonel.serving.telemetry.monitor import Monitor
 
 
 def rest_options(**settings):
@@ -16,7 +17,7 @@ def rest_options(**settings):
 
 
 def rest_api(catalogue, pool, monitor=None, **options):
-    return RestApi(Flow(catalogue, pool, monitor), **options)
+    return RestApi(Flow(catalogue, pool, monitor or Monitor()), **options)
 
 
 def rest_router(catalogue, pool, monitor=None, **options):
@@ -27,6 +28,6 @@ def rest_router(catalogue, pool, monitor=None, **options):
 
 def inference_router(catalogue, pool, monitor=None, is_draining=lambda: False, **settings):
     """The Open Inference Protocol."""
-    flow = Flow(catalogue, pool, monitor)
+    flow = Flow(catalogue, pool, monitor or Monitor())
     api = InferenceApi(flow, RestSettings(**settings), is_draining)
     return Router(api.routes())

@@ -16,6 +16,7 @@ from timonel.serving.protocols.tfs_rest.api import (
     spec_of,
 )
 from timonel.serving.status import StatusError, not_found
+from timonel.serving.telemetry.monitor import Monitor
 
 
 class Models(Catalogue):
@@ -48,7 +49,7 @@ def ask(method, target):
         "query_string": query.encode(),
         "headers": [],
     }
-    app = Router(RestApi(Flow(Models(), None)).routes())
+    app = Router(RestApi(Flow(Models(), None, Monitor())).routes())
     asyncio.run(app(scope, receive, send))
     return sent[0]["status"], json.loads(sent[1]["body"])["error"]
 

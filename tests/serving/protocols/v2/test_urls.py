@@ -12,6 +12,7 @@ from timonel.serving.inference import Flow
 from timonel.serving.manager.catalogue import Catalogue
 from timonel.serving.protocols.v2.api import InferenceApi
 from timonel.serving.status import not_found
+from timonel.serving.telemetry.monitor import Monitor
 
 
 class Models(Catalogue):
@@ -34,7 +35,7 @@ def ask(request_line):
         return {"type": "http.request", "body": b'{"inputs": []}'}
 
     scope = {"type": "http", "method": method, "raw_path": path.encode(), "query_string": b"a=b"}
-    app = Router(InferenceApi(Flow(models, None)).routes())
+    app = Router(InferenceApi(Flow(models, None, Monitor())).routes())
     asyncio.run(app({**scope, "headers": []}, receive, send))
     body = sent[1]["body"]
     is_json = (b"content-type", b"application/json") in sent[0]["headers"] and body

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 from collections.abc import Awaitable, Callable
@@ -9,19 +10,16 @@ from typing import Any, ClassVar, Final
 
 import grpc
 
-from timonel.serving.futures import AT_ONCE_BYTES, in_pool, pool_for
+from timonel.serving.futures import AT_ONCE_BYTES, pool_for
 from timonel.serving.grpc_requests import parse, refuse
 from timonel.serving.inference import Codec, Flow
-from timonel.serving.inference.context import Correlation
+from timonel.serving.inference.context import Correlation, Observation
 from timonel.serving.manager.catalogue import ModelSpec
-from timonel.serving.settings.server import COMPARISON_HEADER
 from timonel.serving.status import StatusError, invalid_argument
 
 # For a call without a deadline gRPC reports either None or centuries.
 _FOREVER_S: Final = 1e9
-_RELATED: Final = ("traceparent", "tracestate", COMPARISON_HEADER)
-"""Fields of a `Correlation`."""
-_RELATED_NAMES: Final = frozenset(_RELATED)
+_NOT_OBSERVED: Final = contextlib.nullcontext(Observation("", "", ""))
 
 
 class MessageCodec(Codec[bytes]):
@@ -65,14 +63,14 @@ def reading(
 
     async def answer(raw: bytes, context: Any) -> bytes:
         recorded = flow.observed("GRPC", api, correlation=_correlation(context))
-        with recorded if is_observed else contextlib.nullcontext() as observation:
+        with recorded if is_observed else _NOT_OBSERVED as observation:
             if len(raw) > AT_ONCE_BYTES:
                 pool = pool_for(flow.pool, len(raw))
-                request = await in_pool(pool, parse, raw, request_type)
+                loop = asyncio.get_running_loop()
+                request = await loop.run_in_executor(pool, parse, raw, request_type)
             else:
                 request = parse(raw, request_type)
-            if observation is not None:
-                observation.model = getattr(request, "name", "") or _name_in(request)
+            observation.model = getattr(request, "name", "") or _name_in(request)
             found = read(request)
             return await found if inspect.isawaitable(found) else found
 
@@ -120,6 +118,4 @@ def _timeout_s(context: Any) -> float | None:
 
 
 def _correlation(context: Any) -> Correlation | None:
-    metadata = context.invocation_metadata() or ()
-    sent = {key: value for key, value in metadata if key in _RELATED_NAMES}
-    return Correlation(*map(sent.get, _RELATED)) if sent else None
+    return Correlation.of(context.invocation_metadata() or ())

@@ -102,7 +102,8 @@ class PredictCodec(ComputeCodec):
                 f'Serving signature name: "{request.signature_name or DEFAULT_SIGNATURE}" not '
                 "found in signature def"
             )
-        arrays = request.arrays(signature.inputs, call.missing(signature))
+        missing = call.missing if signature.name == DEFAULT_SIGNATURE else NONE_MISSING
+        arrays = request.arrays(signature.inputs, missing)
         if rest.settings.check_method_names:
             check_method(signature)
         self._by_row = request.by_row
