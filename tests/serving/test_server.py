@@ -248,7 +248,7 @@ def test_status_metadata_and_listing(server):
         "unknown_rank": False,
     }
     _, listing = rest(server, "/v1/models")
-    images = {**available, "labels": ["cat", "dog"]}
+    images = {**available, "labels": ["cat", "dog"], "independent_rows": []}
     assert {"name": "images", "versions": [images]} in listing["models"]
 
 

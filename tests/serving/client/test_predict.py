@@ -88,6 +88,23 @@ def test_a_swap_between_two_requests_is_not_seen(scripted):
     assert list(prediction.scores.items()) == [("1", 0.75), ("0", 0.25)]
 
 
+def test_only_rows_that_are_independent_share_a_request(scripted):
+    path = "/v1/models/m/versions/1:predict"
+    scripted.answers = {
+        "/v1/models/m/metadata": [metadata(1)],
+        path: [(200, {"predictions": [[1.0]]})],
+    }
+    assert len(predict(f"{scripted.url}/v1/models/m", [{"x": 1}, {"x": 2}])) == 2
+    assert scripted.asked.count(path) == 2
+    version = {"version": "1", "independent_rows": ["serving_default"]}
+    scripted.answers |= {
+        "/v1/models": [(200, {"models": [{"name": "m", "versions": [version]}]})],
+        path: [(200, {"predictions": [[1.0], [2.0]]})],
+    }
+    assert len(predict(f"{scripted.url}/v1/models/m", [{"x": 1}, {"x": 2}])) == 2
+    assert scripted.asked.count(path) == 3
+
+
 def test_a_server_that_swaps_for_ever_is_given_up(scripted):
     scripted.answers = {
         "/v1/models/m/metadata": [metadata(1)],

@@ -103,6 +103,11 @@ class BatchingPolicy(abc.ABC):
     late: StatusError
     """Error of requests whose deadline passed in the queue."""
 
+    @property
+    def independent(self) -> frozenset[str]:
+        """Signatures whose rows are known to be independent."""
+        return frozenset()
+
     @abc.abstractmethod
     def place(
         self, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str]
@@ -148,6 +153,11 @@ class AdaptivePolicy(BatchingPolicy):
         self._signatures = signatures
         self._max_rows = max_rows
         self._times = dict.fromkeys(batched, _NO_TIMES)
+
+    @property
+    def independent(self) -> frozenset[str]:
+        """Signatures that are batched."""
+        return frozenset(self._times)
 
     def place(
         self, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str]

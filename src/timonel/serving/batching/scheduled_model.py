@@ -83,6 +83,11 @@ class ScheduledModel(LoadedModel):
         return self._model.outage
 
     @property
+    def independent(self) -> frozenset[str]:
+        """Signatures whose rows are known to be independent."""
+        return self._policy.independent
+
+    @property
     def queued(self) -> int:
         """Number of requests that wait to be computed."""
         return self._queues.waiting

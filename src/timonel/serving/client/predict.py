@@ -33,10 +33,12 @@ from timonel.serving.references import resolve, split_reference, workspace_for
 from timonel.serving.server_records import find_server
 from timonel.serving.settings import RuntimeSettings, ServerSettings
 from timonel.serving.settings.runtime import by_model
+from timonel.serving.signature import DEFAULT_SIGNATURE
 from timonel.storage import Workspace
 
 _LOG = logging.getLogger(__name__)
-_BATCH = 32
+_TOGETHER = 32
+"""Inputs of one request."""
 _SWAPS = 20
 """Attempts to get all answers of a call from one version, while an endpoint splits its traffic."""
 _URL_PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/(\d+))?(?::predict)?/?\Z")
@@ -203,15 +205,18 @@ def _ask(
     for attempt in range(_SWAPS):
         signature = _signature_of(connection, target)
         items = instances(inputs, signature, notify)
+        listed = _listed(connection, signature)
+        # Rows of one request may change each other's results.
+        together = _TOGETHER if DEFAULT_SIGNATURE in listed.get("independent_rows", ()) else 1
         try:
-            rows = _post(connection, signature, items)
+            rows = _post(connection, signature, items, together)
         except HttpError as error:
             # The version was replaced after its metadata was read. Retry, as all answers must come
             # from one version.
             if error.status == 404 and target.version is None and attempt < _SWAPS - 1:
                 continue
             raise
-        labels = _labels(connection, signature)
+        labels = [str(label) for label in listed.get("labels", ())]
         return [
             _prediction(item, row, signature, labels) for item, row in zip(items, rows, strict=True)
         ]
@@ -234,32 +239,35 @@ def _signature_of(connection: HttpConnection, target: _Target) -> ClientSignatur
 
 
 def _post(
-    connection: HttpConnection, signature: ClientSignature, items: Sequence[Instance]
+    connection: HttpConnection,
+    signature: ClientSignature,
+    items: Sequence[Instance],
+    together: int,
 ) -> list[Any]:
     path = f"{model_path(signature.model, signature.version)}:predict"
     rows: list[Any] = []
-    for start in range(0, len(items), _BATCH):
-        batch = [item.value for item in items[start : start + _BATCH]]
+    for start in range(0, len(items), together):
+        batch = [item.value for item in items[start : start + together]]
         rows += connection.post(path, {"instances": batch})["predictions"]
     if len(rows) != len(items):
         raise ServingError(
             f"expected one prediction for each of {len(items)} inputs, got {len(rows)}",
-            hint="the model mixes the rows of a batch: use a client of your own",
+            hint="the model returns other rows than it takes: use a client of your own",
         )
     return rows
 
 
-def _labels(connection: HttpConnection, signature: ClientSignature) -> Sequence[str]:
-    """Return the class names; none from TensorFlow Serving, which lacks them."""
+def _listed(connection: HttpConnection, signature: ClientSignature) -> Mapping[str, Any]:
+    """Return what the server lists of a version; nothing from TensorFlow Serving."""
     try:
         models = connection.get("/v1/models")["models"]
     except HttpError:
-        return ()
+        return {}
     for model in models:
         for version in model["versions"]:
             if (model["name"], version["version"]) == (signature.model, str(signature.version)):
-                return [str(label) for label in version.get("labels", ())]
-    return ()
+                return dict(version)
+    return {}
 
 
 def _prediction(

@@ -162,4 +162,5 @@ def _listed(catalogue: Catalogue, name: str, status: VersionStatus) -> dict[str,
         "state": status.state.value,
         "status": {"error_code": reason.code.name, "error_message": reason.message},
         "labels": servable.labels if servable else (),
+        "independent_rows": sorted(servable.model.independent) if servable else (),
     }
