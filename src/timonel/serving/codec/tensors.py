@@ -120,6 +120,9 @@ def _fill(
             f"Encountered list at unexpected size: {len(value)} at level: {level} "
             f"expected size: {shape[level]}"
         )
+    if level == rank - 1 and list not in set(map(type, value)):
+        flat.extend(map(convert, value))
+        return
     for element in value:
         _fill(element, level + 1, shape, convert, flat)
 
