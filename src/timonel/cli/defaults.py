@@ -34,7 +34,7 @@ PROTECTIVE = frozenset(
     allow-host allow-op allow-python allow-reload api-key-file api-keys batching beam
     host jwt-audience jwt-claim jwt-issuer jwt-jwks model-cache no-api-keys no-jwt no-server-args
     no-tls op-library plain-http request-log safe-loading tls-ca tls-cert tls-client-ca
-    tls-client-optional tls-key trust-proxy yes
+    tls-key trust-proxy yes
     """.split()  # noqa: SIM905 - three dozen lines otherwise
 )
 """Options of any command that decide who may do what: what models may run, who is let in, whom the

@@ -152,7 +152,6 @@ class ServeOptions(TypedDict, total=False):
     tls_cert: Annotated[Reference | None, _sets("access.tls.certificate", ACCESS)]
     tls_key: Annotated[Reference | None, _sets("access.tls.key", ACCESS)]
     tls_client_ca: Annotated[Reference | None, _sets("access.tls.client_ca", ACCESS)]
-    tls_client_optional: Annotated[bool, _sets("access.tls.client_optional", ACCESS)]
     api_keys: Annotated[Reference | None, _sets("access.api_keys", ACCESS)]
     max_body: Annotated[str | int, _sets("access.limits.max_body", LIMITS, in_units=True)]
     max_response: Annotated[str | int, _sets("access.limits.max_response", LIMITS, in_units=True)]

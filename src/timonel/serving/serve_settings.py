@@ -178,13 +178,12 @@ _COMPANIONS = {
     "tls_cert": "tls_key",
     "tls_key": "tls_cert",
     "tls_client_ca": "tls_cert",
-    "tls_client_optional": "tls_client_ca",
 }
 """Options that require another one."""
 
 
 def _check_companions(options: Mapping[str, Any]) -> None:
     for name, companion in _COMPANIONS.items():
-        if options[name] not in (None, False, ()) and options[companion] is None:
+        if options[name] is not None and options[companion] is None:
             flag, other = (f"--{each.replace('_', '-')}" for each in (name, companion))
             raise SpecError(f"{flag} requires {other}")

@@ -13,7 +13,6 @@ from timonel.serving.auth.keys import (
     Keyring,
     change_entries,
     from_body,
-    new_certificate,
     new_key,
     read_entries,
     to_body,
@@ -40,23 +39,15 @@ def test_keys_are_long_and_never_the_same():
 def test_what_is_no_key():
     key, entry = new_key("ci", now=0.0)
     _, other = new_key("ci", now=0.0)
-    certificate = new_certificate("host", "host.example", now=0.0)
-    ring = Keyring([entry, other, certificate])
+    ring = Keyring([entry, other])
     start, _, secret = key.rpartition("_")
     wrong = [
         "", "tml_", key[:-1], key + "x", f"{start}_", secret, key.removeprefix("tml_"),
-        f"tml_{other.id}_{secret}", f"tml_{certificate.id}_", f"tml_{certificate.id}_{'00' * 32}",
-        "tml_nobody_x", "\udc80", f"{start}_\udc80", f"tml_{entry.id}_{entry.sha256}",
+        f"tml_{other.id}_{secret}", "tml_nobody_x", "\udc80", f"{start}_\udc80",
+        f"tml_{entry.id}_{entry.sha256}",
     ]  # fmt: skip
     assert [text for text in wrong if ring.recognise(text, 0.0)] == []
     assert ring.recognise(key, 0.0)
-
-
-def test_certificates_are_recognised_by_any_of_their_names():
-    ring = Keyring([new_certificate("host", "h.example", now=0.0, expires=9.0)])
-    assert ring.recognise_certificate(("x", "h.example"), 1.0) == Right.USE
-    assert ring.recognise_certificate(("x", "H.example", ""), 1.0) is None
-    assert ring.recognise_certificate(("h.example",), 9.0) is None
 
 
 def test_the_file_holds_hashes_only(tmp_path):
@@ -77,7 +68,7 @@ def test_the_file_holds_hashes_only(tmp_path):
 def test_entries_survive_being_written():
     entries = (
         new_key("a", now=1.0, expires=2.0)[1],
-        new_certificate("b", "b.example", Right.ADMIN, now=3.0),
+        new_key("b", Right.ADMIN, now=3.0)[1],
     )
     assert from_body(json.loads(json.dumps(to_body(entries))), "x") == entries
 
@@ -90,7 +81,8 @@ def _bodies():
     yield {"keys": [good, good]}
     for change in (
         {"id": ""}, {"id": 3}, {"name": None}, {"right": "all"}, {"sha256": None},
-        {"sha256": "zz"}, {"sha256": "00"}, {"salt": None}, {"certificate": "c"}, {"expires": "x"},
+        {"sha256": "zz"}, {"sha256": "00"}, {"salt": None}, {"expires": "x"},
+        {"salt": None, "sha256": None, "certificate": "robot.example"},
     ):  # fmt: skip
         yield {"keys": [good | change]}
 

@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from tests.serving.auth.certificates import Authority
-from timonel.serving.auth.keys import change_entries, new_certificate, new_key
+from timonel.serving.auth.keys import change_entries, new_key
 from timonel.serving.console.page.app import _FILES
 from timonel.serving.launch import launch
 from timonel.serving.protocols.v2.service import SERVICE, message_class
@@ -54,7 +54,7 @@ def keys(place):
     """Keys by name, in a file."""
     now = time.time()
     made = {}
-    entries = [new_certificate("robot", "robot", now=now)]
+    entries = []
     for name, right, expires in (
         ("user", Right.USE, None),
         ("admin", Right.ADMIN, None),
@@ -93,12 +93,7 @@ def server(place, authority, keys, fake_runtime):
     settings = settings_for(
         workspace,
         api_keys=str(place / "keys.json"),
-        tls=TlsSettings(
-            certificate=str(certificate),
-            key=str(private),
-            client_ca=str(place / "ca.pem"),
-            client_optional=True,
-        ),
+        tls=TlsSettings(certificate=str(certificate), key=str(private)),
         limits=LimitSettings(
             max_body=MAX_BODY, max_head=MAX_HEAD, head_s=0.5, body_s=1.0, max_connections=20
         ),
@@ -107,11 +102,8 @@ def server(place, authority, keys, fake_runtime):
         yield started
 
 
-def trusting(place, *client):
-    context = ssl.create_default_context(cafile=str(place / "ca.pem"))
-    if client:
-        context.load_cert_chain(*map(str, client))
-    return context
+def trusting(place):
+    return ssl.create_default_context(cafile=str(place / "ca.pem"))
 
 
 def address(server):
@@ -181,7 +173,7 @@ def test_strangers_see_nothing(rest, keys):
         ):
             status, content, _ = rest(path, **headers)
             answers.add((status, content["error"]))
-    assert answers == {(401, "no valid API key or certificate")}
+    assert answers == {(401, "no valid API key")}
 
 
 @pytest.mark.parametrize(
@@ -264,22 +256,6 @@ def test_a_revoked_key_ends_while_the_server_runs(rest, keys, place):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert rest(PREDICT, body=BODY, **bearer(keys["user"]))[0] == 200
-
-
-def test_a_client_certificate_is_a_principal(rest, authority, place, keys):
-    robot = trusting(place, *authority.issue(place, "robot"))
-    assert rest("/v1/models/dogs", context=robot)[0] == 200
-    assert rest("/monitoring/answers", context=robot)[0] == 403
-    assert rest(PREDICT, body=BODY, context=robot, **bearer(keys["user"]))[0] == 200
-    assert rest("/v1/models/dogs", context=robot, **bearer("wrong"))[0] == 401
-    unknown = trusting(place, *authority.issue(place, "unknown"))
-    assert rest("/v1/models/dogs", context=unknown)[0] == 401
-    forged = trusting(place, *Authority("another").issue(place, "robot-2"))
-    with pytest.raises((OSError, http.client.HTTPException)):
-        rest("/v1/models/dogs", context=forged)
-    outdated = trusting(place, *authority.issue(place, "robot", days=-1))
-    with pytest.raises((OSError, http.client.HTTPException)):
-        rest("/v1/models/dogs", context=outdated)
 
 
 def test_only_new_tls_is_spoken(server, place):
@@ -422,7 +398,7 @@ def test_grpc_admits_the_same(call, keys):
     status = about(get_model_status_pb2.GetModelStatusRequest, "dogs")
     assert call("GetModelStatus", status, key)[0] == "OK"
     assert call("GetModelStatus", status, ("x-api-key", keys["user"]))[0] == "OK"
-    stranger = ("UNAUTHENTICATED", "no valid API key or certificate")
+    stranger = ("UNAUTHENTICATED", "no valid API key")
     for name in ("dogs", "nope", ""):
         for method, kind in (
             ("GetModelStatus", get_model_status_pb2.GetModelStatusRequest),

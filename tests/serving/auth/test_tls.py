@@ -13,10 +13,8 @@ import pytest
 from tests.serving.auth.certificates import Authority
 from timonel.errors import SpecError
 from timonel.serving.auth.access import Access
-from timonel.serving.auth.connection_limits import certificate_names
 from timonel.serving.auth.tls import (
     parse_ssl_config,
-    peer_names,
     read_ssl_config,
     rest_context,
 )
@@ -94,20 +92,11 @@ def test_files_that_are_refused(place, tmp_path):
             rest_context(wrong)
 
 
-def test_names_of_certificates():
-    found = {
-        "subject": ((("organizationName", "x"),), (("commonName", "robot"),)),
-        "subjectAltName": (("DNS", "robot"), ("URI", "spiffe://x/robot")),
-    }
-    assert certificate_names(found) == ("robot", "spiffe://x/robot")
-    assert certificate_names({}) == ()
-
-
 async def _serving(access):
     """A gRPC server with one method outside of all tables, that answers whom it was asked by."""
 
     async def who(request, context):
-        return ",".join(peer_names(context.auth_context())).encode()
+        return b",".join(context.auth_context()["x509_common_name"])
 
     guard = access.grpc_guard()
     server = grpc.aio.server(interceptors=guard.interceptors, options=guard.arguments)
@@ -142,7 +131,7 @@ def test_mutual_tls_admits_and_names_clients(place, by_config):
     async def run():
         server, port = await _serving(Access(AccessSettings(**rules)))
         try:
-            assert await _ask(place, port, "robot") == "robot,localhost,127.0.0.1"
+            assert await _ask(place, port, "robot") == "robot"
             assert await _ask(place, port) == "UNAVAILABLE"
             assert await _ask(place, port, "stranger") == "UNAVAILABLE"
         finally:

@@ -31,10 +31,6 @@ def create(
     expires: Annotated[
         str | None, typer.Option(help="Lifetime of the key, such as 90d. [default: unlimited]")
     ] = None,
-    certificate: Annotated[
-        str | None,
-        typer.Option(help="Instead of a key, accept client certificates with this name."),
-    ] = None,
     file: Annotated[Path | None, FILE] = None,
     json: Json = False,
 ) -> None:
@@ -43,7 +39,7 @@ def create(
     Running servers accept it immediately.
     """
     from timonel.cli.render.output import console, print_json
-    from timonel.serving.auth.keys import change_entries, new_certificate, new_key
+    from timonel.serving.auth.keys import change_entries, new_key
     from timonel.serving.settings.auth import Right
     from timonel.units import parse_seconds
 
@@ -52,25 +48,14 @@ def create(
     right = Right.ADMIN if admin else Right.USE
     now = time.time()
     end = None if expires is None else now + parse_seconds(expires)
-    key: str | None = None
-    if certificate is None:
-        key, entry = new_key(name, right, now=now, expires=end)
-    else:
-        entry = new_certificate(name, certificate, right, now=now, expires=end)
+    key, entry = new_key(name, right, now=now, expires=end)
     path = _path(ctx, file)
     change_entries(path, lambda entries: [*entries, entry])
     if json:
         print_json({"id": entry.id, "name": name, "key": key, "file": str(path)})
         return
-    remarks = console(stderr=True)
-    if key is None:
-        remarks.print(
-            f"client certificates with the name {certificate} are now accepted as {name}",
-            markup=False,
-        )
-        return
     typer.echo(key)
-    remarks.print(
+    console(stderr=True).print(
         f"shown only now: {path} contains only its hash",
         style="dim",
         soft_wrap=True,
@@ -104,7 +89,6 @@ def list_(
                         "right": entry.right.value,
                         "created_at": iso(entry.created),
                         "expires_at": iso(entry.expires),
-                        "certificate": entry.certificate,
                     }
                     for entry in entries
                 ]

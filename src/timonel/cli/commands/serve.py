@@ -67,8 +67,7 @@ def serve(
         run_server(model or (), workspace=settings.workspace, **given(options))
         return
     # A server that requires client certificates, or has sockets, cannot be asked from here.
-    needs_certificate = options["tls_client_ca"] is not None and not options["tls_client_optional"]
-    can_ask = not (needs_certificate or options["host"].startswith("unix:"))
+    can_ask = not (options["tls_client_ca"] is not None or options["host"].startswith("unix:"))
     with contextlib.ExitStack() as watches:
 
         def announce(server: Server) -> None:

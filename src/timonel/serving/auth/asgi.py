@@ -8,8 +8,6 @@ from timonel.serving.auth.origin_check import refused
 from timonel.serving.rest_errors import error_response
 from timonel.serving.status import Code, StatusError
 
-CERTIFICATE = "timonel.certificate"
-"""Key in a request's scope for the names in the client certificate."""
 ANONYMOUS = "timonel.anonymous"
 """Key in the scope of a request without credentials to a server that requires them."""
 
@@ -57,7 +55,7 @@ class AccessMiddleware:
             await self._app(scope, receive, send)
             return
         try:
-            control.admit(right, secret_of(scope["headers"]), scope.get(CERTIFICATE, ()))
+            control.admit(right, secret_of(scope["headers"]))
             with control.slot():
                 await self._app(scope, receive, send)
         except StatusError as error:

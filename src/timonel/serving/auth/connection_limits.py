@@ -18,7 +18,6 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from timonel.serving.auth.asgi import CERTIFICATE
 from timonel.serving.auth.http_parser import PatientParser
 from timonel.serving.settings.auth import LimitSettings
 from timonel.serving.settings.server import NOT_STARTED_HEADER
@@ -62,7 +61,6 @@ class BoundedHttp(HttpToolsProtocol):
     _head_size = 0
     _refusal: tuple[int, str] | None = None
     _timer: asyncio.TimerHandle | None = None
-    _names: tuple[str, ...] = ()
     _answered: RequestResponseCycle | None = None
     _is_ending = False
     """Whether the connection closes after the responses to earlier requests."""
@@ -75,7 +73,6 @@ class BoundedHttp(HttpToolsProtocol):
         if most is not None and len(self.connections) > most:
             self._refuse(503, "too many connections")
             return
-        self._names = certificate_names(transport.get_extra_info("peercert") or {})
         # Until the first byte arrives, the connection is idle as between two requests.
         self._start_timer(self.timeout_keep_alive, self._close)
 
@@ -114,8 +111,6 @@ class BoundedHttp(HttpToolsProtocol):
         self._part = Part.HEAD
         # A pipelined request has its own time limit.
         self._timed = Part.NOTHING
-        if self._names:
-            self.scope[CERTIFICATE] = self._names  # type: ignore[literal-required]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header, but not the trailers of a body, which have no use and no limit."""
@@ -232,19 +227,3 @@ def _answer(status: int, text: str) -> bytes:
     mark = f"{NOT_STARTED_HEADER}: 1\r\n".encode() if status == 503 else b""
     head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: "
     return STATUS_LINE[status] + mark + head + str(len(body)).encode() + b"\r\n\r\n" + body
-
-
-def certificate_names(certificate: dict[str, Any]) -> tuple[str, ...]:
-    """Return the names in a verified certificate: common name, then alternative names.
-
-    Args:
-        certificate: The result of `ssl.SSLSocket.getpeercert`; empty for none.
-    """
-    subject = [
-        value
-        for part in certificate.get("subject", ())
-        for key, value in part
-        if key == "commonName"
-    ]
-    others = [value for _, value in certificate.get("subjectAltName", ())]
-    return tuple(dict.fromkeys([*subject, *others]))

@@ -10,7 +10,7 @@ import contextlib
 import hmac
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -96,23 +96,22 @@ class AccessControl:
         self.guards_nothing = not (settings.is_closed or self._most)
         """Whether all requests are admitted without checks."""
 
-    def admit(self, right: Right, secret: str | None, certificate: Sequence[str]) -> None:
+    def admit(self, right: Right, secret: str | None) -> None:
         """Admit a request.
 
         Args:
             right: The right that it needs.
             secret: The result of `secret_of`.
-            certificate: The names in the client certificate, verified by TLS.
 
         Raises:
-            StatusError: The credentials are missing or invalid, or do not have the right. Invalid
-                ones never count as missing.
+            StatusError: The key is missing or invalid, or does not have the right.
         """
         if self._keys is None:
             return
-        found = self._recognise(secret, certificate, self._keys.refreshed(time.monotonic()))
+        keys = self._keys.refreshed(time.monotonic())
+        found = None if secret is None else self._recognise(secret, keys)
         if found is None:
-            raise StatusError(Code.UNAUTHENTICATED, "no valid API key or certificate")
+            raise StatusError(Code.UNAUTHENTICATED, "no valid API key")
         if right is Right.ADMIN and found is not Right.ADMIN:
             raise StatusError(Code.PERMISSION_DENIED, "not allowed for these credentials")
 
@@ -131,14 +130,10 @@ class AccessControl:
         finally:
             self._taken -= 1
 
-    def _recognise(
-        self, secret: str | None, certificate: Sequence[str], keys: Keyring
-    ) -> Right | None:
-        now, owner = time.time(), self.settings.owner_key
-        if secret is None:
-            return keys.recognise_certificate(certificate, now)
+    def _recognise(self, secret: str, keys: Keyring) -> Right | None:
+        owner = self.settings.owner_key
         if owner is not None and hmac.compare_digest(
             secret.encode("utf-8", "surrogatepass"), owner.encode()
         ):
             return Right.USE
-        return keys.recognise(secret, now)
+        return keys.recognise(secret, time.time())

@@ -38,32 +38,25 @@ _Text = Annotated[str, Field(min_length=1)]
 
 @dataclass(frozen=True)
 class KeyRecord:
-    """Stored record of an API key or an authorized client certificate.
+    """Stored record of an API key.
 
     Args:
         id: The public part of the key.
         name: The holder's name.
         right: What the holder may do.
         created: Creation time in seconds since the epoch.
+        salt: Hexadecimal.
+        sha256: Of salt and secret, hexadecimal.
         expires: Expiry time in seconds since the epoch; None for never.
-        salt: Hexadecimal; None for a certificate.
-        sha256: Of salt and secret, hexadecimal; None for a certificate.
-        certificate: A name in the client certificate that is accepted instead of a key.
     """
 
     id: _Text
     name: _Text
     right: Right
     created: float
+    salt: _Text
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     expires: float | None = None
-    salt: _Text | None = None
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
-    certificate: _Text | None = None
-
-    def __post_init__(self) -> None:
-        """Check that it is either a key or a certificate."""
-        if (self.sha256 is None) == (self.certificate is None) or (self.sha256 and not self.salt):
-            raise ValueError("a key needs either a salted SHA-256 or a certificate")
 
     def is_valid(self, now: float) -> bool:
         """Whether the entry has not expired."""
@@ -84,21 +77,8 @@ def new_key(
     identity = secrets.token_hex(_ID_BYTES)
     secret = secrets.token_urlsafe(_SECRET_BYTES)
     salt = secrets.token_hex(_SALT_BYTES)
-    entry = KeyRecord(identity, name, right, now, expires, salt, _digest(salt, secret))
+    entry = KeyRecord(identity, name, right, now, salt, _digest(salt, secret), expires)
     return f"{PREFIX}{identity}_{secret}", entry
-
-
-def new_certificate(
-    name: str,
-    certificate: str,
-    right: Right = Right.USE,
-    *,
-    now: float,
-    expires: float | None = None,
-) -> KeyRecord:
-    """Create an entry for client certificates with the name ``certificate``."""
-    identity = secrets.token_hex(_ID_BYTES)
-    return KeyRecord(identity, name, right, now, expires, certificate=certificate)
 
 
 class Keyring:
@@ -109,27 +89,17 @@ class Keyring:
     """
 
     def __init__(self, entries: Sequence[KeyRecord] = ()) -> None:
-        self.entries = tuple(entries)
         self._by_id = {entry.id: entry for entry in entries}
 
     def recognise(self, key: str, now: float) -> Right | None:
         """Return a key's right; None if the key is wrong, revoked or expired."""
         identity, _, secret = key.removeprefix(PREFIX).partition("_")
         entry = self._by_id.get(identity)
-        salt = entry.salt if entry and entry.salt else _NOBODY_SALT
-        digest = entry.sha256 if entry and entry.sha256 else _NOBODY_DIGEST
+        salt, digest = (entry.salt, entry.sha256) if entry else (_NOBODY_SALT, _NOBODY_DIGEST)
         same = hmac.compare_digest(_digest(salt, secret), digest)
         if entry is None or not same or not key.startswith(PREFIX) or not entry.is_valid(now):
             return None
         return entry.right
-
-    def recognise_certificate(self, names: Sequence[str], now: float) -> Right | None:
-        """Return the right of a client certificate, by its first known name."""
-        for name in names:
-            for entry in self.entries:
-                if entry.certificate == name and entry.is_valid(now):
-                    return entry.right
-        return None
 
 
 def to_body(entries: Sequence[KeyRecord]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from typing import Any
 import grpc
 
 from timonel.serving.auth.control import AccessControl, right_for_call, secret_of
-from timonel.serving.auth.tls import peer_names
 from timonel.serving.futures import AT_ONCE_BYTES
 from timonel.serving.grpc_requests import malformed, refuse
 from timonel.serving.settings.auth import LimitSettings, Right
@@ -99,8 +98,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # un
     ) -> contextlib.AbstractContextManager[None]:
         if right is None or self._control.guards_nothing:
             return _ADMITTED
-        secret = secret_of(context.invocation_metadata() or ())
-        self._control.admit(right, secret, peer_names(context.auth_context()))
+        self._control.admit(right, secret_of(context.invocation_metadata() or ()))
         return self._control.slot()
 
 

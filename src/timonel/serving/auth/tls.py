@@ -68,8 +68,6 @@ def rest_context(
 def grpc_credentials(settings: TlsSettings, clock: Callable[[], float] = time.monotonic) -> Any:
     """Create the TLS credentials of a gRPC port.
 
-    gRPC cannot request a certificate without requiring it, so optional ones are not requested.
-
     Raises:
         SpecError: The files cannot be used.
     """
@@ -87,13 +85,10 @@ def grpc_credentials(settings: TlsSettings, clock: Callable[[], float] = time.mo
         last = found
         return _configuration(found)
 
-    must = settings.client_ca is not None and not settings.client_optional
-    if settings.client_ca is not None and not must:
-        _LOG.warning(
-            "gRPC does not request client certificates, because it cannot make them optional."
-        )
     return grpc.dynamic_ssl_server_credentials(
-        _configuration(last), changed, require_client_authentication=must
+        _configuration(last),
+        changed,
+        require_client_authentication=settings.client_ca is not None,
     )
 
 
@@ -104,15 +99,6 @@ def fixed_grpc_credentials(pem: Pem) -> Any:
     return grpc.ssl_server_credentials(
         [(pem.key, pem.certificate)], pem.client_ca or None, pem.is_required
     )
-
-
-def peer_names(auth_context: dict[str, Any]) -> tuple[str, ...]:
-    """Return the names in a gRPC client's certificate, which TLS has verified."""
-    found: dict[str, None] = {}
-    for key in ("x509_common_name", "x509_subject_alternative_name"):
-        for value in auth_context.get(key, ()):
-            found[value.decode("utf-8", "replace")] = None
-    return tuple(found)
 
 
 def _configuration(pem: Pem) -> Any:
@@ -138,7 +124,7 @@ def _context(settings: TlsSettings) -> ssl.SSLContext:
     except (OSError, ValueError) as error:
         raise _unusable(settings, error) from error
     if settings.client_ca is not None:
-        context.verify_mode = ssl.CERT_OPTIONAL if settings.client_optional else ssl.CERT_REQUIRED
+        context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 

@@ -30,11 +30,6 @@ class TlsSettings(SettingsModel):
     client_ca: AbsolutePath | None = Field(
         default=None, description="Require client certificates from these authorities."
     )
-    client_optional: bool = Field(
-        default=False,
-        description="Make client certificates optional for REST. Over gRPC, they are then not "
-        "requested.",
-    )
 
 
 class LimitSettings(SettingsModel):
