@@ -6,12 +6,12 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from timonel.serving.manager.buckets.listing import BucketError
 from timonel.serving.manager.catalogue import Catalogue, Servable
-from timonel.serving.manager.loads import SLOW_S
-from timonel.serving.manager.looks import Look
+from timonel.serving.manager.looks import Found, Look
 from timonel.serving.manager.plan import (
     Candidate,
     Rule,
@@ -29,6 +29,8 @@ from timonel.serving.status import TRANSIENT, Code, StatusError, not_found, with
 from timonel.storage.content_cache import FolderLease
 
 _LOG = logging.getLogger(__name__)
+SLOW_S = 30.0
+"""Time after which a look or a load no longer delays others, nor the start of the server."""
 _ENDED_KEPT = 32
 _BUCKET_RETRY_S = 60.0
 _CHANGING_S = 3.0
@@ -155,13 +157,13 @@ class ManagedModel:
         self._look = Look(source, relist, self._rule(), dict(self._tracked), now)
         return self._look
 
-    def end_look(self, look: Look, now: float) -> VersionPlan:
+    def end_look(self, look: Look, found: Future[Found], now: float) -> VersionPlan:
         """Return the versions to load and unload after a look."""
         if look is self._look:
             self._look = None
         if look.is_obsolete:
             return VersionPlan()
-        todo = self._plan(look, now)
+        todo = self._plan(look.rule, found, now)
         self._due = min(self._due, self._next_due(now))
         return todo
 
@@ -172,9 +174,9 @@ class ManagedModel:
         slow = self._look.began + SLOW_S
         return slow if slow > now else math.inf
 
-    def _plan(self, look: Look, now: float) -> VersionPlan:
+    def _plan(self, rule: Rule, found: Future[Found], now: float) -> VersionPlan:
         try:
-            found = look.found.result()
+            numbers, self._candidates = found.result()
         except OSError as error:
             # A bucket's error names its URI already.
             place = "" if error.filename is None else f"cannot read {error.filename}: "
@@ -184,13 +186,12 @@ class ManagedModel:
         except Exception:  # noqa: BLE001 - logged, and retried
             _LOG.exception("Cannot check the versions of model %s.", self.name)
             return VersionPlan()
-        numbers, self._candidates = found
         self._forget(numbers)
-        todo = plan(look.rule, self._candidates, self._tracked, now)
+        todo = plan(rule, self._candidates, self._tracked, now)
         if self.configured:
             self._warn(_missing_versions(self.model, numbers) or self._changing_versions(now))
         self.may_serve = (
-            may_yet_serve(look.rule, self._candidates, self._without_bucket_retries())
+            may_yet_serve(rule, self._candidates, self._without_bucket_retries())
             if self._candidates
             else self._waits
         )

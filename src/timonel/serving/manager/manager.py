@@ -19,12 +19,12 @@ from functools import partial
 from timonel.serving.batching.scheduled_model import Load
 from timonel.serving.manager.buckets.source import source_factory
 from timonel.serving.manager.catalogue import Catalogue, Servable
-from timonel.serving.manager.loads import SLOW_S, Loads, VersionLoad
-from timonel.serving.manager.looks import Look, Looks
-from timonel.serving.manager.managed_model import ManagedModel
+from timonel.serving.manager.looks import Found, Look
+from timonel.serving.manager.managed_model import SLOW_S, ManagedModel
 from timonel.serving.manager.plan import Candidate
 from timonel.serving.manager.reload import Reloads, admit, finish, unservable
 from timonel.serving.manager.sources import check_files, labels_of, missing_of
+from timonel.serving.manager.tasks import Task, Tasks
 from timonel.serving.memory import give_back
 from timonel.serving.runtimes.base import VersionFolder
 from timonel.serving.settings import LoadSettings, ModelSettings
@@ -34,6 +34,9 @@ from timonel.storage.content_cache import FolderLease
 _LOG = logging.getLogger(__name__)
 _REMOVED_KEPT = 256
 _FOREVER_S = 3600.0
+_LOOKS, _LOOK_S = 32, 1.0
+"""Looks at the same time, and the time after which one no longer delays others: most take less than
+a millisecond, those at buckets longer, and those at a network file system that hangs forever."""
 _TOGETHER_S = 0.005
 """Looks at many models end at about the same time, and each turn goes through all models."""
 
@@ -69,8 +72,14 @@ class ModelManager:
         self._reloads = Reloads()
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._make_source = source_factory(settings)
-        self._looks = Looks()
-        self._loads = Loads(settings.threads, settings.load_timeout_s, self._events.put)
+        self._looks = Tasks(_LOOKS, _LOOK_S, self._events.put)
+        self._loads = Tasks(
+            settings.threads,
+            SLOW_S,
+            self._events.put,
+            timeout_s=settings.load_timeout_s,
+            on_slow=lambda name: _LOG.warning("Still loading %s after %g s.", name, SLOW_S),
+        )
         self._closing: set[Servable] = set()
         self._lock = threading.Lock()
         self._stopping = False
@@ -145,7 +154,7 @@ class ModelManager:
         deadline = time.monotonic() + grace_s
         self._events.put(lambda: None)
         self._thread.join()
-        self._looks.close()
+        self._looks.cancel()
         for managed in self._managed.values():
             managed.source.close()
         self._drain_events()
@@ -186,7 +195,7 @@ class ModelManager:
         times = [managed.next_look(now) for managed in self._managed.values()]
         if now < self._started + SLOW_S:
             times.append(self._started + SLOW_S)
-        times += [self._looks.next_change(), self._loads.next_change(now)]
+        times += [self._looks.next_change(now), self._loads.next_change(now)]
         return min(now + _FOREVER_S, *times)
 
     def _handle_events(self, deadline: float) -> None:
@@ -205,14 +214,12 @@ class ModelManager:
     def _begin_look(self, managed: ManagedModel, now: float) -> None:
         look = managed.begin_look(now)
         if look is not None:
-            self._looks.submit(
-                look, lambda: self._events.put(lambda: self._end_look(managed, look))
-            )
+            self._looks.submit(Task("look", look.read, partial(self._end_look, managed, look)))
 
-    def _end_look(self, managed: ManagedModel, look: Look) -> None:
+    def _end_look(self, managed: ManagedModel, look: Look, found: Future[Found]) -> None:
         if self._stopping:
             return
-        todo = managed.end_look(look, time.monotonic())
+        todo = managed.end_look(look, found, time.monotonic())
         for candidate in todo.load:
             self._begin_load(managed, candidate)
         for number in todo.unload:
@@ -220,17 +227,9 @@ class ModelManager:
 
     def _begin_load(self, managed: ManagedModel, candidate: Candidate) -> None:
         managed.begin_load(candidate)
-        source, done = managed.source, Future[FolderLease]()
-
-        def fetch() -> None:
-            try:
-                done.set_result(source.fetch(candidate))
-            except BaseException as error:  # noqa: BLE001 - becomes the version's status
-                done.set_exception(error)
-            self._events.put(lambda: self._load_from(managed, candidate, done))
-
+        fetch = partial(managed.source.fetch, candidate)
         # Not among the loads: a bucket that hangs must not block loading other models.
-        threading.Thread(target=fetch, name="fetch", daemon=True).start()
+        Task("fetch", fetch, partial(self._load_from, managed, candidate)).start(self._events.put)
 
     def _load_from(
         self, managed: ManagedModel, candidate: Candidate, fetched: Future[FolderLease]
@@ -258,7 +257,7 @@ class ModelManager:
                 self._end_load(managed, number, lease, done)
 
         self._loads.submit(
-            VersionLoad(
+            Task(
                 f"version {number} of model {managed.name}",
                 load,
                 ended,
@@ -290,7 +289,7 @@ class ModelManager:
         """Close a version after its last request, in a daemon thread."""
         self._closing.add(servable)
 
-        def end() -> None:
+        def ended(_: Future[None]) -> None:
             self._closing.discard(servable)
             closed()
 
@@ -303,9 +302,9 @@ class ModelManager:
                     "Cannot close version %d of model %s.", servable.version, servable.name
                 )
             give_back()
-            self._events.put(end)
 
-        servable.retire(lambda: threading.Thread(target=close, name="unload", daemon=True).start())
+        unload = Task("unload", close, ended)
+        servable.retire(lambda: unload.start(self._events.put))
 
     def _reconfigure(self, models: tuple[ModelSettings, ...], done: Future[None]) -> None:
         if self._stopping:

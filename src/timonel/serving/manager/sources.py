@@ -34,9 +34,6 @@ class VersionSource(abc.ABC):
     others call `fetch`. The other methods return at once; the manager's thread calls them.
     """
 
-    is_remote = False
-    """Whether `versions` and `look` usually take longer than those of a local folder."""
-
     @abc.abstractmethod
     def versions(self, *, relist: bool) -> Collection[int]:
         """Return the available versions.

@@ -74,8 +74,6 @@ class BucketSource(VersionSource):
         settle_s: Seconds for which a version must stay unchanged to be complete.
     """
 
-    is_remote = True
-
     def __init__(self, uri: str, cache: ContentCache, settle_s: float) -> None:
         self._store = ObjectStore(uri, patience_s=0)
         self._patient = ObjectStore(uri, patience_s=_PATIENCE_S)
