@@ -20,7 +20,6 @@ from timonel.serving.telemetry.counts import BatchKey, PathKey
 from timonel.serving.telemetry.monitor import (
     RECENT,
     Monitor,
-    count_versions,
     stages_of,
 )
 from timonel.serving.telemetry.resources import Usage
@@ -145,11 +144,13 @@ def test_own_names_tell_versions_signatures_and_stages_apart():
     assert sums == pytest.approx({"decode": 0.006, "queue": 0.008, "compute": 0.02, "encode": 0.04})
 
 
-def test_batches_loads_warmups_and_logs():
-    monitor = Monitor(
-        versions=lambda: {("m", "AVAILABLE"): 2},
-        usage=lambda: Usage({"server": 5}, {"compute": 2.5}),
-    )
+def test_batches_loads_warmups_and_logs(monkeypatch):
+    usage = Usage({"server": 5}, {"compute": 2.5})
+    monkeypatch.setattr("timonel.serving.telemetry.monitor.measure", lambda: usage)
+    catalogue = Catalogue({"m": {}})
+    available = tuple(VersionStatus(number, VersionState.AVAILABLE) for number in (1, 2))
+    catalogue.publish("m", {}, available)
+    monitor = Monitor(catalogue)
     key = BatchKey("m", 3, DEFAULT_SIGNATURE)
     monitor.batch(key, BatchObservation((0.001, 0.003), 0.01, 6, 2, DEFAULT_SIGNATURE, False))
     monitor.loaded(PathKey("m", 3, "/models/m/3", Code.OK), 2.0)
@@ -241,4 +242,3 @@ def test_a_call_leaves_its_marks_in_the_observation(monkeypatch):
         contextlib.closing(Call(catalogue.acquire(ModelSpec("m", 9)), observation)),
     ):
         pass
-    assert count_versions(catalogue) == {("m", "AVAILABLE"): 1}

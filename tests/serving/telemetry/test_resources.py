@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.waiting import until
-from timonel.serving.telemetry.resources import ResourceMeter, measure, proportional_bytes
+from timonel.serving.telemetry.resources import measure, proportional_bytes
 
 BUSY = """
 import sys
@@ -39,16 +39,6 @@ def test_own_cpu_time() -> None:
     goal = time.process_time() + 0.1
     until(lambda: time.process_time() >= goal, poll_s=0)
     assert measure().cpu_s["server"] >= before + 0.09
-
-
-def test_processes_are_read_once_per_second() -> None:
-    now = 100.0
-    meter = ResourceMeter(lambda: now)
-    first = meter.read()
-    now += 0.5
-    assert meter.read() is first
-    now += 0.5
-    assert meter.read() is not first
 
 
 def test_an_ended_process_has_no_memory() -> None:

@@ -30,7 +30,7 @@ from timonel.serving.telemetry.counts import (
 )
 from timonel.serving.telemetry.metrics import tensorflow_serving_families, timonel_families
 from timonel.serving.telemetry.prometheus import encode
-from timonel.serving.telemetry.resources import Usage
+from timonel.serving.telemetry.resources import measure
 from timonel.serving.telemetry.tracing import OpenTelemetryTracer
 
 MODEL_CALLS = frozenset(
@@ -78,26 +78,20 @@ class Monitor:
         answers: Answers to compared requests.
 
     Args:
-        versions: Counts versions by model and state, on demand.
-        usage: Measures CPU time and memory, on demand.
+        catalogue: The versions in memory.
         tracer: Receives spans; None to disable tracing.
         clock: Monotonic seconds.
-        queued: Counts the requests that wait to be computed, on demand.
     """
 
     def __init__(
         self,
-        versions: Callable[[], Mapping[tuple[str, str], int]] = dict,
-        usage: Callable[[], Usage] = Usage,
+        catalogue: Catalogue | None = None,
         tracer: OpenTelemetryTracer | None = None,
         clock: Callable[[], float] = time.monotonic,
-        queued: Callable[[], int] = int,
     ) -> None:
         self.answers = AnswerLog()
-        self._versions = versions
-        self._usage = usage
+        self._catalogue = catalogue or Catalogue()
         self._tracer = tracer
-        self._queued = queued
         self._clock = clock
         self._concurrency = ConcurrencyMeter(clock())
         self._requests: Table[RequestKey, Requests] = Table(Requests)
@@ -172,18 +166,18 @@ class Monitor:
         """Return all counts. Slow, because it measures processes: not for an event loop."""
         with self._lock:
             logged = dict(self._logged)
-        usage = self._usage()
+        usage = measure()
         return Counts(
             requests=self._requests.snapshot(),
             batches=self._batches.snapshot(),
             loads=self._loads.snapshot(),
             warmups=self._warmups.snapshot(),
             logged=logged,
-            versions=self._versions(),
+            versions=count_versions(self._catalogue),
             memory=usage.memory,
             cpu_s=usage.cpu_s,
             concurrency=self._concurrency.read(self._clock()),
-            queued=self._queued(),
+            queued=count_queued(self._catalogue),
         )
 
     def page(self) -> bytes:

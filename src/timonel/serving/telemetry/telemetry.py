@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from functools import partial
 from typing import Any
 
 from timonel.serving.asgi import Route
 from timonel.serving.manager.catalogue import Catalogue
 from timonel.serving.settings import ModelSettings, ServerSettings
-from timonel.serving.telemetry.monitor import Monitor, count_queued, count_versions
+from timonel.serving.telemetry.monitor import Monitor
 from timonel.serving.telemetry.prometheus import metrics_route
 from timonel.serving.telemetry.request_log import RequestLog
-from timonel.serving.telemetry.resources import ResourceMeter
 from timonel.serving.telemetry.tracing import make_tracer
 
 
@@ -29,22 +27,13 @@ class Telemetry:
         MissingExtraError: Tracing is enabled, but OpenTelemetry is not installed.
     """
 
-    def __init__(
-        self,
-        settings: ServerSettings,
-        catalogue: Catalogue,
-    ) -> None:
+    def __init__(self, settings: ServerSettings, catalogue: Catalogue) -> None:
         self._settings = settings
         self._provider: Any = None
         tracer = None
         if settings.monitoring.tracing:
             tracer, self._provider = make_tracer()
-        self.monitor = Monitor(
-            partial(count_versions, catalogue),
-            ResourceMeter().read,
-            tracer,
-            queued=partial(count_queued, catalogue),
-        )
+        self.monitor = Monitor(catalogue, tracer)
         self.recorder = RequestLog(self.monitor.logged)
         self.configure(settings.models)
 
