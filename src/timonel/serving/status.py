@@ -110,12 +110,12 @@ def not_found(message: str) -> StatusError:
     return StatusError(Code.NOT_FOUND, message)
 
 
-def as_status(error: BaseException, what: str) -> StatusError:
-    """Return the status of a failed request; log unexpected ones.
+def as_status(error: BaseException, what: str, otherwise: Code = Code.INTERNAL) -> StatusError:
+    """Return the status of what failed; log unexpected errors, whose code is ``otherwise``.
 
     A copy: the frames of a traceback refer to the request, and keep it until a full collection.
     """
     if isinstance(error, StatusError):
         return copy.copy(error)
     _LOG.error("%s failed", what, exc_info=error)
-    return StatusError(Code.INTERNAL, f"{type(error).__name__}: {error}")
+    return StatusError(otherwise, f"{type(error).__name__}: {error}")

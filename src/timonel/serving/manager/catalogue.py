@@ -12,6 +12,7 @@ from timonel.serving.batching.scheduled_model import ScheduledModel
 from timonel.serving.manager.plan import VersionStatus
 from timonel.serving.signature import Signature
 from timonel.serving.status import HungError, StatusError, invalid_argument, not_found
+from timonel.storage.content_cache import FolderLease
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Servable:
         model: The loaded model; owned by this object from now on.
         labels: Class names exported with the version.
         missing: Value for a missing cell, by column, where the version takes them.
+        folder: The version's folder, which this object releases.
     """
 
     def __init__(
@@ -41,12 +43,14 @@ class Servable:
         model: ScheduledModel,
         labels: tuple[str, ...] = (),
         missing: Mapping[str, float | str] = MappingProxyType({}),
+        folder: FolderLease | None = None,
     ) -> None:
         self.name = name
         self.version = version
         self.model = model
         self.labels = labels
         self.missing = missing
+        self._folder = folder
         self._lock = threading.Lock()
         self._users = 0
         self._when_idle: Callable[[], None] | None = None
@@ -79,6 +83,14 @@ class Servable:
                 self._when_idle = when_idle
         if idle:
             when_idle()
+
+    def close(self) -> None:
+        """Free the memory of a retired version, and release its folder."""
+        try:
+            self.model.close()
+        finally:
+            if self._folder is not None:
+                self._folder.release()
 
 
 @dataclass(frozen=True)

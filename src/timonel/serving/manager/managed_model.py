@@ -26,7 +26,6 @@ from timonel.serving.manager.plan import (
 from timonel.serving.manager.sources import VersionSource
 from timonel.serving.settings import LoadSettings, ModelSettings, Specific
 from timonel.serving.status import TRANSIENT, Code, StatusError, not_found, without_folders
-from timonel.storage.content_cache import FolderLease
 
 _LOG = logging.getLogger(__name__)
 SLOW_S = 30.0
@@ -85,7 +84,6 @@ class ManagedModel:
         self._tracked: dict[int, Tracked] = {}
         self._make_source = make_source
         self.source = make_source(model.base_path)
-        self._leases: dict[Servable, FolderLease] = {}
         self._candidates: list[Candidate] = []
         self._look: Look | None = None
         self._incomplete_since: float | None = None
@@ -232,11 +230,10 @@ class ManagedModel:
             candidate.number, Tracked(VersionState.LOADING, candidate.fingerprint, attempts + 1)
         )
 
-    def end_load(self, servable: Servable, lease: FolderLease) -> None:
-        """Publish a loaded version, and keep its folder until it is unloaded."""
+    def end_load(self, servable: Servable) -> None:
+        """Publish a loaded version."""
         number = servable.version
         self.servables[number] = servable
-        self._leases[servable] = lease
         mark = self._tracked[number].fingerprint
         self._track(number, Tracked(VersionState.AVAILABLE, mark))
         _LOG.info("Loaded version %d of model %s.", number, self.name)
@@ -284,14 +281,8 @@ class ManagedModel:
 
     def end_unload(self, servable: Servable) -> None:
         """Record that a version is unloaded."""
-        self.release(servable)
         self._track(servable.version, Tracked(VersionState.END))
         _LOG.info("Unloaded version %d of model %s.", servable.version, self.name)
-
-    def release(self, servable: Servable) -> None:
-        """Release the folder of a closed version."""
-        if (lease := self._leases.pop(servable, None)) is not None:
-            lease.release()
 
     def withdraw_all(self) -> list[Servable]:
         """Withdraw all versions, and return them."""

@@ -28,7 +28,7 @@ from timonel.serving.manager.tasks import Task, Tasks
 from timonel.serving.memory import give_back
 from timonel.serving.runtimes.base import VersionFolder
 from timonel.serving.settings import LoadSettings, ModelSettings
-from timonel.serving.status import Code, StatusError
+from timonel.serving.status import Code, StatusError, as_status
 from timonel.storage.content_cache import FolderLease
 
 _LOG = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ class ModelManager:
         self._reloads.fail(_stopping())
         for managed in self._managed.values():
             for servable in managed.withdraw_all():
-                self._close(servable, partial(managed.release, servable))
+                self._close(servable)
         while self._closing and (left := deadline - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
                 self._events.get(timeout=left)()
@@ -236,7 +236,7 @@ class ModelManager:
     ) -> None:
         number, error = candidate.number, fetched.exception()
         if error is not None:
-            managed.fail(number, _as_status(error))
+            self._fail(managed, number, error)
             return
         lease = fetched.result()
         if self._stopping:
@@ -244,17 +244,27 @@ class ModelManager:
             return
 
         def load() -> Servable:
-            check_files(lease.path)
-            version = VersionFolder(managed.name, number, candidate.path, lease.path)
-            model = self._load(version)
-            path = lease.path
-            return Servable(managed.name, number, model, labels_of(path), missing_of(path))
+            try:
+                check_files(lease.path)
+                model = self._load(VersionFolder(managed.name, number, candidate.path, lease.path))
+                labels, missing = labels_of(lease.path), missing_of(lease.path)
+                return Servable(managed.name, number, model, labels, missing, lease)
+            except BaseException:
+                lease.release()
+                raise
 
         def ended(done: Future[Servable]) -> None:
-            if done.cancelled() or self._stopping or not managed.awaits(candidate):
-                self._drop(done, lease)
-            else:
-                self._end_load(managed, number, lease, done)
+            if done.cancelled():
+                lease.release()
+                return
+            is_awaited = not self._stopping and managed.awaits(candidate)
+            if (error := done.exception()) is None:
+                if is_awaited:
+                    managed.end_load(done.result())
+                else:
+                    self._close(done.result())
+            elif is_awaited:
+                self._fail(managed, number, error)
 
         self._loads.submit(
             Task(
@@ -265,27 +275,15 @@ class ModelManager:
             )
         )
 
-    def _end_load(
-        self, managed: ManagedModel, number: int, lease: FolderLease, done: Future[Servable]
-    ) -> None:
-        if (error := done.exception()) is not None:
-            lease.release()
-            managed.fail(number, _as_status(error))
-        else:
-            managed.end_load(done.result(), lease)
-
-    def _drop(self, done: Future[Servable], lease: FolderLease) -> None:
-        """Close a version that is no longer needed."""
-        if done.cancelled() or done.exception() is not None:
-            lease.release()
-        else:
-            self._close(done.result(), lease.release)
+    def _fail(self, managed: ManagedModel, number: int, error: BaseException) -> None:
+        what = f"loading version {number} of model {managed.name}"
+        managed.fail(number, as_status(error, what, Code.UNKNOWN))
 
     def _begin_unload(self, managed: ManagedModel, number: int) -> None:
         servable = managed.begin_unload(number)
         self._close(servable, lambda: managed.end_unload(servable))
 
-    def _close(self, servable: Servable, closed: Callable[[], None]) -> None:
+    def _close(self, servable: Servable, closed: Callable[[], None] = lambda: None) -> None:
         """Close a version after its last request, in a daemon thread."""
         self._closing.add(servable)
 
@@ -295,7 +293,7 @@ class ModelManager:
 
         def close() -> None:
             try:
-                servable.model.close()
+                servable.close()
             except Exception:  # noqa: BLE001 - logged
                 # The version takes no more requests, even if not fully closed.
                 _LOG.exception(
@@ -344,9 +342,3 @@ class ModelManager:
 
 def _stopping() -> StatusError:
     return StatusError(Code.UNAVAILABLE, "The server is stopping.")
-
-
-def _as_status(error: BaseException) -> StatusError:
-    if isinstance(error, StatusError):
-        return error
-    return StatusError(Code.UNKNOWN, f"{type(error).__name__}: {error}")
