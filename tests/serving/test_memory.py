@@ -16,9 +16,9 @@ pytestmark = pytest.mark.skipif(
 THREADS = min(100, 8 * (os.cpu_count() or 1) + 8)
 COUNT = f"""
 import ctypes, tempfile, threading
-from timonel.serving.memory import share_arenas
+from timonel.serving.memory import limit_heap
 
-share_arenas()
+limit_heap()
 library = ctypes.CDLL(None)
 library.malloc.restype = ctypes.c_void_p
 library.fopen.restype = ctypes.c_void_p

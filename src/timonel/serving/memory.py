@@ -12,6 +12,8 @@ from pathlib import Path
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 """Parameters of mallopt, from malloc.h."""
 _ARENAS = 2
+_MMAP_BYTES, _TRIM_BYTES = 32 * 2**20, 16 * 2**20
+"""Size from which blocks are mapped individually, and free memory kept at the end of an arena."""
 _LOOK_S = 1.0
 _GROWTH_BYTES = 8 * 2**20
 _FIRST_RETRY_S, _LAST_RETRY_S = 2.0, 60.0
@@ -27,12 +29,24 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def start_trimming() -> None:
-    """Start a daemon thread that trims the heap while it is grown.
+def limit_heap() -> None:
+    """Have the allocator keep less freed memory. Call this before starting many threads.
 
-    The allocator keeps the pieces of a request of many megabytes, which are freed one by one:
-    hundreds of megabytes after a few such requests.
+    - Threads share two arenas. By default glibc creates up to 8 per core. Each keeps every page
+      that one of its blocks still uses, so a server with 15 threads that answers requests of many
+      sizes grows by tens of MiB. A limit set in the environment takes precedence.
+    - Large blocks are returned as soon as they are freed. By default glibc raises both limits, up
+      to 32 and 64 MiB, whenever a larger block is freed. Each thread that has ever parsed a large
+      request then keeps up to 64 MiB, which `give_back` does not reach. Mapping each of
+      TensorFlow's buffers individually would be slow.
+    - A daemon thread trims the heap while it is grown. The allocator keeps the pieces of a request
+      of many megabytes, which are freed one by one: hundreds of megabytes after a few requests.
     """
+    of_user = os.environ.get("GLIBC_TUNABLES", "")
+    if not os.environ.get("MALLOC_ARENA_MAX") and "arena_max" not in of_user:
+        _mallopt(_ARENA_MAX, _ARENAS)
+    _mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)
+    _mallopt(_TRIM_THRESHOLD, _TRIM_BYTES)
     threading.Thread(target=_trim_when_grown, name="trim", daemon=True).start()
 
 
@@ -60,33 +74,6 @@ def _resident_bytes() -> int:
     except OSError:
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def return_large_blocks(*, mmap_bytes: int, trim_bytes: int) -> None:
-    """Return large blocks to the system as soon as they are freed.
-
-    By default glibc raises both limits, up to 32 and 64 MiB, whenever a larger block is freed. Each
-    thread that has ever parsed a large request then keeps up to 64 MiB, which `give_back` does not
-    reach.
-
-    Args:
-        mmap_bytes: Size from which blocks are mapped and unmapped individually.
-        trim_bytes: Free memory that may stay at the end of a thread's arena.
-    """
-    _mallopt(_MMAP_THRESHOLD, mmap_bytes)
-    _mallopt(_TRIM_THRESHOLD, trim_bytes)
-
-
-def share_arenas() -> None:
-    """Limit the allocator to two arenas for all threads.
-
-    By default glibc creates up to 8 per core. Each keeps every page that one of its blocks still
-    uses, so a server with 15 threads that answers requests of many sizes grows by tens of MiB. A
-    limit set in the environment takes precedence. Call this before starting many threads.
-    """
-    if os.environ.get("MALLOC_ARENA_MAX") or "arena_max" in os.environ.get("GLIBC_TUNABLES", ""):
-        return
-    _mallopt(_ARENA_MAX, _ARENAS)
 
 
 def _mallopt(parameter: int, value: int) -> None:

@@ -30,13 +30,8 @@ from timonel.serving.auth.access import Access
 from timonel.serving.frontends import Frontends
 from timonel.serving.manager.catalogue import Catalogue
 from timonel.serving.manager.manager import ModelManager
-from timonel.serving.manager.model_config import followed
-from timonel.serving.memory import (
-    give_back,
-    return_large_blocks,
-    share_arenas,
-    start_trimming,
-)
+from timonel.serving.manager.model_config import ConfigFollower
+from timonel.serving.memory import give_back, limit_heap
 from timonel.serving.ports import authority, bind, grpc_address
 from timonel.serving.rest_server import bind_rest
 from timonel.serving.runtimes.base import Runtime
@@ -48,8 +43,6 @@ from timonel.serving.telemetry.telemetry import Telemetry
 from timonel.serving.version_loader import VersionLoader
 
 _LOG = logging.getLogger(__name__)
-
-_MIB = 2**20
 
 Ready = Callable[[ServerRecord], None]
 
@@ -78,10 +71,7 @@ def run(
         ServingError: A port cannot be bound, or a model has no version that can be loaded.
     """
     raise_limit()
-    share_arenas()
-    # TensorFlow's buffers are in this process: mapping each of them individually would be slow.
-    return_large_blocks(mmap_bytes=32 * _MIB, trim_bytes=16 * _MIB)
-    start_trimming()
+    limit_heap()
     with contextlib.ExitStack() as held:
         _run(settings, held, on_ready, leash, partial(_record, log=log, owner=owner or os.getpid()))
 
@@ -116,8 +106,11 @@ def _run(
     manager.wait_until_settled()
     idle = tuple(model.name for model in settings.models if not catalogue.loaded(model.name))
     record = record_of(settings, access.scheme, rest_socket, grpc_port, idle)
+    if settings.config_file is not None and settings.config_poll_s > 0:
+        held.enter_context(
+            ConfigFollower(settings.config_file, settings.config_poll_s, manager.reconfigure)
+        )
     with (
-        followed(settings, manager.reconfigure),
         telemetry.running(),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):

@@ -5,11 +5,10 @@ The protos of `tensorflow_serving.config` do not import TensorFlow, unlike those
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, Self
 
@@ -24,7 +23,6 @@ from timonel.serving.settings import (
     Latest,
     ModelSettings,
     RequestLogSettings,
-    ServerSettings,
     Specific,
     VersionPolicy,
 )
@@ -156,18 +154,6 @@ def check_base_path(name: str, base_path: str) -> None:
         normalise(base_path)
     except SpecError as error:
         raise invalid_argument(f"The base path of model {name} is invalid: {error}") from error
-
-
-@contextlib.contextmanager
-def followed(
-    settings: ServerSettings, reconfigure: Callable[[Sequence[ModelSettings]], Future[None]]
-) -> Iterator[None]:
-    """Follow a server's configuration file during the block, if configured."""
-    if settings.config_file is None or settings.config_poll_s <= 0:
-        yield
-        return
-    with ConfigFollower(settings.config_file, settings.config_poll_s, reconfigure):
-        yield
 
 
 class ConfigFollower:

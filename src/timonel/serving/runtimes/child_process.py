@@ -6,7 +6,6 @@ connection for each concurrent call, of which it sends the parent's ends.
 
 from __future__ import annotations
 
-import array
 import faulthandler
 import importlib
 import logging
@@ -22,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from timonel.processes.tree import die_with_parent, name_process
-from timonel.serving.memory import give_back, return_large_blocks, share_arenas, start_trimming
+from timonel.serving.memory import give_back, limit_heap
 from timonel.serving.process_io import configure_logging
 from timonel.serving.runtimes.base import DeclaringModel, LoadedModel, Runtime
 from timonel.serving.settings import RuntimeSettings
 from timonel.serving.signature import DTYPE_NAMES, Array, Signature
-from timonel.serving.status import Code, StatusError
+from timonel.serving.status import Code, StatusError, as_status
 
 _LOG = logging.getLogger(__name__)
 _EXIT_FAILED = 70
@@ -110,16 +109,14 @@ def main(descriptor: int) -> None:
     die_with_parent(parent)
     faulthandler.enable()
     configure_logging()
-    share_arenas()
-    return_large_blocks(mmap_bytes=32 << 20, trim_bytes=16 << 20)
-    start_trimming()
+    limit_heap()
     control = Connection(descriptor)
     orders: Orders = receive(control)
     name_process(f"timonel {orders.name}")
     try:
         model = _load(orders)
     except Exception as error:  # noqa: BLE001 - becomes the load's status
-        send(control, _status(error, otherwise=Code.UNKNOWN))
+        send(control, as_status(error, "the load", Code.UNKNOWN))
         return
     give_back()
     batchable, slots = False, orders.threads
@@ -130,7 +127,7 @@ def main(descriptor: int) -> None:
     send(control, (dict(model.signatures), model.platform, batchable, slots))
     pairs = [socket.socketpair() for _ in range(slots)]
     with socket.socket(fileno=os.dup(descriptor)) as sock:
-        sock.sendmsg([b"\n"], [_rights(theirs.fileno() for _, theirs in pairs)])
+        socket.send_fds(sock, [b"\n"], [theirs.fileno() for _, theirs in pairs])
     for own, theirs in pairs:
         theirs.close()
         connection = Connection(own.detach())
@@ -165,7 +162,7 @@ def _answer_to(
         found = model.run(signature, inputs, outputs)
         _check_types(found)
     except BaseException as error:  # noqa: BLE001 - becomes the answer, whatever libraries raise
-        return _status(error, otherwise=Code.INTERNAL)
+        return as_status(error, "a call")
     return found
 
 
@@ -173,17 +170,6 @@ def _check_types(outputs: Mapping[str, Array]) -> None:
     for name, each in outputs.items():
         if each.dtype not in DTYPE_NAMES:
             raise TypeError(f"expected {name} to have a tensor's type, got {each.dtype}")
-
-
-def _status(error: BaseException, otherwise: Code) -> StatusError:
-    if isinstance(error, StatusError):
-        return error
-    _LOG.error("a call or a load failed", exc_info=error)
-    return StatusError(otherwise, f"{type(error).__name__}: {error}")
-
-
-def _rights(descriptors: Any) -> tuple[int, int, Any]:
-    return socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors)
 
 
 if __name__ == "__main__":
