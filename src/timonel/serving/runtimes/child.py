@@ -156,40 +156,41 @@ class ChildModel(DeclaringModel):
 
     def _keep(self, started: Future[_Child]) -> None:
         """Start the process, and restart it whenever it ends."""
-        try:
-            child = self._child = self._start()
-        except BaseException as error:  # noqa: BLE001 - raised by the constructor
-            started.set_exception(error)
-            return
-        started.set_result(child)
         crashes = CrashBackoff()
-        cause = ""
         while not self._closed.is_set():
-            child.process.wait()
-            with self._lock:
-                if self._closed.is_set():
+            try:
+                child = self._start()
+            except BaseException as error:
+                if not started.done():
+                    started.set_exception(error)  # raised by the constructor
                     return
-                self._child, cause = None, child.end
-                self._outage = StatusError(Code.UNAVAILABLE, cause)
-            child.close()
-            while True:
-                # Unlimited: otherwise, a few bad requests could take a model out of service.
-                delay_s = crashes.add(time.monotonic())
-                _LOG.error("%s: %s Restarting in %g s", self._name, cause, delay_s)
-                if self._closed.wait(delay_s):
-                    return
-                try:
-                    child = self._start()
-                except StatusError as error:
-                    cause, self._outage = error.message, error
-                    continue
-                break
-            with self._lock:
-                if not self._closed.is_set():
-                    self._restarts += 1
-                    self._child, self._outage = child, None
-                    continue
-            child.close()
+                if not isinstance(error, StatusError):
+                    raise
+                self._outage = error
+            else:
+                self._use(child, started)
+            # Unlimited: otherwise, a few bad requests could take a model out of service.
+            delay_s = crashes.add(time.monotonic())
+            if not self._closed.is_set():
+                _LOG.error("%s: %s Restarting in %g s", self._name, self._reason(), delay_s)
+                self._closed.wait(delay_s)
+
+    def _use(self, child: _Child, started: Future[_Child]) -> None:
+        """Take calls until the process ends or the version is closed."""
+        with self._lock:
+            if self._closed.is_set():
+                child.close()
+                return
+            self._restarts += started.done()
+            self._child, self._outage = child, None
+        if not started.done():
+            started.set_result(child)
+        child.process.wait()
+        with self._lock:
+            if self._closed.is_set():
+                return  # `close` closes the child
+            self._child, self._outage = None, StatusError(Code.UNAVAILABLE, child.end)
+        child.close()
 
 
 class _Child:
