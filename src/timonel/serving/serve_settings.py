@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from timonel.errors import NotFoundError, SpecError
 from timonel.options import options_of, with_defaults
-from timonel.serving.auth.files import check_access_files
 from timonel.serving.manager.model_config import read_models
 from timonel.serving.protos.text import TextProtoError
 from timonel.serving.references import resolve, workspace_for
@@ -22,6 +21,7 @@ from timonel.serving.settings import (
     ServerSettings,
     default_op_threads,
 )
+from timonel.serving.settings.auth import AccessSettings
 from timonel.serving.settings.base import EVERY_MODEL, as_spec_error
 from timonel.serving.settings.runtime import by_model, runtime_choice
 from timonel.serving.status import StatusError
@@ -63,7 +63,7 @@ def settings_and_workspace(
         place = workspace_for(workspace, [file.absolute().parent])
         served = _configured(file)
     settings = settings_of(served, options, file, place.servers)
-    check_access_files(settings.access)
+    _check_files(settings.access)
     return settings, place
 
 
@@ -116,6 +116,19 @@ def settings_of(
         return ServerSettings.model_validate(_nested({**found, "models": logged}))
     except ValidationError as error:
         raise as_spec_error(error, {**paths, "sampling_rate": "request_log_rate"}) from error
+
+
+def _check_files(access: AccessSettings) -> None:
+    """Read the files of keys and TLS once before a process is started for them."""
+    # Most servers need neither of these modules.
+    if access.api_keys is not None:
+        from timonel.serving.auth.keys import read_entries  # noqa: PLC0415
+
+        read_entries(Path(access.api_keys))
+    if access.tls is not None:
+        from timonel.serving.auth.tls import read_pem  # noqa: PLC0415
+
+        read_pem(access.tls)
 
 
 def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
