@@ -14,7 +14,6 @@ from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
 from timonel.serving.settings import RuntimeSettings
 
 runtime = TensorFlowRuntime()
-runtime.prepare()
 settings = RuntimeSettings(intra_op_threads=1, frozen_graphs=True)
 model = runtime.load(Path(sys.argv[1]), settings)
 files = [path.read_bytes() for path in sorted(Path(sys.argv[2]).rglob("*.jpg"))]

@@ -64,9 +64,6 @@ class Fragiles(Runtime):
     def __init__(self, model: Fragile) -> None:
         self.model = model
 
-    def prepare(self) -> None:
-        pass
-
     def load(self, path: Path, settings: object) -> Fragile:
         return self.model
 

@@ -1,8 +1,6 @@
-"""Versions are loaded once the runtime is prepared, counted, and warmed up."""
+"""Versions are loaded, counted, and warmed up."""
 
 from __future__ import annotations
-
-import threading
 
 import numpy as np
 import pytest
@@ -44,9 +42,7 @@ def loader_of(version, **load):
         load=LoadSettings(**load),
         runtime=RuntimeSettings(batching=AdaptiveBatching(assumed=("m",))),
     )
-    loader = VersionLoader(settings, FakeRuntime(), Monitor())
-    loader.prepared.set()
-    return loader
+    return VersionLoader(settings, FakeRuntime(), Monitor())
 
 
 def counted(loader):
@@ -96,16 +92,3 @@ def test_a_load_that_fails_is_counted(version):
     with pytest.raises(StatusError) as caught:
         loader.load(version)
     assert counted(loader)[0] == {(key(caught.value.code), 1)}
-
-
-def test_loads_wait_for_the_runtime(version):
-    loader = loader_of(version)
-    loader.prepared.clear()
-    loaded = []
-    thread = threading.Thread(target=lambda: loaded.append(loader.load(version)))
-    thread.start()
-    thread.join(0.2)
-    assert not loaded
-    loader.prepared.set()
-    thread.join(10)
-    loaded[0].close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import threading
 import time
@@ -27,6 +28,17 @@ def give_back() -> None:
     # C libraries other than glibc lack this function.
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def exempt_imports() -> None:
+    """Exempt imported modules from garbage collection. Call this before loading models.
+
+    Requests with nested lists trigger full collections, each of which would traverse the million
+    objects of TensorFlow's modules. Garbage of models that are loaded later is still collected.
+    """
+    gc.collect()
+    gc.freeze()
+    give_back()
 
 
 def limit_heap() -> None:

@@ -30,9 +30,9 @@ from timonel.processes.tree import MARKS
 from timonel.processes.zygote import ForkedChild, ZygoteError
 from timonel.processes.zygote_client import ensure_zygote, request_child
 from timonel.serving.process_io import STDIN, STOP_MARGIN_S, read_line, run_reporting
-from timonel.serving.selection.choice import runtimes_at_start
+from timonel.serving.selection.choice import needs_tensorflow
 from timonel.serving.server_records import ServerRecord, parse_record
-from timonel.serving.settings import TENSORFLOW, ServerSettings
+from timonel.serving.settings import ServerSettings
 
 _LOG = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ class _ServerProcess:
         leash_end, self._leash = os.pipe()
         self._ends: tuple[int, ...] = (report_end, leash_end)
         loop.watch(self._report, self._read_report)
-        if TENSORFLOW in runtimes_at_start(settings.models, settings.runtime):
+        if needs_tensorflow(settings.models, settings.runtime):
             self._request()
         if self._child is None:
             self._spawn()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import importlib
 import logging
 import os
@@ -22,7 +21,6 @@ from pathlib import Path
 import psutil
 import uvloop
 
-from timonel.errors import ServingError
 from timonel.processes.descriptors import raise_limit
 from timonel.processes.ports import UNIX
 from timonel.processes.tree import REPLICA
@@ -31,14 +29,14 @@ from timonel.serving.frontends import Frontends
 from timonel.serving.manager.catalogue import Catalogue
 from timonel.serving.manager.manager import ModelManager
 from timonel.serving.manager.model_config import ConfigFollower
-from timonel.serving.memory import give_back, limit_heap
+from timonel.serving.memory import exempt_imports, limit_heap
 from timonel.serving.ports import authority, bind, grpc_address
 from timonel.serving.rest_server import bind_rest
-from timonel.serving.runtimes.base import Runtime
+from timonel.serving.runtimes._private import import_tensorflow
+from timonel.serving.selection.choice import needs_tensorflow
 from timonel.serving.selection.server_runtime import ServerRuntime
 from timonel.serving.server_records import ServerRecord, remove_record, write_record
 from timonel.serving.settings import ServerSettings
-from timonel.serving.status import StatusError
 from timonel.serving.telemetry.telemetry import Telemetry
 from timonel.serving.version_loader import VersionLoader
 
@@ -90,19 +88,18 @@ def _run(
     grpc_port = _free_grpc_port(settings)
     catalogue = Catalogue()
     telemetry = Telemetry(settings, catalogue)
-    runtime = ServerRuntime(settings)
-    loader = VersionLoader(settings, runtime, telemetry.monitor)
+    loader = VersionLoader(settings, ServerRuntime(settings), telemetry.monitor)
+    if grpc_port is not None or settings.grpc.socket_path is not None:
+        importlib.import_module("timonel.serving.protocols.v2.service")
+    exempt_imports()
     manager = ModelManager(
         settings.models, loader.load, settings.load, catalogue, telemetry.configure
     )
-    # Scan the disk while TensorFlow is imported.
     manager.start()
     held.callback(manager.stop)
-    held.callback(loader.prepared.set)
     frontends = Frontends(settings, catalogue, manager, rest_socket, grpc_port, access, telemetry)
-    with_grpc = grpc_port is not None or settings.grpc.socket_path is not None
-    _prepare(runtime, with_grpc=with_grpc)
-    loader.prepared.set()
+    if needs_tensorflow(settings.models, settings.runtime):
+        import_tensorflow()  # while the manager lists versions
     manager.wait_until_settled()
     idle = tuple(model.name for model in settings.models if not catalogue.loaded(model.name))
     record = record_of(settings, access.scheme, rest_socket, grpc_port, idle)
@@ -186,24 +183,6 @@ def _free_grpc_port(settings: ServerSettings) -> int | None:
     with bind(settings.host, settings.grpc_port, "gRPC") as bound:
         port: int = bound.getsockname()[1]
     return port
-
-
-def _prepare(runtime: Runtime, *, with_grpc: bool) -> None:
-    """Import slow modules, then exempt them from garbage collection.
-
-    Requests with nested lists trigger full collections, each of which would traverse the million
-    objects of TensorFlow's modules. Models are loaded after this, so that garbage of an unloaded
-    model is still collected.
-    """
-    if with_grpc:
-        importlib.import_module("timonel.serving.protocols.v2.service")
-    try:
-        runtime.prepare()
-    except StatusError as error:
-        raise ServingError(f"Cannot import the runtime: {error.message}") from error
-    gc.collect()
-    gc.freeze()
-    give_back()
 
 
 @contextlib.contextmanager

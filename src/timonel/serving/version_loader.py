@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from functools import partial
 
@@ -18,19 +17,15 @@ from timonel.serving.telemetry.monitor import Monitor
 
 
 class VersionLoader:
-    """Loads versions once the runtime is prepared. Thread-safe.
+    """Loads versions. Thread-safe.
 
     Args:
         settings: The server's settings.
         runtime: Loads models.
         monitor: Counts loads, warm-ups and batches.
-
-    Attributes:
-        prepared: To be set when the runtime is prepared.
     """
 
     def __init__(self, settings: ServerSettings, runtime: Runtime, monitor: Monitor) -> None:
-        self.prepared = threading.Event()
         self._settings = settings
         self._runtime = runtime
         self._monitor = monitor
@@ -41,7 +36,6 @@ class VersionLoader:
         Raises:
             StatusError: It cannot be loaded, or a warm-up request failed.
         """
-        self.prepared.wait()
         model = self._scheduled(version)
         settings = self._settings.load
         if settings.warm_up:

@@ -30,7 +30,6 @@ class RuntimeContract:
     @pytest.fixture
     def model(self, runtime: Runtime, version: Path) -> Iterator[LoadedModel]:
         """Load the contract's model."""
-        runtime.prepare()
         loaded = runtime.load(version, RuntimeSettings(intra_op_threads=1, inter_op_threads=1))
         yield loaded
         loaded.close()
@@ -135,9 +134,6 @@ class FakeRuntime(Runtime):
         self.loaded: list[FakeModel] = []
         self.attempts: list[Path] = []
         self._before_load = before_load
-
-    def prepare(self) -> None:
-        """Do nothing."""
 
     def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
         assert isinstance(settings, RuntimeSettings)

@@ -21,9 +21,6 @@ class ScheduledRuntime(Runtime):
         self._observer = observer
         self._threads = threads
 
-    def prepare(self):
-        self._runtime.prepare()
-
     def load(self, path, settings):
         model = self._runtime.load(path, settings)
         return scheduled(

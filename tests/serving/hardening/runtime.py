@@ -125,9 +125,6 @@ class HardRuntime(Runtime):
 
     name = NAME
 
-    def prepare(self):
-        pass
-
     def load(self, path, settings):
         try:
             factor, size = (path / "saved_model.pb").read_text().split()

@@ -96,9 +96,6 @@ class FaultyModel(LoadedModel):
 class FaultyRuntime(Runtime):
     name = "faulty"
 
-    def prepare(self):
-        pass
-
     def load(self, path, settings):
         text = (path / "saved_model.pb").read_text()
         if text == "crash":
@@ -143,9 +140,6 @@ class DoublerModel(LoadedModel):
 
 class DoublerRuntime(Runtime):
     name = "doubler"
-
-    def prepare(self):
-        pass
 
     def load(self, path, settings):
         if not (path / "saved_model.pb").exists():

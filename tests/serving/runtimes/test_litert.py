@@ -190,7 +190,6 @@ def test_it_is_preferred_where_it_is_there(folder, exports):
 
 def test_both_runtimes_live_in_one_process(folder, exports):
     runtime = AutoRuntime()
-    runtime.prepare()
     preferring = RuntimeSettings(prefer_tflite=True)
     lite = runtime.load(folder, preferring)
     full = runtime.load(exports / "doubler", preferring)
@@ -209,8 +208,8 @@ def test_both_runtimes_live_in_one_process(folder, exports):
 def test_importing_it_starts_no_thread_and_no_tensorflow():
     """A process that has imported it can still fork."""
     code = (
-        "import os, sys; from timonel.serving.runtimes.litert import LiteRtRuntime as R;"
-        "R().prepare(); print(len(os.listdir('/proc/self/task')), 'tensorflow' in sys.modules)"
+        "import os, sys, ai_edge_litert.interpreter; import timonel.serving.runtimes.litert;"
+        "print(len(os.listdir('/proc/self/task')), 'tensorflow' in sys.modules)"
     )
     environment = {"OPENBLAS_NUM_THREADS": "1", "PATH": ""}
     done = subprocess.run(

@@ -343,11 +343,13 @@ def test_freezing_is_as_we_know_it(exports):
 
 
 _THREADS = """
-import os, sys
+import gc, os, sys
 from pathlib import Path
 from timonel.serving.settings import RuntimeSettings
+from timonel.serving.runtimes._private import import_tensorflow
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime, without_graph
-TensorFlowRuntime().prepare()
+import_tensorflow()
+assert gc.get_freeze_count() > 100_000, "full collections traverse TensorFlow's modules"
 before = len(os.listdir("/proc/self/task"))
 TensorFlowRuntime().load(Path(sys.argv[1]), RuntimeSettings(intra_op_threads=40))
 print(len(os.listdir("/proc/self/task")) - before)

@@ -11,7 +11,7 @@ import pytest
 from timonel.serving.manager.sources import version_folders
 from timonel.serving.selection import choice
 from timonel.serving.selection.auto import AutoRuntime
-from timonel.serving.selection.choice import runtimes_at_start
+from timonel.serving.selection.choice import needs_tensorflow
 from timonel.serving.settings import ModelSettings, RuntimeSettings
 from timonel.serving.status import StatusError
 
@@ -33,21 +33,22 @@ def model(folder, name="m"):
 
 def test_what_is_needed_at_the_start(lite, tmp_path):
     def needed(settings, *models):
-        return set(runtimes_at_start(models, settings))
+        return needs_tensorflow(models, settings)
 
     told = RuntimeSettings(name="auto", by_model={"lite": "litert"})
-    assert needed(told, model(lite.parent, "lite")) == {"litert"}
-    assert needed(told, model(lite.parent, "lite"), model(lite.parent)) == {"litert", "tensorflow"}
+    assert not needed(told, model(lite.parent, "lite"))
+    assert needed(told, model(lite.parent, "lite"), model(lite.parent))
     preferring = RuntimeSettings(prefer_tflite=True)
-    assert needed(preferring, model(lite.parent)) == {"litert"}
+    assert not needed(preferring, model(lite.parent))
     # A later version counts, and what cannot be looked into is most likely TensorFlow's.
     (lite.parent / "2").mkdir()
-    assert needed(preferring, model(lite.parent)) == {"tensorflow"}
-    assert needed(AUTO, model(tmp_path / "nowhere")) == {"tensorflow"}
-    assert needed(AUTO, model("s3://bucket/model")) == {"tensorflow"}
+    assert needed(preferring, model(lite.parent))
+    assert needed(AUTO, model(tmp_path / "nowhere"))
+    assert needed(AUTO, model("s3://bucket/model"))
+    assert (needed(RuntimeSettings()), needed(AUTO)) == (True, False)
     (tmp_path / "python" / "1").mkdir(parents=True)
     (tmp_path / "python" / "1" / "model.py").write_text("")
-    assert needed(AUTO, model(tmp_path / "python")) == set()
+    assert not needed(AUTO, model(tmp_path / "python"))
 
 
 @pytest.mark.parametrize("name", ["timonel-runtime.json", "timonel-runtime.tflite"])
@@ -59,15 +60,12 @@ def test_a_device_in_a_version_is_not_read_at_the_start(lite, name):
     (lite / "assets.extra" / "timonel-runtime.json").write_text(json.dumps(evidence))
     (lite / "assets.extra" / name).unlink(missing_ok=True)
     (lite / "assets.extra" / name).symlink_to("/dev/zero")
-    assert runtimes_at_start([model(lite.parent)], AUTO) == {"tensorflow"}
+    assert needs_tensorflow([model(lite.parent)], AUTO)
     assert not any(thread.name == "look" for thread in threading.enumerate())
 
 
 def test_only_the_runtime_of_a_version_is_imported(lite):
-    # Asked for both, it would import TensorFlow, which is too slow for this process.
-    runtime = AutoRuntime(["litert"])
-    runtime.prepare()
-    loaded = runtime.load(lite, RuntimeSettings(name="litert"))
+    loaded = AutoRuntime().load(lite, RuntimeSettings(name="litert"))
     x = np.ones((2, 2), np.float32)
     assert loaded.run("serving_default", {"x": x})["doubled"].tolist() == [[2, 2], [2, 2]]
     loaded.close()
@@ -75,7 +73,7 @@ def test_only_the_runtime_of_a_version_is_imported(lite):
 
 def test_an_unknown_runtime_is_refused(lite):
     with pytest.raises(StatusError, match="there is no runtime none"):
-        AutoRuntime([]).load(lite, RuntimeSettings(name="none"))
+        AutoRuntime().load(lite, RuntimeSettings(name="none"))
 
 
 def test_a_folder_that_hangs_counts_as_one_for_tensorflow(lite, tmp_path, monkeypatch):
@@ -89,6 +87,5 @@ def test_a_folder_that_hangs_counts_as_one_for_tensorflow(lite, tmp_path, monkey
     monkeypatch.setattr(choice, "version_folders", list_folder)
     monkeypatch.setattr(choice, "_READ_S", 0.1)
     models = [model(lite.parent), model(tmp_path / "hung")]
-    settings = RuntimeSettings(prefer_tflite=True)
-    assert runtimes_at_start(models, settings) == {"litert", "tensorflow"}
+    assert needs_tensorflow(models, RuntimeSettings(prefer_tflite=True))
     released.set()

@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from timonel.serving.memory import exempt_imports
+
 _EAGER = ("keras.src.optimizers", "tf_keras.src.optimizers", "h5py", "scipy.sparse")
 """Optional imports of TensorFlow: Keras itself, and h5py and SciPy for an old vendored copy of
 Keras, which takes 10 MiB and half a second.
@@ -32,6 +34,7 @@ def import_tensorflow() -> None:
     with _import_lock:
         if "tensorflow" not in sys.modules:
             _import_without_keras()
+            exempt_imports()
 
 
 def _import_without_keras() -> None:

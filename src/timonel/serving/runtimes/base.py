@@ -85,14 +85,6 @@ class Runtime(abc.ABC):
             StatusError: The folder holds no model that this runtime can load.
         """
 
-    @abc.abstractmethod
-    def prepare(self) -> None:
-        """Import what loading needs, which may take seconds; called before loads. Idempotent.
-
-        Raises:
-            StatusError: The import failed.
-        """
-
 
 @dataclass(frozen=True)
 class VersionFolder:

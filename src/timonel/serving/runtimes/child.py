@@ -57,9 +57,6 @@ class ChildRuntime(Runtime):
         self._timeout_s = timeout_s
         self._log = log
 
-    def prepare(self) -> None:
-        """Import nothing in this process."""
-
     def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
         """Load a version in a process of its own."""
         name = f"{path.parent.name}/{path.name}"

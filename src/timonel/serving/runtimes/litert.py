@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import queue
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,14 +25,6 @@ class LiteRtRuntime(Runtime):
     """Loads a version's flatbuffer: converted from its SavedModel, else ``model.tflite``."""
 
     name = LITERT
-
-    def prepare(self) -> None:
-        """Import LiteRT, which takes a fraction of a second."""
-        try:
-            importlib.import_module("ai_edge_litert.interpreter")
-            importlib.import_module("ai_edge_litert.schema_py_generated")
-        except ImportError as error:
-            raise StatusError(Code.FAILED_PRECONDITION, f"cannot import LiteRT: {error}") from error
 
     def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
         """Load the flatbuffer in ``path``."""
@@ -140,7 +131,7 @@ class _Interpreter:
     """A LiteRT interpreter with calls by tensor names."""
 
     def __init__(self, content: bytes, threads: int) -> None:
-        from ai_edge_litert import interpreter as litert  # noqa: PLC0415 - `prepare` imported it
+        from ai_edge_litert import interpreter as litert  # noqa: PLC0415 - slow to import
 
         try:
             self._own = litert.Interpreter(model_content=content, num_threads=threads)

@@ -51,10 +51,6 @@ class TensorFlowRuntime(Runtime):
 
     name = "tensorflow"
 
-    def prepare(self) -> None:
-        """Import TensorFlow."""
-        _private.import_tensorflow()
-
     def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
         """Load the SavedModel in ``path``."""
         if not any((path / name).is_file() for name in ("saved_model.pb", "saved_model.pbtxt")):
@@ -62,6 +58,7 @@ class TensorFlowRuntime(Runtime):
                 "Specified file path does not appear to contain a SavedModel bundle (should have "
                 f"a file called `saved_model.pb`)\nSpecified file path: {path}"
             )
+        _private.import_tensorflow()
         source, shown = path, None
         if settings.frozen_graphs and chosen_runtime(path) == "frozen":
             source, shown = path / FROZEN_DIR, signatures_in(path, settings.tags)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
-import threading
-from collections.abc import Iterable
 from pathlib import Path
 
 from timonel.errors import SpecError
 from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.selection.choice import runtime_of
-from timonel.serving.settings import AUTO, TENSORFLOW, RuntimeSettings
-from timonel.serving.settings.runtime import LITERT
+from timonel.serving.settings import AUTO, RuntimeSettings
 from timonel.serving.status import invalid_argument
 
 _GROUP = "timonel.runtimes"
@@ -35,22 +32,9 @@ class AutoRuntime(Runtime):
     A process imports a runtime only if a version needs it. A server whose versions all use LiteRT
     never imports TensorFlow: it starts in a second or two instead of many, and uses half a gigabyte
     less memory.
-
-    Args:
-        needed: The runtimes to import before the first load.
     """
 
     name = AUTO
-
-    def __init__(self, needed: Iterable[str] = (TENSORFLOW, LITERT)) -> None:
-        self._needed = tuple(needed)
-        self._lock = threading.Lock()
-        self._runtimes: dict[str, Runtime] = {}
-
-    def prepare(self) -> None:
-        """Import the needed runtimes; others are imported on demand."""
-        for name in self._needed:
-            self._of(name).prepare()
 
     def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
         """Load the version in ``path``.
@@ -59,15 +43,12 @@ class AutoRuntime(Runtime):
             StatusError: Its runtime is unknown, or cannot load it.
         """
         name = runtime_of(path, settings)
-        runtime = self._of(name)
-        runtime.prepare()
-        return runtime.load(path, settings.model_copy(update={"name": name}))
+        return _runtime(name).load(path, settings.model_copy(update={"name": name}))
 
-    def _of(self, name: str) -> Runtime:
-        with self._lock:
-            if name not in self._runtimes:
-                try:
-                    self._runtimes[name] = runtime_entry_point(name).load()()
-                except SpecError as error:
-                    raise invalid_argument(str(error)) from error
-            return self._runtimes[name]
+
+def _runtime(name: str) -> Runtime:
+    try:
+        runtime: Runtime = runtime_entry_point(name).load()()
+    except SpecError as error:
+        raise invalid_argument(str(error)) from error
+    return runtime

@@ -26,25 +26,24 @@ def runtime_of(path: Path, settings: RuntimeSettings) -> str:
     return LITERT if chosen_runtime(path) == "litert" else TENSORFLOW
 
 
-def runtimes_at_start(models: Sequence[ModelSettings], settings: RuntimeSettings) -> frozenset[str]:
-    """Return the runtimes of the models' newest versions, without Python models.
+def needs_tensorflow(models: Sequence[ModelSettings], settings: RuntimeSettings) -> bool:
+    """Return whether TensorFlow computes the newest version of a model.
 
-    A model without versions counts as one for TensorFlow, and so do models that cannot be read in
-    time, because a network file system hangs. A server without models needs the named runtime.
+    Assumed of models without versions, and of those that cannot be read in time, because a network
+    file system hangs. A server without models needs the named runtime.
     """
-    needed = set() if models else {settings.name} - {AUTO}
+    found = [] if models else [settings.name == TENSORFLOW]
 
     def read() -> None:
-        for model in models:
-            needed.update(_runtime_at_start(model, settings.of(model.name)))
+        found.append(any(_needs_tensorflow(model, settings.of(model.name)) for model in models))
 
     reader = threading.Thread(target=read, name="look", daemon=True)
     reader.start()
     reader.join(_READ_S)
-    return frozenset(needed | ({TENSORFLOW} if reader.is_alive() else set()))
+    return reader.is_alive() or any(found)
 
 
-def _runtime_at_start(model: ModelSettings, settings: RuntimeSettings) -> set[str]:
+def _needs_tensorflow(model: ModelSettings, settings: RuntimeSettings) -> bool:
     try:
         versions = version_folders(Path(model.base_path))
         newest = versions[max(versions)] if versions else None
@@ -53,5 +52,5 @@ def _runtime_at_start(model: ModelSettings, settings: RuntimeSettings) -> set[st
     except (OSError, StatusError):  # no folder yet, not on this machine, or it will not load
         newest = None
     if newest is None:
-        return {TENSORFLOW if settings.name == AUTO else settings.name}
-    return set() if is_python_model(newest) else {runtime_of(newest, settings)}
+        return settings.name in {TENSORFLOW, AUTO}
+    return not is_python_model(newest) and runtime_of(newest, settings) == TENSORFLOW

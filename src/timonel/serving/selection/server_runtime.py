@@ -8,7 +8,6 @@ from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.runtimes.child import ChildRuntime
 from timonel.serving.runtimes.python.permission import check_permission
 from timonel.serving.selection.auto import AutoRuntime, runtime_entry_point
-from timonel.serving.selection.choice import runtimes_at_start
 from timonel.serving.settings import RuntimeSettings, ServerSettings
 
 PYTHON_RUNTIME = "timonel.serving.runtimes.python.runtime:PythonRuntime"
@@ -26,7 +25,6 @@ class ServerRuntime(AutoRuntime):
     def __init__(self, settings: ServerSettings) -> None:
         for name in settings.runtime.runtimes:
             runtime_entry_point(name)  # unknown names are rejected before anything slow
-        super().__init__(runtimes_at_start(settings.models, settings.runtime))
         self._python = ChildRuntime(PYTHON_RUNTIME, timeout_s=settings.python.timeout_s)
         self._settings = settings.python
 

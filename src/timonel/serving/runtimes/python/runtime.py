@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import importlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -57,10 +56,6 @@ class PythonRuntime(Runtime):
     """Loads a Python model. For a process with a single version."""
 
     name = "python"
-
-    def prepare(self) -> None:
-        """Import modules that nearly every model needs."""
-        importlib.import_module("numpy.random")
 
     def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:  # noqa: ARG002 - threads and tags are up to the code
         """Load the class in ``model.py``."""
