@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from timonel.errors import ServingError
@@ -29,27 +30,18 @@ from timonel.serving.settings import ServerSettings
 from timonel.serving.telemetry.telemetry import Telemetry
 
 
+@dataclass(eq=False)
 class Frontends:
     """REST and gRPC servers that drain on close. For one event loop."""
 
-    def __init__(
-        self,
-        settings: ServerSettings,
-        catalogue: Catalogue,
-        manager: ModelManager,
-        rest_socket: socket.socket | None,
-        grpc_port: int | None,
-        access: Access,
-        telemetry: Telemetry,
-    ) -> None:
-        self._settings = settings
-        self._catalogue = catalogue
-        self._manager = manager
-        self._rest_socket = rest_socket
-        self._grpc_port = grpc_port
-        self._access = access
-        self._telemetry = telemetry
-        self._draining = asyncio.Event()
+    _settings: ServerSettings
+    _catalogue: Catalogue
+    _manager: ModelManager
+    _rest_socket: socket.socket | None
+    _grpc_port: int | None
+    _access: Access
+    _telemetry: Telemetry
+    _draining: asyncio.Event = field(default_factory=asyncio.Event)
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:

@@ -10,7 +10,7 @@ from timonel.errors import NotFoundError, SpecError
 from timonel.models.inspection import is_python_model
 from timonel.models.versions import holds_models
 from timonel.serving.manager.sources import version_folders
-from timonel.serving.settings import Latest, ModelSettings, Specific, VersionPolicy
+from timonel.serving.settings import Latest, ModelSettings, Specific
 from timonel.storage import Workspace, find_workspace, is_local, join, local_path, normalise
 
 SAVED_MODEL = "saved_model.pb"
@@ -120,8 +120,7 @@ def _from_bucket(uri: str, version: int | None) -> ModelSettings:
     parent, _, last = uri.rpartition("/")
     if last.isascii() and last.isdigit() and not parent.endswith("/"):
         uri, version = parent, int(last) if version is None else version
-    policy: VersionPolicy = Latest() if version is None else Specific(versions=(version,))
-    return ModelSettings(name=uri.rpartition("/")[2], base_path=uri, policy=policy)
+    return _serving(uri.rpartition("/")[2], uri, version)
 
 
 def _settings(name: str, base: Path, version: int | None) -> ModelSettings:
@@ -131,15 +130,17 @@ def _settings(name: str, base: Path, version: int | None) -> ModelSettings:
             f"{name} has no numbered versions in {base}",
             hint=f"run 'timonel export --name {name}' first",
         )
-    policy: VersionPolicy = Latest()
-    if version is not None:
-        if version not in versions:
-            raise NotFoundError(
-                f"{name} has no version {version} in {base}",
-                hint=f"it has {', '.join(map(str, sorted(versions)))}",
-            )
-        policy = Specific(versions=(version,))
-    return ModelSettings(name=name, base_path=str(base), policy=policy)
+    if version is not None and version not in versions:
+        raise NotFoundError(
+            f"{name} has no version {version} in {base}",
+            hint=f"it has {', '.join(map(str, sorted(versions)))}",
+        )
+    return _serving(name, str(base), version)
+
+
+def _serving(name: str, base_path: str, version: int | None) -> ModelSettings:
+    policy = Latest() if version is None else Specific(versions=(version,))
+    return ModelSettings(name=name, base_path=base_path, policy=policy)
 
 
 def _is_plain(name: str) -> bool:

@@ -33,8 +33,8 @@ from timonel.serving.memory import exempt_imports, limit_heap
 from timonel.serving.ports import authority, bind, grpc_address
 from timonel.serving.rest_server import bind_rest
 from timonel.serving.runtimes._private import import_tensorflow
+from timonel.serving.selection.auto import ServerRuntime
 from timonel.serving.selection.choice import needs_tensorflow
-from timonel.serving.selection.server_runtime import ServerRuntime
 from timonel.serving.server_records import ServerRecord, remove_record, write_record
 from timonel.serving.settings import ServerSettings
 from timonel.serving.telemetry.telemetry import Telemetry

@@ -1,4 +1,4 @@
-"""Runtime that chooses another runtime for each version, by settings or evidence."""
+"""Runtimes that choose another runtime for each version, by settings or evidence."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from pathlib import Path
 
 from timonel.errors import SpecError
 from timonel.serving.runtimes.base import LoadedModel, Runtime
+from timonel.serving.runtimes.child import ChildRuntime
+from timonel.serving.runtimes.python.permission import check_permission
 from timonel.serving.selection.choice import runtime_of
-from timonel.serving.settings import AUTO, RuntimeSettings
+from timonel.serving.settings import AUTO, RuntimeSettings, ServerSettings
 from timonel.serving.status import invalid_argument
 
 _GROUP = "timonel.runtimes"
+PYTHON_RUNTIME = "timonel.serving.runtimes.python.runtime:PythonRuntime"
 
 
 def runtime_entry_point(name: str) -> importlib.metadata.EntryPoint:
@@ -44,6 +47,32 @@ class AutoRuntime(Runtime):
         """
         name = runtime_of(path, settings)
         return _runtime(name).load(path, settings.model_copy(update={"name": name}))
+
+
+class ServerRuntime(AutoRuntime):
+    """Loads Python models in processes of their own, others in this one. Thread-safe.
+
+    A server with only Python models does not import TensorFlow.
+
+    Raises:
+        SpecError: No runtime has a configured name.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        for name in settings.runtime.runtimes:
+            runtime_entry_point(name)  # unknown names are rejected before anything slow
+        self._python = ChildRuntime(PYTHON_RUNTIME, timeout_s=settings.python.timeout_s)
+        self._settings = settings.python
+
+    def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
+        """Load a version with the runtime for its kind.
+
+        Raises:
+            StatusError: It contains Python code that may not run, or cannot be loaded.
+        """
+        if check_permission(path, settings.model, self._settings):
+            return self._python.load(path, settings)
+        return super().load(path, settings)
 
 
 def _runtime(name: str) -> Runtime:
