@@ -70,13 +70,16 @@ def test_options_become_settings() -> None:
             "tls_key": Path("/k.pem"),
             "max_body": "1MiB",
             "max_response": "2MiB",
+            "max_receiving": "3MiB",
         },
     ).access
     assert settings.tls is not None
     assert settings.tls.certificate == str(Path.cwd() / "c.pem")
-    assert (settings.limits.max_body, settings.limits.max_response) == (2**20, 2**21)
-    unlimited = settings_of((), {"max_body": "none", "max_response": "none"}).access.limits
-    assert (unlimited.max_body, unlimited.max_response) == (None, None)
+    limits = settings.limits
+    assert (limits.max_body, limits.max_response, limits.max_receiving) == (2**20, 2**21, 3 * 2**20)
+    none = dict.fromkeys(("max_body", "max_response", "max_receiving"), "none")
+    unlimited = settings_of((), none).access.limits
+    assert (unlimited.max_body, unlimited.max_response, unlimited.max_receiving) == (None,) * 3
 
 
 @pytest.mark.parametrize("option", ["--jwt-issuer=https://x", "--rate-limit", "--model-rate-limit"])

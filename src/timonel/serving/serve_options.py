@@ -155,6 +155,7 @@ class ServeOptions(TypedDict, total=False):
     api_keys: Annotated[Reference | None, _sets("access.api_keys", ACCESS)]
     max_body: Annotated[str | int, _sets("access.limits.max_body", LIMITS, in_units=True)]
     max_response: Annotated[str | int, _sets("access.limits.max_response", LIMITS, in_units=True)]
+    max_receiving: Annotated[str | int, _sets("access.limits.max_receiving", LIMITS, in_units=True)]
     max_requests: Annotated[int | None, _sets("access.limits.max_requests", LIMITS)]
     max_connections: Annotated[int | None, _sets("access.limits.max_connections", LIMITS)]
     trace: Annotated[bool, _sets("monitoring.tracing", TELEMETRY)]

@@ -246,8 +246,8 @@ class ModelManager:
         def load() -> Servable:
             try:
                 check_files(lease.path)
-                model = self._load(VersionFolder(managed.name, number, candidate.path, lease.path))
                 labels, missing = labels_of(lease.path), missing_of(lease.path)
+                model = self._load(VersionFolder(managed.name, number, candidate.path, lease.path))
                 return Servable(managed.name, number, model, labels, missing, lease)
             except BaseException:
                 lease.release()

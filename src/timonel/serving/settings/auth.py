@@ -52,11 +52,11 @@ class LimitSettings(SettingsModel):
     max_connections: int | None = Field(
         default=None, ge=1, description="Maximum connections per port; others are refused."
     )
-    max_receiving: ByteSize | None = Field(
+    max_receiving: SizeLimit = Field(
         default=512 * 2**20,
         ge=1,
         description="Maximum bytes of requests of all clients that arrive over REST, and of those "
-        "that are being computed. Small requests are always accepted.",
+        "that are being computed, or none. Small requests are always accepted.",
     )
     max_head: ByteSize = Field(
         default=64 * 2**10, ge=1024, description="Maximum bytes of a request's line and headers."
