@@ -332,3 +332,14 @@ def test_what_a_supervisor_died_of_is_the_last_line_of_its_log(tmp_path: Path) -
     with folder.supervisor_log.open("a") as log:
         log.write("Traceback ...\ntimonel.errors.InputError: expected to write x, got: no space\n")
     assert folder.last_error() == "expected to write x, got: no space"
+
+
+def test_a_full_disk_is_named_where_the_log_is_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = JobFolder(tmp_path)
+    folder.supervisor_log.touch()
+    assert folder.last_error() is None
+    free = shutil.disk_usage(tmp_path)._replace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
+    assert folder.last_error() == "No space left on device"

@@ -16,8 +16,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +33,8 @@ from timonel.engines.spec import JobSpec
 from timonel.errors import NotFoundError
 from timonel.processes.tree import Identity
 from timonel.storage import exclusive, local_path, read_document, write_bytes, write_document
+
+_LOG_ENTRY_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -164,13 +168,14 @@ class JobFolder:
         return abandoned(record.status, f"supervisor died{how}")
 
     def last_error(self) -> str | None:
-        """Return the supervisor's last error from its log, if any."""
+        """Return the supervisor's last error from its log, if any; a full disk takes none."""
         with contextlib.suppress(OSError):
             lines = self.supervisor_log.read_text(errors="replace").strip().splitlines()
             _, found, message = (lines or [""])[-1].rpartition("Error: ")
             if found:
                 return message[:300]
-        return None
+        is_full = shutil.disk_usage(self.root).free < _LOG_ENTRY_BYTES
+        return os.strerror(errno.ENOSPC) if is_full else None
 
     def request_stop(self, reason: str) -> None:
         """Record a stop request, unless one is recorded already."""
