@@ -265,8 +265,20 @@ def test_bad_lines_of_json_are_rejected(tmp_path: Path) -> None:
     ]
     array = tmp_path / "array.json"
     array.write_text(json.dumps(rows().to_pylist(), indent=1))
-    with pytest.raises(DataError, match="has no lines with JSON objects: write one object per li"):
+    with pytest.raises(DataError, match="has no lines with JSON objects; line 1: not valid JSON: "):
         scanned(array)
+    path = write_lines(tmp_path / "twice.jsonl")
+    path.write_text('{"x": 1, "x": 2, "y": 1}\n' * 3)
+    with pytest.raises(DataError, match="JSON objects; line 1: not valid JSON: a name is repeated"):
+        scanned(path)
+
+
+def test_integers_beyond_64_bits_are_rounded_with_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    for first, warned in ((1e30, False), (2**63 - 1, False), (10**29, True)):
+        path.write_text("".join(f'{{"x": {first}, "y": {n % 2}}}\n' for n in range(ROWS)))
+        _, scan, _ = scanned(path)
+        assert any("integers beyond 64 bits" in each for each in scan.warnings) == warned
 
 
 @pytest.mark.parametrize(

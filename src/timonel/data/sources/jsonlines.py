@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pajson
 
 from timonel.data.manifest import Rejected
@@ -22,6 +23,7 @@ from timonel.errors import DataError
 
 _BLOCK_BYTES = 1 << 24
 _DEEP = 500
+_INT64 = 2**63
 _KINDS = {bool: "a boolean", int: "a number", float: "a number", str: "text"}
 
 
@@ -41,8 +43,9 @@ def read_json_lines(text: TextFile) -> TableFile:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         bad, content = _checked(text)
         if not content:
+            first = "".join(f"; line {each:,}: {bad[each]}" for each in list(bad)[:1])
             raise DataError(
-                f"{text.location} has no lines with JSON objects",
+                f"{text.location} has no lines with JSON objects{first}",
                 hint="write one object per line, as df.to_json(orient='records', lines=True) does",
             ) from error
         try:
@@ -68,7 +71,7 @@ def read_json_lines(text: TextFile) -> TableFile:
             Rejected(key=f"{name} line {number}", reason=reason) for number, reason in bad.items()
         ],
         notes=text.notes,
-        warnings=text.warnings,
+        warnings=[*text.warnings, *_rounded(text, table)],
     )
 
 
@@ -168,6 +171,22 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise ValueError("a name is repeated")
     return found
+
+
+def _rounded(text: TextFile, table: Any) -> Iterator[str]:
+    """Yield a warning for each column with integers that Arrow reads as floats."""
+    floats = [each.name for each in table.schema if pa.types.is_floating(each.type)]
+    names = {name for name in floats if (pc.max(pc.abs(table[name])).as_py() or 0) >= _INT64}
+    for number, line in _lines(text) if names else ():
+        with contextlib.suppress(ValueError):
+            row = json.loads(line)
+            for name in names & row.keys() if isinstance(row, dict) else ():
+                if isinstance(row[name], int) and abs(row[name]) >= _INT64:
+                    names.remove(name)
+                    yield (
+                        f"column {name}: integers beyond 64 bits are read as rounded numbers, such "
+                        f"as {shorten(str(row[name]))} in line {number:,}: write them as text"
+                    )
 
 
 def _conflict(text: TextFile, error: Exception) -> DataError:
