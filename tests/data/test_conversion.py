@@ -712,6 +712,17 @@ def test_labels_without_training_records_are_named(
     assert "label 'c' has no training records" in summarise(dataset).warnings
 
 
+def test_labels_in_two_unicode_forms_are_named(
+    tmp_path: Path, out: Path, workspace: Workspace
+) -> None:
+    table = tmp_path / "rows.csv"
+    labels = ("caf\u00e9", "cafe\u0301", "tea")
+    table.write_text("x,y\n" + "".join(f"{n},{labels[n % 3]}\n" for n in range(60)))
+    dataset = convert(table, out, label="y", workspace=workspace)
+    (warning,) = [each for each in summarise(dataset).warnings if "Unicode" in each]
+    assert "'caf\u00e9'" in warning
+
+
 def records_of(dataset: Dataset) -> dict[str, str]:
     return {split: repr(list(dataset.examples(split))) for split in SPLITS}  # NaN is not equal
 

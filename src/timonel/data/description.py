@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -153,6 +154,7 @@ def _source(planned: Planned, results: _Results, facts: Description) -> SourceIn
     lost = _lost(planned, results.statistics["train"])
     has_images = any(each.images or each.column_images for each in results.statistics.values())
     warnings = [f"label {label!r} has no training records" for label in lost[:NAMED]]
+    warnings += _lookalikes(planned.labels)
     if results.rotated:
         warnings.append(_sideways(results))
     return SourceInfo(
@@ -174,6 +176,18 @@ def _source(planned: Planned, results: _Results, facts: Description) -> SourceIn
         notes=tuple(scan.notes),
         warnings=(*scan.warnings, *planned.assignment.warnings, *warnings),
     )
+
+
+def _lookalikes(labels: Sequence[str]) -> Iterator[str]:
+    """Yield a warning for each label that another one spells with other characters."""
+    first: dict[str, str] = {}
+    for label in labels:
+        known = first.setdefault(unicodedata.normalize("NFC", label), label)
+        if known != label:
+            yield (
+                f"two labels look like {label!r}, in different Unicode characters: normalize them "
+                "to NFC, or they are two classes"
+            )
 
 
 def _sideways(results: _Results) -> str:
