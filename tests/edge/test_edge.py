@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from timonel.edge import Conversion, convert_version
+from timonel.edge.demo_page import write_demo_page
 from timonel.edge.interpreter import LiteModel
 from timonel.errors import AlreadyExistsError, InputError, SpecError
 from timonel.models import ModelRepository, ModelVersion
@@ -110,3 +111,20 @@ def test_only_converted_models_are_replaced(image_version: ModelVersion, tmp_pat
     with pytest.raises(AlreadyExistsError, match="is no converted model"):
         convert(image_version, tmp_path, overwrite=True)
     assert (target / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"preparation": {"resize": "area"}}, "the training used area"),
+        ({"outputs": "twice"}, "shows one output, the model has scores, scores"),
+    ],
+)
+def test_pages_that_would_show_something_else(
+    litert: Conversion, tmp_path: Path, change: dict[str, Any], problem: str
+) -> None:
+    if "outputs" in change:
+        change = {"outputs": litert.report.outputs * 2}
+    with pytest.raises(SpecError, match=problem):
+        write_demo_page(tmp_path, litert.report.model_copy(update=change))
+    assert list(tmp_path.iterdir()) == []

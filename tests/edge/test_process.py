@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from timonel.edge import demo_page
+from timonel.edge.device_model import load_device_model
 from timonel.edge.process import convert
 from timonel.edge.report import ConversionReport, ConversionRequest
 from timonel.edge.report_page import write_page
@@ -226,12 +230,110 @@ def test_integers_of_64_bits_in_browsers(tmp_path: Path) -> None:
     import tensorflow as tf
 
     spec = tf.TensorSpec([None, 4], tf.int64, "x")
-    report = run(save(lambda x: {"y": 7 * x}, tmp_path, spec), "tfjs")
+    small = save(lambda x: {"y": 7 * x}, tmp_path, spec)
+    report = run(small, "tfjs")
     assert report.comparison.max_difference == 0
     assert report.comparison.largest_output == 7
+    assert [each.dtype for each in (*report.inputs, *report.outputs)] == ["int32", "int32"]
+    assert "integers have 32 bits" in report.notes[0]
+    np.savez(tmp_path / "large.npz", x=np.full((5, 4), 2_000_000_000))
+    with pytest.raises(ModelError, match="computes something else"):
+        run(small, "tfjs", samples=tmp_path / "large.npz")
     model = save(lambda x: {"y": 5_000_000_000 * x}, tmp_path / "large", spec)
     with pytest.raises(ModelError, match=r"no integers of 64 bits, but .* holds 5000000000"):
         run(model, "tfjs")
+
+
+def test_places_that_tensorflow_returns_with_64_bits(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    def largest_first(x: Any) -> dict[str, Any]:
+        return {"y": tf.gather_nd(x, tf.where(x >= 0))[::-1], "place": tf.argmax(x, 1)}
+
+    report = run(save(largest_first, tmp_path, floats(4)), "tfjs")
+    assert report.comparison.max_difference == 0
+    assert {each.name: each.dtype for each in report.outputs} == {"place": "int32", "y": "float32"}
+
+
+def test_types_that_browsers_lack(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    spec = tf.TensorSpec([None, 4], tf.uint8, "x")
+    assert run(save(lambda x: {"y": tf.cast(x, tf.float32)}, tmp_path, spec), "tfjs").inputs
+    with pytest.raises(ModelError, match="does not compute with the type uint8"):
+        run(save(lambda x: {"y": x + 200}, tmp_path / "sum", spec), "tfjs")
+
+
+def test_browsers_keep_no_state(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    pairs = tf.lookup.KeyValueTensorInitializer(tf.constant([1, 2], tf.int64), [10.0, 20.0])
+    module = tf.Module()
+    module.table, module.count = tf.lookup.StaticHashTable(pairs, -1.0), tf.Variable(0.0)
+    spec = tf.TensorSpec([None], tf.int64, "x")
+    for name, used, function in (
+        ("table", "LookupTableFindV2", lambda x: {"y": module.table.lookup(x)}),
+        ("count", "AssignAddVariableOp", lambda x: {"y": x, "n": module.count.assign_add(1.0)}),
+    ):
+        serve = tf.function(function, input_signature=[spec])
+        tf.saved_model.save(module, str(tmp_path / name), signatures=serve)
+        with pytest.raises(ModelError, match=f"no tables and no variables .* {used}"):
+            run(tmp_path / name, "tfjs")
+
+
+def test_examples_on_which_the_model_fails_end_the_conversion(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    words = tf.random.uniform((3, 2))
+    spec = tf.TensorSpec([None, 4], tf.int64, "x")
+    np.savez(tmp_path / "in.npz", x=np.full((5, 4), 7))
+    model = save(lambda x: {"y": tf.gather(words, x)}, tmp_path, spec)
+    with pytest.raises(ModelError, match=r"the model fails on an example: .* is not in"):
+        run(model, "tfjs", samples=tmp_path / "in.npz")
+
+
+def test_labels_belong_to_scores(image_version: ModelVersion) -> None:
+    assert image_version.document is not None
+    export = image_version.document.export
+    assert load_device_model(image_version.path, export).labels == ("bright", "dark")
+    tensors = export.meaning.model_copy(update={"task": "tensor"})
+    several = export.model_copy(update={"meaning": tensors})
+    assert load_device_model(image_version.path, several).labels is None
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_the_script_of_the_page_runs_loops(tmp_path: Path) -> None:
+    import keras
+
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    model = keras.Sequential([keras.Input((6, 3)), layers.LSTM(4), layers.Dense(2)])
+    model.export(str(tmp_path / "model"), verbose=False)
+    report = run(tmp_path / "model", "tfjs")
+    facts = {
+        "model": demo_page._graph_model(tmp_path / "converted", report),
+        "size": report.inputs[0].shape[1:],
+        "input": report.inputs[0].model_dump(),
+    }
+    script = f"""
+      const bytes = (text) => new Uint8Array(Buffer.from(text, "base64"));
+      const facts = {json.dumps(facts)};
+      {demo_page._FILES.joinpath("tfjs.js").read_text()}
+      globalThis.tf = require("./tf.js");
+      loadModel()
+        .then((model) => model.predict(Float32Array.from({{ length: 18 }}, (_, i) => i / 18)))
+        .then((values) => console.log("found", JSON.stringify(values)));
+    """
+    (tmp_path / "tf.js").write_text(demo_page._unpacked("tf.min.js.gz"))
+    (tmp_path / "page.js").write_text(script)
+    done = subprocess.run(
+        ["node", "page.js"], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    found = json.loads(done.stdout.rpartition("found ")[2])
+    original = load_device_model(tmp_path / "model", None)
+    given = (np.arange(18, dtype=np.float32) / 18).reshape(1, 6, 3)
+    (expected,) = original.run({original.specs[0].name: given}).values()
+    assert found == pytest.approx(expected[0].tolist(), abs=1e-5)
 
 
 def test_nothing_to_quantize(tmp_path: Path) -> None:

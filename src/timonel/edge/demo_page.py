@@ -16,6 +16,8 @@ from timonel.errors import SpecError
 from timonel.storage import write_text
 
 DEMO_FILE = "demo.html"
+_RESIZES = ("bilinear", "nearest")
+"""Methods that page.js computes to the last bit as TensorFlow does."""
 _FILES = resources.files(__package__).joinpath("browser")
 
 
@@ -27,17 +29,27 @@ def write_demo_page(folder: Path, report: ConversionReport) -> None:
         report: The report of the conversion.
 
     Raises:
-        SpecError: The model takes no images.
+        SpecError: The model takes no images, has several outputs, or the page cannot prepare an
+            image as its training did.
     """
     if report.layout != "image":
         raise SpecError("--page needs a model of images", hint="remove --page")
+    if len(report.outputs) != 1:
+        names = ", ".join(each.name for each in report.outputs)
+        raise SpecError(f"--page shows one output, the model has {names}", hint="remove --page")
+    resize = report.preparation["resize"]
+    if resize not in _RESIZES:
+        raise SpecError(
+            f"--page resizes images with {' or '.join(_RESIZES)}, the training used {resize}",
+            hint='remove --page, or train with load(..., method="bilinear")',
+        )
     (image,), (output,) = report.inputs, report.outputs
     in_litert = report.target == "litert"
     facts = {
         "input": image.model_dump(),
         "output": output.model_dump(),
         "size": image.shape[1:],
-        "resize": report.preparation.get("resize"),
+        "resize": resize,
         "labels": report.labels,
         "model": (_flatbuffer if in_litert else _graph_model)(folder, report),
     }

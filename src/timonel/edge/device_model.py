@@ -127,13 +127,16 @@ def load_device_model(saved_model: Path, export: Export | None) -> DeviceModel:
     if not specs:
         raise SpecError(f"the signature {name!r} of {saved_model} has no inputs")
     prepared = _preprocessing(export)
+    # Labels belong to scores; several outputs have none.
+    scored = export is not None and export.meaning.task == "classification"
+    labels = export.labels if export is not None and scored else None
     if export is None or len(specs) > 1 or prepared is None:
         return DeviceModel(
             lambda *tensors: _call(signature, specs, tensors, export),
             specs,
             "tensors",
             {},
-            export.labels if export else None,
+            labels,
             loaded,
         )
     if isinstance(prepared, ImagePreprocessing):
@@ -143,7 +146,7 @@ def load_device_model(saved_model: Path, export: Export | None) -> DeviceModel:
             (tf.TensorSpec(shape, tf.float32, IMAGE),),
             "image",
             {"pixels": "0 to 255", "resize": prepared.method},
-            export.labels,
+            labels,
             loaded,
         )
     return DeviceModel(
@@ -151,7 +154,7 @@ def load_device_model(saved_model: Path, export: Export | None) -> DeviceModel:
         (tf.TensorSpec((None, len(prepared.columns)), tf.float32, ROW),),
         "row",
         {"columns": [_column(column) for column in prepared.columns]},
-        export.labels,
+        labels,
         loaded,
     )
 

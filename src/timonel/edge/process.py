@@ -5,10 +5,9 @@ The converters leak memory, and some models crash them, so they have a process o
 
 from __future__ import annotations
 
-import functools
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -57,20 +56,21 @@ def convert(request: ConversionRequest) -> ConversionReport:
 
     model = load_device_model(request.saved_model, request.export)
     samples = read_samples(request, model)
-    original = functools.cache(lambda: outputs_of(model.run, samples.held_out))
     # The parent removes it as well, if the converter crashes.
     with tempfile.TemporaryDirectory(dir=request.output) as folder:
         saved = Path(folder, "model")
         model.save(saved)
+        # After saving, as a run may change variables; a model that fails is not converted.
+        original = outputs_of(model.run, samples.held_out)
         aware = simulates_integers(saved)
         _check_options(request, model, aware=aware)
         if request.target == "tfjs":
             files = write_tfjs(saved, request.output, request.quantization)
-            made = _Conversion(TfjsModel(request.output), files)
+            made = _Conversion(TfjsModel(request.output), files, notes=_tfjs_notes(model))
         else:
             made = _litert(request, saved, samples, model, original, aware=aware)
     after = outputs_of(made.model.run, samples.held_out)
-    comparison, worst = compare(original(), after, samples, model.labels)
+    comparison, worst = compare(original, after, samples, model.labels)
     if request.quantization == "none":
         _check_float(comparison)
     size = sum(f.stat().st_size for f in request.saved_model.rglob("*") if _is_model(f))
@@ -111,12 +111,20 @@ class _Conversion(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
+def _tfjs_notes(model: DeviceModel) -> tuple[str, ...]:
+    if not any(spec.dtype.name == "int64" for spec in model.specs):
+        return ()
+    return (
+        "integers have 32 bits in TensorFlow.js, and on a GPU they are exact up to 16,777,216 only",
+    )
+
+
 def _litert(
     request: ConversionRequest,
     saved: Path,
     samples: Samples,
     model: DeviceModel,
-    original: Callable[[], Outputs],
+    original: Outputs,
     *,
     aware: bool,
 ) -> _Conversion:
@@ -137,7 +145,7 @@ def _litert(
 
     def loss(content: bytes) -> float:
         found = outputs_of(LiteModel(content).run, samples.held_out)
-        return accuracy(original(), samples.held_out) - accuracy(found, samples.held_out)
+        return accuracy(original, samples.held_out) - accuracy(found, samples.held_out)
 
     content = converted()
     layers: tuple[LayerError, ...] = ()
@@ -193,8 +201,8 @@ def _check_options(request: ConversionRequest, model: DeviceModel, *, aware: boo
         _check_simulated(request)
     if bounded and not (request.dataset and model.labels):
         raise SpecError(
-            "--max-accuracy-drop needs held-out examples with labels",
-            hint="give the dataset with --data",
+            "--max-accuracy-drop needs held-out examples with labels, and one output of scores",
+            hint="give the dataset with --data, or remove --max-accuracy-drop",
         )
     if model.layout == "row" and (request.integer_io or request.quantization == "int16x8"):
         option = "--integer-io" if request.integer_io else "int16x8"
@@ -224,7 +232,8 @@ def _check_float(comparison: Comparison) -> None:
         raise ModelError(
             "the converted model computes something else: an output differs by "
             f"{comparison.max_difference:.3g}",
-            hint="remove random operations from the model; without any, report it with the model",
+            hint="remove random operations and integers beyond 32 bits from the model; without, "
+            "report it with the model",
         )
 
 

@@ -6,6 +6,7 @@ JSON, whose constants are moved to files of at most 4 MiB, which browsers cache.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from google.protobuf import json_format
 from tensorflow.core.framework import types_pb2
 
 from timonel.edge import _private
+from timonel.edge.device_model import first_line
 from timonel.edge.report import Quantization, TensorFacts
 from timonel.errors import ModelError
 from timonel.models.signatures import SERVING
@@ -29,7 +31,10 @@ from timonel.storage import write_bytes, write_text
 TFJS_VERSION = "4.22.0"
 MODEL_FILE = "model.json"
 _SHARD_BYTES = 4 << 20
-_DTYPES = {"float32": "float32", "int32": "int32", "int64": "int32", "bool": "bool"}
+_INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64
+_TYPES = (types_pb2.DT_FLOAT, _INT32, types_pb2.DT_BOOL, types_pb2.DT_VARIANT)
+_READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarIsInitializedOp"}
+_NO_ARITHMETIC = {"Placeholder", "Identity"}
 _SMALLEST_QUANTIZED = 16
 """Constants with fewer values, such as shapes and scales, keep all their digits."""
 
@@ -57,8 +62,6 @@ def write_tfjs(saved_model: Path, folder: Path, quantization: Quantization) -> t
         InputError: The folder cannot be written.
     """
     graph, inputs, outputs = _frozen(saved_model)
-    _replace_erfc(graph)
-    _check_operations(graph)
     weights = [_weight(node, quantization) for node in graph.node if node.op == "Const"]
     for node in graph.node:
         if node.op == "Const":
@@ -80,9 +83,10 @@ def write_tfjs(saved_model: Path, folder: Path, quantization: Quantization) -> t
 
 
 def _frozen(saved_model: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """Return the graph with constants for variables, and its inputs and outputs by name."""
+    """Return the graph that a browser computes, and its inputs and outputs by name."""
     loaded = tf.saved_model.load(str(saved_model))
     function = loaded.signatures[SERVING]
+    _check_state(function.graph.as_graph_def())
     frozen = _private.frozen(function)
     given = function.structured_input_signature[1]
     returned = function.structured_outputs
@@ -95,7 +99,26 @@ def _frozen(saved_model: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     keep = [each["name"].partition(":")[0] for each in (*inputs.values(), *outputs.values())]
     graph = _private.optimized(frozen.graph.as_graph_def(), keep)
     _clean_loops(graph, keep)
+    _replace_erfc(graph)
+    _check_operations(graph)
+    _narrow_integers(graph)
+    _check_types(graph)
     return graph, inputs, outputs
+
+
+def _check_state(graph: Any) -> None:
+    """Refuse tables and variables that change, which cannot become constants."""
+    nodes = itertools.chain(graph.node, *(each.node_def for each in graph.library.function))
+    users = {
+        node.op: node.name
+        for node in nodes
+        if _private.takes_resource(node.op) and node.op not in _READS
+    }
+    if users:
+        raise ModelError(
+            f"TensorFlow.js keeps no tables and no variables that change, used by {_places(users)}",
+            hint="do this step in the page",
+        )
 
 
 def _described(tensors: Sequence[Any], like: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,7 +127,7 @@ def _described(tensors: Sequence[Any], like: Mapping[str, Any]) -> dict[str, Any
     return {
         name: {
             "name": tensor.name,
-            "dtype": types_pb2.DataType.Name(tf.as_dtype(tensor.dtype).as_datatype_enum),
+            "dtype": types_pb2.DataType.Name(_narrow(tensor.dtype.as_datatype_enum)),
             "tensorShape": {"dim": [{"size": str(size)} for size in like[name].shape]},
         }
         for name, tensor in zip(sorted(like), tensors, strict=True)
@@ -139,28 +162,62 @@ def _check_operations(graph: Any) -> None:
     known = {line for line in listed.splitlines() if not line.startswith("#")}
     missing = {node.op: node.name for node in graph.node if node.op not in known}
     if missing:
-        found = ", ".join(f"{op} (at {_place(name)})" for op, name in sorted(missing.items()))
         raise ModelError(
-            f"TensorFlow.js {TFJS_VERSION} has no operation {found}",
+            f"TensorFlow.js {TFJS_VERSION} has no operation {_places(missing)}",
             hint="replace the layer that uses it, or do this step in the page",
         )
+
+
+def _narrow_integers(graph: Any) -> None:
+    """Compute integers with 32 bits, as TensorFlow.js does, so that the comparison does, too."""
+    wide: dict[str, str] = {}
+    for node in list(graph.node):
+        for attribute in node.attr.values():
+            kind = attribute.WhichOneof("value")
+            if kind == "type":
+                attribute.type = _narrow(attribute.type)
+            elif kind == "list":
+                attribute.list.type[:] = [_narrow(each) for each in attribute.list.type]
+            elif kind == "tensor" and attribute.tensor.dtype == _INT64:
+                array = _int32(tf.make_ndarray(attribute.tensor), node.name)
+                attribute.tensor.CopyFrom(tf.make_tensor_proto(array))
+        for place in _private.wide_outputs(node.op):
+            # TensorFlow's operation has 64 bits in any case.
+            name = f"{node.name}/narrow_{place}"
+            wide[f"{node.name}:{place}" if place else node.name] = name
+            cast = graph.node.add(op="Cast", name=name, input=[f"{node.name}:{place}"])
+            cast.attr["SrcT"].type, cast.attr["DstT"].type = _INT64, _INT32
+    for node in graph.node:
+        if node.name not in wide.values():
+            node.input[:] = [wide.get(each, each) for each in node.input]
+
+
+def _narrow(kind: int) -> int:
+    return _INT32 if kind == _INT64 else kind
+
+
+def _check_types(graph: Any) -> None:
+    """Refuse types that TensorFlow.js replaces in silence, such as uint8 by int32."""
+    for node in graph.node:
+        if node.op in _NO_ARITHMETIC:
+            continue
+        for name, attribute in node.attr.items():
+            if (
+                attribute.WhichOneof("value") == "type"
+                and attribute.type not in _TYPES
+                and (node.op, name) != ("Cast", "SrcT")
+            ):
+                raise ModelError(
+                    f"TensorFlow.js does not compute with the type "
+                    f"{tf.as_dtype(attribute.type).name} ({node.op} at {_place(node.name)})",
+                    hint="compute with float32 or int32 in the model",
+                )
 
 
 def _weight(node: Any, quantization: Quantization) -> _Weight:
     array = tf.make_ndarray(node.attr["value"].tensor)
     kind = array.dtype.name
-    if kind not in _DTYPES:
-        raise ModelError(
-            f"TensorFlow.js has no constants of the type {kind} (at {_place(node.name)})",
-            hint="compute with float32 or int32 in the model",
-        )
-    entry: dict[str, Any] = {
-        "name": node.name,
-        "shape": list(array.shape),
-        "dtype": _DTYPES[kind],
-    }
-    if kind == "int64":
-        array = _int32(array, node.name)
+    entry: dict[str, Any] = {"name": node.name, "shape": list(array.shape), "dtype": kind}
     if kind == "float32" and array.size >= _SMALLEST_QUANTIZED:
         array, stored = _quantized(array, quantization)
         if stored:
@@ -179,6 +236,11 @@ def _int32(array: npt.NDArray[np.int64], name: str) -> npt.NDArray[np.int32]:
             hint="compute with smaller integers in the model",
         )
     return clipped.astype(np.int32)
+
+
+def _places(nodes: Mapping[str, str]) -> str:
+    """Return operations, and for each the name of a node."""
+    return ", ".join(f"{op} (at {_place(name)})" for op, name in sorted(nodes.items()))
 
 
 def _place(node: str) -> str:
@@ -230,8 +292,7 @@ class TfjsModel:
         weights = _read_weights(model["weightsManifest"], folder)
         for node in graph.node:
             if node.op == "Const":
-                # Browsers compute integers of 64 bits with 32; TensorFlow tells them apart.
-                value = tf.make_tensor_proto(weights[node.name], node.attr["dtype"].type)
+                value = tf.make_tensor_proto(weights[node.name])
                 node.attr["value"].tensor.CopyFrom(value)
         self._signature = model["signature"]
         self._session = tf.compat.v1.Session(graph=tf.Graph())
@@ -249,12 +310,21 @@ class TfjsModel:
         return _facts(self._signature["outputs"])
 
     def run(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return outputs by name."""
+        """Return outputs by name.
+
+        Raises:
+            ModelError: The model fails.
+        """
         places, fetches = self._signature["inputs"], self._signature["outputs"]
-        found: Mapping[str, Any] = self._session.run(
-            {name: each["name"] for name, each in fetches.items()},
-            {places[name]["name"]: value for name, value in inputs.items()},
-        )
+        try:
+            found: Mapping[str, Any] = self._session.run(
+                {name: each["name"] for name, each in fetches.items()},
+                {places[name]["name"]: value for name, value in inputs.items()},
+            )
+        except tf.errors.OpError as error:
+            raise ModelError(
+                f"the converted model fails on an example: {first_line(error)}"
+            ) from error
         return found
 
 

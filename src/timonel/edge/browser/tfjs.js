@@ -15,10 +15,10 @@ async function loadModel() {
   });
   const predict = async (pixels) => {
     const input = tf.tensor(pixels, [1, ...facts.size]);
-    const found = model.predict({ [facts.input.name]: input });
-    const output = found instanceof tf.Tensor ? found : Object.values(found)[0];
+    // Loops, as those of recurrent layers, cannot be executed synchronously.
+    const output = await model.executeAsync({ [facts.input.name]: input }, model.outputs[0].name);
     const values = Array.from(await output.data());
-    tf.dispose([input, found]);
+    tf.dispose([input, output]);
     return values;
   };
   return { runtime: `TensorFlow.js, ${tf.getBackend()}`, predict };
