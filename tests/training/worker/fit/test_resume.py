@@ -77,7 +77,7 @@ class Training:
     data: Callable[[], dict[str, Any]]
     policy: CheckpointPolicy
     stop_on_nan: bool = False
-    generation: int = 0
+    calls: int = 1
 
     def run(
         self,
@@ -121,7 +121,9 @@ class Training:
         steps = Steps(self.keras, kill_at, at_boundary and (lambda: at_boundary(agreement, model)))
         options = {"epochs": EPOCHS, "verbose": 0, **self.data(), **fit}
         try:
-            history = model.fit(callbacks=[*helpers(self.keras), *more, steps.callback], **options)
+            for _ in range(self.calls):
+                callbacks = [*helpers(self.keras), *more, steps.callback]
+                history = model.fit(callbacks=callbacks, **options)
         finally:
             checkpoints.drain()
         plain = {name: [float(v) for v in values] for name, values in history.history.items()}
@@ -268,6 +270,25 @@ def test_killed_twice_within_epochs(
     assert found.is_same(unbroken), (found, unbroken)
     # Once more: the call was finished, so nothing is trained.
     assert training.run().steps == []
+
+
+def shuffled_twice_per_epoch(_: Any) -> dict[str, Any]:
+    data = pipeline().shuffle(90, seed=3).batch(16)
+    return {"x": data, "validation_data": data.take(2)}
+
+
+@pytest.mark.parametrize("data", [shuffled_twice_per_epoch, DATA["sequence"]])
+def test_another_call_on_the_same_data(data: Any, start: Callable[..., Training]) -> None:
+    unbroken, training = (start(keras, lambda: data(keras)) for _ in range(2))
+    unbroken.calls = training.calls = 2
+    expected = unbroken.run()
+    # In the second call before its first checkpoint, then in its second epoch.
+    for steps in (19, 9):
+        with pytest.raises(KilledError):
+            training.run(kill_at=steps)
+    found = training.run()
+    assert len(found.steps) == 10
+    assert found.is_same(expected), (found, expected)
 
 
 @pytest.mark.parametrize("flavour", KERASES)

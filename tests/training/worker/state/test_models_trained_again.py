@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from timonel.training.worker.state.process_variables import ProcessVariables
 
@@ -33,3 +36,45 @@ def test_only_the_same_model_takes_what_its_training_created() -> None:
         resumed.take_back(first)
         assert tf.Variable(0, dtype=tf.int64, name="count").numpy() == 5
         assert resumed.missing == []
+
+
+def test_a_variable_that_a_callback_has_set_on_the_model() -> None:
+    def script() -> keras.Model:
+        return keras.Sequential()
+
+    variables = ProcessVariables()
+    with variables.watched():
+        model = script()
+        variables.begin(())
+        others = [tf.Variable(number, trainable=False) for number in (1.0, 2.0)]
+        model.average = tf.Variable([3.0, 4.0], trainable=False)
+        model.last = others[1]
+        saved, attributes = variables.capture(()), variables.attributes_of(model)
+    resumed = ProcessVariables()
+    with resumed.watched():
+        model = script()
+        resumed.restore(saved, ())
+        resumed.set_again(model, attributes)
+    assert model.average.numpy().tolist() == [3.0, 4.0]
+    assert model.last.numpy() == 2.0
+    assert not model.last.trainable
+    assert len(resumed.missing) == 1
+
+
+@pytest.mark.parametrize("flavour", [keras, tf_keras])
+def test_metrics_that_a_first_step_builds_begin_anew(flavour: Any) -> None:
+    def fit(saved: list[Any]) -> tuple[list[Any], list[float]]:
+        flavour.backend.clear_session()
+        variables = ProcessVariables()
+        with variables.watched():
+            model = flavour.Sequential(
+                [flavour.Input((2,)), flavour.layers.Dense(1, kernel_initializer="ones")]
+            )
+            model.compile(flavour.optimizers.SGD(0.0), "mse", metrics=["mae"])
+            variables.begin(())
+            variables.restore(saved, ())
+            history = model.fit(np.eye(2), np.ones(2), verbose=0).history
+            return variables.capture(()), history["mae"]
+
+    saved, expected = fit([])
+    assert fit(saved)[1] == expected

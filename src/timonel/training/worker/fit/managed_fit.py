@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import weakref
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,8 +28,8 @@ from timonel.training.worker.private import hidden_state, mid_epoch, optimizers,
 from timonel.training.worker.reports.reporting import FitPlan, Reporter, Summaries
 from timonel.training.worker.state import callback_state
 from timonel.training.worker.state.data_position import Feed
-from timonel.training.worker.state.snapshot import Snapshot, restore_model
-from timonel.training.worker.state.sources import feed_of
+from timonel.training.worker.state.snapshot import NOT_SAVED, Snapshot, restore_model
+from timonel.training.worker.state.sources import feed_of, keeps_state
 from timonel.training.worker.state.variables import Replicas
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,9 @@ class Fits:
         self._inner_counts: Counter[tuple[int, int]] = Counter()
         """Calls inside callbacks, by number of the outer one and its epoch."""
 
+        self._used_data: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Data of calls so far that differ from one call to the next."""
+
     def install(self) -> None:
         """Replace ``fit`` of this process's Keras."""
         replace_fit(self._keras, self._fit)
@@ -81,6 +85,8 @@ class Fits:
             return self._fit_inside(self._outer, original, model, arguments)
         number, self._count = self._count, self._count + 1
         data = arguments.get("x")
+        if keeps_state(data):
+            self._used_data.add(data)
         slots = building.optimizer_variables(getattr(model, "optimizer", None))
         owned = hidden_state.identities([*building.model_variables(model), *slots])
         self._services.variables.begin(owned)
@@ -91,7 +97,7 @@ class Fits:
         before = saved.progress if saved is not None else Progress(steps=self._steps)
         call = FitCall(number, model, arguments, before, saved)
         if saved is not None and saved.progress.finished:
-            history = self._replay(call, saved, data)
+            history = self._replay(call, saved)
         else:
             with contextlib.ExitStack() as stack:
                 for plugin in self._plugins:
@@ -121,6 +127,10 @@ class Fits:
                     plugin.fit_begins(model, arguments)
                     stack.enter_context(plugin.around_fit(arguments))
             stack.enter_context(mid_epoch.beside())
+            if keeps_state(data := arguments.get("x")):
+                if data in self._used_data:
+                    self._services.warn(f"{NOT_SAVED}: data that calls of fit in callbacks share")
+                self._used_data.add(data)
             feed = feed_of(self._keras, arguments, number, resumes=False)
             add_callback(arguments, _epochs_of(self._keras, feed))
             if arguments.get("verbose", "auto") == "auto":
@@ -128,11 +138,16 @@ class Fits:
             sharding.expect_training_data()
             return original(**arguments)
 
-    def _replay(self, call: FitCall, saved: Checkpoint, data: Any) -> Any:
+    def _replay(self, call: FitCall, saved: Checkpoint) -> Any:
         logger.info("fit %d finished before the restart: restoring its weights", call.number)
-        building.ensure_built(self._keras, call.model, data)
+        # The script may give the same data to its next call.
+        feed = feed_of(self._keras, call.arguments, call.number, resumes=True)
+        building.ensure_built(self._keras, call.model, call.arguments.get("x"))
         callbacks = callback_state.listed(call.arguments.get("callbacks"))
-        self._snapshot(call, callbacks, Feed()).restore(saved.state)
+        self._snapshot(call, callbacks, feed).restore(saved.state)
+        feed.seek_end(saved.state.extra["data"])
+        feed.seek_validation(saved.state.extra.get("validation"), within=False)
+        self._services.variables.set_again(call.model, saved.state.extra["attributes"])
         if self._services.variables.missing:
             logger.info(
                 "created by training, restored if the model is trained again: %s",

@@ -244,6 +244,7 @@ class FitWatch:
     def _resume_epoch(self, state: FitState) -> None:
         step = state.progress.step
         position, is_done = state.extra.get("data", {}), bool(state.extra.get("is_done"))
+        self._feed.seek_validation(state.extra.get("validation"), within=is_done)
         # With fewer replicas the epoch may have had one more step, with its smaller last batch.
         is_done = is_done or 0 < (self._size or 0) <= step
         seen = self._feed.seek(position, self.trained, within=step > 0 and not is_done)

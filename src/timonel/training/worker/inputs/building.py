@@ -43,7 +43,7 @@ def ensure_built(keras: Any, model: Any, data: Any) -> None:
     if not has_call(model):
         return
     if not _is_built(model):
-        model(_first_rows(data))
+        model(_first_rows(keras, data))
     if is_dataset(data):
         hidden_state.build_metrics(keras, model, data.element_spec)
 
@@ -95,7 +95,7 @@ def _is_built(model: Any) -> bool:
     return bool(model.built) and bool(model.variables)
 
 
-def _first_rows(data: Any) -> Any:
+def _first_rows(keras: Any, data: Any) -> Any:
     if is_dataset(data):
         batch = next(iter(data.take(1)))
         return batch[0] if isinstance(batch, tuple) else batch
@@ -104,4 +104,7 @@ def _first_rows(data: Any) -> Any:
             "cannot resume: the model takes its shapes from the data, which is a generator",
             hint="start the model with keras.Input(...)",
         )
+    if isinstance(data, getattr(keras.utils, "PyDataset", keras.utils.Sequence)):
+        batch = data[0]
+        data = batch[0] if isinstance(batch, tuple) else batch
     return tf.nest.map_structure(lambda value: tf.convert_to_tensor(value[:1]), data)

@@ -23,6 +23,9 @@ BACKUP = "ckpt_saved_"
 """Prefix of the names of variables in which BackupAndRestore of tf-keras counts."""
 
 
+_BUILDS_METRICS = ("keras/src/trainers/compile_utils.py", "tf_keras/src/engine/compile_utils.py")
+
+
 def global_seed() -> int:
     """Return the last seed of ``tf.random.set_seed``; 0 without one."""
     return int(context.global_seed() or 0)
@@ -214,6 +217,17 @@ def build_tf_keras_metrics(model: Any, x: Any, y: Any) -> None:
     metrics = getattr(model, "compiled_metrics", None)
     if metrics is not None and not metrics.built:
         metrics.build(predicted, metrics._conform_to_outputs(predicted, y))
+
+
+def is_building_metrics() -> bool:
+    """Return whether Keras is building a compiled model's metrics, in its first step."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "build" and code.co_filename.endswith(_BUILDS_METRICS):
+            return True
+        frame = frame.f_back  # type: ignore[assignment] # None for the outermost one
+    return False
 
 
 def _tf_keras_generators(model: Any) -> Iterator[tuple[str, Any]]:

@@ -7,7 +7,7 @@ the position.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from timonel.data.load_registry import Stream
@@ -19,15 +19,14 @@ class Feed:
     Attributes:
         can_seek: Whether a call can resume within an epoch.
         note: Description for the log.
+        lost: State of the data that cannot be saved, or restored.
+        validation: The validation data, if their passes must be counted.
     """
 
+    lost: Sequence[str] = ()
+    validation: Feed | None = None
     can_seek = False
     note = "its data can be begun anew only: it is saved at the ends of epochs"
-
-    @property
-    def lost(self) -> list[str]:
-        """Attributes of the data's own object that cannot be saved, or restored."""
-        return []
 
     def epoch_begins(self, epoch: int) -> None:
         """Record that Keras begins an epoch."""
@@ -53,6 +52,20 @@ class Feed:
         """
         del position, trained, within
         return 0
+
+    def seek_validation(self, position: Mapping[str, Any] | None, *, within: bool) -> None:
+        """Restore the position in the validation data.
+
+        Args:
+            position: Position of `validation`, if it had one.
+            within: Whether it is within a pass, which is then begun again.
+        """
+        if self.validation is not None and position:
+            self.validation.seek_end({"pass": position["pass"] - within})
+
+    def seek_end(self, position: Mapping[str, Any]) -> None:
+        """Restore what a finished call has left for another on the same data."""
+        del position
 
 
 class StreamFeed(Feed):

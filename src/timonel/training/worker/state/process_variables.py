@@ -7,6 +7,7 @@ by name, shape, dtype and order of creation.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import gc
 import sys
@@ -132,6 +133,27 @@ class ProcessVariables:
             elif id(found.thing()) not in owned:
                 self._assign(found, state["values"])
 
+    def attributes_of(self, model: Any) -> list[tuple[str, _Key, int, bool]]:
+        """Return name, key, number and trainability of the variables set on a model."""
+        found = {name: each for name, each in vars(model).items() if isinstance(each, tf.Variable)}
+        keys = self.keys_of(found.values())
+        return [
+            (name, key, number, bool(found[name].trainable))
+            for name, (key, number) in zip(found, keys, strict=True)
+        ]
+
+    def set_again(self, model: Any, attributes: Sequence[Sequence[Any]]) -> None:
+        """Set variables on a model that callbacks of a finished call have set on it."""
+        for name, saved_key, number, trainable in attributes:
+            key = tuple(saved_key)
+            states = self._pending.get(key, [])
+            if hasattr(model, name) or all(state["number"] != number for state in states):
+                continue
+            states.sort(key=lambda state: state["number"] != number)
+            zeros = tf.zeros(ast.literal_eval(key[1]), key[2])
+            variable = tf.Variable(zeros, trainable, name=key[0].rpartition(":")[0])
+            setattr(model, name, variable)
+
     def set_aside(self, model: Any) -> None:
         """Let values wait until the model is trained again.
 
@@ -176,9 +198,13 @@ class ProcessVariables:
         self._counts[key] += 1
         each = _Created(key, number, weakref.ref(thing), is_each, _place(), shape)
         self._created.append(each)
-        if self._pending.get(key):
+        if not self._pending.get(key):
+            return
+        state = self._pending[key].pop(0)
+        # The epoch has reset a model's metrics before its first step builds them.
+        if not hidden_state.is_building_metrics():
             with tf.init_scope():
-                self._assign(each, self._pending[key].pop(0)["values"])
+                self._assign(each, state["values"])
 
     def _alive(self) -> list[_Created]:
         return [each for each in self._created if each.thing() is not None]

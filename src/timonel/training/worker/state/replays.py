@@ -11,17 +11,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+import weakref
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from timonel.training.worker.inputs.fit_data import is_dataset
 from timonel.training.worker.private import tf_data
 from timonel.training.worker.state.data_position import Feed
 
 logger = logging.getLogger(__name__)
 
 _PREFETCHED = 1
+_READ_AHEAD: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Repeated pipelines of earlier calls, which may have begun another pass before they ended."""
 
 
 class ReplayFeed(Feed):
@@ -35,6 +39,7 @@ class ReplayFeed(Feed):
     """
 
     can_seek = True
+    lost: Sequence[str] = ()
 
     def __init__(
         self, dataset: Any, *, keeps_pass: bool, wraps: bool, is_sized: bool = True
@@ -56,6 +61,10 @@ class ReplayFeed(Feed):
                 "; it draws random numbers inside map(), whose state cannot be saved: after a "
                 "restart these are others (use stateless operations, or a seed from the data)"
             )
+        if keeps_pass and self._memory.must_be_read:
+            if dataset in _READ_AHEAD:
+                self.lost = ["the order of a repeated pipeline that calls of fit share"]
+            _READ_AHEAD.add(dataset)
 
     def epoch_begins(self, epoch: int) -> None:
         """Note whether an uncounted pass may begin with this epoch."""
@@ -98,6 +107,10 @@ class ReplayFeed(Feed):
         self._go_through(number - 1 - self._passes)
         self._passes, self._skip = number - 1, step
         return int(step)
+
+    def seek_end(self, position: Mapping[str, Any]) -> None:
+        """Draw the seeds of all passes of a finished call."""
+        self._go_through(position["pass"] - self._passes)
 
     def _go_through(self, passes: int) -> None:
         begun = time.monotonic()
@@ -151,4 +164,21 @@ def feed_of_pipeline(arguments: dict[str, Any], *, resumes: bool) -> Feed:
         arguments["x"], keeps_pass=bool(arguments.get("steps_per_epoch")), wraps=resumes
     )
     arguments["x"] = feed.dataset
+    return feed
+
+
+def feed_of_validation(arguments: dict[str, Any]) -> Feed | None:
+    """Replace validation data that are shuffled by a pipeline that counts passes.
+
+    Args:
+        arguments: Arguments of the ``fit`` call; modified.
+    """
+    data = arguments.get("validation_data")
+    if not is_dataset(data):
+        return None
+    memory = tf_data.memory_of(data)
+    if memory.streams or not memory.shuffles:
+        return None
+    feed = ReplayFeed(data, keeps_pass=False, wraps=True)
+    arguments["validation_data"] = feed.dataset
     return feed

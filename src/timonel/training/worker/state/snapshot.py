@@ -44,7 +44,7 @@ def restore_random_state(saved: Mapping[str, Any]) -> None:
             generator.setstate(saved[name])
 
 
-_NOT_SAVED = "state that is not saved, so that a resumed job will differ"
+NOT_SAVED = "state that is not saved, so that a resumed job will differ"
 _NOT_RESTORED = "state that is not restored, so that the job differs"
 
 
@@ -91,17 +91,20 @@ class Snapshot:
         values = self._replicas.read([*local, *metrics])
         owned = hidden_state.identities([*own, *slots, *metrics])
         callbacks, lost = callback_state.capture(self._callbacks)
+        validation = self._feed.validation
         extra: dict[str, Any] = {
             "trained": trained,
             "is_recompiled": self._is_recompiled,
             "model": self._others.keys_of(own),
+            "attributes": self._others.attributes_of(model),
             "sums": len(sums),
             "others": self._others.capture(owned),
             "callbacks": callbacks,
             "random": capture_random_state(),
-            "data": {} if progress.finished else self._feed.position(trained),
+            "data": self._feed.position(trained),
+            "validation": None if validation is None else validation.position(trained),
         }
-        self._tell(_NOT_SAVED, [*lost, *self._feed.lost])
+        self._tell(NOT_SAVED, [*lost, *self._feed.lost])
         if extra["is_recompiled"]:
             self._tell("a callback has compiled the model", ["an interrupted job cannot resume"])
         if not progress.step:

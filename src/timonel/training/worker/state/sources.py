@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,13 +15,14 @@ import tensorflow as tf
 from timonel.data.load_registry import Stream
 from timonel.data.loader import steps_of
 from timonel.data.schedule import Schedule
+from timonel.errors import TimonelError
 from timonel.training.worker.inputs.fit_data import is_dataset
 from timonel.training.worker.private import hidden_state, tf_data
 from timonel.training.worker.state import python_state
 from timonel.training.worker.state.arrays import feed_of_arrays, lists_to_tuples
 from timonel.training.worker.state.data_position import Feed, StreamFeed
 from timonel.training.worker.state.flat import checksum
-from timonel.training.worker.state.replays import feed_of_pipeline
+from timonel.training.worker.state.replays import feed_of_pipeline, feed_of_validation
 
 logger = logging.getLogger(__name__)
 
@@ -88,25 +90,26 @@ class OwnState:
 
     Args:
         sequence: Sequence of the script.
+        feed: Its feed, whose `lost` is kept.
     """
 
-    def __init__(self, sequence: Any) -> None:
+    def __init__(self, sequence: Any, feed: Feed) -> None:
         self._sequence = sequence
+        self._feed = feed
         self._data = {name: checksum(value) for name, value in self._arrays().items()}
-        self.lost: list[str] = []
-        """Attributes that cannot be saved, or restored."""
 
     def position(self) -> dict[str, Any]:
         """Return the state as a part of a position."""
         found = self._arrays()
         unchanged = {n for n, crc in self._data.items() if n in found and checksum(found[n]) == crc}
-        state, self.lost = python_state.capture(self._sequence, unchanged)
+        state, self._feed.lost = python_state.capture(self._sequence, unchanged)
         return {_OWN: state}
 
     def seek(self, position: Mapping[str, Any]) -> dict[str, Any]:
         """Restore the state, and return the rest of a position."""
         if _OWN in position:
-            self.lost = python_state.restore(self._sequence, position[_OWN], lambda _: False)
+            state = position[_OWN]
+            self._feed.lost = python_state.restore(self._sequence, state, lambda _: False)
         return {name: value for name, value in position.items() if name != _OWN}
 
     def _arrays(self) -> dict[str, Any]:
@@ -126,12 +129,7 @@ class EpochwiseSequenceFeed(Feed):
     """
 
     def __init__(self, sequence: Any) -> None:
-        self._own = OwnState(sequence)
-
-    @property
-    def lost(self) -> list[str]:
-        """Attributes of the sequence that cannot be saved, or restored."""
-        return self._own.lost
+        self._own = OwnState(sequence, self)
 
     def position(self, trained: int) -> dict[str, Any]:
         """Return the sequence's own state."""
@@ -141,8 +139,12 @@ class EpochwiseSequenceFeed(Feed):
     def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
         """Restore the sequence's own state."""
         del trained, within
-        self._own.seek(position)
+        self.seek_end(position)
         return 0
+
+    def seek_end(self, position: Mapping[str, Any]) -> None:
+        """Restore the sequence's own state."""
+        self._own.seek(position)
 
 
 class SequenceFeed(StreamFeed):
@@ -160,13 +162,8 @@ class SequenceFeed(StreamFeed):
             "random state is not repeated",
         )
         self._sequence = sequence
-        self._own = OwnState(sequence)
+        self._own = OwnState(sequence, self)
         self._is_begun = False
-
-    @property
-    def lost(self) -> list[str]:
-        """Attributes of the sequence that cannot be saved, or restored."""
-        return self._own.lost
 
     def epoch_begins(self, epoch: int) -> None:
         """Call the sequence's ``on_epoch_begin``, as Keras does."""
@@ -191,6 +188,10 @@ class SequenceFeed(StreamFeed):
     def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
         """Restore the position and the sequence's own state."""
         return super().seek(self._own.seek(position), trained, within=within)
+
+    def seek_end(self, position: Mapping[str, Any]) -> None:
+        """Restore the sequence's own state."""
+        self._own.seek(position)
 
 
 def feed_of_sequence(keras: Any, arguments: dict[str, Any], seed: int) -> Feed | None:
@@ -243,7 +244,8 @@ def _length(data: Any) -> int | None:
 
 
 _LOOKED_AT = 2
-_PREFETCHED = 2
+_READ_BY_FINISHED: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Generators of calls that had finished before the restart."""
 
 
 class GeneratorFeed(Feed):
@@ -296,6 +298,11 @@ class GeneratorFeed(Feed):
         self.step_begins(trained)
         return trained
 
+    def seek_end(self, position: Mapping[str, Any]) -> None:
+        """Note that a call has read an unknown number of batches ahead."""
+        del position
+        _READ_BY_FINISHED.add(self._generator)
+
     def batches(self) -> Iterator[Any]:
         """Yield batches, starting at the first that was not trained on."""
         number = self._trained
@@ -325,6 +332,11 @@ def feed_of_generator(keras: Any, arguments: dict[str, Any]) -> Feed | None:
     data: Any = arguments.get("x")
     if not hasattr(data, "__next__") or not hasattr(data, "__iter__"):
         return None
+    if data in _READ_BY_FINISHED:
+        raise TimonelError(
+            "cannot resume: calls of fit share a generator, of which a finished one has read ahead",
+            hint="make a new generator for each call of fit",
+        )
     feed = GeneratorFeed(data)
     examples = feed.look()
     if not examples or not all(can_be_elements(batch) for batch in examples):
@@ -340,8 +352,15 @@ def feed_of_generator(keras: Any, arguments: dict[str, Any]) -> Feed | None:
     return feed
 
 
+def keeps_state(data: Any) -> bool:
+    """Return whether data differ from one call of ``fit`` to the next."""
+    if is_dataset(data):
+        return tf_data.memory_of(data).shuffles > 0
+    return hasattr(data, "__next__") or hasattr(data, "on_epoch_end")
+
+
 def feed_of(keras: Any, arguments: dict[str, Any], number: int, *, resumes: bool) -> Feed:
-    """Return the feed for a call; may modify the call's arguments.
+    """Return the feed for a call's data; may modify the call's arguments.
 
     Args:
         keras: Keras of the model.
@@ -349,6 +368,12 @@ def feed_of(keras: Any, arguments: dict[str, Any], number: int, *, resumes: bool
         number: Number of the call: calls on the same arrays shuffle them differently.
         resumes: Whether the call resumes from a checkpoint.
     """
+    feed = _feed_of_training(keras, arguments, number, resumes=resumes)
+    feed.validation = feed_of_validation(arguments)
+    return feed
+
+
+def _feed_of_training(keras: Any, arguments: dict[str, Any], number: int, *, resumes: bool) -> Feed:
     data = arguments.get("x")
     seed = hidden_state.global_seed() + number
     if is_dataset(data):
