@@ -1,22 +1,29 @@
-"""Scripts drawn at random, in jobs of one process, that are killed: the same result as calm ones.
+"""Scripts drawn at random whose jobs are killed: the same result as calm ones, or a named refusal.
 
-``TIMONEL_SOAK_SEED`` picks others than the commit does.
+``make test-all`` runs the same ones each time. ``TIMONEL_SOAK_SEED`` picks others for the soak than
+the commit does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.training.conftest import BareEngine
-from tests.training.drawn_jobs import DrawnJobs, draws
-from tests.training.drawn_scripts import DATA, LOOPS, MODELS, STATES, Draw
+from tests.training.drawn.frame import DATA, LOOPS
+from tests.training.drawn.jobs import compare_copies, compare_jobs, draws
+from tests.training.drawn.models import MODELS
+from tests.training.drawn.scripts import Draw
+from tests.training.drawn.states import STATES
+from tests.training.drawn.warm import WarmAgents
 from timonel.storage import Workspace
 
-pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
-MODES = ("one", "one", "devices")
+IN_ONE_PROCESS = ("one", "one", "devices")
+IN_SEVERAL = ("workers", "workers", "synchronous", "asynchronous")
 KINDS = [
     *(Draw((name,), "arrays", "sequential", "one", "one") for name in STATES),
     *(Draw((), name, "sequential", "one", "one") for name in DATA),
@@ -25,16 +32,42 @@ KINDS = [
 ]
 
 
-@pytest.fixture
-def drawn_jobs(tmp_path: Path, jobs_workspace: Workspace, engine: BareEngine) -> DrawnJobs:
-    return DrawnJobs(tmp_path, jobs_workspace, engine)
+@pytest.fixture(scope="module")
+def agents() -> Iterator[WarmAgents]:
+    """Agents that import TensorFlow once; a task of theirs takes three seconds of a processor."""
+    found = WarmAgents()
+    yield found
+    found.close()
 
 
+@pytest.mark.parametrize("number", range(36))
+def test_some_scripts(number: int, tmp_path: Path, agents: WarmAgents) -> None:
+    compare_copies(draws("some", ("one",), 36, seed="0")[number], tmp_path, agents)
+
+
+@pytest.mark.parametrize("mode", ["devices", "workers", "synchronous", "asynchronous"])
+def test_jobs_of_each_mode(
+    mode: str, tmp_path: Path, jobs_workspace: Workspace, engine: BareEngine
+) -> None:
+    compare_jobs(draws("jobs", [mode], 1, seed="0")[0], tmp_path, jobs_workspace, engine)
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("draw", KINDS, ids=lambda each: "-".join([*each.states, each.place]))
-def test_each_kind(drawn_jobs: DrawnJobs, draw: Draw) -> None:
-    drawn_jobs.compare(draw)
+def test_each_kind(draw: Draw, tmp_path: Path, agents: WarmAgents) -> None:
+    compare_copies(draw, tmp_path, agents)
 
 
-@pytest.mark.parametrize("number", range(200))
-def test_many_scripts(drawn_jobs: DrawnJobs, number: int) -> None:
-    drawn_jobs.compare(draws("many", MODES, 200)[number])
+@pytest.mark.soak
+@pytest.mark.parametrize("number", range(300))
+def test_many_scripts(number: int, tmp_path: Path, agents: WarmAgents) -> None:
+    compare_copies(draws("many", IN_ONE_PROCESS, 300)[number], tmp_path, agents)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("number", range(100))
+def test_many_jobs(
+    number: int, tmp_path: Path, jobs_workspace: Workspace, engine: BareEngine
+) -> None:
+    modes = (*IN_ONE_PROCESS, *IN_SEVERAL)
+    compare_jobs(draws("many", modes, 100)[number], tmp_path, jobs_workspace, engine)

@@ -1,0 +1,1 @@
+"""Training scripts drawn at random, and their jobs: calm ones, and those that are killed."""
