@@ -7,16 +7,12 @@ training would silently be neither distributed nor saved.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import inspect
-import sys
-from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from timonel.errors import SpecError
+from timonel.training.worker.late_import import call_after_import
 from timonel.training.worker.state.checkpoint_format import Progress
 
 _OTHER = {"keras": "tf_keras", "tf_keras": "keras"}
@@ -81,38 +77,7 @@ def reject_other_keras(wrapped: str) -> None:
     Args:
         wrapped: The Keras that the job wraps, ``keras`` or ``tf_keras``.
     """
-    other = sys.modules.get(_OTHER[wrapped])
-    if other is None:
-        sys.meta_path.insert(0, _Finder(wrapped))
-    else:
-        _guard(other, wrapped)
-
-
-class _Finder(MetaPathFinder):
-    """Import hook that patches the other Keras once it is loaded."""
-
-    def __init__(self, wrapped: str) -> None:
-        self._wrapped = wrapped
-
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None = None,  # noqa: ARG002 - the import system's signature
-        target: ModuleType | None = None,  # noqa: ARG002 - likewise
-    ) -> ModuleSpec | None:
-        if fullname != _OTHER[self._wrapped]:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                _guard(module, self._wrapped)
-
-            setattr(spec.loader, "exec_module", exec_module)  # noqa: B010 - of this one loader
-        return spec
+    call_after_import(_OTHER[wrapped], lambda other: _guard(other, wrapped))
 
 
 def _guard(other: Any, wrapped: str) -> None:
