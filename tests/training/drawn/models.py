@@ -26,7 +26,7 @@ def compiled(found):
     return found
 """,
     "train_step": """
-class Own(keras.Model):
+class Stepping(keras.Model):
     def __init__(self):
         super().__init__()
         self.parts = [*before(), L.Dense(8, activation="tanh"), L.Dropout(0.2), L.Dense(1)]
@@ -55,7 +55,7 @@ DROPS = (L.Dropout,)
 
 
 def model():
-    return compiled(Own())
+    return compiled(Stepping())
 
 
 def compiled(found):

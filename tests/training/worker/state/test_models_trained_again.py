@@ -61,6 +61,19 @@ def test_a_variable_that_a_callback_has_set_on_the_model() -> None:
     assert len(resumed.missing) == 1
 
 
+def test_a_variable_that_tf_keras_counts_among_the_models() -> None:
+    variables = ProcessVariables()
+    with variables.watched():
+        model = tf_keras.Sequential([tf_keras.Input((2,)), tf_keras.layers.Dense(1)])
+        model.last = tf.Variable(1.0, trainable=False)
+        attributes, owned = variables.attributes_of(model), variables.keys_of(model.variables)
+    resumed = ProcessVariables()
+    with resumed.watched():
+        model = tf_keras.Sequential([tf_keras.Input((2,)), tf_keras.layers.Dense(1)])
+        resumed.set_again(model, attributes, set(owned))
+    assert len(model.variables) == len(owned)
+
+
 @pytest.mark.parametrize("flavour", [keras, tf_keras])
 def test_metrics_that_a_first_step_builds_begin_anew(flavour: Any) -> None:
     def fit(saved: list[Any]) -> tuple[list[Any], list[float]]:

@@ -128,9 +128,9 @@ class ProcessVariables:
         for state in saved:
             key = tuple(state["key"])
             found = alive.get((key, state["number"]))
-            if found is None:
+            if found is None or id(found.thing()) in owned:
                 self._pending[key].append(state)
-            elif id(found.thing()) not in owned:
+            else:
                 self._assign(found, state["values"])
 
     def attributes_of(self, model: Any) -> list[tuple[str, _Key, int, bool]]:
@@ -142,12 +142,24 @@ class ProcessVariables:
             for name, (key, number) in zip(found, keys, strict=True)
         ]
 
-    def set_again(self, model: Any, attributes: Sequence[Sequence[Any]]) -> None:
-        """Set variables on a model that callbacks of a finished call have set on it."""
+    def set_again(
+        self,
+        model: Any,
+        attributes: Sequence[Sequence[Any]],
+        owned: Collection[tuple[_Key, int]] = (),
+    ) -> None:
+        """Set variables on a model that callbacks have set on it, if their values are known.
+
+        Args:
+            model: The model.
+            attributes: Result of `attributes_of`.
+            owned: By what variables are matched whose values are saved with the model.
+        """
         for name, saved_key, number, trainable in attributes:
             key = tuple(saved_key)
             states = self._pending.get(key, [])
-            if hasattr(model, name) or all(state["number"] != number for state in states):
+            is_known = (key, number) in owned or any(state["number"] == number for state in states)
+            if hasattr(model, name) or not is_known:
                 continue
             states.sort(key=lambda state: state["number"] != number)
             zeros = tf.zeros(ast.literal_eval(key[1]), key[2])

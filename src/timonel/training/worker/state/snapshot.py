@@ -180,6 +180,8 @@ def restore_model(
         TimonelError: The model differs from the saved one.
     """
     keys, sums = state.extra["model"], int(state.extra["sums"])
+    # tf-keras counts them among the model's own.
+    others.set_again(model, state.extra["attributes"], {(tuple(key), n) for key, n in keys})
     own, count = building.model_variables(model), len(keys)
     local = state.local[: len(state.local) - sums]
     saved = list(state.extra["others"])
