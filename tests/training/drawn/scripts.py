@@ -30,6 +30,8 @@ _REFUSED_BY_SERVERS = {
 }
 """Models and loops that parameter servers refuse."""
 _NOT_IN_TF_KERAS = frozenset({"seed_generator"})
+_SHARED = frozenset({"shared_dataset", "shared_sequence", "steps", "validated_dataset"})
+"""Data that all calls of a script share, and that differ from one call to the next."""
 _WITHOUT_LOSS = frozenset({"train_step", "gan", "target_network", "two_optimizers"})
 """Models whose own step computes the loss: a loss object has no effect."""
 
@@ -76,7 +78,7 @@ class Draw:
     @property
     def warning(self) -> str | None:
         """Part of the warning with which numbers may differ after a resume."""
-        if self.loop == "inner" and (self.data.startswith("shared") or self.data == "steps"):
+        if self.loop == "inner" and self.data in _SHARED:
             return "data that calls of fit in callbacks share"
         if self.data == "steps" and len(CALLS[self.loop]) > 1:
             return "the order of a repeated pipeline that calls of fit share"
