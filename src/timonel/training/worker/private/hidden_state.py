@@ -21,8 +21,6 @@ from timonel.training.worker.private.attributes import replaced
 
 BACKUP = "ckpt_saved_"
 """Prefix of the names of variables in which BackupAndRestore of tf-keras counts."""
-
-
 _BUILDS_METRICS = ("keras/src/trainers/compile_utils.py", "tf_keras/src/engine/compile_utils.py")
 
 
