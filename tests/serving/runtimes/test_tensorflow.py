@@ -414,7 +414,7 @@ def test_multi_inference_feeds_every_signature_of_tensorflow_2(tmp_path):
         for question in infer(plane, tasks, [example.SerializeToString()])
     )
     assert values.tolist() == [3]
-    assert [score for _, score in classes.rows()[0]] == [1.5, -1.5]
+    assert [score for _, score in classes[0]] == [1.5, -1.5]
     model.close()
 
 
