@@ -30,6 +30,9 @@ _DIVISIONS = frozenset({"DivNoNan", "RealDiv"})
 _SHAPES = frozenset({"Shape", "ShapeN", "Size"})
 _ITERATORS = ("IteratorGetNext", "OptionalGetValue")
 _CONSTANTS = frozenset({"Const", "VarHandleOp"})
+_SOFTMAXES = frozenset({"LogSoftmax", "Softmax"})
+_PAIRS = 2
+"""Axes of rows of a tensor with a value for each pair of rows."""
 
 
 class Kind(enum.Enum):
@@ -118,6 +121,63 @@ def kind_of(value: Any, rows: Any) -> Kind:
     if not _depends(value):
         return Kind.CONSTANT
     return _kind_of_operation(value.op.type, list(value.op.inputs), rows)
+
+
+def mixes_rows(function: Callable[..., Any], given: Any) -> bool:
+    """Whether a function of batches computes values of a row from other rows.
+
+    The function is traced with a number of rows that no other axis has, so that shapes tell which
+    axes are those of rows. Functions that accept no such number count as not mixing.
+
+    Args:
+        function: Returns a value per row, or a mean or sum of such values.
+        given: Its arguments, tensors with rows.
+    """
+    flat = tf.nest.flatten(given)
+    if not all(isinstance(value, tf.Tensor) and value.shape.rank for value in flat):
+        return False
+    sizes = {size for value in flat for size in value.shape}
+    rows = next(rows for rows in (509, 521, 523, 541) if rows not in sizes)
+    with tf.__internal__.FuncGraph("rows").as_default() as graph:
+        batch = [
+            tf.raw_ops.Placeholder(dtype=value.dtype, shape=[rows, *value.shape[1:]])
+            for value in flat
+        ]
+        varying = {value.name for value in batch}
+        try:
+            found = tf.convert_to_tensor(function(*tf.nest.pack_sequence_as(given, batch)))
+        except Exception:  # noqa: BLE001 - of the script's function
+            return False
+        if _row_axes(found, rows) == 0 and found.shape.rank:
+            return kind_of(tf.reduce_sum(found), rows) not in {Kind.MEAN, Kind.CONSTANT}
+    for operation in graph.get_operations():
+        if operation.type not in _SHAPES and any(
+            value.name in varying for value in operation.inputs
+        ):
+            varying.update(value.name for value in operation.outputs)
+    return _reaches(
+        found,
+        lambda value: _crosses_rows(value, rows, varying),
+        lambda value: value.name not in varying,
+    )
+
+
+def _crosses_rows(value: Any, rows: int, varying: Collection[str]) -> bool:
+    """Whether a tensor has rows, and is computed from a tensor without, or with pairs, of rows."""
+    if value.name not in varying:
+        return False
+    axes = _row_axes(value, rows)
+    if value.op.type in _SOFTMAXES and axes and value.shape[-1] % rows == 0:
+        return True
+    inputs = [_row_axes(found, rows) for found in value.op.inputs if found.name in varying]
+    return axes == _PAIRS or (axes == 1 and 0 in inputs)
+
+
+def _row_axes(value: Any, rows: int) -> int | None:
+    """Return how many axes of a tensor are those of rows; None if unknown."""
+    if value.dtype in {tf.variant, tf.resource} or not value.shape.is_fully_defined():
+        return None
+    return min([size > 0 and size % rows == 0 for size in value.shape].count(True), _PAIRS)
 
 
 def _kind_of_operation(operation: str, inputs: list[Any], rows: Any) -> Kind:

@@ -77,17 +77,21 @@ class _Present(threading.local):
 
     ``layout`` is None outside `weighted` and `part_of`. ``depth`` is the number of losses and
     metric functions that call each other here. The outer one has ``name``, and ``whole`` computes
-    it for the whole batch. ``caught`` gets what a metric function returns.
+    it for the whole batch; ``mixes`` tells whether its values of rows depend on other rows.
+    ``caught`` gets what a metric function returns.
     """
 
     layout: Any = None
     depth = 0
     name = ""
     whole: Callable[[], Any]
+    mixes: Callable[[], bool] = staticmethod(lambda: False)
     caught: list[Any] | None = None
 
 
 _present = _Present()
+
+_ONE_NUMBER = "returns one number per batch"
 
 
 def repetitions(part: int, total: int) -> int:
@@ -243,27 +247,48 @@ def _scaling_sums(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _calling(name: str, function: Callable[..., Any], *given: Any) -> Iterator[None]:
-    """Note the loss or metric function that is called within the block."""
+def _calling(
+    name: str, function: Callable[..., Any], *given: Any, own: Callable[..., Any] | None = None
+) -> Iterator[None]:
+    """Note the loss or metric function that is called within the block.
+
+    Args:
+        name: Its name.
+        function: Computes it.
+        given: Arguments of ``function``.
+        own: Function of the script or of Keras that computes its values.
+    """
     layout, depth = _present.layout, _present.depth + 1
+
+    @functools.cache
+    def mixes() -> bool:
+        if own is None or _is_kerases(own):
+            return False
+        with replaced(_present, depth=depth + 1):
+            return loss_terms.mixes_rows(function, given)
 
     def whole() -> Any:
         if layout is None or layout.counts is None:
-            raise _cannot_divide(name, "return a value per row")
+            raise _cannot_divide(name, "return a value per row, computed from this row alone")
         with replaced(_present, depth=depth + 1):
             found = function(*tf.nest.map_structure(layout.gathered, given))
         # Scaling weighs the gradient as one of this replica's mean.
         return _with_gradient(found, layout.ratio)
 
-    with replaced(_present, depth=depth, name=name, whole=whole):
+    with replaced(_present, depth=depth, name=name, whole=whole, mixes=mixes):
         yield
+
+
+def _is_kerases(function: Any) -> bool:
+    return str(getattr(function, "__module__", "")).startswith(("keras.", "tf_keras."))
 
 
 def _calling_loss(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         if not getattr(loss, "_allow_sum_over_batch_size", True):
             return original(loss, y_true, y_pred, sample_weight)  # tf-keras: the script scales it
-        with _calling(loss.name, loss.call, y_true, y_pred):
+        own = getattr(loss, "fn", None) if _is_kerases(loss.call) else loss.call
+        with _calling(loss.name, loss.call, y_true, y_pred, own=own):
             return original(loss, y_true, y_pred, sample_weight)
 
     return call
@@ -277,7 +302,7 @@ def _calling_metric(original: Callable[..., Any]) -> Callable[..., Any]:
                 (value,) = _present.caught  # type: ignore[misc] # set above
             return value
 
-        with _calling(metric.name, value_of, y_true, y_pred):
+        with _calling(metric.name, value_of, y_true, y_pred, own=metric._fn):
             return original(metric, y_true, y_pred, sample_weight)
 
     return update
@@ -298,8 +323,8 @@ def _reducing(original: Callable[..., Any], losses: Any = None) -> Callable[...,
         layout, mask = _present.layout, options.get("mask")
         if layout is None or _present.depth != 1:
             return original(values, sample_weight, **options)
-        if not values.shape.rank:
-            value = _value_of_function(values, sample_weight, mask)
+        if not values.shape.rank or _present.mixes():
+            value = _value_of_function(values, sample_weight, mask, options["reduction"])
             return scale(original(value, None, **{**options, "mask": None} if losses else options))
         loss = original(values, sample_weight, **options)
         if layout.counts is None or options["reduction"] in {None, "none"}:
@@ -322,13 +347,14 @@ def _counting(original: Callable[..., Any]) -> Callable[..., Any]:
             return None
         layout = _present.layout
         is_number = layout is not None and getattr(values, "shape", None) == ()
-        if layout is None or not is_number or (sample_weight is not None and not _present.depth):
+        mixes = layout is not None and _present.depth and not is_number and _present.mixes()
+        if not (is_number or mixes) or (sample_weight is not None and not _present.depth):
             return original(metric, values, sample_weight)
         if _present.depth:
             found = _value_of_function(values, sample_weight)
         else:
             found = _row_mean(values, lambda: values)
-        return original(metric, found, layout.weight)
+        return original(metric, found, layout.rows if mixes else layout.weight)
 
     return update
 
@@ -363,25 +389,39 @@ def _term(value: Any) -> Any:
     return reject() if value.shape.rank else _row_mean(value, reject)
 
 
-def _value_of_function(value: Any, *weights: Any) -> Any:
-    """Return the one number that a function returns for a batch as a mean over rows."""
-    if any(found is not None for found in weights):
+def _value_of_function(
+    value: Any, weights: Any, mask: Any = None, reduction: str | None = "mean"
+) -> Any:
+    """Return what a function returns for a batch, one number or values that mix rows, as a mean."""
+    does = "computes values of rows from other rows" if value.shape.rank else _ONE_NUMBER
+    if weights is not None or mask is not None:
         raise SpecError(
-            f"{_present.name} returns one number per batch, which sample weights, class weights "
+            f"{_present.name} {does}, which sample weights, class weights "
             "and masks cannot weigh on several replicas",
-            hint="return a value per row, or train with one worker and one device",
+            hint="return a value per row, computed from this row alone, or train with one worker "
+            "and one device",
         )
-    return _row_mean(value, _present.whole)
+    if not value.shape.rank:
+        return _row_mean(value, _present.whole, _present.mixes)
+    if reduction in {None, "none"}:
+        raise _cannot_divide(_present.name, "use reduction='sum_over_batch_size'")
+    reduce = tf.reduce_sum if reduction == "sum" else tf.reduce_mean
+    return loss_terms.noted(reduce(_present.whole()), Kind.MEAN)
 
 
-def _row_mean(value: Any, otherwise: Callable[[], Any]) -> Any:
+def _row_mean(
+    value: Any, otherwise: Callable[[], Any], mixes: Callable[[], bool] = lambda: False
+) -> Any:
     """Return a number as a mean over the replica's rows.
 
     Args:
         value: A number of this replica.
         otherwise: Called for a number that is neither a mean, nor a sum, nor a scaled loss.
+        mixes: Whether it is a mean or sum of values that depend on several rows.
     """
     kind = loss_terms.kind_of(value, _present.layout.given)
+    if kind in {Kind.MEAN, Kind.SUM} and mixes():
+        kind = Kind.OTHER
     if kind is Kind.SCALED:
         return _unscaled(value)
     if kind is Kind.SUM:
