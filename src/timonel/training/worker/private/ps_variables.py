@@ -271,7 +271,8 @@ def leave_out_unused_loss(model: Any, used: Container[int]) -> None:
 def masked_outputs(model: Any) -> list[str]:
     """Return the outputs of a functional model that have masks."""
     outputs = getattr(model, "outputs", None) or []
-    names = getattr(model, "output_names", None) or [output.name for output in outputs]
+    functional = getattr(model, "_functional", None) or model  # inside Keras 3's Sequential
+    names = getattr(functional, "output_names", None) or [output.name for output in outputs]
     masked = (hasattr(output, "_keras_mask") for output in outputs)
     return [str(name) for name, is_masked in zip(names, masked, strict=True) if is_masked]
 

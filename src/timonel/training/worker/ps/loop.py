@@ -109,8 +109,6 @@ class ParameterServerLoop:
         logger.info("%s", described)
         if self._settings.parameter_servers.backup_workers is None:
             self._tell(message=described)
-        for line in caveats(self._keras, model, self._settings, self._workers):
-            logger.warning("%s", line)
         with self._serving() as dispatcher, ps_variables.detached(model):
             phase = self._phase(model, dispatcher, training=True)
             self._training = model
@@ -212,7 +210,7 @@ class ParameterServerLoop:
             del self._evaluating[id(model)]
 
     def _phase(self, model: Any, dispatcher: Dispatcher, *, training: bool) -> LoopPhase:
-        return LoopPhase(
+        phase = LoopPhase(
             model,
             self._strategy,
             dispatcher,
@@ -221,6 +219,13 @@ class ParameterServerLoop:
             divides=training and divides_batches(self._settings, self._workers),
             name=f"timonel-{next(_names)}",
         )
+        if training:
+            phase.on_build = functools.partial(self._warn, model)
+        return phase
+
+    def _warn(self, model: Any) -> None:
+        for line in caveats(self._keras, model, self._settings, self._workers):
+            logger.warning("%s", line)
 
     def _stepping(self, model: Any, phase: LoopPhase) -> Callable[[Any], Any]:
         def step(iterator: Any) -> Any:
