@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from timonel.training.worker.state.variables import Buffers
+from timonel.training.worker.state.variables import Buffers, Replicas
 
 SIZE = 300_000
 
@@ -52,3 +53,17 @@ def test_each_type_and_size(name: str, shape: tuple[int, ...]) -> None:
     assert copy.shape == shape
     assert copy.dtype.name == name
     np.testing.assert_array_equal(copy, value.numpy())
+
+
+def test_workers_gather_also_if_functions_run_eagerly() -> None:
+    def gather(rows: Any, axis: int) -> Any:
+        assert not tf.executing_eagerly()  # TensorFlow cannot gather then
+        return tf.concat([rows, rows], axis)
+
+    strategy = types.SimpleNamespace(gather=gather)
+    tf.config.run_functions_eagerly(True)
+    try:
+        found = Replicas(strategy)._gather(tf.constant([[1, 2]]))
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert found.numpy().tolist() == [[1, 2], [1, 2]]
