@@ -35,6 +35,16 @@ class Model(keras.Sequential):
         return {"loss": loss}
 
 
+class Inner(Model):
+    def __init__(self, layers):
+        super().__init__(layers)
+        self.seen = keras.metrics.Mean(name="seen")
+
+    def train_step(self, data):
+        self.seen.update_state(super().train_step(data)["loss"])
+        return {"seen now": tf.function(self.seen.result)()}
+
+
 def fit(kind, steps=1, **parts):
     with strategy.scope():
         model = kind([keras.Input((2,)), keras.layers.Dense(1, kernel_regularizer="l2")])
@@ -48,6 +58,7 @@ def fit(kind, steps=1, **parts):
 print(json.dumps({
     "keras": fit(Model, keras_part=1.0),
     "mixed": fit(Model, keras_part=0.0, own_part=1.0),
+    "inner": fit(Inner, keras_part=1.0),
     "steps": fit(keras.Sequential, steps=3),
 }))
 """
@@ -63,5 +74,7 @@ def test_a_loss_beside_those_of_keras_is_told_once_and_steps_run_one_by_one() ->
     assert told["keras"] == []
     (mixed,) = told["mixed"]
     assert "counts 2 times" in mixed
+    (inner,) = told["inner"]
+    assert inner.startswith("The step reads the result of the metric seen inside a tf.function")
     (steps,) = told["steps"]
     assert steps.startswith("steps_per_execution=3 does not work with several replicas")

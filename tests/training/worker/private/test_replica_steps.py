@@ -100,6 +100,19 @@ def per_row(true, predicted):
     return tf.reduce_mean(tf.square(true - predicted), axis=-1)
 
 
+def similarities(true, predicted):
+    rows = tf.concat([predicted, 1 - predicted, true], 1)
+    return tf.matmul(rows, rows, transpose_b=True)
+
+
+def of_pairs(true, predicted):
+    return tf.reduce_sum(tf.nn.log_softmax(similarities(true, predicted)), 1)
+
+
+def mean_of_pairs(true, predicted):
+    return tf.reduce_mean(of_pairs(true, predicted))
+
+
 def functions(function):
     return dense, (x, y), lambda: {"loss": function, "metrics": [function]}
 
@@ -175,6 +188,56 @@ def own(kind):
     )
 
 
+class Quotient(keras.metrics.Metric):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.parts = self.add_weight(shape=(2,), initializer="zeros", name="parts")
+
+    def update_state(self, values):
+        self.parts.assign_add([tf.reduce_sum(values), tf.cast(tf.size(values), tf.float32)])
+
+    def result(self):
+        return self.parts[0] / self.parts[1]
+
+    def reset_state(self):
+        self.parts.assign(tf.zeros([2]))
+
+
+class PartOfMetrics(OwnMean):
+    def __init__(self, layers):
+        super().__init__(layers)
+        self.total = keras.metrics.Sum(name="total")
+        self.quotient = Quotient(name="quotient")
+
+    @property
+    def metrics(self):
+        return [*super().metrics, self.total, self.quotient]
+
+    def logs(self, loss):
+        return {}
+
+    def train_step(self, data):
+        super().train_step(data)
+        return self.some(data)
+
+    def test_step(self, data):
+        super().test_step(data)
+        return self.some(data)
+
+    def some(self, data):
+        self.total.update_state(tf.abs(data[1]) + 1)
+        self.quotient.update_state(tf.square(data[1] - self(data[0])))
+        totals = {"total": self.total.result()}
+        nested = {"inner": totals} if keras.__name__ == "keras" else totals
+        return {**nested, "root": tf.sqrt(self.quotient.result())}
+
+
+class OwnMetrics(keras.Sequential):
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        found = super().compute_metrics(x, y, y_pred, sample_weight)
+        return {"twice": 2 * found["binary_accuracy"]}
+
+
 class Tracks(keras.layers.Layer):
     def call(self, value):
         self.add_metric(tf.reduce_mean(value), name="mean")
@@ -202,6 +265,8 @@ cases = {
     "sum functions": functions(sum_of_all),
     "root functions": functions(root),
     "functions of rows": functions(per_row),
+    "functions of pairs": functions(of_pairs),
+    "means of pairs": functions(mean_of_pairs),
     "add a mean": adding(lambda value: 0.1 * tf.reduce_mean(value)),
     "add a constant": adding(lambda value: tf.constant(0.5)),
     "add a sum": adding(lambda value: 0.1 * tf.reduce_sum(value)),
@@ -219,6 +284,7 @@ cases = {
     ),
     "own means": (own(OwnMean), (x, y), lambda: {"loss": "mse"}),
     "own logs": (own(OwnLog), (x, y), lambda: {"loss": mse("sum")}),
+    "a part of the metrics": (own(PartOfMetrics), (x, y), lambda: {"loss": "mse"}),
     "sum": (dense, (x, y), lambda: {"loss": mse("sum")}),
     "sum with weights": (
         dense, (x, y), lambda: {"loss": mse("sum")}, {"sample_weight": weights}
@@ -228,6 +294,9 @@ cases = {
 if keras.__name__ == "keras":
     weighted = lambda: {"loss": mse("mean_with_sample_weight")}
     cases |= {
+        "own compute_metrics": (
+            own(OwnMetrics), (x, y), lambda: {"loss": "mse", "metrics": ["binary_accuracy"]}
+        ),
         "functions of losses": functions(of_losses),
         "add a loss": adding(lambda value: mse()(tf.zeros_like(value), value)),
         "add half a loss": adding(lambda value: mse()(tf.zeros_like(value), value) / 2),

@@ -8,7 +8,7 @@ incompatible release fails there and not in a user's job.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -95,7 +95,6 @@ def install_keras_hooks() -> None:
 
     owner = trainer.TensorFlowTrainer
     wrap(owner, "_maybe_symbolic_build", lambda _: _build_from_local_batch)
-    wrap(owner, "_get_metrics_result_or_logs", _with_results_of_all)
     wrap(trainer, "reduce_per_replica", _with_mean_over_workers)
 
 
@@ -148,29 +147,6 @@ def _first_local_batch(strategy: Any, epoch_iterator: Any) -> Any:
         )
         return replica_steps.with_a_row(local)
     return None
-
-
-def _with_results_of_all(original: Any) -> Any:
-    """Use metric results over all replicas as logs.
-
-    Only if the logs, also nested, are these results.
-    """
-
-    def results_or_logs(model: Any, logs: Any) -> Any:
-        results = model.get_metrics_result()
-        if isinstance(logs, Mapping) and set(_flat_names(logs)) == set(results):
-            return results
-        return original(model, logs)
-
-    return results_or_logs
-
-
-def _flat_names(logs: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in logs.items():
-        if isinstance(value, Mapping):
-            yield from _flat_names(value)
-        else:
-            yield name
 
 
 def _with_mean_over_workers(original: Any) -> Any:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.autograph.impl import api
+from tensorflow.python.framework import ops
 
 from timonel.errors import SpecError
 from timonel.training.worker.private import hidden_state, loss_terms, losses
@@ -23,6 +25,20 @@ from timonel.training.worker.private.attributes import replaced, wrap
 logger = logging.getLogger(__name__)
 
 Step = Callable[[Any], Any]
+
+
+class _Present(threading.local):
+    """State of the replica that this thread traces: each has its own thread.
+
+    ``before_result`` is None outside a step that the script defines.
+    """
+
+    before_result: Callable[[], None] | None = None
+    graph: Any = None
+    warn: Callable[[str], object]
+
+
+_present = _Present()
 
 
 def install(keras: Any, warn: Callable[[str], object] = logger.warning) -> None:
@@ -147,7 +163,7 @@ def _steps_of(model: Any, warn: Callable[[str], object]) -> contextlib.AbstractC
     return replaced(
         model,
         train_step=wrapped(functools.partial(_train, warn=warn), model.train_step),
-        test_step=wrapped(_test, model.test_step),
+        test_step=wrapped(functools.partial(_test, warn=warn), model.test_step),
         predict_step=wrapped(_predict, model.predict_step),
     )
 
@@ -156,12 +172,12 @@ def _train(model: Any, original: Step, data: Any, *, warn: Callable[[str], objec
     seen = loss_terms.Step(model)
     with losses.weighted(_rows(data), repeats=True) as rows, seen.watched():
         undoes = _may_be_none(rows) and not _shares_variables()
-        restore = _restoring(model, rows) if undoes else None
-        logs = _as_tensors(original(data))
+        restore = _restoring(model, rows) if undoes else _nothing
+        with _results_of_all(model, "train_step", restore, warn):
+            logs = _as_tensors(original(data))
     if seen.has_own_terms and (_is_own(model, "train_step") or _is_own(model, "compute_loss")):
         warn(_own_loss_warning(model))
-    if restore is not None:
-        restore()
+    restore()
     return logs
 
 
@@ -180,15 +196,76 @@ def _own_loss_warning(model: Any) -> str:
     )
 
 
-def _test(model: Any, original: Step, data: Any) -> Any:
+def _test(model: Any, original: Step, data: Any, *, warn: Callable[[str], object]) -> Any:
     rows = _rows(data)
-    with losses.weighted(rows):
-        if not _may_be_none(rows):
-            return _as_tensors(original(data))
-        restore = _restoring(model, rows)
+    restore = _restoring(model, rows) if _may_be_none(rows) else _nothing
+    with losses.weighted(rows), _results_of_all(model, "test_step", restore, warn):
         logs = _as_tensors(original(with_a_row(data)))
     restore()
     return logs
+
+
+@contextlib.contextmanager
+def _results_of_all(
+    model: Any, step: str, restore: Callable[[], None], warn: Callable[[str], object]
+) -> Iterator[None]:
+    """Let metrics return results over all replicas, in steps that the script defines.
+
+    Such a step may log any of them, under other names, or values computed from them. Logs of
+    Keras' own steps are replaced at the end of an epoch, which costs no communication per step.
+
+    Args:
+        model: The model.
+        step: Name of the step's method.
+        restore: Undoes updates of metrics by rows that do not count.
+        warn: Shows a line to the user.
+    """
+    if not any(_is_own(model, name) for name in (step, "compute_metrics", "get_metrics_result")):
+        yield
+        return
+    for metric in model.metrics:
+        # tf-keras gives each metric a method of its own.
+        wrap(metric if "result" in vars(metric) else type(metric), "result", _of_all)
+    graph = ops.get_default_graph()
+    with replaced(_present, before_result=restore, graph=graph, warn=warn):
+        yield
+
+
+def _of_all(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``Metric.result``."""
+
+    def result(*args: Any, **kwargs: Any) -> Any:
+        metric: Any = getattr(original, "__self__", args and args[0])
+        restore = _present.before_result
+        if restore is None:
+            return original(*args, **kwargs)
+        if ops.get_default_graph() is not _present.graph:
+            _present.warn(
+                f"The step reads the result of the metric {metric.name} inside a tf.function or a "
+                "condition, where it counts the rows of one replica: read it outside."
+            )
+            return original(*args, **kwargs)
+        restore()
+        # Results may call each other.
+        with replaced(_present, before_result=None), _with_values_of_all(metric):
+            return original(*args, **kwargs)
+
+    return result
+
+
+def _with_values_of_all(metric: Any) -> Any:
+    """Let a metric read its variables' sums over replicas within the block."""
+    if not hasattr(metric, "stateless_result"):
+        return contextlib.nullcontext()  # results of tf-keras read them anyway
+    from keras import StatelessScope  # noqa: PLC0415 - tf-keras may be in use
+
+    with tf.__internal__.distribute.variable_sync_on_read_context():
+        values = [tf.convert_to_tensor(variable.value) for variable in metric.variables]
+    return StatelessScope(state_mapping=list(zip(metric.variables, values, strict=True)))
+
+
+def _nothing() -> None:
+    pass
 
 
 def _predict(_: Any, original: Step, data: Any) -> Any:
@@ -238,7 +315,7 @@ def _restoring(model: Any, rows: Any) -> Callable[[], None]:
 
 def _is_own(model: Any, name: str) -> bool:
     """Whether the script overrides the step of that name."""
-    return not getattr(type(model), name).__module__.startswith(("keras.", "tf_keras."))
+    return not getattr(model, name).__module__.startswith(("keras.", "tf_keras."))
 
 
 def _value(variable: Any) -> Any:
