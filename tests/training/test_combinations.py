@@ -133,6 +133,7 @@ def test_what_goes_together(given: dict[str, Any]) -> None:
 
 
 PROGRAM = """
+import numpy as np
 import tensorflow as tf
 from timonel.errors import SpecError
 from timonel.training.settings import StrategyName
@@ -162,6 +163,8 @@ with strategy.scope(), tf.distribute.{own}().scope():
     variable = tf.Variable(1.0)
 assert not tf.distribute.has_strategy()
 assert (float(variable), int(variable)) == (1.0, 1)
+assert np.array([variable, variable]).tolist() == [1.0, 1.0]
+assert float(variable.assign_add(1.0)) == 2.0
 print(found, strategy.num_replicas_in_sync, len(strategy.experimental_local_results(variable)))
 """
 NAMES = (

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -152,3 +155,55 @@ def test_lists_of_checkpoints_are_still_written_and_read_in_the_places_that_are_
     assert "management.update_checkpoint_state_internal(" in inspect.getsource(
         checkpoint._update_checkpoint_state_internal
     )
+
+
+def test_workers_concatenate_predictions_also_if_functions_run_eagerly() -> None:
+    def concatenate(values: Any, *_: Any) -> Any:
+        assert not tf.executing_eagerly()  # TensorFlow cannot gather then
+        return values
+
+    extended = SimpleNamespace(_in_multi_worker_mode=lambda: True)
+    reduce = keras_fit._with_mean_over_workers(concatenate)
+    found = reduce(tf.constant([1, 2]), _Strategy(extended), "concat")
+    assert found.numpy().tolist() == [1, 2]
+
+
+@dataclass(eq=False)
+class _Strategy:
+    extended: Any
+
+
+PROGRAM = """
+import keras
+import numpy as np
+import tensorflow as tf
+from timonel.training.worker.private import keras_fit
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+keras_fit.install_keras_hooks()
+
+
+class Compile(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if not epoch:
+            self.model.compile("sgd", "mae", metrics=["mse"])
+            self.model.make_train_function()
+
+
+with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+given = np.ones((8, 2)), np.ones((8, 1))
+history = model.fit(*given, batch_size=4, epochs=2, verbose=0, callbacks=[Compile()]).history
+print(sorted(history), len(history["mse"]))
+"""
+
+
+@pytest.mark.process
+def test_a_callback_compiles_on_two_devices() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines()[-1] == "['loss', 'mse'] 1"

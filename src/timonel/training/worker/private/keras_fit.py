@@ -8,12 +8,14 @@ incompatible release fails there and not in a user's job.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute.ps_values import AggregatingVariable
-from tensorflow.python.distribute.values import DistributedVariable
+from tensorflow.python.distribute.values import DistributedDelegate
 from tensorflow.python.eager import context
 from tensorflow.python.framework import config, ops
 
@@ -68,10 +70,19 @@ def keep_scope_when_cleared(again: Callable[[], object]) -> None:
 
 
 def make_variables_numbers() -> None:
-    """Let ``float(variable)`` and ``int(variable)`` read a distributed variable, permanently."""
+    """Let Python and NumPy read distributed variables as numbers and arrays, permanently.
+
+    So can they read the results of assignments.
+    """
     for kind in (float, int, complex):
         name = f"__{kind.__name__}__"
-        setattr(DistributedVariable, name, lambda variable, kind=kind: kind(variable.numpy()))
+        read = lambda value, kind=kind: kind(tf.convert_to_tensor(value))  # noqa: E731
+        setattr(DistributedDelegate, name, read)
+
+    def array(value: Any, dtype: Any = None, copy: Any = None) -> Any:
+        return np.array(tf.convert_to_tensor(value), dtype, copy=copy)
+
+    DistributedDelegate.__array__ = array
 
 
 def require_supported(flavour: str, version: str) -> None:
@@ -92,10 +103,13 @@ def require_supported(flavour: str, version: str) -> None:
 def install_keras_hooks() -> None:
     """Make Keras 3's fit, evaluate and predict work with several replicas. Idempotent."""
     from keras.src.backend.tensorflow import trainer  # noqa: PLC0415 - TensorFlow loads here
+    from keras.src.trainers import compile_utils  # noqa: PLC0415
 
     owner = trainer.TensorFlowTrainer
     wrap(owner, "_maybe_symbolic_build", lambda _: _build_from_local_batch)
     wrap(trainer, "reduce_per_replica", _with_mean_over_workers)
+    wrap(compile_utils.CompileMetrics, "build", _outside_step)
+    wrap(compile_utils.CompileLoss, "build", _outside_step)
 
 
 def fix_shared_metrics() -> None:
@@ -123,6 +137,16 @@ def fix_shared_metrics() -> None:
 def is_deterministic() -> bool:
     """Whether TensorFlow uses only deterministic operations."""
     return bool(config.is_op_determinism_enabled())
+
+
+def _outside_step(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Create variables outside the step's graph, as several devices fail to do so in a step."""
+
+    def build(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with tf.init_scope():
+            return original(self, *args, **kwargs)
+
+    return build
 
 
 def _build_from_local_batch(model: Any, iterator: Any = None, data_batch: Any = None) -> None:
@@ -154,7 +178,13 @@ def _with_mean_over_workers(original: Any) -> Any:
         several_workers = strategy.extended._in_multi_worker_mode()
         if several_workers and reduction in {"auto", "mean"}:
             return _mean(values, strategy)
+        if several_workers and tf.executing_eagerly():  # where TensorFlow cannot gather
+            return traced(strategy, reduction).get_concrete_function(values)(values)
         return original(values, strategy, reduction)
+
+    @functools.cache
+    def traced(strategy: Any, reduction: str) -> Any:
+        return tf.function(lambda values: original(values, strategy, reduction))
 
     return reduce_per_replica
 
