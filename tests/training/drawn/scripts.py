@@ -91,7 +91,11 @@ class Draw:
             return "SyncOnReadVariable does not support `assign_add` in cross-replica context"
         if self.mode not in _SERVED:
             return None
-        return _REFUSED_BY_SERVERS.get(self.model) or _REFUSED_BY_SERVERS.get(self.loop)
+        found = _REFUSED_BY_SERVERS.get(self.model) or _REFUSED_BY_SERVERS.get(self.loop)
+        # A layer of tf-keras lists the variable as its own.
+        if found is None and self.keras == "keras" and "layer_variable" in self.states:
+            return "the train step assigns a variable that the model does not list"
+        return found
 
     @property
     def script(self) -> str:

@@ -81,9 +81,10 @@ def refuse_writes(graph: Any, names: Mapping[int, Any]) -> None:
                 ("Assign", "ResourceS", "ResourceA")
             ):
                 variable = known.get(outer.ref())
+                what = "a variable that the model does not list"
                 raise TimonelError(
-                    f"the train step assigns {getattr(variable, 'name', outer)} outside its "
-                    f"optimizer ({operation.type}), which parameter servers do not support",
-                    hint="create the variable with trainable=False, or train with --strategy "
+                    f"the train step assigns {what if variable is None else variable.name} outside "
+                    f"its optimizer ({operation.type}), which parameter servers do not support",
+                    hint="create it with add_weight(trainable=False), or train with --strategy "
                     "multi-worker",
                 )
