@@ -185,7 +185,9 @@ def test_a_python_model_that_fails_leaves_others_alone(two, do):
             else:
                 content = json.dumps({"inputs": {"do": do}}).encode()
                 answers = ask_together(server, "py", content, 8)
-                assert {status for status, _ in answers} == {"503"}
+                # What ran too long is not asked for again; what waited behind it may be.
+                expected = {"503", "504"} if do == "hang" else {"503"}
+                assert {status for status, _ in answers} == expected
             until(lambda: python_pid(server) not in {None, first})
         after = settled(server, usage)
     unaffected(before, during)

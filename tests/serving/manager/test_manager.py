@@ -183,6 +183,17 @@ def test_a_broken_version_is_told_once_and_the_older_one_keeps_serving(base, cap
         assert rig.catalogue.statuses("m", 2)[0].code is Code.OK
 
 
+def test_files_that_cannot_be_read_are_told_without_a_traceback(base, caplog):
+    def fail(path):
+        raise IsADirectoryError(21, "Is a directory", str(path / "saved_model.pb"))
+
+    publish(base, 1)
+    with Rig(base, FakeRuntime(fail)) as rig, caplog.at_level(logging.ERROR):
+        rig.until(lambda: caplog.records)
+        assert "Cannot load version 1 of model m: IsADirectoryError" in caplog.messages[0]
+        assert not any(record.exc_info for record in caplog.records)
+
+
 def test_a_failure_that_may_pass_is_tried_again(base):
     failures = [StatusError(Code.RESOURCE_EXHAUSTED, "no memory"), MemoryError("none left")]
 

@@ -276,8 +276,12 @@ class ModelManager:
         )
 
     def _fail(self, managed: ManagedModel, number: int, error: BaseException) -> None:
-        what = f"loading version {number} of model {managed.name}"
-        managed.fail(number, as_status(error, what, Code.UNKNOWN))
+        if isinstance(error, OSError):  # files are the publisher's: no traceback
+            status = StatusError(Code.UNKNOWN, f"{type(error).__name__}: {error}")
+        else:
+            what = f"loading version {number} of model {managed.name}"
+            status = as_status(error, what, Code.UNKNOWN)
+        managed.fail(number, status)
 
     def _begin_unload(self, managed: ManagedModel, number: int) -> None:
         servable = managed.begin_unload(number)
