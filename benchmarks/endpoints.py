@@ -1,6 +1,6 @@
 """Endpoints: what the gateway costs, and how long a request to an endpoint at zero takes.
 
-Each figure is a pair from the same run: through the gateway, and at the replicas themselves, in
+Each figure is a pair from the same run: through the gateway, and at as many servers without one, in
 turns. Ray Serve follows with the same load, once nothing else is deployed. Models are those of the
 benchmark of serving: S (a small dense model) and M (MobileNetV2). It needs wrk and h2load (Debian:
 apt install wrk nghttp2-client); Ray's environment is made at need.
@@ -32,8 +32,10 @@ import _cores
 import _load
 import _measure
 import _served
+import _servers
 import numpy as np
-from _jobs import BenchmarkError
+import psutil
+from _jobs import TIMONEL, BenchmarkError
 from _load import Sample, Target
 from _main_job import HERE, free_port
 from _ray_endpoint import RayServe
@@ -44,6 +46,7 @@ from timonel.storage import Workspace, find_workspace
 _T = TypeVar("_T")
 _RATE = 500
 _CONNECTIONS = 10
+_START_S = 120
 _IDLE = {"window_s": 6, "scale_to_zero_grace_s": 0, "min_replicas": 0, "max_replicas": 1}
 _BARE = """
 import json, sys
@@ -75,7 +78,7 @@ class Row:
     Attributes:
         what: What was measured.
         endpoint: Through the gateway.
-        bare: Without the gateway, or of a bare server.
+        bare: Of servers without a gateway.
         compared: The difference or ratio of both.
         goal: Its goal.
         ray: The same of Ray Serve.
@@ -91,6 +94,7 @@ class Row:
 
 ROWS: dict[str, Callable[[Bench], list[Row]]] = {
     "latency": lambda bench: bench.latency(),
+    "cpu": lambda bench: bench.cpu(),
     "M": lambda bench: bench.throughput("M", 1, "0.95"),
     "S": lambda bench: bench.throughput("S", 2, "0.85"),
     "zero-S": lambda bench: bench.cold_start("S"),
@@ -110,7 +114,8 @@ def main() -> None:
     _load.require_tools()
     models = _served.models()
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="timonel-bench-") as name:
+    # The control plane ends by itself after its last endpoint, and may still write.
+    with tempfile.TemporaryDirectory(prefix="timonel-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         workspace = find_workspace(folder / ".timonel")
         for case in ("S", "M"):
@@ -160,13 +165,13 @@ class Bench:
 
     def latency(self) -> list[Row]:
         """Compare latencies at a steady rate."""
-        with self._deployed("S", 1) as (endpoint, replicas):
+        with self._deployed("S", 1) as endpoint, self._bare("S", 1) as servers:
             pairs = self._pairs(
                 lambda url: _load.rest_at_rate(
                     self._target("S", url), _CONNECTIONS, _RATE, self._seconds, self._log
                 ),
                 endpoint.url,
-                replicas[0],
+                servers[0],
             )
         ray = self._of_ray(lambda ray: ray.latency("S", _CONNECTIONS, _RATE))
         rows = []
@@ -185,10 +190,44 @@ class Bench:
             )
         return rows
 
+    def cpu(self) -> list[Row]:
+        """Compare the CPU time of a request in the processes that it passes."""
+        found: list[list[float]] = []
+        with self._deployed("S", 1) as endpoint, self._bare("S", 1) as servers:
+            (replica,) = endpoint.services[1].ready
+            gateway = _listening(endpoint.url.partition("//")[2])
+            server = _listening(replica.addresses["http"])
+            bare = _listening(servers[0].partition("//")[2])
+            for _ in range(self._rounds + 1):
+                through = self._cpu_us(endpoint.url, gateway, server)
+                found.append([*through, *self._cpu_us(servers[0], bare)])
+        envoy, own, alone = (statistics.median(each) for each in zip(*found[1:], strict=True))
+        return [
+            Row(
+                "CPU of a request, S",
+                f"{envoy + own:.0f} us, {envoy:.0f} us of which Envoy",
+                f"{alone:.0f} us",
+                f"{envoy + own - alone:+.0f} us",
+                f"{envoy:.0f} us (Envoy's own)",
+                "",
+            )
+        ]
+
+    def _cpu_us(self, url: str, *processes: set[int]) -> list[float]:
+        """Return the microseconds of CPU time that each set of processes takes for a request."""
+        before = [_cpu_s(pids) for pids in processes]
+        begun = time.perf_counter()
+        sample = _load.rest(self._target("S", url), _CONNECTIONS, self._seconds)
+        requests = sample.rate * (time.perf_counter() - begun)
+        return [
+            1e6 * (_cpu_s(pids) - was) / requests
+            for pids, was in zip(processes, before, strict=True)
+        ]
+
     def throughput(self, case: str, replicas: int, goal: str) -> list[Row]:
         """Compare requests per second as fast as they are answered."""
         connections = 8 * replicas
-        with self._deployed(case, replicas) as (endpoint, urls):
+        with self._deployed(case, replicas) as endpoint, self._bare(case, replicas) as urls:
             # As many load generators on either side.
             gates = [endpoint.url] * replicas
             pairs = [
@@ -221,7 +260,7 @@ class Bench:
     def cold_start(self, case: str) -> list[Row]:
         """Compare the first answer of an endpoint at zero with that of a new bare server."""
         pairs = []
-        with self._deployed(case, 1) as (endpoint, _):
+        with self._deployed(case, 1) as endpoint:
             endpoint.change("idle", scaling={**endpoint.spec.scaling.model_dump(), **_IDLE})
             for _ in range(self._rounds):
                 while endpoint.state != "idle" or any(
@@ -285,8 +324,8 @@ class Bench:
         return Target(f"{url}/v1/models/{case.lower()}:predict", self._bodies[case], 20)
 
     @contextlib.contextmanager
-    def _deployed(self, case: str, replicas: int) -> Iterator[tuple[Endpoint, list[str]]]:
-        """Deploy a model; yield the endpoint and the addresses of its replicas."""
+    def _deployed(self, case: str, replicas: int) -> Iterator[Endpoint]:
+        """Deploy a model; yield the endpoint once all replicas are ready."""
         endpoint = deploy(
             case.lower(),
             workspace=self._workspace,
@@ -295,11 +334,56 @@ class Bench:
             max_replicas=replicas,
         )
         try:
-            while len(ready := endpoint.services[1].ready) < replicas:
+            while len(endpoint.services[1].ready) < replicas:
                 time.sleep(0.1)
-            yield endpoint, [f"http://{replica.addresses['http']}" for replica in ready]
+            yield endpoint
         finally:
             endpoint.delete()
+
+    @contextlib.contextmanager
+    def _bare(self, case: str, count: int) -> Iterator[list[str]]:
+        """Start servers of a model; yield their addresses once each has answered.
+
+        Replicas listen on Unix sockets, which load generators cannot ask.
+        """
+        with contextlib.ExitStack() as stack:
+            urls = []
+            for _ in range(count):
+                port, grpc_port = free_port(), free_port()
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                command = [TIMONEL, "serve", str(self._workspace.models / case.lower()),
+                           "--rest-port", str(port), "--grpc-port", str(grpc_port)]  # fmt: skip
+                server = _servers.Server(command, {}, folder, cores=_cores.machine())
+                stack.callback(server.stop)
+                urls.append(f"http://127.0.0.1:{port}")
+                path = f"{urls[-1]}/v1/models/{case.lower()}:predict"
+                _servers.first_answer(server, path, self._bodies[case].read_bytes(), _START_S)
+            yield urls
+
+
+def _listening(address: str) -> set[int]:
+    """Return the PIDs of the processes that hold a ``host:port`` or ``unix:PATH`` open."""
+    path = address.removeprefix("unix:")
+    port = int(address.rpartition(":")[2]) if path == address else None
+    found = {
+        connection.pid
+        for connection in psutil.net_connections("tcp" if port else "unix")
+        if connection.pid
+        and connection.laddr
+        and (
+            connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+            if port
+            else connection.laddr == path
+        )
+    }
+    if not found:
+        raise BenchmarkError(f"no process listens at {address}")
+    return found
+
+
+def _cpu_s(pids: set[int]) -> float:
+    times = [psutil.Process(pid).cpu_times() for pid in pids]
+    return sum(each.user + each.system for each in times)
 
 
 def _timed(work: Callable[[], object]) -> float:
@@ -324,7 +408,7 @@ def report(rows: list[Row], rounds: int) -> str:
         *(f"| {' | '.join(astuple(row))} |" for row in rows),
         "",
         (
-            "'bare' is the same replica without the gateway; for first answers, a new process of a "
+            "'bare' is `timonel serve` with the same model; for first answers, a new process of a "
             "program of 25 lines that imports TensorFlow, loads the SavedModel and answers with "
             "Python's `http.server`."
         ),
