@@ -14,7 +14,7 @@ from google.protobuf import text_format
 
 from timonel.errors import SpecError
 from timonel.serving.auth.reloaded_file import ReloadedFile
-from timonel.serving.protos.config_messages import config_message
+from timonel.serving.protos.described import config_message
 from timonel.serving.settings.auth import TlsSettings
 
 _LOG = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from timonel.serving.protos.config_messages import config_message
+from timonel.serving.protos.described import config_message
 from timonel.serving.protos.text import TextProtoError, parse_text_proto, read_text
 from timonel.serving.settings.batching import BatchingParameters
 from timonel.serving.status import invalid_argument

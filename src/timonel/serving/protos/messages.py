@@ -19,10 +19,8 @@ with bare_package():
         inference_pb2,
         model_management_pb2,
         model_pb2,
-        model_service_pb2,
         predict_pb2,
         prediction_log_pb2,
-        prediction_service_pb2,
         regression_pb2,
     )
     from tensorflow_serving.config import model_server_config_pb2
@@ -39,10 +37,8 @@ __all__ = [
     "model_management_pb2",
     "model_pb2",
     "model_server_config_pb2",
-    "model_service_pb2",
     "predict_pb2",
     "prediction_log_pb2",
-    "prediction_service_pb2",
     "regression_pb2",
     "saved_model_pb2",
     "tensor_pb2",

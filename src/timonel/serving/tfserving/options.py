@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from timonel.serving.manager.model_config import check_base_path
-from timonel.serving.protos.config_messages import config_message
+from timonel.serving.protos.described import config_message
 from timonel.serving.protos.text import parse_text_proto
 from timonel.serving.settings import (
     METRICS_PATH,

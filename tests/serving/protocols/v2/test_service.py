@@ -20,7 +20,7 @@ from timonel._version import __version__
 from timonel.serving.inference import Flow
 from timonel.serving.protocols.tfs_grpc.server import GrpcServer
 from timonel.serving.protocols.v2.service import (
-    METHODS,
+    POOL,
     SERVICE,
     InferenceService,
     decode,
@@ -40,8 +40,8 @@ class Client:
         self.monitor = monitor
         self.draining = False
 
-        for name in METHODS:
-            setattr(self, name, self._method(name))
+        for method in POOL.FindServiceByName(SERVICE).methods:
+            setattr(self, method.name, self._method(method.name))
 
     def _method(self, name):
         request, response = map(message_class, (f"{name}Request", f"{name}Response"))

@@ -10,7 +10,17 @@ def test_the_service_is_described():
     service = messages.POOL.FindServiceByName(messages.SERVICE)
     assert {
         method.name: (method.input_type.name, method.output_type.name) for method in service.methods
-    } == {name: (f"{name}Request", f"{name}Response") for name in messages.METHODS}
+    } == {
+        name: (f"{name}Request", f"{name}Response")
+        for name in (
+            "ServerLive",
+            "ServerReady",
+            "ModelReady",
+            "ServerMetadata",
+            "ModelMetadata",
+            "ModelInfer",
+        )
+    }
 
 
 def test_parameters_are_a_map_to_one_of_five_kinds():

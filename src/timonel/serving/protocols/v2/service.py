@@ -35,110 +35,20 @@ from timonel.serving.protocols.v2.tensors import (
     numpy_of,
     to_raw,
 )
-from timonel.serving.protos.tables import Messages, class_of, pool_of
+from timonel.serving.protos.described import class_of, pool_of
 from timonel.serving.protos.tensors import numbers_in
 from timonel.serving.signature import Array, string_array
 from timonel.serving.status import invalid_argument
 from timonel.wire import tag, varint
 
-PACKAGE: Final = "inference"
-SERVICE: Final = f"{PACKAGE}.GRPCInferenceService"
-
-_MESSAGES: Messages = {
-    "ServerLiveRequest": (),
-    "ServerLiveResponse": ("bool live",),
-    "ServerReadyRequest": (),
-    "ServerReadyResponse": ("bool ready",),
-    "ModelReadyRequest": ("string name", "string version"),
-    "ModelReadyResponse": ("bool ready",),
-    "ServerMetadataRequest": (),
-    "ServerMetadataResponse": ("string name", "string version", "repeated string extensions"),
-    "ModelMetadataRequest": ("string name", "string version"),
-    "ModelMetadataResponse": (
-        "string name",
-        "repeated string versions",
-        "string platform",
-        f"repeated {PACKAGE}.ModelMetadataResponse.TensorMetadata inputs",
-        f"repeated {PACKAGE}.ModelMetadataResponse.TensorMetadata outputs",
-    ),
-    "ModelMetadataResponse.TensorMetadata": (
-        "string name",
-        "string datatype",
-        "repeated int64 shape",
-    ),
-    "InferParameter": (
-        "oneof bool bool_param",
-        "oneof int64 int64_param",
-        "oneof string string_param",
-        "oneof double double_param",
-        "oneof uint64 uint64_param",
-    ),
-    "InferTensorContents": (
-        "repeated bool bool_contents",
-        "repeated int32 int_contents",
-        "repeated int64 int64_contents",
-        "repeated uint32 uint_contents",
-        "repeated uint64 uint64_contents",
-        "repeated float fp32_contents",
-        "repeated double fp64_contents",
-        "repeated bytes bytes_contents",
-    ),
-    "ModelInferRequest": (
-        "string model_name",
-        "string model_version",
-        "string id",
-        f"map {PACKAGE}.InferParameter parameters",
-        f"repeated {PACKAGE}.ModelInferRequest.InferInputTensor inputs",
-        f"repeated {PACKAGE}.ModelInferRequest.InferRequestedOutputTensor outputs",
-        "repeated bytes raw_input_contents",
-    ),
-    "ModelInferRequest.InferInputTensor": (
-        "string name",
-        "string datatype",
-        "repeated int64 shape",
-        f"map {PACKAGE}.InferParameter parameters",
-        f"{PACKAGE}.InferTensorContents contents",
-    ),
-    "ModelInferRequest.InferRequestedOutputTensor": (
-        "string name",
-        f"map {PACKAGE}.InferParameter parameters",
-    ),
-    "ModelInferResponse": (
-        "string model_name",
-        "string model_version",
-        "string id",
-        f"map {PACKAGE}.InferParameter parameters",
-        f"repeated {PACKAGE}.ModelInferResponse.InferOutputTensor outputs",
-        "repeated bytes raw_output_contents",
-    ),
-    "ModelInferResponse.InferOutputTensor": (
-        "string name",
-        "string datatype",
-        "repeated int64 shape",
-        f"map {PACKAGE}.InferParameter parameters",
-        f"{PACKAGE}.InferTensorContents contents",
-    ),
-}
-METHODS: Final = (
-    "ServerLive",
-    "ServerReady",
-    "ModelReady",
-    "ServerMetadata",
-    "ModelMetadata",
-    "ModelInfer",
-)
-POOL: Final = pool_of(
-    "open_inference_grpc.proto",
-    PACKAGE,
-    _MESSAGES,
-    services={SERVICE.removeprefix(f"{PACKAGE}."): METHODS},
-)
-"""Descriptor pool with only these protos."""
+SERVICE: Final = "inference.GRPCInferenceService"
+POOL: Final = pool_of("open_inference_grpc")
+"""Descriptor pool with the protocol's messages and service."""
 
 
 def message_class(name: str) -> Any:
     """Return the class of the message ``name``."""
-    return class_of(POOL, f"{PACKAGE}.{name}")
+    return class_of(POOL, f"inference.{name}")
 
 
 ModelInferRequest: Final = message_class("ModelInferRequest")
