@@ -12,7 +12,6 @@ import pytest
 
 from timonel.serving.protos.messages import meta_graph_pb2
 from timonel.serving.runtimes.litert import LiteRtRuntime
-from timonel.serving.runtimes.tflite_file import entries_in
 from timonel.serving.selection.auto import AutoRuntime
 from timonel.serving.selection.choice import runtime_of
 from timonel.serving.settings import RuntimeSettings
@@ -80,8 +79,8 @@ def described():
 
 def test_signatures_in_the_metadata(folder):
     content = described()
-    assert list(entries_in(content)) == ["classify"]
     (folder / "model.tflite").write_bytes(content)
+    assert list(LiteRtRuntime().load(folder, RuntimeSettings()).signatures) == ["classify"]
     model = LiteRtRuntime().load(folder, RuntimeSettings(prefer_tflite=True))
     signature = model.signatures["classify"]
     assert signature.method_name == "tensorflow/serving/predict"

@@ -1,24 +1,44 @@
-"""Runtime for LiteRT (TensorFlow Lite): flatbuffers, computed by XNNPACK in this process."""
+"""Runtime for LiteRT (TensorFlow Lite): flatbuffers, computed by XNNPACK in this process.
+
+A file can hold signatures in two places. TensorFlow's converter writes a table of names and
+tensors, with one subgraph per signature. Older files have a metadata buffer with SignatureDefs,
+which name tensors of the first subgraph; TensorFlow Serving reads only this buffer. A file may have
+neither.
+"""
 
 from __future__ import annotations
 
 import queue
+import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from timonel.models.runtime_choice import FLATBUFFER_FILE, chosen_runtime
+from timonel.serving.protos.messages import meta_graph_pb2
 from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.runtimes.saved_model import signatures_in
-from timonel.serving.runtimes.tflite_file import FlatbufferSignature, entries_in
 from timonel.serving.settings import RuntimeSettings
 from timonel.serving.settings.batching import cores
 from timonel.serving.settings.runtime import LITERT, TFLITE_FILE
-from timonel.serving.signature import Array, Signature, TensorSpec, fits
+from timonel.serving.signature import (
+    DEFAULT_SIGNATURE,
+    DTYPE_NAMES,
+    PREDICT,
+    STRING,
+    Array,
+    Signature,
+    TensorSpec,
+    fits,
+)
 from timonel.serving.status import Code, StatusError, invalid_argument, not_found
+
+_METADATA = b"signature_defs_metadata"
+_Tensors = Mapping[str, Mapping[str, Any]]
+"""LiteRT's details of tensors, by the client's names."""
 
 
 class LiteRtRuntime(Runtime):
@@ -41,8 +61,10 @@ class LiteRtRuntime(Runtime):
         content = file.read_bytes()
         if file != path / TFLITE_FILE:
             return load_flatbuffer(content, settings, signatures_in(path, settings.tags))
-        entries = entries_in(content, as_tensorflow_serving=as_tensorflow_serving)
-        model = _FlatbufferModel(content, entries, settings)
+        first = _Interpreter(content, settings)
+        model = _FlatbufferModel(
+            content, settings, first, first.entries(content, is_tabled=not as_tensorflow_serving)
+        )
         model.signatures = {name: _resizable(each) for name, each in model.signatures.items()}
         return model
 
@@ -60,7 +82,8 @@ def load_flatbuffer(
     Raises:
         StatusError: The flatbuffer lacks one of them.
     """
-    entries = entries_in(content)
+    first = _Interpreter(content, settings)
+    entries = first.entries(content)
     for name, signature in signatures.items():
         if signature.inputs and signature.outputs:
             entry = entries.get(name)
@@ -69,11 +92,28 @@ def load_flatbuffer(
                     f"the flatbuffer lacks signature {name}, or its tensors differ"
                 )
     known = {
-        name: FlatbufferSignature(signatures[name], each.key, each.inputs, each.outputs)
+        name: replace(each, signature=signatures[name])
         for name, each in entries.items()
         if name in signatures
     }
-    return _FlatbufferModel(content, known, settings)
+    return _FlatbufferModel(content, settings, first, known)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A callable signature of a file.
+
+    Args:
+        signature: The signature as seen by clients.
+        key: Its name in the file's own table; None if the first subgraph is called.
+        inputs: Tensor numbers in the first subgraph, by the client's names.
+        outputs: Likewise.
+    """
+
+    signature: Signature
+    key: str | None
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
 
 
 class _FlatbufferModel(LoadedModel):
@@ -85,18 +125,22 @@ class _FlatbufferModel(LoadedModel):
     """
 
     def __init__(
-        self, content: bytes, entries: Mapping[str, FlatbufferSignature], settings: RuntimeSettings
+        self,
+        content: bytes,
+        settings: RuntimeSettings,
+        first: _Interpreter,
+        entries: Mapping[str, _Entry],
     ) -> None:
         self.signatures = {name: entry.signature for name, entry in entries.items()}
         self._content = content
+        self._settings = settings
         self._entries = entries
-        self._threads = settings.intra_op_threads or 1
-        interpreters = settings.interpreters or max(1, cores() // self._threads)
+        interpreters = settings.interpreters or max(1, cores() // (settings.intra_op_threads or 1))
         # LIFO: the interpreter used last has its memory in the caches.
         self._idle: queue.LifoQueue[_Interpreter | None] = queue.LifoQueue()
         for _ in range(interpreters - 1):
             self._idle.put(None)
-        self._idle.put(self._make())
+        self._idle.put(first)
 
     @property
     def platform(self) -> str:
@@ -108,7 +152,7 @@ class _FlatbufferModel(LoadedModel):
         entry = self._entries[signature]
         interpreter: _Interpreter | None = self._idle.get()
         try:
-            interpreter = interpreter or self._make()
+            interpreter = interpreter or _Interpreter(self._content, self._settings)
             answer = interpreter.run(entry, inputs)
         except BaseException:
             # The interpreter's state is unknown, so the next request gets a fresh one.
@@ -123,16 +167,16 @@ class _FlatbufferModel(LoadedModel):
             self._idle.get_nowait()
         self._content = b""
 
-    def _make(self) -> _Interpreter:
-        return _Interpreter(self._content, self._threads)
-
 
 class _Interpreter:
     """A LiteRT interpreter with calls by tensor names."""
 
-    def __init__(self, content: bytes, threads: int) -> None:
+    def __init__(self, content: bytes, settings: RuntimeSettings) -> None:
         from ai_edge_litert import interpreter as litert  # noqa: PLC0415 - slow to import
 
+        if content[4:8] != b"TFL3":
+            raise invalid_argument("the file is not a TensorFlow Lite model")
+        threads = settings.intra_op_threads or 1
         try:
             self._own = litert.Interpreter(model_content=content, num_threads=threads)
             self._own.allocate_tensors()
@@ -141,7 +185,33 @@ class _Interpreter:
             raise StatusError(Code.INVALID_ARGUMENT, _text(error)) from error
         self._runners: dict[str, Any] = {}
 
-    def run(self, entry: FlatbufferSignature, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def entries(self, content: bytes, *, is_tabled: bool = True) -> dict[str, _Entry]:
+        """Return the callable signatures of the file, by name.
+
+        Args:
+            content: The file, which the interpreter has verified.
+            is_tabled: Whether the file's own table of signatures counts.
+        """
+        own = self._own
+        try:
+            described = _metadata_in(content)
+        except (IndexError, TypeError, ValueError, AttributeError, struct.error) as error:
+            raise invalid_argument(f"the metadata of the model is damaged: {error}") from error
+        entries = {name: _described(name, each, own) for name, each in described}
+        if not entries and is_tabled:
+            for key in own.get_signature_list():
+                run = own.get_signature_runner(key)
+                inputs, outputs = run.get_input_details(), run.get_output_details()
+                entries[key] = _entry(key, inputs, outputs, key=key)
+        if not entries:
+            inputs, outputs = (
+                {each["name"].partition(":")[0]: each for each in tensors}
+                for tensors in (own.get_input_details(), own.get_output_details())
+            )
+            entries[DEFAULT_SIGNATURE] = _entry(DEFAULT_SIGNATURE, inputs, outputs)
+        return entries
+
+    def run(self, entry: _Entry, inputs: Mapping[str, Array]) -> dict[str, Array]:
         try:
             values = self._call(entry, inputs)
         except (TypeError, ValueError, OverflowError) as error:
@@ -153,7 +223,7 @@ class _Interpreter:
             raise StatusError(code, _text(error)) from error
         return {name: np.asarray(value) for name, value in values.items()}
 
-    def _call(self, entry: FlatbufferSignature, inputs: Mapping[str, Array]) -> Mapping[str, Any]:
+    def _call(self, entry: _Entry, inputs: Mapping[str, Array]) -> Mapping[str, Any]:
         if entry.key is not None:
             runner = self._runners.get(entry.key)
             if runner is None:
@@ -168,6 +238,63 @@ class _Interpreter:
             own.set_tensor(number, inputs[name])
         own.invoke()
         return {name: own.get_tensor(number) for name, number in entry.outputs.items()}
+
+
+def _metadata_in(content: bytes) -> list[tuple[str, Any]]:
+    """Return the names and the SignatureDefs in the metadata of a file."""
+    from ai_edge_litert import schema_py_generated as schema  # noqa: PLC0415 - slow to import
+
+    model = schema.Model.GetRootAs(content, 0)
+    for entry in map(model.Metadata, range(model.MetadataLength())):
+        if entry.Name() == _METADATA:
+            from flatbuffers import flexbuffers  # noqa: PLC0415 - hardly ever needed
+
+            packed = model.Buffers(entry.Buffer()).DataAsNumpy().tobytes()
+            found = flexbuffers.GetRoot(packed).AsMap
+            texts = (value.AsStringBytes for value in found.Values)
+            protos = map(meta_graph_pb2.SignatureDef.FromString, texts)
+            return list(zip((key.AsKey for key in found.Keys), protos, strict=True))
+    return []
+
+
+def _described(name: str, proto: Any, interpreter: Any) -> _Entry:
+    """Return the signature of a SignatureDef."""
+    tensors = {each["name"]: each for each in interpreter.get_tensor_details()}
+
+    def named(tensor: str) -> Mapping[str, Any]:
+        found = tensors.get(tensor) or tensors.get(tensor.partition(":")[0])
+        if found is None:
+            raise invalid_argument(f"the TensorFlow Lite model has no tensor {tensor}")
+        return found
+
+    inputs, outputs = (
+        {alias: named(info.name) for alias, info in infos.items()}
+        for infos in (proto.inputs, proto.outputs)
+    )
+    return _entry(name, inputs, outputs, method=proto.method_name)
+
+
+def _entry(
+    name: str,
+    inputs: _Tensors,
+    outputs: _Tensors,
+    *,
+    key: str | None = None,
+    method: str = PREDICT,
+) -> _Entry:
+    specs, numbers = [], []
+    for tensors in (inputs, outputs):
+        specs.append({alias: _spec(each) for alias, each in sorted(tensors.items())})
+        numbers.append({alias: int(each["index"]) for alias, each in tensors.items()})
+    return _Entry(Signature(name, *specs, method_name=method), key, *numbers)
+
+
+def _spec(tensor: Mapping[str, Any]) -> TensorSpec:
+    name, kind = tensor["name"], tensor["dtype"]
+    dtype = STRING if kind is np.bytes_ else kind and DTYPE_NAMES.get(np.dtype(kind))
+    if not dtype:
+        raise invalid_argument(f"tensor {name} has type {kind}, which clients cannot send")
+    return TensorSpec(name, dtype, tuple(map(int, tensor["shape_signature"])))
 
 
 def _resizable(signature: Signature) -> Signature:
