@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from timonel.serving.batching.scheduling import scheduled
-from timonel.serving.inference import Call
+from timonel.serving.inference.flow import Call
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.manager.plan import VersionState, VersionStatus
 from timonel.serving.runtimes.base import LoadedModel

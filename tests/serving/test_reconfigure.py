@@ -14,7 +14,7 @@ from tests.serving.manager.model_configs import config_of
 from tests.serving.manager.test_manager import publish
 from tests.waiting import until
 from timonel.serving.batching.scheduling import scheduled
-from timonel.serving.inference import Call
+from timonel.serving.inference.flow import Call
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec
 from timonel.serving.manager.manager import ModelManager
 from timonel.serving.manager.model_config import ConfigFollower

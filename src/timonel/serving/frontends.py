@@ -17,7 +17,7 @@ from timonel.serving.auth.origin_check import hosts_for
 from timonel.serving.console.openapi import openapi_route
 from timonel.serving.console.page.app import Page
 from timonel.serving.futures import SizedPool
-from timonel.serving.inference import Flow
+from timonel.serving.inference.flow import Flow
 from timonel.serving.manager.catalogue import Catalogue
 from timonel.serving.manager.manager import ModelManager
 from timonel.serving.ports import bind, grpc_address

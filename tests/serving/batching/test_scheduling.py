@@ -10,8 +10,8 @@ import pytest
 from tests.serving.batching.runtime import ScheduledRuntime
 from tests.serving.runtimes.faults import DoublerRuntime
 from timonel.serving.batching.scheduling import scheduled
-from timonel.serving.inference import Call
 from timonel.serving.inference.context import Observation
+from timonel.serving.inference.flow import Call
 from timonel.serving.manager.catalogue import Servable
 from timonel.serving.settings import ModelSettings, RuntimeSettings, ServerSettings
 from timonel.serving.settings.batching import AdaptiveBatching, BatchingParameters, NoBatching

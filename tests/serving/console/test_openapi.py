@@ -13,7 +13,7 @@ from timonel._version import __version__
 from timonel.serving.asgi import Router
 from timonel.serving.batching.scheduling import scheduled
 from timonel.serving.console.openapi import openapi_route
-from timonel.serving.inference import Flow
+from timonel.serving.inference.flow import Flow
 from timonel.serving.manager.catalogue import Catalogue, Servable
 from timonel.serving.protocols.monitoring import monitoring_routes
 from timonel.serving.protocols.tfs_rest.api import RestApi

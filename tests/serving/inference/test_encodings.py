@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from timonel.serving.batching.scheduling import is_open, scheduled
-from timonel.serving.inference import Call
 from timonel.serving.inference.conversion import signature_map
+from timonel.serving.inference.flow import Call
 from timonel.serving.manager.catalogue import Metadata, Servable
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
 from timonel.serving.settings import RuntimeSettings

@@ -13,7 +13,7 @@ import pytest
 
 from timonel.serving.batching.queue import Request
 from timonel.serving.batching.scheduled_model import ScheduledModel
-from timonel.serving.inference import Codec, Flow, Run
+from timonel.serving.inference.flow import Codec, Flow, Run
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.signature import Signature, TensorSpec
 from timonel.serving.status import Code, NotStartedError, StatusError

@@ -13,7 +13,7 @@ import pytest
 from tests.waiting import until
 from timonel.errors import ServingError
 from timonel.serving.batching.scheduling import scheduled
-from timonel.serving.inference import Call
+from timonel.serving.inference.flow import Call
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec
 from timonel.serving.manager.manager import ModelManager
 from timonel.serving.manager.plan import VersionState

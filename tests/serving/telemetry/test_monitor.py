@@ -9,9 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from timonel.serving.batching.queue import BatchObservation
 from timonel.serving.batching.scheduling import scheduled
-from timonel.serving.inference import Call
 from timonel.serving.inference.context import Observation
-from timonel.serving.inference.flow import measure
+from timonel.serving.inference.flow import Call, measure
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.manager.plan import VersionState, VersionStatus
 from timonel.serving.signature import DEFAULT_SIGNATURE

@@ -15,7 +15,7 @@ import pytest
 from tests.waiting import until
 from timonel.serving.asgi import Router
 from timonel.serving.batching.scheduling import scheduled
-from timonel.serving.inference import Flow
+from timonel.serving.inference.flow import Flow
 from timonel.serving.manager.catalogue import Catalogue, Servable
 from timonel.serving.protocols.tfs_grpc.server import GrpcServer
 from timonel.serving.protocols.tfs_rest.api import RestApi

@@ -11,8 +11,8 @@ from tests.serving.inference.test_warmup import Everything
 from timonel.data.records import read_records
 from timonel.models.schema import WARMUP_FILE
 from timonel.serving.batching.scheduling import scheduled
-from timonel.serving.inference import Call
 from timonel.serving.inference.context import LoggedRequest, Observation
+from timonel.serving.inference.flow import Call
 from timonel.serving.inference.warmup import warm_up
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.protos.messages import example_pb2, prediction_log_pb2

@@ -21,8 +21,9 @@ from timonel.data.records import read_records
 from timonel.errors import CorruptError
 from timonel.models.schema import WARMUP_FILE
 from timonel.serving.batching.scheduled_model import ScheduledModel
-from timonel.serving.inference import Call, classification, conversion
+from timonel.serving.inference import classification, conversion
 from timonel.serving.inference.classification import PreparedRun
+from timonel.serving.inference.flow import Call
 from timonel.serving.manager.catalogue import Servable
 from timonel.serving.protos.messages import prediction_log_pb2
 from timonel.serving.protos.tensors import from_proto

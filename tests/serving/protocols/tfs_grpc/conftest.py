@@ -13,7 +13,7 @@ import pytest
 
 from timonel.serving.batching.scheduled_model import ScheduledModel
 from timonel.serving.batching.scheduling import scheduled
-from timonel.serving.inference import Flow
+from timonel.serving.inference.flow import Flow
 from timonel.serving.manager.catalogue import Catalogue, Servable
 from timonel.serving.manager.plan import VersionState, VersionStatus
 from timonel.serving.protocols.tfs_grpc.server import GrpcServer

@@ -92,7 +92,7 @@ def _made(address):
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
-    from timonel.serving.inference import Flow
+    from timonel.serving.inference.flow import Flow
     from timonel.serving.manager.catalogue import Catalogue
     from timonel.serving.protocols.tfs_grpc.server import GrpcServer
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from timonel.serving.asgi import Router
-from timonel.serving.inference import Flow
+from timonel.serving.inference.flow import Flow
 from timonel.serving.protocols.monitoring import monitoring_routes
 from timonel.serving.protocols.tfs_rest.api import RestApi
 from timonel.serving.protocols.v2.api import InferenceApi

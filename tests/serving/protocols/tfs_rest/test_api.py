@@ -8,7 +8,7 @@ import json
 import pytest
 
 from timonel.serving.asgi import Router
-from timonel.serving.inference import Flow
+from timonel.serving.inference.flow import Flow
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec
 from timonel.serving.protocols.tfs_rest.api import (
     COMPUTE,

@@ -17,7 +17,7 @@ from tests.serving.protocols.v2.arrays import arrays, same
 from tests.serving.protocols.v2.models import Echo, catalogue_of
 from tests.serving.protocols.v2.test_service_codec import sent_back
 from timonel._version import __version__
-from timonel.serving.inference import Flow
+from timonel.serving.inference.flow import Flow
 from timonel.serving.protocols.tfs_grpc.server import GrpcServer
 from timonel.serving.protocols.v2.service import (
     POOL,

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from timonel.serving.asgi import Router
-from timonel.serving.inference import Flow
+from timonel.serving.inference.flow import Flow
 from timonel.serving.manager.catalogue import Catalogue
 from timonel.serving.protocols.v2.api import InferenceApi
 from timonel.serving.status import not_found

@@ -12,8 +12,8 @@ import grpc
 
 from timonel.serving.futures import AT_ONCE_BYTES, pool_for
 from timonel.serving.grpc_requests import parse, refuse
-from timonel.serving.inference import Codec, Flow
 from timonel.serving.inference.context import Correlation, Observation
+from timonel.serving.inference.flow import Codec, Flow
 from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.status import StatusError, invalid_argument
 

@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from timonel.serving.auth.access import GrpcGuard
 from timonel.serving.futures import AT_ONCE_BYTES
 from timonel.serving.grpc_requests import malformed, refuse
-from timonel.serving.inference import Flow
+from timonel.serving.inference.flow import Flow
 from timonel.serving.protocols.tfs_grpc.services import (
     MODEL_SERVICE,
     PREDICTION_SERVICE,

@@ -9,15 +9,9 @@ from typing import Any, ClassVar
 
 import grpc
 
-from timonel.serving.inference import (
-    Call,
-    Flow,
-    Outputs,
-    Run,
-    classification,
-    conversion,
-)
+from timonel.serving.inference import classification, conversion
 from timonel.serving.inference.classification import PreparedRun
+from timonel.serving.inference.flow import Call, Flow, Outputs, Run
 from timonel.serving.inference.signature_check import check_inputs, check_method
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec
 from timonel.serving.manager.manager import ModelManager

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from timonel.serving.asgi import Request, Response, Route, is_gzipped, json_response
-from timonel.serving.inference import Flow, conversion
+from timonel.serving.inference import conversion
+from timonel.serving.inference.flow import Flow
 from timonel.serving.manager.catalogue import Catalogue, Metadata, ModelSpec
 from timonel.serving.manager.plan import VersionStatus
 from timonel.serving.protocols.http import (

@@ -18,8 +18,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from timonel.serving.asgi import Response, header
 from timonel.serving.auth.connection_limits import BoundedHttp, Part
 from timonel.serving.auth.origin_check import is_host_allowed
-from timonel.serving.inference import Exchange
 from timonel.serving.inference.context import Correlation
+from timonel.serving.inference.flow import Exchange
 from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.protocols.http import content_type, correlation_of
 from timonel.serving.protocols.tfs_rest.api import CODECS, COMPUTE, CORS, RestApi, spec_of

@@ -12,8 +12,9 @@ from timonel.serving.asgi import Response
 from timonel.serving.codec.jsontext import echo, parse, type_name
 from timonel.serving.codec.tensors import is_b64, to_bytes
 from timonel.serving.codec.writer import dumps, for_json, is_finite
-from timonel.serving.inference import Call, Outputs, Run, classification
+from timonel.serving.inference import classification
 from timonel.serving.inference.classification import Classes, PreparedRun
+from timonel.serving.inference.flow import Call, Outputs, Run
 from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.protocols.tfs_rest.predict import ComputeCodec, signature_name
 from timonel.serving.signature import CLASSIFY, REGRESS, Array

@@ -25,7 +25,7 @@ from timonel.serving.codec.number_arrays import (
 from timonel.serving.codec.tensors import Column, to_array
 from timonel.serving.codec.writer import encode
 from timonel.serving.futures import AT_ONCE_BYTES
-from timonel.serving.inference import Call, Codec, Outputs, Run
+from timonel.serving.inference.flow import Call, Codec, Outputs, Run
 from timonel.serving.inference.signature_check import check_method
 from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.protocols.http import TIMED_OUT, unzip

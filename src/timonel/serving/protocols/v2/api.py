@@ -9,7 +9,7 @@ from typing import Final
 from timonel.serving.asgi import JSON, Request, Response, Route, at, header, json_response
 from timonel.serving.codec.writer import encode_error
 from timonel.serving.futures import AT_ONCE_BYTES
-from timonel.serving.inference import Call, Flow, Outputs
+from timonel.serving.inference.flow import Call, Flow, Outputs
 from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.protocols.http import (
     TIMED_OUT,

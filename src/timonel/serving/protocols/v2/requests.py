@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from timonel._version import __version__
-from timonel.serving.inference import Call, Codec, Run
+from timonel.serving.inference.flow import Call, Codec, Run
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec
 from timonel.serving.manager.plan import VersionState
 from timonel.serving.protocols.v2.tensors import check_types, datatype_named

@@ -16,7 +16,7 @@ import orjson
 
 from timonel.serving.codec.number_arrays import NumberArray, Outline, outline_of
 from timonel.serving.codec.writer import array_text
-from timonel.serving.inference import Outputs
+from timonel.serving.inference.flow import Outputs
 from timonel.serving.protocols.v2.requests import (
     BASE64,
     BINARY_DATA,

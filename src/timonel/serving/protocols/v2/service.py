@@ -10,7 +10,7 @@ from typing import Any, Final
 import grpc
 
 from timonel.serving.codec.writer import CHUNK
-from timonel.serving.inference import Call, Flow, Outputs
+from timonel.serving.inference.flow import Call, Flow, Outputs
 from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.protocols.tfs_grpc.calls import MessageCodec, computing, reading
 from timonel.serving.protocols.tfs_grpc.server import Service
