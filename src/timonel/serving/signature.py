@@ -27,22 +27,13 @@ REGRESS = "tensorflow/serving/regress"
 """Method names of signatures."""
 STRING = "DT_STRING"
 
+_SAME_NAMES = "int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool complex64 complex128"
 NUMPY_TYPES: Mapping[str, np.dtype[Any]] = {
     "DT_FLOAT": np.dtype(np.float32),
     "DT_DOUBLE": np.dtype(np.float64),
     "DT_HALF": np.dtype(np.float16),
     "DT_BFLOAT16": np.dtype(ml_dtypes.bfloat16),
-    "DT_INT8": np.dtype(np.int8),
-    "DT_INT16": np.dtype(np.int16),
-    "DT_INT32": np.dtype(np.int32),
-    "DT_INT64": np.dtype(np.int64),
-    "DT_UINT8": np.dtype(np.uint8),
-    "DT_UINT16": np.dtype(np.uint16),
-    "DT_UINT32": np.dtype(np.uint32),
-    "DT_UINT64": np.dtype(np.uint64),
-    "DT_BOOL": np.dtype(np.bool_),
-    "DT_COMPLEX64": np.dtype(np.complex64),
-    "DT_COMPLEX128": np.dtype(np.complex128),
+    **{f"DT_{name.upper()}": np.dtype(name) for name in _SAME_NAMES.split()},
     STRING: np.dtype(object),
 }
 """NumPy type of each data type that requests and responses can contain."""

@@ -14,11 +14,12 @@ from tests.serving.auth.certificates import Authority
 from timonel.errors import SpecError
 from timonel.serving.auth.access import Access
 from timonel.serving.auth.tls import (
-    parse_ssl_config,
     read_ssl_config,
     rest_context,
 )
+from timonel.serving.protos.text import TextProtoError
 from timonel.serving.settings.auth import AccessSettings, LimitSettings, TlsSettings
+from timonel.serving.status import StatusError
 
 
 @pytest.fixture(scope="module")
@@ -47,34 +48,40 @@ def config(place, **changes):
     return "\n".join(f"{name}: {value}" for name, value in fields.items() if value)
 
 
-def test_an_ssl_config_holds_the_texts_themselves(place):
-    pem = parse_ssl_config(config(place), "f")
+def read(folder, text):
+    path = folder / "f"
+    path.write_text(text)
+    return read_ssl_config(str(path))
+
+
+def test_an_ssl_config_holds_the_texts_themselves(place, tmp_path):
+    pem = read(tmp_path, config(place))
     assert pem.certificate == (place / "server.pem").read_bytes()
     assert pem.key == (place / "server.key").read_bytes()
     assert pem.client_ca == (place / "ca.pem").read_bytes()
     assert pem.is_required
-    plain = parse_ssl_config(config(place, custom_ca=None, client_verify=None), "f")
+    plain = read(tmp_path, config(place, custom_ca=None, client_verify=None))
     assert (plain.client_ca, plain.is_required) == (None, False)
+    assert read_ssl_config(None) is None
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"custom_ca": None}, "client_verify is set in f, but custom_ca"),
-        ({"server_key": None}, "server_key or server_cert is missing in f"),
-        ({"nonsense": "3"}, "f is not an SSLConfig: "),
-        ({"server_key": "["}, "f is not an SSLConfig: "),
+        ({"custom_ca": None}, "client_verify is set in .*f, but custom_ca"),
+        ({"server_key": None}, "server_key or server_cert is missing in .*f"),
+        ({"nonsense": "3"}, "Invalid protobuf file: '.*f'"),
+        ({"server_key": "["}, "Invalid protobuf file: '.*f'"),
     ],
 )
-def test_ssl_configs_that_are_refused(place, changes, message):
-    with pytest.raises(SpecError, match=message):
-        parse_ssl_config(config(place, **changes), "f")
+def test_ssl_configs_that_are_refused(place, tmp_path, changes, message):
+    with pytest.raises((SpecError, TextProtoError), match=message):
+        read(tmp_path, config(place, **changes))
 
 
 def test_an_ssl_config_that_is_not_there(tmp_path):
-    with pytest.raises(SpecError, match="cannot read the SSLConfig"):
+    with pytest.raises(StatusError, match="No such file or directory"):
         read_ssl_config(str(tmp_path / "nope"))
-    assert read_ssl_config(None) is None
 
 
 def tls(place, certificate="server.pem", key="server.key", **options):

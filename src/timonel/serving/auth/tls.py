@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import text_format
-
 from timonel.errors import SpecError
 from timonel.serving.auth.reloaded_file import ReloadedFile
 from timonel.serving.protos.described import config_message
+from timonel.serving.protos.text import parse_text_proto, read_text
 from timonel.serving.settings.auth import TlsSettings
 
 _LOG = logging.getLogger(__name__)
@@ -167,40 +166,23 @@ def _failed(port: str) -> Callable[[Exception], None]:
     return failed
 
 
-def parse_ssl_config(text: str, origin: str) -> Pem:
-    """Parse an SSLConfig in text form.
+def read_ssl_config(path: str | None) -> Pem | None:
+    """Read an SSLConfig file; None without a path.
 
     Raises:
-        SpecError: The text is not an SSLConfig, lacks a certificate or key, or verifies clients
-            without an authority.
+        StatusError: The file cannot be read, or is not an SSLConfig.
+        SpecError: It lacks a certificate or key, or verifies clients without an authority.
     """
-    message: Any = config_message("SSLConfig")()
-    try:
-        text_format.Parse(text, message)
-    except text_format.ParseError as error:
-        raise SpecError(f"{origin} is not an SSLConfig: {error}") from error
+    if path is None:
+        return None
+    message = parse_text_proto(read_text(path), config_message("SSLConfig")(), path)
     if not message.server_key or not message.server_cert:
-        raise SpecError(f"server_key or server_cert is missing in {origin}")
+        raise SpecError(f"server_key or server_cert is missing in {path}")
     if message.client_verify and not message.custom_ca:
-        raise SpecError(f"client_verify is set in {origin}, but custom_ca is missing")
+        raise SpecError(f"client_verify is set in {path}, but custom_ca is missing")
     return Pem(
         message.server_cert.encode(),
         message.server_key.encode(),
         message.custom_ca.encode() or None,
         message.client_verify,
     )
-
-
-def read_ssl_config(path: str | None) -> Pem | None:
-    """Read an SSLConfig file; None without a path.
-
-    Raises:
-        SpecError: The file cannot be read or is not a usable SSLConfig.
-    """
-    if path is None:
-        return None
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"cannot read the SSLConfig {path}: {error}") from error
-    return parse_ssl_config(text, path)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -184,9 +183,12 @@ class Catalogue:
         Raises:
             StatusError: It is not loaded.
         """
-        with self.lease(spec) as servable:
+        servable = self.acquire(spec)
+        try:
             model = servable.model
             return Metadata(servable.name, servable.version, model.signatures, model.platform)
+        finally:
+            servable.release()
 
     def outage(self, name: str, version: int) -> StatusError | None:
         """Return why a loaded version is temporarily unavailable; None if available."""
@@ -209,19 +211,6 @@ class Catalogue:
             for name in self.names
             if all(each.model.outage for each in self.loaded(name).values())
         ]
-
-    @contextlib.contextmanager
-    def lease(self, spec: ModelSpec) -> Iterator[Servable]:
-        """Yield the requested version, and keep it loaded during the block.
-
-        Raises:
-            StatusError: It is not loaded.
-        """
-        servable = self.acquire(spec)
-        try:
-            yield servable
-        finally:
-            servable.release()
 
     def acquire(self, spec: ModelSpec) -> Servable:
         """Return the requested version and add a user; see `Servable`.

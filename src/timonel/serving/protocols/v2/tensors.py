@@ -40,15 +40,7 @@ from timonel.serving.status import StatusError, invalid_argument
 
 BYTES: Final = "BYTES"
 _DATATYPES: Mapping[str, str] = {
-    "DT_BOOL": "BOOL",
-    "DT_UINT8": "UINT8",
-    "DT_UINT16": "UINT16",
-    "DT_UINT32": "UINT32",
-    "DT_UINT64": "UINT64",
-    "DT_INT8": "INT8",
-    "DT_INT16": "INT16",
-    "DT_INT32": "INT32",
-    "DT_INT64": "INT64",
+    **{name: name.removeprefix("DT_") for name in NUMPY_TYPES if "COMPLEX" not in name},
     "DT_HALF": "FP16",
     "DT_BFLOAT16": "BF16",
     "DT_FLOAT": "FP32",
