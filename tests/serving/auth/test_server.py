@@ -16,7 +16,7 @@ import pytest
 
 from tests.serving.auth.certificates import Authority
 from timonel.serving.auth.keys import change_entries, new_key
-from timonel.serving.console.page.app import _FILES
+from timonel.serving.console.page.app import page_files
 from timonel.serving.launch import launch
 from timonel.serving.protocols.v2.service import SERVICE, message_class
 from timonel.serving.protos.messages import (
@@ -232,7 +232,7 @@ def test_the_open_inference_protocol_needs_the_same_key(rest, keys):
 def test_the_page_itself_needs_no_key_and_says_nothing_of_the_server(server, place):
     connection = http.client.HTTPSConnection(*address(server), context=trusting(place), timeout=20)
     with contextlib.closing(connection):
-        for path in _FILES:
+        for path in page_files():
             connection.request("GET", path)
             response = connection.getresponse()
             assert response.status == 200

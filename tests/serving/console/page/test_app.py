@@ -11,9 +11,7 @@ import pytest
 from timonel.serving.asgi import Router
 from timonel.serving.auth.control import right_for_url
 from timonel.serving.batching.scheduling import scheduled
-from timonel.serving.console.page.app import _FILES, Page
-from timonel.serving.console.page.history import LINGER_S, Sampler
-from timonel.serving.console.page.responses import static_files
+from timonel.serving.console.page.app import Page, page_files
 from timonel.serving.manager.catalogue import Catalogue, Servable
 from timonel.serving.manager.plan import VersionState, VersionStatus
 from timonel.serving.runtimes.base import LoadedModel
@@ -21,10 +19,6 @@ from timonel.serving.settings.auth import Right
 from timonel.serving.signature import Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
 from timonel.serving.telemetry.monitor import Monitor
-
-
-def page_files():
-    return static_files("timonel.serving.console.page", _FILES)
 
 
 class Model(LoadedModel):
@@ -73,8 +67,7 @@ class Rig:
         )
         self.monitor = Monitor()
         self.now = 0.0
-        self.sampler = Sampler(self.monitor, clock=lambda: self.now)
-        page = Page(catalogue, self.monitor, sampler=self.sampler)
+        page = Page(catalogue, self.monitor, clock=lambda: self.now)
         self.app = Router(page.routes())
 
     def ask(self, target, method="GET", headers=()):
@@ -193,26 +186,17 @@ def test_live_tells_states_errors_and_what_is_away(rig):
     assert version["message"] == "The process of this model was killed."
 
 
-def test_points_are_taken_while_somebody_looks(rig, monkeypatch):
-    monkeypatch.setattr("timonel.serving.console.page.history.PERIOD_S", 0)
+def test_points_are_taken_while_somebody_looks(rig):
     asked = rig()
-
-    async def look():
-        assert (await asked.asked("/page/live"))[0] == 200
-        observation = asked.monitor.begin("REST", "predict", "cats")
-        observation.version = 3
-        asked.monitor.end(observation)
-        asked.now += 0.5
-        for _ in range(20):
-            await asyncio.sleep(0)
-        _, _, body = await asked.asked("/page/live?model=cats")
-        asked.now += LINGER_S
-        await asked.sampler._task
-        return json.loads(body)
-
-    history = asyncio.run(look())["history"]
-    assert history["rate"][0] == 2.0
-    assert len(history["at"]) == len(history["rate"]) >= 2
+    assert asked.json("/page/live")[1]["history"] == {"at": []}
+    observation = asked.monitor.begin("REST", "predict", "cats")
+    observation.version = 3
+    asked.monitor.end(observation)
+    asked.now += 1
+    history = asked.json("/page/live?model=cats")[1]["history"]
+    assert (len(history["at"]), history["rate"]) == (1, [1.0])
+    asked.now += 0.1
+    assert asked.json("/page/live?model=cats")[1]["history"] == history
 
 
 def test_the_form_has_an_example_for_each_signature(rig):

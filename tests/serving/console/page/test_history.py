@@ -14,7 +14,7 @@ class Rig:
         self.now = 100.0
         self.monitor = Monitor(clock=lambda: self.now)
         self.history = History(self.monitor)
-        self.history.begin(self.now)
+        self.history.look(self.now, 0)
 
     def answer(self, model="m", seconds=0.004, code=Code.OK, api="predict"):
         observation = self.monitor.begin("REST", api, model)
@@ -24,7 +24,7 @@ class Rig:
 
     def take(self, seconds=1.0):
         self.now += seconds
-        self.history.take(self.now, 1e9 + self.now)
+        self.history.look(self.now, 1e9 + self.now)
 
 
 def test_rates_errors_and_percentiles_of_what_came_since_the_last_point():
@@ -57,13 +57,22 @@ def test_stages_are_means_and_batches_have_their_rows():
     assert point.batch == 4.0
 
 
-def test_what_was_before_the_first_look_and_what_computes_nothing_is_left_out():
+def test_what_was_before_a_first_look_and_what_computes_nothing_is_left_out():
     rig = Rig()
     rig.answer()
-    rig.history.begin(rig.now)
+    rig.take(3600)
+    assert rig.history.columns(ALL)["at"] == []
     rig.answer(api="", seconds=9)
     rig.take()
     assert rig.history.latest(ALL) == Point()
+
+
+def test_several_pages_share_the_points():
+    rig = Rig()
+    rig.answer(seconds=0)
+    rig.take(0.5)
+    rig.take(0.5)
+    assert (len(rig.history.columns(ALL)["at"]), rig.history.latest(ALL).rate) == (1, 1.0)
 
 
 def test_points_are_columns():

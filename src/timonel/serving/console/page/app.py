@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.resources
 import re
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import orjson
 
 from timonel._version import __version__
 from timonel.serving.asgi import Request, Response, Route, at
-from timonel.serving.console.page.history import ALL, Sampler
+from timonel.serving.console.page.history import ALL, History
 from timonel.serving.console.page.responses import StaticFile, fresh, page_response, static_files
 from timonel.serving.console.page.views import form_view, model_view
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec
@@ -21,19 +22,14 @@ from timonel.serving.status import StatusError
 from timonel.serving.telemetry.monitor import Monitor
 
 _PACKAGE: Final = "timonel.serving.console.page"
-_FILES: Final = {
-    "/": "index.html",
-    **{
-        f"/page/{name}": name
-        for name in (
-            "page.css", "answers.js", "changes.js", "charts.js", "dom.js", "form.js", "icon.svg",
-            "images.js", "key.js", "models.js", "outcome.js", "page.js", "plots.js", "request.js",
-            "versions.js",
-        )
-    },
-}  # fmt: skip
-"""Files of the page, by path; `auth.control` lets anyone read them."""
 _READS: Final = frozenset({"GET", "HEAD"})
+
+
+def page_files() -> dict[str, StaticFile]:
+    """Return the files of the page by path; `auth.control` lets anyone read them."""
+    names = [each.name for each in (importlib.resources.files(_PACKAGE) / "static").iterdir()]
+    paths = {"/" if name == "index.html" else f"/page/{name}": name for name in names}
+    return static_files(_PACKAGE, paths)
 
 
 class Page:
@@ -44,30 +40,30 @@ class Page:
         catalogue: Catalogue,
         monitor: Monitor,
         is_draining: Callable[[], bool] = lambda: False,
-        *,
-        sampler: Sampler | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._catalogue = catalogue
-        self._sampler = sampler or Sampler(monitor)
+        self._history = History(monitor)
+        self._clock = clock
         self._is_draining = is_draining
         self._started = time.time()
 
     def routes(self) -> list[Route]:
         """Return the routes of the page: files, live data and forms."""
-        files = static_files(_PACKAGE, _FILES)
         return [
             Route(_READS, at("/page/live"), self._live),
             Route(_READS, at(r"/page/models/([^/?]+)/([0-9]{1,19})"), self._form),
             *(
                 Route(_READS, at(re.escape(path)), functools.partial(_answer_file, file))
-                for path, file in files.items()
+                for path, file in page_files().items()
             ),
         ]
 
     async def _live(self, request: Request) -> Response:
         query = parse_qs(request.scope["query_string"].decode("latin-1"))
-        self._sampler.look()
-        catalogue, history = self._catalogue, self._sampler.history
+        catalogue, history = self._catalogue, self._history
+        # Takes at most a millisecond in the event loop; another thread would delay it more.
+        history.look(self._clock(), time.time())
         names = catalogue.names
         chosen = query.get("model", [ALL])[0]
         live: dict[str, Any] = {

@@ -1,16 +1,13 @@
 """Traffic history of the last minutes, second by second, for plots.
 
-Recorded only while someone views the page; other servers have no cost.
+Each view of the page adds a point; other servers have no cost.
 """
 
 from __future__ import annotations
 
-import asyncio
 import collections
-import logging
 import math
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from timonel.serving.status import Code
@@ -21,6 +18,10 @@ POINTS: Final = 300
 ALL: Final = ""
 """Key of the traffic of all models together."""
 _QUANTILES: Final = (0.5, 0.95, 0.99)
+_PERIOD_S: Final = 0.9
+"""Shortest time between points: several pages may ask, each once per second."""
+_GAP_S: Final = 120.0
+"""Longest time of a point. Browsers let pages in the background ask once per minute."""
 
 
 class Point(NamedTuple):
@@ -65,31 +66,26 @@ class History:
         """Times, and the points of all models with traffic."""
         self._before: Mapping[str, Traffic] = {}
         self._last: Recent | None = None
-        self._clock = 0.0
+        self._clock = -math.inf
 
-    def begin(self, clock: float) -> None:
-        """Start counting; earlier traffic is ignored."""
-        self._before = self._monitor.traffic()
-        self._last = next(reversed(self._monitor.recent()), None)
-        self._clock = clock
-
-    def take(self, clock: float, at: float) -> None:
-        """Add a point for the time since the last one.
+    def look(self, clock: float, at: float) -> None:
+        """Add a point for the time since the last look, unless that is too short or too long.
 
         Args:
             clock: The current time of a monotonic clock, in seconds.
             at: The current time in seconds since the epoch, for display.
         """
-        elapsed = max(clock - self._clock, 1e-3)
-        now = self._monitor.traffic()
-        fresh = self._fresh()
-        points = {}
+        elapsed = clock - self._clock
+        if elapsed < _PERIOD_S:
+            return
+        now, fresh, points = self._monitor.traffic(), self._fresh(), {}
         for name, traffic in now.items():
             before = self._before.get(name, Traffic())
             if traffic != before:
                 mine = [each for each in fresh if name in (ALL, each.key.model)]
                 points[name] = point(traffic, before, mine, elapsed)
-        self._moments.append((at, points))
+        if elapsed < _GAP_S:
+            self._moments.append((at, points))
         self._before, self._clock = now, clock
 
     def columns(self, name: str) -> dict[str, Any]:
@@ -161,39 +157,3 @@ def _milliseconds(seconds: float | None) -> float | None:
 def _rounded(value: float) -> float:
     # Precise enough for a plot, and short in JSON.
     return float(f"{value:.4g}")
-
-
-PERIOD_S: Final = 1.0
-LINGER_S: Final = 600.0
-"""Seconds of sampling after the last view, for pages that are reopened."""
-_LOG = logging.getLogger(__name__)
-
-
-class Sampler:
-    """Record a history while it is viewed.
-
-    For one event loop; the sampling task ends with it.
-    """
-
-    def __init__(self, monitor: Monitor, clock: Callable[[], float] = time.monotonic) -> None:
-        self.history = History(monitor)
-        self._clock = clock
-        self._looked = 0.0
-        self._task: asyncio.Task[None] | None = None
-
-    def look(self) -> None:
-        """Note a view of the history; the first one starts sampling."""
-        self._looked = self._clock()
-        if self._task is None or self._task.done():
-            self.history.begin(self._clock())
-            self._task = asyncio.get_running_loop().create_task(self._sample())
-
-    async def _sample(self) -> None:
-        while self._clock() - self._looked < LINGER_S:
-            await asyncio.sleep(PERIOD_S)
-            try:
-                # Takes at most a millisecond in the event loop; another thread would delay it more.
-                self.history.take(self._clock(), time.time())
-            except Exception:  # noqa: BLE001 - logged; the next view restarts sampling
-                _LOG.exception("stopped recording the page's plots")
-                return
