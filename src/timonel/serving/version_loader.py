@@ -7,7 +7,7 @@ from functools import partial
 
 from timonel.serving.batching.scheduled_model import ScheduledModel
 from timonel.serving.batching.scheduling import scheduled
-from timonel.serving.inference.warmup import WarmUp, warm_up
+from timonel.serving.inference.warmup import warm_up
 from timonel.serving.memory import give_back
 from timonel.serving.runtimes.base import Runtime, VersionFolder
 from timonel.serving.settings import ServerSettings
@@ -71,8 +71,8 @@ class VersionLoader:
         finally:
             self._monitor.loaded(_key(version, code), time.monotonic() - began)
 
-    def _warmed(self, version: VersionFolder, result: WarmUp) -> None:
-        self._monitor.warmed(_key(version, result.code), result.seconds, result.records)
+    def _warmed(self, version: VersionFolder, code: Code, seconds: float, records: int) -> None:
+        self._monitor.warmed(_key(version, code), seconds, records)
 
 
 def _key(version: VersionFolder, code: Code) -> PathKey:

@@ -111,14 +111,14 @@ def test_every_kind_is_replayed(model, tmp_path):
         prediction_log_pb2.PredictionLog(),
     )
     seen = []
-    warm_up(scheduled(model), tmp_path, observe=seen.append)
+    warm_up(scheduled(model), tmp_path, observe=lambda *each: seen.append(each))
     asked = [signature for signature, _ in model.asked]
     assert asked == [DEFAULT_SIGNATURE, "sort", "price", "sort", "price"]
     _, with_context = model.asked[2]
     assert len(with_context) == 2
     assert b"age" in with_context[0]
-    (result,) = seen
-    assert (result.records, result.code) == (5, Code.OK)
+    ((code, _, records),) = seen
+    assert (records, code) == (5, Code.OK)
 
 
 @pytest.mark.parametrize(("iterations", "times"), [(0, 1), (1, 1), (3, 3)])
@@ -130,7 +130,7 @@ def test_requests_are_repeated_as_told(model, tmp_path, iterations, times):
 
 def test_without_the_file_nothing_happens(model, tmp_path):
     seen = []
-    warm_up(scheduled(model), tmp_path, observe=seen.append)
+    warm_up(scheduled(model), tmp_path, observe=lambda *each: seen.append(each))
     assert not model.asked
     assert not seen
 
@@ -150,8 +150,8 @@ def test_a_thousand_records_are_enough(model, tmp_path):
 def refused(model, folder):
     seen = []
     with pytest.raises(StatusError) as caught:
-        warm_up(scheduled(model), folder, observe=seen.append)
-    assert [result.code for result in seen] == [caught.value.code]
+        warm_up(scheduled(model), folder, observe=lambda *each: seen.append(each))
+    assert [code for code, _, _ in seen] == [caught.value.code]
     return caught.value
 
 

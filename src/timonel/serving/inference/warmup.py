@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,26 +33,11 @@ _LOG = logging.getLogger(__name__)
 MAX_RECORDS = 1000
 
 
-@dataclass(frozen=True)
-class WarmUp:
-    """Result of a version's warm-up.
-
-    Args:
-        records: Requests that were read.
-        seconds: Duration of the warm-up.
-        code: The warm-up's status.
-    """
-
-    records: int
-    seconds: float
-    code: Code = Code.OK
-
-
 def warm_up(
     model: ScheduledModel,
     folder: Path,
     iterations: int = 1,
-    observe: Callable[[WarmUp], None] = lambda _: None,
+    observe: Callable[[Code, float, int], None] = lambda *_: None,
 ) -> None:
     """Send a version's own warm-up requests to it, if it has any.
 
@@ -61,7 +45,8 @@ def warm_up(
         model: The model loaded from ``folder``.
         folder: The version's folder.
         iterations: How often to send each request.
-        observe: Called with the result, also after a failure; not called if there is no file.
+        observe: Called with the status, the seconds and the number of requests read, also after a
+            failure; not called if there is no file.
 
     Raises:
         StatusError: The file is corrupt or too long, or a request failed.
@@ -93,7 +78,7 @@ def warm_up(
         raise
     finally:
         seconds = time.monotonic() - began
-        observe(WarmUp(count, seconds, code))
+        observe(code, seconds, count)
     _LOG.info("warmed up with %d requests in %.2f s: %s", count, seconds, path)
 
 
