@@ -12,7 +12,6 @@ from timonel.serving.settings.batching import BatchingParameters, NoBatching
 from timonel.serving.status import Code, StatusError
 from timonel.serving.tfserving.flags import MEANINGLESS, known_flags, parse
 from timonel.serving.tfserving.options import (
-    Files,
     metrics_path_from,
     parse_channel_arguments,
     translate,
@@ -23,11 +22,11 @@ BASE = "--model_base_path=/models/m"
 
 
 def translated(*arguments, **files):
-    return translate(parse(arguments, known_flags(CORES)), Files(**files), CORES)
+    return translate(parse(arguments, known_flags(CORES)), CORES, **files)
 
 
 def settings(*arguments, **files):
-    return translated(*arguments, **files).settings
+    return translated(*arguments, **files)[0]
 
 
 def test_defaults_are_tensorflow_servings():
@@ -55,7 +54,7 @@ def test_defaults_are_tensorflow_servings():
     assert not made.rest.page
     assert not made.grpc.health
     assert not made.grpc.reflection
-    assert translated(BASE).remarks == ()
+    assert translated(BASE)[1] == []
 
 
 @pytest.mark.parametrize(
@@ -189,7 +188,7 @@ def test_encryption_that_is_asked_for_is_never_left_out():
 def test_a_flag_that_changes_nothing_says_so(name):
     flag = next(flag for flag in known_flags(CORES) if flag.name == name)
     value = "true" if flag.kind == "bool" else "1"
-    remarks = translated(BASE, "--enable_batching", f"--{name}={value}").remarks
+    remarks = translated(BASE, "--enable_batching", f"--{name}={value}")[1]
     assert [r for r in remarks if r.startswith(f"--{name} has no effect")]
 
 

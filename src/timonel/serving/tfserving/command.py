@@ -24,10 +24,11 @@ from timonel.serving.manager.reload import UnservableError, unavailable
 from timonel.serving.process_io import configure_logging
 from timonel.serving.protos.text import TextProtoError, read_text
 from timonel.serving.server import run
+from timonel.serving.settings import ServerSettings
 from timonel.serving.settings.batching import cores
 from timonel.serving.status import StatusError
 from timonel.serving.tfserving.flags import Parsed, known_flags, parse, usage
-from timonel.serving.tfserving.options import Files, Translation, metrics_path_from, translate
+from timonel.serving.tfserving.options import metrics_path_from, translate
 
 _PROGRAM = "timonel-model-server"
 _FAILED = 255
@@ -58,10 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(parsed: Parsed) -> int:
     configure_logging()
     try:
-        translation = _translated(parsed)
-        for remark in translation.remarks:
+        settings, remarks = _translated(parsed)
+        for remark in remarks:
             _LOG.warning("%s", remark)
-        run(translation.settings)
+        run(settings)
     except TextProtoError as error:
         _say(error.diagnosis, sys.stderr)
         return _refuse(str(error))
@@ -72,17 +73,18 @@ def _serve(parsed: Parsed) -> int:
     return 0
 
 
-def _translated(parsed: Parsed) -> Translation:
+def _translated(parsed: Parsed) -> tuple[ServerSettings, list[str]]:
     models, batching, monitoring = (
         str(parsed.values[name])
         for name in ("model_config_file", "batching_parameters_file", "monitoring_config_file")
     )
-    files = Files(
+    return translate(
+        parsed,
+        cores(),
         models=read_models(models) if models else None,
         batching=read_parameters(Path(batching)) if batching else None,
         metrics_path=metrics_path_from(read_text(monitoring), monitoring) if monitoring else None,
     )
-    return translate(parsed, files, cores())
 
 
 def _refuse(reason: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from timonel.serving.manager.model_config import check_base_path
 from timonel.serving.protos.described import config_message
@@ -31,41 +30,22 @@ _MOST_THREADS = 64
 _INT32 = range(-(2**31), 2**31)
 
 
-@dataclass(frozen=True)
-class Translation:
-    """Result of translating flags.
-
-    Args:
-        settings: The server's settings.
-        remarks: A line for each given flag that has no effect.
-    """
-
-    settings: ServerSettings
-    remarks: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Files:
-    """Content of the files named by flags.
-
-    Args:
-        models: The models of ``--model_config_file``; None without it.
-        batching: The parameters of ``--batching_parameters_file``; None without it.
-        metrics_path: The metrics path of ``--monitoring_config_file``; None if disabled.
-    """
-
-    models: Sequence[ModelSettings] | None = None
-    batching: BatchingParameters | None = None
-    metrics_path: str | None = None
-
-
-def translate(parsed: Parsed, files: Files, cores: int) -> Translation:
-    """Return the settings of the server for the given flags.
+def translate(
+    parsed: Parsed,
+    cores: int,
+    *,
+    models: Sequence[ModelSettings] | None = None,
+    batching: BatchingParameters | None = None,
+    metrics_path: str | None = None,
+) -> tuple[ServerSettings, list[str]]:
+    """Return the settings of the server for the given flags, and a line for each without effect.
 
     Args:
         parsed: The flags.
-        files: The content of the files named by flags.
         cores: The processors of this machine.
+        models: The models of ``--model_config_file``; None without it.
+        batching: The parameters of ``--batching_parameters_file``; None without it.
+        metrics_path: The metrics path of ``--monitoring_config_file``; None if disabled.
 
     Raises:
         StatusError: TensorFlow Serving would fail to start, or the server would be less secure than
@@ -84,10 +64,9 @@ def translate(parsed: Parsed, files: Files, cores: int) -> Translation:
             "API. Skipped exporting HTTP/REST API."
         )
         rest_port = 0
-    models = _single(parsed) if files.models is None else tuple(files.models)
     period = parsed.integer("model_config_file_poll_wait_seconds")
     settings = ServerSettings(
-        models=models,
+        models=_single(parsed) if models is None else tuple(models),
         config_file=parsed.text("model_config_file") or None,
         config_poll_s=max(0, period),
         host=_ANY_ADDRESS,
@@ -100,12 +79,12 @@ def translate(parsed: Parsed, files: Files, cores: int) -> Translation:
         compute_threads=min(_MOST_THREADS, max(2, cores)),
         drain_s=max(0, parsed.integer("drain_seconds")),
         load=_load(parsed, cores),
-        runtime=_runtime(parsed, files.batching),
-        monitoring=MonitoringSettings(metrics_path=files.metrics_path),
+        runtime=_runtime(parsed, batching),
+        monitoring=MonitoringSettings(metrics_path=metrics_path),
         python=PythonSettings(allow=tuple(parsed.items("allow_python"))),
         access=tensorflow_serving_access(parsed.text("ssl_config_file")),
     )
-    return Translation(settings, tuple(remarks))
+    return settings, remarks
 
 
 def _check(values: Parsed) -> None:
