@@ -45,12 +45,6 @@ class RequestLogSettings(SettingsModel):
 
     filename_prefix: str = Field(min_length=1, description="Prefix of each file's path.")
     sampling_rate: float = Field(ge=0, le=1, description="Fraction of requests to log.")
-    max_bytes: int = Field(
-        default=64 * 2**20, ge=1, description="Size in bytes at which a new file starts."
-    )
-    max_age_s: Seconds = Field(
-        default=60.0, description="Age at which a file is closed and gets its name."
-    )
 
 
 class ModelSettings(SettingsModel):

@@ -36,6 +36,8 @@ _QUEUED = 1024
 _QUEUED_BYTES = 64 * 2**20
 _PAUSE_S = 10.0
 _TICK_S = 1.0
+_FILE_BYTES, _FILE_S = 64 * 2**20, 60.0
+"""Size and age at which a file is closed and gets its name."""
 PART = ".part"
 
 
@@ -144,9 +146,7 @@ class RequestLog:
     def _file(self, settings: RequestLogSettings) -> RotatingFile:
         prefix = settings.filename_prefix
         if prefix not in self._files:
-            self._files[prefix] = RotatingFile(
-                prefix, settings.max_bytes, settings.max_age_s, self._clock
-            )
+            self._files[prefix] = RotatingFile(prefix, clock=self._clock)
         return self._files[prefix]
 
     def _guarded(self, prefix: str, work: Callable[[], None]) -> bool:
@@ -185,8 +185,8 @@ class RotatingFile:
     def __init__(
         self,
         prefix: str,
-        max_bytes: int,
-        max_age_s: float,
+        max_bytes: int = _FILE_BYTES,
+        max_age_s: float = _FILE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._prefix = prefix
