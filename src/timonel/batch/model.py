@@ -23,7 +23,7 @@ from timonel.processes.cores import usable_cores
 from timonel.serving.client.connection import is_image
 from timonel.serving.inference.signature_check import check_shapes, drop_column
 from timonel.serving.runtimes.child import ChildRuntime
-from timonel.serving.runtimes.python.permission import check_permission
+from timonel.serving.selection.choice import check_permission
 from timonel.serving.settings import AUTO, RuntimeSettings
 from timonel.serving.settings.base import EVERY_MODEL
 from timonel.serving.settings.runtime import PythonSettings

@@ -1,4 +1,4 @@
-"""ASGI types, responses and the route table of the REST port."""
+"""ASGI types, responses, errors as responses, and the route table of the REST port."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
+from timonel.serving.codec.writer import encode_error
 from timonel.serving.settings.server import NOT_STARTED_HEADER
+from timonel.serving.status import Code, NotStartedError, StatusError
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -26,6 +28,26 @@ _WATCH_AFTER_S = 0.1
 A task for each quick request would cost more than it saves.
 """
 JSON = b"application/json"
+HTTP_STATUS: Final = {
+    Code.OK: 200,
+    Code.CANCELLED: 499,
+    Code.UNKNOWN: 500,
+    Code.INVALID_ARGUMENT: 400,
+    Code.DEADLINE_EXCEEDED: 504,
+    Code.NOT_FOUND: 404,
+    Code.ALREADY_EXISTS: 409,
+    Code.PERMISSION_DENIED: 403,
+    Code.RESOURCE_EXHAUSTED: 429,
+    Code.FAILED_PRECONDITION: 400,
+    Code.ABORTED: 409,
+    Code.OUT_OF_RANGE: 400,
+    Code.UNIMPLEMENTED: 501,
+    Code.INTERNAL: 500,
+    Code.UNAVAILABLE: 503,
+    Code.DATA_LOSS: 500,
+    Code.UNAUTHENTICATED: 401,
+}
+_ASKS_FOR_KEY: Final = ((b"www-authenticate", b"Bearer"),)
 _NOT_FOUND_PAGE = (
     b"<HTML><HEAD>\n<TITLE>404 Not Found</TITLE>\n</HEAD><BODY>\n<H1>Not Found</H1>\n"
     b"</BODY></HTML>\n"
@@ -53,6 +75,21 @@ class Response(NamedTuple):
 def json_response(content: Any, status: int = 200) -> Response:
     """Return a response with a JSON body."""
     return Response(status, orjson.dumps(content))
+
+
+class BodyTooLargeError(StatusError):
+    """A request body exceeds the size limit, as sent or decompressed."""
+
+
+def error_response(error: StatusError) -> Response:
+    """Convert an error to a response."""
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    if isinstance(error, NotStartedError):
+        headers = NOT_STARTED
+    elif error.code is Code.UNAUTHENTICATED:
+        headers = _ASKS_FOR_KEY
+    status = 413 if isinstance(error, BodyTooLargeError) else HTTP_STATUS[error.code]
+    return Response(status, encode_error(error.message), headers=headers)
 
 
 class Request(NamedTuple):

@@ -8,10 +8,9 @@ import pickle
 import grpc
 import pytest
 
-from timonel.serving.asgi import NOT_STARTED
+from timonel.serving.asgi import NOT_STARTED, error_response
 from timonel.serving.auth.control import AccessControl
 from timonel.serving.auth.rpc import AccessInterceptor
-from timonel.serving.rest_errors import error_response
 from timonel.serving.settings.auth import AccessSettings, LimitSettings
 from timonel.serving.settings.server import NOT_STARTED_HEADER
 from timonel.serving.status import Code, NotStartedError, StatusError

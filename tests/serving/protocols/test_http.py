@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timonel.serving.asgi import Request
+from timonel.serving.asgi import BodyTooLargeError, Request, error_response
 from timonel.serving.protocols.http import (
     _SLICE,
     body_of,
     unzip,
 )
-from timonel.serving.rest_errors import BodyTooLargeError, error_response
 from timonel.serving.status import Code, StatusError
 
 

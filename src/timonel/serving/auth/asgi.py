@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from timonel.serving.asgi import App, Receive, Scope, Send
+from timonel.serving.asgi import App, Receive, Scope, Send, error_response
 from timonel.serving.auth.control import AccessControl, right_for_url, secret_of
 from timonel.serving.auth.origin_check import refused
-from timonel.serving.rest_errors import error_response
 from timonel.serving.status import Code, StatusError
 
 ANONYMOUS = "timonel.anonymous"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from timonel.serving.manager.buckets.listing import BucketError
 from timonel.serving.manager.catalogue import Catalogue, Servable
-from timonel.serving.manager.looks import Found, Look
 from timonel.serving.manager.plan import (
     Candidate,
     Rule,
@@ -20,11 +19,12 @@ from timonel.serving.manager.plan import (
     VersionState,
     after_failure,
     may_yet_serve,
+    of_interest,
     plan,
     statuses,
 )
 from timonel.serving.manager.sources import VersionSource
-from timonel.serving.settings import LoadSettings, ModelSettings, Specific
+from timonel.serving.settings import Latest, LoadSettings, ModelSettings, Specific
 from timonel.serving.status import TRANSIENT, Code, StatusError, not_found, without_folders
 
 _LOG = logging.getLogger(__name__)
@@ -34,6 +34,47 @@ _ENDED_KEPT = 32
 _BUCKET_RETRY_S = 60.0
 _CHANGING_S = 3.0
 """Time beyond that of two settling versions after which one is reported as changing."""
+
+
+Found = tuple[Collection[int], list[Candidate]]
+"""All versions of a source, and the state of those of interest."""
+
+
+@dataclass(eq=False)
+class Look:
+    """A look at a model's source.
+
+    Args:
+        source: The source; None for a model that is no longer configured.
+        relist: Whether to look for new and removed versions; otherwise only known ones are checked.
+        rule: The rules for choosing versions.
+        tracked: The records of all versions at its start.
+        began: The time of its start.
+        is_obsolete: Whether the configuration has changed since.
+    """
+
+    source: VersionSource | None
+    relist: bool
+    rule: Rule
+    tracked: Mapping[int, Tracked]
+    began: float
+    is_obsolete: bool = False
+
+    def read(self) -> Found:
+        """Look at the source; blocks while its file system hangs."""
+        if self.source is None:
+            return (), []
+        numbers = self.source.versions(relist=self.relist)
+        interesting = of_interest(self.rule, numbers, self.tracked)
+        return numbers, self.source.look(interesting, self._enough(interesting))
+
+    def _enough(self, interesting: Sequence[int]) -> int:
+        """Return how many complete versions suffice, so that no others are checked."""
+        if not isinstance(self.rule.policy, Latest):
+            return len(interesting)
+        records = (self.tracked.get(number) for number in interesting)
+        failed = sum(record is not None and record.error is not None for record in records)
+        return self.rule.policy.count + len(self.rule.keep) + failed
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from functools import partial
 from timonel.serving.batching.scheduled_model import Load
 from timonel.serving.manager.buckets.source import source_factory
 from timonel.serving.manager.catalogue import Catalogue, Servable
-from timonel.serving.manager.looks import Found, Look
-from timonel.serving.manager.managed_model import SLOW_S, ManagedModel
+from timonel.serving.manager.managed_model import SLOW_S, Found, Look, ManagedModel
 from timonel.serving.manager.plan import Candidate
 from timonel.serving.manager.reload import Reloads, admit, finish, unservable
 from timonel.serving.manager.sources import check_files, labels_of, missing_of

@@ -7,9 +7,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 from urllib.parse import unquote
 
-from timonel.serving.asgi import Headers, Request, Response, header
+from timonel.serving.asgi import (
+    BodyTooLargeError,
+    Headers,
+    Request,
+    Response,
+    error_response,
+    header,
+)
 from timonel.serving.inference.context import Correlation
-from timonel.serving.rest_errors import BodyTooLargeError, error_response
 from timonel.serving.status import Code, StatusError
 
 TIMED_OUT: Final = "Timed out waiting for notification"

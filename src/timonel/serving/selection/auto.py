@@ -8,8 +8,7 @@ from pathlib import Path
 from timonel.errors import SpecError
 from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.runtimes.child import ChildRuntime
-from timonel.serving.runtimes.python.permission import check_permission
-from timonel.serving.selection.choice import runtime_of
+from timonel.serving.selection.choice import check_permission, runtime_of
 from timonel.serving.settings import AUTO, RuntimeSettings, ServerSettings
 from timonel.serving.status import invalid_argument
 

@@ -1,4 +1,4 @@
-"""Choice of each version's runtime, by settings or the version's evidence."""
+"""Choice of each version's runtime, by settings or evidence; permission to run Python code."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from timonel.models.inspection import is_python_model
+from timonel.models.inspection import PYTHON_MODEL_FILE, is_python_model
 from timonel.models.runtime_choice import chosen_runtime
 from timonel.serving.manager.sources import check_files, version_folders
 from timonel.serving.settings import AUTO, TENSORFLOW, ModelSettings, RuntimeSettings
-from timonel.serving.settings.runtime import LITERT, TFLITE_FILE
-from timonel.serving.status import StatusError
+from timonel.serving.settings.runtime import LITERT, TFLITE_FILE, PythonSettings
+from timonel.serving.status import Code, StatusError
 
 _READ_S = 5.0
 
@@ -54,3 +54,26 @@ def _needs_tensorflow(model: ModelSettings, settings: RuntimeSettings) -> bool:
     if newest is None:
         return settings.name in {TENSORFLOW, AUTO}
     return not is_python_model(newest) and runtime_of(newest, settings) == TENSORFLOW
+
+
+def check_permission(version: Path, name: str, settings: PythonSettings) -> bool:
+    """Return whether a version is a Python model, which then may run.
+
+    Args:
+        version: Its folder.
+        name: The name of the served model.
+        settings: The permissions.
+
+    Raises:
+        StatusError: The version contains Python code that may not run.
+    """
+    if not is_python_model(version):
+        return False
+    if not settings.allows(name):
+        raise StatusError(
+            Code.PERMISSION_DENIED,
+            f"{version} contains {PYTHON_MODEL_FILE}, Python code that would run as the server's "
+            f"user: to allow it, start the server with --allow-python {name} "
+            f"(timonel-model-server: --allow_python={name})",
+        )
+    return True

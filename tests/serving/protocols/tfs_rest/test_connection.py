@@ -15,14 +15,13 @@ from uvicorn.server import ServerState
 
 from tests.serving.protocols.tfs_rest.options import rest_api, rest_options
 from tests.serving.transport import Transport
-from timonel.serving.asgi import Router
+from timonel.serving.asgi import HTTP_STATUS, Router
 from timonel.serving.auth.connection_limits import http_protocol
 from timonel.serving.batching.scheduling import scheduled
 from timonel.serving.inference.context import Correlation
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.protocols.tfs_rest import connection
 from timonel.serving.protocols.tfs_rest.connection import Head, predict_protocol, read_head
-from timonel.serving.rest_errors import HTTP_STATUS
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings.auth import LimitSettings
 from timonel.serving.settings.batching import AdaptiveBatching

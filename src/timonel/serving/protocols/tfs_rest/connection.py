@@ -15,7 +15,7 @@ from typing import NamedTuple
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from timonel.serving.asgi import Response, header
+from timonel.serving.asgi import Response, error_response, header
 from timonel.serving.auth.connection_limits import BoundedHttp, Part
 from timonel.serving.auth.origin_check import is_host_allowed
 from timonel.serving.inference.context import Correlation
@@ -23,7 +23,6 @@ from timonel.serving.inference.flow import Exchange
 from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.protocols.http import content_type, correlation_of
 from timonel.serving.protocols.tfs_rest.api import CODECS, COMPUTE, CORS, RestApi, spec_of
-from timonel.serving.rest_errors import error_response
 from timonel.serving.status import StatusError
 
 _CORS = b"".join(b"%b: %b\r\n" % pair for pair in CORS)
