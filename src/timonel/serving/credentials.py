@@ -56,11 +56,7 @@ class Credentials:
         return key if trusted is None else f"{key}--cacert {shlex.quote(trusted)} "
 
     def context(self) -> ssl.SSLContext:
-        """Return an SSL context that trusts the configured certificates.
-
-        Raises:
-            SpecError: A certificate file cannot be used.
-        """
+        """Return an SSL context that trusts the configured certificates."""
         import ssl  # noqa: PLC0415 - most servers have no TLS, and it takes some MiB
 
         trusted = self.certificate or self.ca_file

@@ -105,11 +105,6 @@ def run_server(
 
     Must be called in the main thread of a dedicated process, such as that of a container.
 
-    Args:
-        models: See `serve`.
-        workspace: The workspace, or its path.
-        **options: See `ServeOptions`.
-
     Raises:
         NotFoundError: The model does not exist or has no version.
         SpecError: An option has an invalid value.

@@ -28,9 +28,6 @@ def bind_rest(settings: ServerSettings) -> socket.socket | None:
 
     Returns:
         None if REST is off, or if it is optional and the port is unavailable.
-
-    Raises:
-        ServingError: The port cannot be bound.
     """
     if settings.rest_port is None:
         return None
@@ -101,11 +98,7 @@ class RestServer:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start serving.
-
-        Raises:
-            ServingError: The server ended at once.
-        """
+        """Start serving."""
         task = asyncio.create_task(self._server.serve(sockets=[self._bound]))
         while not self._server.started:
             if task.done():

@@ -31,12 +31,7 @@ from timonel.storage import Workspace, local_path
 def settings_and_workspace(
     models: Sequence[Reference], workspace: Workspace | Reference | None, options: ServeOptions
 ) -> tuple[ServerSettings, Workspace]:
-    """Return the server's settings and workspace.
-
-    Raises:
-        NotFoundError: A model does not exist or has no version.
-        SpecError: An option has an invalid value.
-    """
+    """Return the server's settings and workspace."""
     options = with_defaults(ServeOptions, options)
     config = options["config"]
     if bool(models) == (config is not None):
@@ -83,9 +78,6 @@ def settings_of(
         options: The options, without those that are about models.
         config_file: The file of a config that names the models.
         servers: The folder for records of servers.
-
-    Raises:
-        SpecError: An option has an invalid value, or requires another option.
     """
     options = with_defaults(ServeOptions, options)
     _check_companions(options)

@@ -103,11 +103,7 @@ def find_server(folder: Path, model: str) -> ServerRecord | None:
 
 
 def parse_record(body: dict[str, Any]) -> ServerRecord:
-    """Parse a record from a document's body.
-
-    Raises:
-        CorruptError: A field is missing or invalid.
-    """
+    """Parse a record from a document's body."""
     try:
         return _ADAPTER.validate_python(body)
     except ValidationError as error:

@@ -95,15 +95,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Signature:
-    """A callable signature of a model.
-
-    Args:
-        name: The signature's key, as clients give it.
-        inputs: Inputs by the names that clients give.
-        outputs: Outputs by name.
-        method_name: The proto's method name.
-        defaults: Default values of optional inputs.
-    """
+    """A callable signature of a model."""
 
     name: str
     inputs: Mapping[str, TensorSpec]

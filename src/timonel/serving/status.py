@@ -65,12 +65,7 @@ def without_folders(message: str) -> str:
 
 
 class StatusError(Exception):
-    """A request or a load ended with a status other than OK.
-
-    Args:
-        code: The status code.
-        message: The text for clients.
-    """
+    """A request or a load ended with a status other than OK."""
 
     def __init__(self, code: Code, message: str) -> None:
         if len(message) > _MAX_CHARACTERS:  # it quotes a name of a client or a model

@@ -17,13 +17,7 @@ from timonel.serving.telemetry.monitor import Monitor
 
 
 class VersionLoader:
-    """Loads versions. Thread-safe.
-
-    Args:
-        settings: The server's settings.
-        runtime: Loads models.
-        monitor: Counts loads, warm-ups and batches.
-    """
+    """Loads versions. Thread-safe."""
 
     def __init__(self, settings: ServerSettings, runtime: Runtime, monitor: Monitor) -> None:
         self._settings = settings
@@ -31,11 +25,7 @@ class VersionLoader:
         self._monitor = monitor
 
     def load(self, version: VersionFolder) -> ScheduledModel:
-        """Load a version, and send its warm-up requests to it.
-
-        Raises:
-            StatusError: It cannot be loaded, or a warm-up request failed.
-        """
+        """Load a version, and send its warm-up requests to it."""
         model = self._scheduled(version)
         settings = self._settings.load
         if settings.warm_up:

@@ -37,9 +37,6 @@ class Access:
 
     Create it before the models are loaded, so that an unusable file fails early.
 
-    Args:
-        settings: The access settings.
-
     Attributes:
         control: The access rules of both ports.
 

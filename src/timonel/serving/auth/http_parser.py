@@ -25,9 +25,6 @@ class PatientParser:
 
     The receiver gets the same request twice: first with `should_upgrade`, when it must not answer,
     then without.
-
-    Args:
-        receiver: Gets the request's parts.
     """
 
     def __init__(self, receiver: HeadReceiver) -> None:

@@ -108,11 +108,7 @@ def to_body(entries: Sequence[KeyRecord]) -> dict[str, Any]:
 
 
 def from_body(body: Mapping[str, Any], origin: str) -> tuple[KeyRecord, ...]:
-    """Parse the entries in a document body.
-
-    Raises:
-        CorruptError: The body is not valid.
-    """
+    """Parse the entries in a document body."""
     try:
         entries = _KEYS.validate_python(body["keys"])
     except (KeyError, ValueError) as error:
@@ -155,10 +151,6 @@ def change_entries(
     """Change the entries of a key file under a lock.
 
     A missing file is created.
-
-    Args:
-        path: The file.
-        change: Gets the entries and returns the new ones.
     """
     with exclusive(path.with_name(f".{path.name}.lock")):
         try:

@@ -26,9 +26,6 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # un
 
     gRPC receives the message of a unary call before it calls the handler, so handlers get it as a
     stream, from which they take the one message.
-
-    Args:
-        control: The access rules, shared with REST.
     """
 
     def __init__(self, control: AccessControl) -> None:

@@ -53,11 +53,7 @@ class ReloadingContext(ssl.SSLContext):
 def rest_context(
     settings: TlsSettings, clock: Callable[[], float] = time.monotonic
 ) -> ReloadingContext:
-    """Create the TLS context of a REST port.
-
-    Raises:
-        SpecError: The files cannot be used.
-    """
+    """Create the TLS context of a REST port."""
     file = ReloadedFile(_paths(settings), lambda: _context(settings), _failed("REST"))
     context = ReloadingContext(ssl.PROTOCOL_TLS_SERVER)
     context.current = lambda: file.refreshed(clock())
@@ -65,11 +61,7 @@ def rest_context(
 
 
 def grpc_credentials(settings: TlsSettings, clock: Callable[[], float] = time.monotonic) -> Any:
-    """Create the TLS credentials of a gRPC port.
-
-    Raises:
-        SpecError: The files cannot be used.
-    """
+    """Create the TLS credentials of a gRPC port."""
     import grpc  # noqa: PLC0415 - slow to import, and a server may have no gRPC port
 
     file = ReloadedFile(_paths(settings), lambda: read_pem(settings), _failed("gRPC"))

@@ -80,11 +80,7 @@ def merge(
 
 
 def check_outputs(outputs: Mapping[str, Array], rows: int) -> None:
-    """Reject outputs that cannot be divided among ``rows`` rows.
-
-    Raises:
-        StatusError: An output has another first dimension, or none.
-    """
+    """Reject outputs that cannot be divided among ``rows`` rows."""
     for array in outputs.values():
         if array.ndim == 0:
             raise StatusError(Code.FAILED_PRECONDITION, "Batched output tensor has 0 dimensions")

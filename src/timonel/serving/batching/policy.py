@@ -196,14 +196,7 @@ class AdaptivePolicy(BatchingPolicy):
 
 
 class ParameterPolicy(BatchingPolicy):
-    """Batching by TensorFlow Serving's parameters: every request is queued.
-
-    Args:
-        parameters: Sizes and times.
-
-    Raises:
-        StatusError: No model can be loaded with the parameters.
-    """
+    """Batching by TensorFlow Serving's parameters: every request is queued."""
 
     checks_outputs = True
     late = StatusError(

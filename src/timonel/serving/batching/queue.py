@@ -140,16 +140,7 @@ class Batch(NamedTuple):
 
 
 class BatchObservation(NamedTuple):
-    """Measurements of a computed batch.
-
-    Args:
-        queue_s: Seconds that each request waited, in order of arrival.
-        compute_s: Seconds that the model computed.
-        rows: Number of requested rows.
-        padded_rows: Number of rows added as padding.
-        signature: The signature that ran.
-        failed: Whether the batch failed.
-    """
+    """Measurements of a computed batch: waits in order of arrival, and rows without padding."""
 
     queue_s: tuple[float, ...]
     compute_s: float
@@ -320,11 +311,7 @@ class _GrowingBatch:
 
 
 class ParameterQueue(Queue):
-    """TensorFlow Serving's queue: forms batches on arrival; only the last is open.
-
-    Args:
-        limits: Sizes and times.
-    """
+    """TensorFlow Serving's queue: forms batches on arrival; only the last is open."""
 
     def __init__(self, limits: QueueLimits) -> None:
         self._limits = limits

@@ -47,9 +47,6 @@ def scheduled(
         observer: Called for each batch.
         threads: Concurrent requests, if neither the version nor the settings say.
         version: The version's folder, which may contain its own parameters.
-
-    Raises:
-        StatusError: The version cannot be loaded with these parameters.
     """
     try:
         policy, name, threads = _plan(model, settings, threads, version)
@@ -91,13 +88,7 @@ class Eligibility(NamedTuple):
 
 
 def eligible(model: LoadedModel, settings: AdaptiveBatching, version: Path | None) -> Eligibility:
-    """Return the signatures of a version that may be batched.
-
-    Args:
-        model: The loaded version.
-        settings: The settings for its model.
-        version: The version's folder; None if it has none.
-    """
+    """Return the signatures of a version that may be batched."""
     may_batch, reason = _rows_are_independent(model, settings, version)
     if not may_batch:
         return Eligibility(frozenset(), reason)

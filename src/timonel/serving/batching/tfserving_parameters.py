@@ -22,10 +22,6 @@ _UNSIGNED = 2**64
 def parse_parameters(text: str, path: str) -> BatchingParameters:
     """Parse a BatchingParameters text proto.
 
-    Args:
-        text: The file's content.
-        path: The file's path, for error messages.
-
     Raises:
         StatusError: The text is invalid, or sets no threads.
     """
@@ -43,26 +39,14 @@ def parse_parameters(text: str, path: str) -> BatchingParameters:
 
 
 def read_parameters(path: Path) -> BatchingParameters:
-    """Read the file of ``--batching_parameters_file``.
-
-    Raises:
-        StatusError: The file does not exist, or is not a BatchingParameters text.
-    """
+    """Read the file of ``--batching_parameters_file``."""
     return parse_parameters(read_text(str(path)), str(path))
 
 
 def parameters_of_version(
     version: Path, parameters: BatchingParameters
 ) -> BatchingParameters | None:
-    """Return the batching parameters of a version; None to turn batching off.
-
-    Args:
-        version: The version's folder.
-        parameters: The server's parameters.
-
-    Raises:
-        StatusError: The version's own file cannot be read.
-    """
+    """Return the batching parameters of a version; None to turn batching off."""
     if not parameters.per_model:
         return parameters
     path = version / PER_MODEL_FILE
@@ -94,11 +78,7 @@ def check_threads(parameters: BatchingParameters) -> None:
 
 
 def check_queue(parameters: BatchingParameters) -> None:
-    """Reject parameters with which no model can be loaded.
-
-    Raises:
-        StatusError: Sizes or times are invalid or contradict each other.
-    """
+    """Reject parameters with which no model can be loaded."""
     largest = parameters.max_batch_size
     if parameters.allowed_batch_sizes and parameters.allowed_batch_sizes[-1] != largest:
         raise invalid_argument(

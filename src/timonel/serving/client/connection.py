@@ -22,12 +22,7 @@ _WAYS = "with --api-key-file or TIMONEL_API_KEY, or as api_key in Python"
 
 
 class HttpError(ServingError):
-    """A server answered with an error.
-
-    Args:
-        status: The HTTP status.
-        message: The server's error message.
-    """
+    """A server answered with an error."""
 
     def __init__(self, status: int, message: str) -> None:
         if status == 401:
@@ -85,12 +80,7 @@ class HttpConnection:
         return self._request("GET", path, None)
 
     def post(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
-        """Send JSON to ``path`` and return the JSON response.
-
-        Raises:
-            HttpError: The server answered with an error.
-            ServingError: The server does not answer, or not with JSON.
-        """
+        """Send JSON to ``path`` and return the JSON response."""
         return self._request("POST", path, json.dumps(content).encode())
 
     def _request(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:

@@ -106,11 +106,7 @@ class Outline:
 
 
 def outline_of(body: bytes) -> Outline:
-    """Split a request into an outline and arrays of numbers, if it has large ones.
-
-    Raises:
-        StatusError: It is not a JSON object.
-    """
+    """Split a request into an outline and arrays of numbers, if it has large ones."""
     return read_outline(body) or Outline(body, parse(body), body)
 
 

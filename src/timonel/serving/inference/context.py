@@ -42,7 +42,8 @@ class Observation:
 
     Args:
         entrypoint: ``REST`` or ``GRPC``.
-        api: The API method, as TensorFlow Serving labels it: ``Predict`` or ``predict``.
+        api: The API method, as TensorFlow Serving labels it: ``Predict`` over gRPC, ``predict``
+            over REST, empty for methods without a name there.
         model: The model's name as the client gave it.
         began: The time when the request had arrived, in monotonic seconds.
         correlation: The client's headers that relate it to other requests.

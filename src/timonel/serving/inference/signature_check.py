@@ -37,11 +37,7 @@ _METHODS = (PREDICT, CLASSIFY, REGRESS)
 def checked_run(
     signature: Signature, inputs: Mapping[str, Array], output_filter: Sequence[str]
 ) -> tuple[Mapping[str, Array], list[str], tuple[int, ...] | None]:
-    """Return the inputs to compute with, the requested outputs, and the shape for `drop_column`.
-
-    Raises:
-        StatusError: Inputs or outputs do not match the signature.
-    """
+    """Return the inputs to compute with, the requested outputs, and the shape for `drop_column`."""
     complete = complete_inputs(signature, inputs)
     shaped = check_shapes(signature, complete)
     outputs = chosen_outputs(signature, output_filter)
@@ -53,11 +49,7 @@ def checked_run(
 
 
 def chosen_outputs(signature: Signature, output_filter: Sequence[str]) -> list[str]:
-    """Return the names of the requested outputs; all if none is named.
-
-    Raises:
-        StatusError: An output name is unknown or repeated.
-    """
+    """Return the names of the requested outputs; all if none is named."""
     if not output_filter:
         return list(signature.outputs)
     chosen: list[str] = []
@@ -74,15 +66,7 @@ def chosen_outputs(signature: Signature, output_filter: Sequence[str]) -> list[s
 
 
 def check_encodings(signature: Signature, outputs: Sequence[str]) -> None:
-    """Refuse to compute what requests and responses cannot carry: sparse and ragged tensors.
-
-    Args:
-        signature: The signature.
-        outputs: Names of the requested outputs.
-
-    Raises:
-        StatusError: An input, or a requested output, is not a dense tensor.
-    """
+    """Refuse to compute what requests and responses cannot carry: sparse and ragged tensors."""
     for name, spec in signature.inputs.items():
         if spec.encoding != "name" or spec.dtype in _HANDLES:
             raise _no_dense("Input", name, spec, signature)
@@ -101,11 +85,7 @@ def _no_dense(what: str, name: str, spec: TensorSpec, signature: Signature) -> S
 
 
 def complete_inputs(signature: Signature, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Return a request's inputs, with defaults for those left out.
-
-    Raises:
-        StatusError: A required input is missing, or an input is unknown.
-    """
+    """Return a request's inputs, with defaults for those left out."""
     if inputs.keys() == signature.inputs.keys():
         return inputs
     check_inputs(signature, inputs.keys())
@@ -114,11 +94,7 @@ def complete_inputs(signature: Signature, inputs: Mapping[str, Array]) -> Mappin
 
 
 def check_inputs(signature: Signature, given: AbstractSet[str]) -> None:
-    """Validate the names of a request's inputs; those with defaults are optional.
-
-    Raises:
-        StatusError: A required input is missing, or an input is unknown.
-    """
+    """Validate the names of a request's inputs; those with defaults are optional."""
     expected, defaults = signature.inputs, signature.defaults
     missing, extra = expected.keys() - given, given - expected.keys()
     if len(given) > len(expected) or (len(given) < len(expected) and not defaults):
@@ -142,11 +118,7 @@ def check_inputs(signature: Signature, given: AbstractSet[str]) -> None:
 
 
 def check_method(signature: Signature) -> None:
-    """Validate that a signature may be used for Predict, judging by its method name.
-
-    Raises:
-        StatusError: It has another method name.
-    """
+    """Validate that a signature may be used for Predict, judging by its method name."""
     if signature.method_name not in _METHODS:
         raise StatusError(
             Code.INTERNAL,
@@ -162,15 +134,8 @@ def check_shapes(signature: Signature, inputs: Mapping[str, Array]) -> Mapping[s
     becomes ``[n, 1]``; `drop_column`
     removes the added dimension from the outputs.
 
-    Args:
-        signature: Declares a shape for each input.
-        inputs: Arrays for all of the signature's inputs.
-
     Returns:
         ``inputs`` itself, or a new mapping if an array was reshaped.
-
-    Raises:
-        StatusError: A type, a rank or a known dimension differs from the declared one.
     """
     reshaped: dict[str, Array] = {}
     for name, array in inputs.items():

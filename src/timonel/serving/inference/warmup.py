@@ -47,9 +47,6 @@ def warm_up(
         iterations: How often to send each request.
         observe: Called with the status, the seconds and the number of requests read, also after a
             failure; not called if there is no file.
-
-    Raises:
-        StatusError: The file is corrupt or too long, or a request failed.
     """
     path = folder / WARMUP_FILE
     if not path.is_file():
@@ -86,9 +83,6 @@ def replay(call: Call, log: Any) -> None:
     """Send the request of a PredictionLog to a version; ignore the response.
 
     Model names and versions in the log are ignored too.
-
-    Raises:
-        StatusError: The request failed, or its kind cannot be replayed.
     """
     kind = log.WhichOneof("log_type")
     if kind is None:

@@ -106,9 +106,6 @@ class Catalogue:
     """A server's models and versions: written by the loader, read by requests.
 
     Readers take no lock: the mappings they read are replaced, never changed in place.
-
-    Args:
-        labels: Version labels by model; the loader replaces them.
     """
 
     def __init__(self, labels: Mapping[str, Mapping[str, int]] | None = None) -> None:
@@ -178,11 +175,7 @@ class Catalogue:
         return chosen
 
     def metadata(self, spec: ModelSpec) -> Metadata:
-        """Return the signatures of a loaded version.
-
-        Raises:
-            StatusError: It is not loaded.
-        """
+        """Return the signatures of a loaded version."""
         servable = self.acquire(spec)
         try:
             model = servable.model

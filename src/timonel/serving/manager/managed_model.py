@@ -97,14 +97,7 @@ class Unavailable:
 
 
 class ManagedModel:
-    """A model, its versions and their source.
-
-    Args:
-        model: The model's settings.
-        settings: Times and limits.
-        catalogue: The catalogue to publish versions in.
-        make_source: Creates the source for a base path.
-    """
+    """A model, its versions and their source."""
 
     def __init__(
         self,

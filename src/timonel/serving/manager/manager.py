@@ -92,11 +92,7 @@ class ModelManager:
         return self._models
 
     def start(self) -> None:
-        """Start watching.
-
-        Raises:
-            StatusError: The configuration is rejected.
-        """
+        """Start watching."""
         admit((), self._models, {}, labels_may_wait=self._settings.labels_may_wait)
         self._configure(self._models)
         self._started = time.monotonic()
@@ -142,9 +138,6 @@ class ModelManager:
         """Stop watching, and unload all versions once their requests have ended.
 
         A load or a request that does not end keeps its daemon thread until the process ends.
-
-        Args:
-            grace_s: Seconds to wait for requests.
         """
         with self._lock:
             self._stopping = True

@@ -37,29 +37,17 @@ _MODEL_TYPES = {1: TENSORFLOW, 2: "other"}
 
 
 def read_models(path: str) -> tuple[ModelSettings, ...]:
-    """Return the models in a ModelServerConfig file, to start a server.
-
-    Raises:
-        StatusError: The file cannot be read or is invalid.
-    """
+    """Return the models in a ModelServerConfig file, to start a server."""
     return first_models(parse_model_config(read_text(path), path))
 
 
 def parse_model_config(text: str, path: str) -> Any:
-    """Parse a file's text as a ModelServerConfig.
-
-    Raises:
-        TextProtoError: The text is not a text proto of that message.
-    """
+    """Parse a file's text as a ModelServerConfig."""
     return parse_text_proto(text, model_server_config_pb2.ModelServerConfig(), path)
 
 
 def first_models(config: Any) -> tuple[ModelSettings, ...]:
-    """Return the models of a server's first configuration; empty for no models.
-
-    Raises:
-        StatusError: The configuration is invalid.
-    """
+    """Return the models of a server's first configuration; empty for no models."""
     kind = config.WhichOneof("config")
     if kind is None:
         return ()
@@ -100,11 +88,7 @@ def reloaded_models(
 
 
 def next_models(config: Any) -> tuple[ModelSettings, ...]:
-    """Return the models of a configuration that replaces another one.
-
-    Raises:
-        StatusError: The configuration is invalid, or cannot replace another one.
-    """
+    """Return the models of a configuration that replaces another one."""
     if config.WhichOneof("config") != "model_config_list":
         raise StatusError(
             Code.FAILED_PRECONDITION,
@@ -115,11 +99,7 @@ def next_models(config: Any) -> tuple[ModelSettings, ...]:
 
 
 def models_from(config: Any) -> tuple[ModelSettings, ...]:
-    """Return the models of a ModelServerConfig's model_config_list.
-
-    Raises:
-        StatusError: A model's configuration is invalid.
-    """
+    """Return the models of a ModelServerConfig's model_config_list."""
     listed = list(config.model_config_list.config)
     check_names(model.name for model in listed)
     for model in listed:
@@ -128,11 +108,7 @@ def models_from(config: Any) -> tuple[ModelSettings, ...]:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Reject a list that names a model twice.
-
-    Raises:
-        StatusError: A name is repeated.
-    """
+    """Reject a list that names a model twice."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -141,11 +117,7 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def check_base_path(name: str, base_path: str) -> None:
-    """Reject a relative base path.
-
-    Raises:
-        StatusError: The base path is relative.
-    """
+    """Reject a relative base path."""
     if not base_path.startswith("/") and not _URI.match(base_path):
         raise invalid_argument(
             f"Expected model {name} to have an absolute path or URI; got base_path()={base_path}"

@@ -29,9 +29,6 @@ def admit(
         available: The serving versions by model.
         labels_may_wait: Whether a new label may name a version that does not serve. A label in use
             never moves to such a version, because its requests would fail.
-
-    Raises:
-        StatusError: The list is rejected.
     """
     check_names(model.name for model in models)
     before = {model.name: model for model in present}
@@ -115,13 +112,7 @@ def finish(done: Future[None], error: StatusError | None) -> None:
 
 
 class UnservableError(ServingError):
-    """A model has no version that can be loaded.
-
-    Args:
-        message: The problem.
-        hint: The cure.
-        failures: All models that do not serve.
-    """
+    """A model has no version that can be loaded."""
 
     def __init__(self, message: str, *, hint: str, failures: Sequence[Unavailable]) -> None:
         super().__init__(message, hint=hint)

@@ -100,11 +100,6 @@ class FolderSource(VersionSource):
 
     A version that timonel published is complete when it is visible. Any other must stay unchanged
     for ``settle_s`` seconds, over at least two looks.
-
-    Args:
-        base: The folder.
-        settle_s: Seconds for which a version's content must stay unchanged.
-        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -163,10 +158,7 @@ def version_folders(base: Path) -> dict[int, Path]:
     """Return the version folders below ``base`` by number.
 
     A folder is a version if its name parses as a 64-bit integer, as in TensorFlow Serving. If two
-    names give the same number, the lexically later one wins.
-
-    Raises:
-        OSError: The folder cannot be read.
+    names give the same number, the lexically later one wins. Raises `OSError`.
     """
     found: dict[int, Path] = {}
     for path in sorted(base.iterdir()):
@@ -209,11 +201,7 @@ def missing_of(version: Path) -> dict[str, float | str]:
 
 
 def check_files(version: Path) -> None:
-    """Reject pipes, devices and sockets in a version, which would block whatever reads them.
-
-    Raises:
-        StatusError: An entry is neither a file nor a folder.
-    """
+    """Reject pipes, devices and sockets in a version, which would block whatever reads them."""
     for place, folders, names in os.walk(version):
         linked = (name for name in folders if Path(place, name).is_symlink())
         paths = [Path(place, name) for name in names]

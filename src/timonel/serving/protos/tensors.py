@@ -89,11 +89,7 @@ def from_proto(alias: str, proto: Any) -> Array:
 
 
 def to_proto(array: Array) -> Any:
-    """Convert an array to a TensorProto with typed fields.
-
-    Raises:
-        StatusError: The dtype has no proto form.
-    """
+    """Convert an array to a TensorProto with typed fields."""
     return tensor_pb2.TensorProto.FromString(encode(array))
 
 

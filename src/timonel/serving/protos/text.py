@@ -26,11 +26,7 @@ class TextProtoError(StatusError):
 
 
 def read_text(path: str) -> str:
-    """Return a file's text.
-
-    Raises:
-        StatusError: The file cannot be read.
-    """
+    """Return a file's text."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -42,11 +38,7 @@ def read_text(path: str) -> str:
 
 
 def parse_text_proto(text: str, message: Any, path: str) -> Any:
-    """Parse a text proto into ``message`` and return it.
-
-    Raises:
-        TextProtoError: The text is invalid.
-    """
+    """Parse a text proto into ``message`` and return it."""
     try:
         return text_format.Parse(text, message)
     except text_format.ParseError as error:

@@ -101,11 +101,6 @@ def freeze(version: Path, tags: Sequence[str], signatures: Mapping[str, Any]) ->
 
     Constants shared by several signatures are stored once.
 
-    Args:
-        version: The folder of the SavedModel.
-        tags: The tags of its graph.
-        signatures: The ``SignatureDef`` of each signature that clients can call.
-
     Raises:
         ValueError: The model holds other resources than variables, for example tables.
     """

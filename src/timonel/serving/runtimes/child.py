@@ -73,9 +73,6 @@ class ChildModel(DeclaringModel):
         name: Name for log messages.
         start: Starts a process and returns once it has loaded; raises `StatusError`.
         timeout_s: Kill the process if a call takes longer; None for never.
-
-    Raises:
-        StatusError: The version cannot be loaded.
     """
 
     def __init__(self, name: str, start: Callable[[], _Child], timeout_s: float | None) -> None:

@@ -74,11 +74,6 @@ def load_flatbuffer(
 ) -> LoadedModel:
     """Load a flatbuffer converted from a SavedModel, with the SavedModel's signatures.
 
-    Args:
-        content: The flatbuffer.
-        settings: The compute settings.
-        signatures: The signatures of the SavedModel.
-
     Raises:
         StatusError: The flatbuffer lacks one of them.
     """

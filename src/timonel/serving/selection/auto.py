@@ -17,11 +17,7 @@ PYTHON_RUNTIME = "timonel.serving.runtimes.python.runtime:PythonRuntime"
 
 
 def runtime_entry_point(name: str) -> importlib.metadata.EntryPoint:
-    """Return the entry point of a runtime.
-
-    Raises:
-        SpecError: No runtime has this name.
-    """
+    """Return the entry point of a runtime."""
     for entry_point in importlib.metadata.entry_points(group=_GROUP, name=name):
         return entry_point
     known = sorted(each.name for each in importlib.metadata.entry_points(group=_GROUP))
@@ -39,11 +35,7 @@ class AutoRuntime(Runtime):
     name = AUTO
 
     def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
-        """Load the version in ``path``.
-
-        Raises:
-            StatusError: Its runtime is unknown, or cannot load it.
-        """
+        """Load the version in ``path``."""
         name = runtime_of(path, settings)
         return _runtime(name).load(path, settings.model_copy(update={"name": name}))
 
@@ -64,11 +56,7 @@ class ServerRuntime(AutoRuntime):
         self._settings = settings.python
 
     def load(self, path: Path, settings: RuntimeSettings) -> LoadedModel:
-        """Load a version with the runtime for its kind.
-
-        Raises:
-            StatusError: It contains Python code that may not run, or cannot be loaded.
-        """
+        """Load a version with the runtime for its kind."""
         if check_permission(path, settings.model, self._settings):
             return self._python.load(path, settings)
         return super().load(path, settings)

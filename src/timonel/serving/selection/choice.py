@@ -59,13 +59,8 @@ def _needs_tensorflow(model: ModelSettings, settings: RuntimeSettings) -> bool:
 def check_permission(version: Path, name: str, settings: PythonSettings) -> bool:
     """Return whether a version is a Python model, which then may run.
 
-    Args:
-        version: Its folder.
-        name: The name of the served model.
-        settings: The permissions.
-
     Raises:
-        StatusError: The version contains Python code that may not run.
+        StatusError: Its code may not run.
     """
     if not is_python_model(version):
         return False

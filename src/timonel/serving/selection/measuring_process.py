@@ -219,11 +219,7 @@ _CONVERSIONS: dict[Choice, Callable[..., LoadedModel]] = {"litert": _flatbuffer,
 
 
 def converted(version: Path, tags: Sequence[str]) -> bytes:
-    """Return the flatbuffer of a SavedModel, with all its signatures.
-
-    Raises:
-        ConversionError: The conversion failed, for example because LiteRT lacks an operation.
-    """
+    """Return the flatbuffer of a SavedModel, with all its signatures."""
     import tensorflow as tf  # noqa: PLC0415 - takes seconds; the request is read first
 
     try:

@@ -130,9 +130,6 @@ def tensorflow_serving_access(ssl_config_file: str = "") -> AccessSettings:
     """Return TensorFlow Serving's rules: no authentication, TLS for gRPC only.
 
     The only limit on body size is protobuf's.
-
-    Args:
-        ssl_config_file: The value of the ``ssl_config_file`` flag; empty for none.
     """
     return AccessSettings(
         ssl_config_file=ssl_config_file or None,

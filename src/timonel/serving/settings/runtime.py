@@ -130,9 +130,6 @@ def by_model(values: Iterable[str], what: str) -> dict[str, tuple[str, ...]]:
     Args:
         values: Items of the form ``VALUE`` or ``MODEL=VALUE``.
         what: What a value is, for the error message.
-
-    Raises:
-        SpecError: A model or a value is empty.
     """
     found: dict[str, tuple[str, ...]] = defaultdict(tuple)
     for text in values:

@@ -45,12 +45,7 @@ class Answer(NamedTuple):
 
 
 def summarize(secret: str, outputs: Sequence[Mapping[str, Array]] | None) -> Answer:
-    """Return the summary of an answer.
-
-    Args:
-        secret: ID of the request.
-        outputs: Outputs by name of each execution; None if the request failed.
-    """
+    """Return the summary of an answer: the outputs of each execution, or None if it failed."""
     key = hashlib.blake2b(secret.encode(), digest_size=32).digest()
     name = hashlib.blake2b(b"name", key=key, digest_size=12).hexdigest()
     if outputs is None:

@@ -72,16 +72,7 @@ class Traffic(NamedTuple):
 
 
 class Monitor:
-    """Measurements of a server.
-
-    Attributes:
-        answers: Answers to compared requests.
-
-    Args:
-        catalogue: The versions in memory.
-        tracer: Receives spans; None to disable tracing.
-        clock: Monotonic seconds.
-    """
+    """Measurements of a server."""
 
     def __init__(
         self,
@@ -106,15 +97,7 @@ class Monitor:
     def begin(
         self, entrypoint: str, api: str, model: str = "", correlation: Correlation | None = None
     ) -> Observation:
-        """Return the observation of a request that has just arrived.
-
-        Args:
-            entrypoint: ``REST`` or ``GRPC``.
-            api: The method: ``Predict`` over gRPC, ``predict`` over REST, empty for methods without
-                a name in TensorFlow Serving.
-            model: The model name given by the client.
-            correlation: Headers of the client that relate it to other requests.
-        """
+        """Return the observation of a request that has just arrived."""
         began = self._clock()
         if api in MODEL_CALLS:
             self._concurrency.begin(began)
@@ -232,9 +215,6 @@ class ConcurrencyMeter:
 
     Autoscalers compute the average over any window from two readings of `Concurrency.request_s`, as
     exactly as Knative's queue-proxy. Times are in seconds.
-
-    Args:
-        now: The time of the start.
     """
 
     def __init__(self, now: float) -> None:

@@ -36,11 +36,6 @@ def metrics_route(page: Callable[[], bytes], path: str, pool: Executor) -> Route
 
     Methods other than GET and HEAD are rejected: access control lets OPTIONS pass, as browsers send
     it without a key.
-
-    Args:
-        page: Renders the page, which takes milliseconds; see `encode`.
-        path: The path of the page.
-        pool: Thread pool that renders the page.
     """
 
     async def answer(request: Request) -> Response:

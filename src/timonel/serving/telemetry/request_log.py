@@ -173,14 +173,7 @@ def _copies(arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 
 class RotatingFile:
-    """Write records to one file after another. Belongs to one thread.
-
-    Args:
-        prefix: The start of each file's path.
-        max_bytes: The size at which a file is closed.
-        max_age_s: The age at which a file is closed.
-        clock: Monotonic seconds.
-    """
+    """Write records to one file after another. Belongs to one thread."""
 
     def __init__(
         self,

@@ -17,15 +17,7 @@ from timonel.serving.telemetry.tracing import make_tracer
 
 
 class Telemetry:
-    """Instruments of a server.
-
-    Args:
-        settings: The server's settings.
-        catalogue: The versions in memory.
-
-    Raises:
-        MissingExtraError: Tracing is enabled, but OpenTelemetry is not installed.
-    """
+    """Instruments of a server."""
 
     def __init__(self, settings: ServerSettings, catalogue: Catalogue) -> None:
         self._settings = settings

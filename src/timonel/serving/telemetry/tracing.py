@@ -93,9 +93,6 @@ def make_tracer(exporter: SpanExporter | None = None) -> tuple[OpenTelemetryTrac
     OpenTelemetry's own variables set the endpoint, the sampling and the service name:
     ``OTEL_EXPORTER_OTLP_ENDPOINT``, ``OTEL_TRACES_SAMPLER``, ``OTEL_SERVICE_NAME``.
 
-    Args:
-        exporter: An exporter to use instead of OTLP.
-
     Raises:
         MissingExtraError: OpenTelemetry is not installed.
     """

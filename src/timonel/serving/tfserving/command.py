@@ -36,11 +36,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve with the given flags until SIGTERM or SIGINT.
-
-    Returns:
-        The exit status.
-    """
+    """Serve with the given flags until SIGTERM or SIGINT."""
     flags = known_flags(cores())
     parsed = parse(sys.argv[1:] if arguments is None else arguments, flags)
     for error in parsed.errors:

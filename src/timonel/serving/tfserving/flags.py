@@ -22,14 +22,7 @@ _BOOLEANS = {"": True, "=true": True, "=false": False}
 
 @dataclass(frozen=True)
 class Flag:
-    """A known flag.
-
-    Args:
-        name: Its name, without dashes.
-        kind: The type of its value.
-        default: Its default value.
-        help: Its line in the usage.
-    """
+    """A known flag."""
 
     name: str
     kind: Kind
@@ -39,14 +32,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Parsed:
-    """A parsed command line.
-
-    Args:
-        values: The value of every flag, given or default.
-        given: The names of the flags given.
-        unknown: Arguments that are not known flags, in order.
-        errors: Messages for invalid values.
-    """
+    """A parsed command line: all flags, those given, other arguments, and messages."""
 
     values: Mapping[str, Value]
     given: frozenset[str]
@@ -86,12 +72,7 @@ def _string(name: str, help_: str, *, default: str = "") -> Flag:
 
 
 def parse(arguments: Sequence[str], flags: Sequence[Flag]) -> Parsed:
-    """Parse a command line.
-
-    Args:
-        arguments: The arguments after the program's name.
-        flags: The known flags.
-    """
+    """Parse a command line."""
     known = {flag.name: flag for flag in flags}
     values: dict[str, Value] = {flag.name: flag.default for flag in flags}
     given: set[str] = set()
@@ -169,11 +150,7 @@ MEANINGLESS: Mapping[str, str] = {
 
 
 def known_flags(cores: int) -> tuple[Flag, ...]:
-    """Return all flags: those of TensorFlow Serving, then timonel's own.
-
-    Args:
-        cores: The processors of this machine; some defaults depend on them.
-    """
+    """Return all flags: those of TensorFlow Serving, then timonel's own."""
     return (
         Flag("port", "int32", 8500, "TCP port for gRPC; 0 disables it"),
         _string("grpc_socket_path", "Unix socket for gRPC"),

@@ -196,15 +196,7 @@ def _batching(values: Parsed, parameters: BatchingParameters | None) -> Batching
 
 
 def metrics_path_from(text: str, path: str) -> str | None:
-    """Return the metrics path from a ``--monitoring_config_file``; None if disabled.
-
-    Args:
-        text: The file's text: a MonitoringConfig as text proto.
-        path: The file, for the error message.
-
-    Raises:
-        TextProtoError: The text is not such a proto.
-    """
+    """Return the metrics path from a ``--monitoring_config_file``; None if disabled."""
     config = parse_text_proto(text, config_message("MonitoringConfig")(), path)
     if not config.prometheus_config.enable:
         return None
@@ -212,11 +204,7 @@ def metrics_path_from(text: str, path: str) -> str | None:
 
 
 def parse_channel_arguments(text: str) -> tuple[tuple[str, int | str], ...]:
-    """Parse ``k=v,k=v`` as channel arguments; int32 values become numbers.
-
-    Raises:
-        ValueError: An item has no name or no ``=``.
-    """
+    """Parse ``k=v,k=v`` as channel arguments; int32 values become numbers."""
     arguments = []
     for item in filter(None, text.split(",")):
         name, equals, value = item.partition("=")

@@ -27,17 +27,8 @@ _GAP_S: Final = 120.0
 class Point(NamedTuple):
     """Traffic of a model in one interval.
 
-    Args:
-        rate: Responses per second.
-        errors: Failed responses per second.
-        p50: The median latency in milliseconds; None without requests, as for the fields below.
-        p95: The 95th percentile of the latency.
-        p99: The 99th percentile of the latency.
-        decode: Mean duration of the stage in milliseconds.
-        queue: Mean duration of the stage in milliseconds.
-        compute: Mean duration of the stage in milliseconds.
-        encode: Mean duration of the stage in milliseconds.
-        batch: Mean rows per batch; None without batches.
+    Rates are per second. Percentiles of the latency and mean times of stages are in milliseconds,
+    and None without requests; the mean rows per batch are None without batches.
     """
 
     rate: float = 0.0

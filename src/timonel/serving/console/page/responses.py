@@ -62,11 +62,7 @@ class StaticFile(NamedTuple):
 
 
 def static_files(package: str, names: Mapping[str, str]) -> dict[str, StaticFile]:
-    """Read static files.
-
-    Returns:
-        The files by path.
-    """
+    """Read static files, and return them by path."""
     folder = importlib.resources.files(package) / "static"
     files = {}
     for path, name in names.items():

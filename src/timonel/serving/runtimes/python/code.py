@@ -64,11 +64,6 @@ class PythonFile:
     def call(self, function: Callable[[Any], Any], argument: Any, name: str) -> Any:
         """Call the code for a request and return its result.
 
-        Args:
-            function: The code.
-            argument: Its only argument.
-            name: The name of the call in the log.
-
         Raises:
             StatusError: The exception in one line: ``INVALID_ARGUMENT`` for a `ValueError`,
                 ``INTERNAL`` for all others; a `StatusError` is raised unchanged.

@@ -31,17 +31,7 @@ Specs = Mapping[str, TensorSpec]
 
 
 def declared(name: str, inputs: Any, outputs: Any, *, where: str) -> Signature:
-    """Return the signature that code declares.
-
-    Args:
-        name: The signature's name.
-        inputs: The declaration of the inputs.
-        outputs: The declaration of the outputs.
-        where: The file or class that declares them, for messages.
-
-    Raises:
-        StatusError: A declaration is invalid.
-    """
+    """Return the signature that code declares."""
     return Signature(
         name,
         declared_specs(inputs, where=f"inputs of {where}"),
@@ -51,11 +41,7 @@ def declared(name: str, inputs: Any, outputs: Any, *, where: str) -> Signature:
 
 
 def declared_specs(declaration: Any, *, where: str) -> dict[str, TensorSpec]:
-    """Return the tensors of a declaration, in its order.
-
-    Raises:
-        StatusError: The declaration is invalid.
-    """
+    """Return the tensors of a declaration, in its order."""
     example = '{"x": ("float32", [None, 4])}'
     if not isinstance(declaration, Mapping) or not declaration:
         raise refusal(f"declare the {where} as in {example}, got {declaration!r}")
