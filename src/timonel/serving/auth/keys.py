@@ -82,11 +82,7 @@ def new_key(
 
 
 class Keyring:
-    """The entries of a key file. Immutable.
-
-    Args:
-        entries: Entries with distinct ids.
-    """
+    """The entries of a key file, with distinct ids. Immutable."""
 
     def __init__(self, entries: Sequence[KeyRecord] = ()) -> None:
         self._by_id = {entry.id: entry for entry in entries}
