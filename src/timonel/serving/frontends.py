@@ -27,7 +27,9 @@ from timonel.serving.protocols.tfs_rest.connection import predict_protocol
 from timonel.serving.protocols.v2.api import InferenceApi
 from timonel.serving.rest_server import RestServer
 from timonel.serving.settings import ServerSettings
-from timonel.serving.telemetry.telemetry import Telemetry
+from timonel.serving.telemetry.monitor import Monitor
+from timonel.serving.telemetry.prometheus import metrics_route
+from timonel.serving.telemetry.request_log import RequestLog
 
 
 @dataclass(eq=False)
@@ -40,7 +42,8 @@ class Frontends:
     _rest_socket: socket.socket | None
     _grpc_port: int | None
     _access: Access
-    _telemetry: Telemetry
+    _monitor: Monitor
+    _recorder: RequestLog
     _draining: asyncio.Event = field(default_factory=asyncio.Event)
 
     @contextlib.asynccontextmanager
@@ -55,8 +58,8 @@ class Frontends:
             flow = Flow(
                 self._catalogue,
                 pool,
-                self._telemetry.monitor,
-                self._telemetry.recorder,
+                self._monitor,
+                self._recorder,
                 limits.max_response,
                 limits.max_receiving,
             )
@@ -92,7 +95,7 @@ class Frontends:
                 models=ModelService(
                     flow,
                     self._manager if self._settings.access.takes_reloads else None,
-                    self._telemetry.monitor,
+                    self._monitor,
                     self._settings.trusted,
                 ),
                 others=(v2.described(),),
@@ -112,16 +115,17 @@ class Frontends:
         if self._rest_socket is None:
             return None
         settings, is_draining = self._settings, self._draining.is_set
-        monitor, extensions = self._telemetry.monitor, settings.rest.extensions
+        monitor, extensions = self._monitor, settings.rest.extensions
         answers = monitor.answers if extensions else None
         max_body = settings.access.limits.max_body
         api = RestApi(flow, settings.rest, max_body)
         routes = [
             *api.routes(),
             *InferenceApi(flow, settings.rest, is_draining, max_body).routes(),
-            *self._telemetry.routes(flow.pool),
             *monitoring_routes(flow.catalogue, is_draining, answers),
         ]
+        if (path := settings.monitoring.metrics_path) is not None:
+            routes.append(metrics_route(monitor.page, path, flow.pool))
         if extensions:
             routes.append(openapi_route())
         if settings.rest.page:

@@ -37,7 +37,9 @@ from timonel.serving.selection.auto import ServerRuntime
 from timonel.serving.selection.choice import needs_tensorflow
 from timonel.serving.server_records import ServerRecord, remove_record, write_record
 from timonel.serving.settings import ServerSettings
-from timonel.serving.telemetry.telemetry import Telemetry
+from timonel.serving.telemetry.monitor import Monitor
+from timonel.serving.telemetry.request_log import RequestLog
+from timonel.serving.telemetry.tracing import make_tracer
 from timonel.serving.version_loader import VersionLoader
 
 _LOG = logging.getLogger(__name__)
@@ -87,17 +89,25 @@ def _run(
         held.enter_context(rest_socket)
     grpc_port = _free_grpc_port(settings)
     catalogue = Catalogue()
-    telemetry = Telemetry(settings, catalogue)
-    loader = VersionLoader(settings, ServerRuntime(settings), telemetry.monitor)
+    tracer = None
+    if settings.monitoring.tracing:
+        tracer, provider = make_tracer()
+        held.callback(provider.shutdown)
+    monitor = Monitor(catalogue, tracer)
+    recorder = RequestLog(monitor.logged)
+    recorder.configure(settings.models)
+    loader = VersionLoader(settings, ServerRuntime(settings), monitor)
     if grpc_port is not None or settings.grpc.socket_path is not None:
         importlib.import_module("timonel.serving.protocols.v2.service")
     exempt_imports()
     manager = ModelManager(
-        settings.models, loader.load, settings.load, catalogue, telemetry.configure
+        settings.models, loader.load, settings.load, catalogue, recorder.configure
     )
     manager.start()
     held.callback(manager.stop)
-    frontends = Frontends(settings, catalogue, manager, rest_socket, grpc_port, access, telemetry)
+    frontends = Frontends(
+        settings, catalogue, manager, rest_socket, grpc_port, access, monitor, recorder
+    )
     if needs_tensorflow(settings.models, settings.runtime):
         import_tensorflow()  # while the manager lists versions
     manager.wait_until_settled()
@@ -107,10 +117,9 @@ def _run(
         held.enter_context(
             ConfigFollower(settings.config_file, settings.config_poll_s, manager.reconfigure)
         )
-    with (
-        telemetry.running(),
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-    ):
+    recorder.start()
+    held.callback(recorder.stop)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(frontends, settings, record, on_ready, leash))
 
 

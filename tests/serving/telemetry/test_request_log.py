@@ -16,7 +16,7 @@ from timonel.serving.inference.flow import Call
 from timonel.serving.inference.warmup import warm_up
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.protos.messages import example_pb2, prediction_log_pb2
-from timonel.serving.settings import RequestLogSettings
+from timonel.serving.settings import ModelSettings, RequestLogSettings
 from timonel.serving.signature import DEFAULT_SIGNATURE
 from timonel.serving.status import Code
 from timonel.serving.telemetry import request_log as log_module
@@ -51,9 +51,13 @@ def settings(prefix, rate=1.0, **more):
     return RequestLogSettings(filename_prefix=str(prefix), sampling_rate=rate, **more)
 
 
+def served(name, request_log=None):
+    return ModelSettings(name=name, base_path="/m", request_log=request_log)
+
+
 def log_of(settings, count, **options):
     log = RequestLog(count, **options)
-    log.configure({"m": settings})
+    log.configure([served("m", settings)])
     return log
 
 
@@ -105,11 +109,13 @@ def test_what_is_logged_warms_up_and_can_be_read(prefix, tmp_path):
 
 def test_a_share_is_kept_and_models_without_a_log_are_left_alone(prefix):
     numbers = iter([0.1, 0.3, 0.2])
-    by_model = {"m": settings(prefix, 0.25)}
+    models = [served("m", settings(prefix, 0.25)), served("other")]
     log = RequestLog(Counts(), chance=lambda: next(numbers))
-    log.configure(by_model)
+    log.configure(models)
     assert [log.wants("m"), log.wants("m"), log.wants("m")] == [True, False, True]
     assert not log.wants("other")
+    log.configure(models[1:])
+    assert not log.wants("m")
 
 
 def test_a_full_queue_drops_at_once_and_counts(prefix, monkeypatch):

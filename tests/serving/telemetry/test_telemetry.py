@@ -15,7 +15,6 @@ from timonel.errors import ServingError
 from timonel.models.schema import WARMUP_FILE
 from timonel.serving import running_servers
 from timonel.serving.launch import launch
-from timonel.serving.manager.catalogue import Catalogue
 from timonel.serving.protos.messages import prediction_log_pb2
 from timonel.serving.protos.tensors import to_proto
 from timonel.serving.settings import (
@@ -27,7 +26,6 @@ from timonel.serving.settings import (
     ServerSettings,
 )
 from timonel.serving.settings.batching import AdaptiveBatching
-from timonel.serving.telemetry.telemetry import Telemetry
 from timonel.storage import find_workspace
 
 PATH = "/monitoring/prometheus/metrics"
@@ -162,17 +160,6 @@ def test_loads_and_warm_ups_are_counted(server, place):
     assert value(found, warmed, model_path=path, status="OK") == 2
     name = "timonel_load_seconds_count"
     assert value(found, name, model="m", version="3", code="OK") == 1
-
-
-def test_logs_follow_the_configuration(place):
-    settings = settings_for(place)
-    telemetry = Telemetry(settings, Catalogue())
-    assert not telemetry.recorder.wants("m")
-    logged = RequestLogSettings(filename_prefix="/l", sampling_rate=1.0)
-    renamed = settings.models[0].model_copy(update={"name": "n", "request_log": logged})
-    telemetry.configure((renamed,))
-    assert telemetry.recorder.wants("n")
-    assert not telemetry.recorder.wants("m")
 
 
 @pytest.mark.process

@@ -15,7 +15,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from timonel.serving.inference import classification, conversion
 from timonel.serving.inference.context import LoggedRequest
 from timonel.serving.protos.messages import example_pb2, prediction_log_pb2
 from timonel.serving.protos.tensors import to_proto
-from timonel.serving.settings import RequestLogSettings
+from timonel.serving.settings import ModelSettings, RequestLogSettings
 from timonel.serving.signature import REGRESS, Array, bytes_of
 from timonel.serving.status import Code
 
@@ -80,9 +80,9 @@ class RequestLog:
         self._thread = threading.Thread(target=self._write_all, name="requestlog", daemon=True)
         self._stopping = False
 
-    def configure(self, settings: Mapping[str, RequestLogSettings | None]) -> None:
-        """Replace the log settings by model; None to log nothing."""
-        self.sampled = {name: each for name, each in settings.items() if each is not None}
+    def configure(self, models: Iterable[ModelSettings]) -> None:
+        """Use the log settings of these models."""
+        self.sampled = {each.name: each.request_log for each in models if each.request_log}
 
     def start(self) -> None:
         """Start the writer thread."""
