@@ -80,10 +80,9 @@ class Frontends:
             return None
         from timonel.serving.protocols.tfs_grpc.server import GrpcServer  # noqa: PLC0415 - only with gRPC
         from timonel.serving.protocols.tfs_grpc.services import ModelService  # noqa: PLC0415 - only with gRPC
-        from timonel.serving.protocols.v2.service import InferenceService  # noqa: PLC0415 - only with gRPC
+        from timonel.serving.protocols.v2.service import inference_service  # noqa: PLC0415 - only with gRPC
 
         port = self._grpc_port
-        v2 = InferenceService(flow, self._draining.is_set)
         address = None if port is None else grpc_address(self._settings.host, port)
         try:
             guard = self._access.grpc_guard()
@@ -98,7 +97,7 @@ class Frontends:
                     self._monitor,
                     self._settings.trusted,
                 ),
-                others=(v2.described(),),
+                others=(inference_service(flow, self._draining.is_set),),
             )
         except RuntimeError as error:
             if port:

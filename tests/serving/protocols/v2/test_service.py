@@ -22,8 +22,8 @@ from timonel.serving.protocols.tfs_grpc.server import GrpcServer
 from timonel.serving.protocols.v2.service import (
     POOL,
     SERVICE,
-    InferenceService,
     decode,
+    inference_service,
     message_class,
 )
 from timonel.serving.protocols.v2.tensors import datatype_of, to_raw
@@ -64,8 +64,7 @@ def running(catalogue):
         ended.append(lambda: loop.call_soon_threadsafe(stop.set))
         with ThreadPoolExecutor(2) as pool:
             flow = Flow(catalogue, pool, monitor)
-            service = InferenceService(flow, lambda: clients[0].draining)
-            others = (service.described(),)
+            others = (inference_service(flow, lambda: clients[0].draining),)
             server = GrpcServer(flow, GrpcSettings(), "127.0.0.1:0", others=others)
             await server.start()
             channel = grpc.insecure_channel(f"127.0.0.1:{server.port}")

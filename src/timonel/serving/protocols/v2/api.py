@@ -22,12 +22,11 @@ from timonel.serving.protocols.http import (
 )
 from timonel.serving.protocols.v2 import rest_codec
 from timonel.serving.protocols.v2.requests import (
+    PROBES,
     InferCodec,
     InferRequest,
-    is_ready,
-    model_view,
-    server_view,
     spec_of,
+    views,
 )
 from timonel.serving.settings import RestSettings
 from timonel.serving.status import invalid_argument, not_found
@@ -62,7 +61,7 @@ class InferenceApi:
     ) -> None:
         self._flow = flow
         self._settings = settings or RestSettings()
-        self._is_draining = is_draining
+        self._views = views(flow.catalogue, is_draining)
         self._max_body = max_body
 
     def routes(self) -> list[Route]:
@@ -70,11 +69,11 @@ class InferenceApi:
         headers = _CORS if self._settings.cors else ()
         table: list[tuple[frozenset[str], str, _Answer]] = [
             (frozenset({"POST"}), rf"{_MODEL}/infer", self._infer),
-            (_PROBE, "/v2/health/live", self._live),
-            (_PROBE, "/v2/health/ready", self._ready),
-            (_GET, "/v2/?", self._server),
-            (_GET, _MODEL, self._model),
-            (_GET, rf"{_MODEL}/ready", self._model_ready),
+            (_PROBE, "/v2/health/live", self._view("ServerLive")),
+            (_PROBE, "/v2/health/ready", self._view("ServerReady")),
+            (_GET, "/v2/?", self._view("ServerMetadata")),
+            (_GET, _MODEL, self._view("ModelMetadata")),
+            (_GET, rf"{_MODEL}/ready", self._view("ModelReady")),
         ]
         options = (frozenset({"OPTIONS"}), _API, preflight)
         routes: list[_Row] = [options] if headers else []
@@ -84,28 +83,21 @@ class InferenceApi:
         routes.append((frozenset(), _API, self._missing))
         return [Route(m, p, answering(a, headers)) for m, p, a in routes]
 
-    async def _live(self, _: Request) -> Response:
-        is_live = not self._flow.catalogue.hung()
-        return json_response({"live": is_live}, 200 if is_live else 503)
+    def _view(self, name: str) -> _Answer:
+        view, observed = self._views[name], self._flow.observed
 
-    async def _ready(self, _: Request) -> Response:
-        all_ready = not (self._flow.catalogue.unready() or self._is_draining())
-        return json_response({"ready": all_ready}, 200 if all_ready else 503)
+        async def answer(request: Request) -> Response:
+            spec = _spec(request) if request.match.groups() else ModelSpec("")
+            if name in PROBES:
+                found = view(spec)
+            else:
+                with observed("REST", "", spec.name, correlation_of(request.headers)):
+                    found = view(spec)
+            if name == "ModelReady":
+                found = {"name": spec.name, **found}
+            return json_response(found, 503 if False in found.values() else 200)
 
-    async def _server(self, request: Request) -> Response:
-        with self._flow.observed("REST", "", correlation=correlation_of(request.headers)):
-            return json_response(server_view())
-
-    async def _model(self, request: Request) -> Response:
-        spec = _spec(request)
-        with self._flow.observed("REST", "", spec.name, correlation_of(request.headers)):
-            return json_response(model_view(self._flow.catalogue, spec))
-
-    async def _model_ready(self, request: Request) -> Response:
-        spec = _spec(request)
-        with self._flow.observed("REST", "", spec.name, correlation_of(request.headers)):
-            ready = is_ready(self._flow.catalogue, spec)
-            return json_response({"name": spec.name, "ready": ready}, 200 if ready else 503)
+        return answer
 
     async def _infer(self, request: Request) -> Response:
         spec = _spec(request)

@@ -10,6 +10,7 @@ import abc
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from timonel._version import __version__
@@ -149,6 +150,9 @@ def _wrong(name: str, expected: str, value: Any) -> StatusError:
 
 
 _EXTENSIONS: Final = ("binary_tensor_data",)
+PROBES: Final = frozenset({"ServerLive", "ServerReady"})
+"""Methods that are so frequent that they would dominate the monitored requests."""
+View = Callable[[ModelSpec], dict[str, Any]]
 
 
 class InferCodec(Codec[T]):
@@ -172,12 +176,19 @@ class InferCodec(Codec[T]):
         return (Run(signature, request.inputs, tuple(request.outputs)),)
 
 
-def server_view() -> dict[str, Any]:
-    """Return the metadata of the server."""
-    return {"name": "timonel", "version": __version__, "extensions": list(_EXTENSIONS)}
+def views(catalogue: Catalogue, is_draining: Callable[[], bool]) -> dict[str, View]:
+    """Return the methods that run no model, by their names over gRPC."""
+    server = {"name": "timonel", "version": __version__, "extensions": list(_EXTENSIONS)}
+    return {
+        "ServerLive": lambda _: {"live": not catalogue.hung()},
+        "ServerReady": lambda _: {"ready": not (catalogue.unready() or is_draining())},
+        "ServerMetadata": lambda _: server,
+        "ModelReady": lambda spec: {"ready": _is_ready(catalogue, spec)},
+        "ModelMetadata": partial(_metadata, catalogue),
+    }
 
 
-def model_view(catalogue: Catalogue, spec: ModelSpec) -> dict[str, Any]:
+def _metadata(catalogue: Catalogue, spec: ModelSpec) -> dict[str, Any]:
     """Return the metadata of a version and its default signature."""
     metadata = catalogue.metadata(spec)
     signature = metadata.signatures.get(DEFAULT_SIGNATURE)
@@ -199,7 +210,7 @@ def model_view(catalogue: Catalogue, spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def is_ready(catalogue: Catalogue, spec: ModelSpec) -> bool:
+def _is_ready(catalogue: Catalogue, spec: ModelSpec) -> bool:
     """Whether a version can answer now."""
     try:
         version = catalogue.metadata(spec).version

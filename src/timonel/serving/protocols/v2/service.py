@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -15,16 +16,16 @@ from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.protocols.tfs_grpc.calls import MessageCodec, computing, reading
 from timonel.serving.protocols.tfs_grpc.server import Service
 from timonel.serving.protocols.v2.requests import (
+    PROBES,
     InferCodec,
     InferRequest,
     OutputForm,
     Parameters,
-    is_ready,
-    model_view,
+    View,
     refuse_unsupported,
     request_parameters,
-    server_view,
     spec_of,
+    views,
 )
 from timonel.serving.protocols.v2.tensors import (
     BYTES,
@@ -75,52 +76,28 @@ _FIELDS: Mapping[str, str] = {
 """
 
 _RAW: Final = tag(ModelInferResponse.DESCRIPTOR.fields_by_name["raw_output_contents"].number)
-_PROBES = frozenset({"ServerLive", "ServerReady"})
 
 
-class InferenceService:
-    """GRPCInferenceService."""
+def inference_service(flow: Flow, is_draining: Callable[[], bool] = lambda: False) -> Service:
+    """Return GRPCInferenceService for a `GrpcServer`."""
+    handlers = {
+        name: reading(
+            flow,
+            name,
+            message_class(f"{name}Request"),
+            partial(_viewed, message_class(f"{name}Response"), view),
+            is_observed=name not in PROBES,
+        )
+        for name, view in views(flow.catalogue, is_draining).items()
+    }
+    handlers["ModelInfer"] = computing(flow, _Infer)
+    return Service(SERVICE, grpc.method_handlers_generic_handler(SERVICE, handlers), POOL)
 
-    def __init__(self, flow: Flow, is_draining: Callable[[], bool] = lambda: False) -> None:
-        self._flow = flow
-        self._is_draining = is_draining
 
-    def described(self) -> Service:
-        """Return the service for a `GrpcServer`."""
-        reads: dict[str, Callable[[Any], bytes]] = {
-            "ServerLive": lambda _: _message(
-                "ServerLiveResponse", live=not self._flow.catalogue.hung()
-            ),
-            "ServerReady": self._ready,
-            "ModelReady": self._model_ready,
-            "ServerMetadata": lambda _: _message("ServerMetadataResponse", **server_view()),
-            "ModelMetadata": self._model_metadata,
-        }
-        handlers = {
-            # Probes are so frequent that they would dominate the monitored requests.
-            name: reading(
-                self._flow,
-                name,
-                message_class(f"{name}Request"),
-                read,
-                is_observed=name not in _PROBES,
-            )
-            for name, read in reads.items()
-        }
-        handlers["ModelInfer"] = computing(self._flow, _Infer)
-        return Service(SERVICE, grpc.method_handlers_generic_handler(SERVICE, handlers), POOL)
-
-    def _ready(self, _: Any) -> bytes:
-        all_ready = not (self._flow.catalogue.unready() or self._is_draining())
-        return _message("ServerReadyResponse", ready=all_ready)
-
-    def _model_ready(self, request: Any) -> bytes:
-        spec = spec_of(request.name, request.version)
-        return _message("ModelReadyResponse", ready=is_ready(self._flow.catalogue, spec))
-
-    def _model_metadata(self, request: Any) -> bytes:
-        spec = spec_of(request.name, request.version)
-        return _message("ModelMetadataResponse", **model_view(self._flow.catalogue, spec))
+def _viewed(response_type: Any, view: View, request: Any) -> bytes:
+    spec = spec_of(getattr(request, "name", ""), getattr(request, "version", ""))
+    encoded: bytes = response_type(**view(spec)).SerializeToString()
+    return encoded
 
 
 class _Infer(MessageCodec, InferCodec[bytes]):
@@ -134,11 +111,6 @@ class _Infer(MessageCodec, InferCodec[bytes]):
 
     def encode(self, call: Call, outputs: Sequence[Outputs]) -> bytes:
         return encode(self.request, call.name, call.version, outputs[0])
-
-
-def _message(name: str, /, **fields: Any) -> bytes:
-    encoded: bytes = message_class(name)(**fields).SerializeToString()
-    return encoded
 
 
 def decode(message: Any) -> InferRequest:
