@@ -34,7 +34,10 @@ def parse_parameters(text: str, path: str) -> BatchingParameters:
         elif message.HasField(field.name):
             given[field.name] = value.value
     parameters = BatchingParameters(**given)
-    check_threads(parameters)
+    if parameters.num_batch_threads < 1:
+        raise invalid_argument(
+            f"num_batch_threads must be positive; was {parameters.num_batch_threads}"
+        )
     return parameters
 
 
@@ -63,18 +66,6 @@ def parameters_of_version(
             "thread_pool_name": parameters.thread_pool_name,
         }
     )
-
-
-def check_threads(parameters: BatchingParameters) -> None:
-    """Reject parameters with which a server cannot start.
-
-    Raises:
-        StatusError: The number of threads is not positive.
-    """
-    if parameters.num_batch_threads < 1:
-        raise invalid_argument(
-            f"num_batch_threads must be positive; was {parameters.num_batch_threads}"
-        )
 
 
 def check_queue(parameters: BatchingParameters) -> None:
