@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from timonel.serving.codec.writer import encode_error
+from timonel.serving.settings.auth import Right
 from timonel.serving.settings.server import NOT_STARTED_HEADER
 from timonel.serving.status import Code, NotStartedError, StatusError
 
@@ -52,6 +53,9 @@ _NOT_FOUND_PAGE = (
     b"<HTML><HEAD>\n<TITLE>404 Not Found</TITLE>\n</HEAD><BODY>\n<H1>Not Found</H1>\n"
     b"</BODY></HTML>\n"
 )
+
+
+_ANYTHING = re.compile(".*", re.DOTALL)
 
 
 class Response(NamedTuple):
@@ -107,6 +111,10 @@ class Request(NamedTuple):
         return headers
 
 
+Answer = Callable[[Request], Awaitable[Response]]
+Guard = Callable[["Right | None", Request, Answer], Awaitable[Response]]
+
+
 class Route(NamedTuple):
     """A row of the route table.
 
@@ -114,11 +122,13 @@ class Route(NamedTuple):
         methods: The methods; empty for any.
         pattern: Matches the whole percent-encoded path with its query.
         answer: Returns the response.
+        right: The right that a request needs; None: anyone may ask.
     """
 
     methods: frozenset[str]
     pattern: re.Pattern[str]
-    answer: Callable[[Request], Awaitable[Response]]
+    answer: Answer
+    right: Right | None = Right.USE
 
 
 def at(path: str) -> re.Pattern[str]:
@@ -127,23 +137,27 @@ def at(path: str) -> re.Pattern[str]:
 
 
 class Router:
-    """ASGI application: the first matching row of a table answers."""
+    """ASGI application: the first matching row of a table answers, if the guard lets it."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
-        self._routes = tuple(routes)
+    def __init__(self, routes: Iterable[Route], guard: Guard | None = None) -> None:
+        self._routes = (*routes, Route(frozenset(), _ANYTHING, _not_found))
+        self._guard = guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        target, method = _target(scope), scope["method"]
-        for methods, pattern, answer in self._routes:
+        target, method, guard = _target(scope), scope["method"], self._guard
+        for methods, pattern, answer, right in self._routes:
             if not methods or method in methods:
                 match = pattern.fullmatch(target)
                 if match is not None:
-                    response = await answer(Request(scope, receive, target, match))
-                    break
-        else:
-            response = Response(404, _NOT_FOUND_PAGE, b"text/html")
-        await response.send(scope, send)
+                    request = Request(scope, receive, target, match)
+                    answered = guard(right, request, answer) if guard else answer(request)
+                    await (await answered).send(scope, send)
+                    return
+
+
+async def _not_found(_: Request) -> Response:
+    return Response(404, _NOT_FOUND_PAGE, b"text/html")
 
 
 def _target(scope: Scope) -> str:

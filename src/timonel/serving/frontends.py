@@ -12,7 +12,7 @@ from typing import Any
 from timonel.errors import ServingError
 from timonel.serving.asgi import Router
 from timonel.serving.auth.access import Access
-from timonel.serving.auth.asgi import AccessMiddleware
+from timonel.serving.auth.asgi import RestGuard
 from timonel.serving.auth.origin_check import hosts_for
 from timonel.serving.console.openapi import openapi_route
 from timonel.serving.console.page.app import Page
@@ -133,7 +133,7 @@ class Frontends:
         host = settings.rest_host or settings.host
         address, control = self._rest_socket.getsockname()[0], self._access.control
         hosts = hosts_for(address, host, settings.access.allowed_hosts)
-        app = AccessMiddleware(Router(routes), control, hosts, cors=settings.rest.cors)
+        app = Router(routes, RestGuard(control, hosts, cors=settings.rest.cors))
         http = self._access.uvicorn_options()
         if control.guards_nothing:
             http["http"] = predict_protocol(http["http"], api, hosts)

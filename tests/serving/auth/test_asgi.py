@@ -1,4 +1,4 @@
-"""The middleware alone."""
+"""The guard of the REST port, and the rights of its routes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,31 @@ import json
 
 import pytest
 
-from timonel.serving.auth.asgi import ANONYMOUS, AccessMiddleware
+from timonel.serving.asgi import Response, Route, Router, at
+from timonel.serving.auth.asgi import ANONYMOUS, RestGuard
 from timonel.serving.auth.control import AccessControl
 from timonel.serving.auth.keys import change_entries
-from timonel.serving.settings.auth import AccessSettings, LimitSettings
+from timonel.serving.console.openapi import openapi_route
+from timonel.serving.console.page.app import Page
+from timonel.serving.inference.flow import Flow
+from timonel.serving.manager.catalogue import Catalogue
+from timonel.serving.protocols.monitoring import monitoring_routes
+from timonel.serving.protocols.tfs_rest.api import RestApi
+from timonel.serving.protocols.v2.api import InferenceApi
+from timonel.serving.settings import RestSettings
+from timonel.serving.settings.auth import AccessSettings, LimitSettings, Right
+from timonel.serving.telemetry.monitor import Monitor
+from timonel.serving.telemetry.prometheus import metrics_route
 
 
-def guarded(app, **settings):
-    return AccessMiddleware(app, AccessControl(AccessSettings(**settings)))
+def guarded(answer, **settings):
+    """An application whose ``/readyz`` is open."""
+    control = AccessControl(AccessSettings(**settings))
+    routes = [
+        Route(frozenset(), at("/readyz"), answer, None),
+        Route(frozenset(), at(".*"), answer),
+    ]
+    return Router(routes, RestGuard(control))
 
 
 async def ask(app, path="/v1/models/m:predict", *, client="10.0.0.1", method="POST", parts=(b"",)):
@@ -45,20 +62,15 @@ async def ask(app, path="/v1/models/m:predict", *, client="10.0.0.1", method="PO
     return start["status"], body, dict(start["headers"])
 
 
-async def answer(scope, receive, send, status=200, body=b"{}"):
-    await send({"type": "http.response.start", "status": status, "headers": []})
-    await send({"type": "http.response.body", "body": body})
-
-
 def test_no_more_requests_at_once_than_allowed():
     async def run():
         go = asyncio.Event()
 
-        async def slow(scope, receive, send):
+        async def slow(request):
             await go.wait()
-            if scope["path"].endswith("bad:predict"):
+            if request.target.endswith("bad:predict"):
                 raise RuntimeError("a defect")
-            await answer(scope, receive, send)
+            return Response(200, b"{}")
 
         app = guarded(slow, limits=LimitSettings(max_requests=2))
         first = asyncio.create_task(ask(app))
@@ -81,9 +93,9 @@ def test_a_closed_server_names_no_model_to_those_without_a_key(tmp_path):
     change_entries(tmp_path / "keys.json", lambda _: [])
     seen = []
 
-    async def look(scope, receive, send):
-        seen.append(scope.get(ANONYMOUS))
-        await answer(scope, receive, send)
+    async def look(request):
+        seen.append(request.scope.get(ANONYMOUS))
+        return Response(200, b"{}")
 
     async def run():
         await ask(guarded(look, limits=LimitSettings(max_requests=9)), "/readyz")
@@ -94,15 +106,65 @@ def test_a_closed_server_names_no_model_to_those_without_a_key(tmp_path):
     assert seen == [None, True]
 
 
-def test_an_open_server_hands_requests_on_as_they_are():
-    async def unused(*_):
-        raise AssertionError("the application was to be handed on as it is")
+def routes(**settings):
+    """All routes of a server."""
+    catalogue, monitor, rest = Catalogue(), Monitor(), RestSettings(**settings)
+    flow = Flow(catalogue, None, monitor)
+    return [
+        *RestApi(flow, rest).routes(),
+        *InferenceApi(flow, rest).routes(),
+        *monitoring_routes(catalogue, lambda: False, monitor.answers),
+        metrics_route(monitor.page, "/metrics", None),
+        openapi_route(),
+        *Page(catalogue, monitor).routes(),
+    ]
 
-    seen = []
 
-    async def app(*given):
-        seen.append(given)
+@pytest.mark.parametrize(
+    ("request_line", "right"),
+    [
+        ("GET /livez", None),
+        ("POST /livez", None),
+        ("GET /v2/health/ready", None),
+        ("GET /", None),
+        ("GET /page/page.js", None),
+        ("GET /page/live", Right.USE),
+        ("GET /page/models/m/1", Right.USE),
+        ("GET /page/models/page.js", Right.USE),
+        ("GET /%70age/page.js", Right.USE),
+        ("GET /v1/models", Right.USE),
+        ("POST /v1/models/m:predict", Right.USE),
+        ("GET /v1/models/m/metadata", Right.USE),
+        ("GET /v2/models/m", Right.USE),
+        ("POST /v2/models/m/infer", Right.USE),
+        ("GET /monitoring/answers", Right.ADMIN),
+        ("GET /monitoring/answers?since=1", Right.ADMIN),
+        ("GET /Monitoring/Answers", Right.USE),
+        ("GET /metrics", Right.USE),
+        ("OPTIONS /metrics", Right.USE),
+        ("GET /openapi.json", Right.USE),
+        ("OPTIONS /openapi.json", Right.USE),
+        ("OPTIONS /V1/models/m:predict", None),
+        ("OPTIONS /v2/models/m/infer", None),
+        ("GET /v1/../livez", Right.USE),
+        ("GET //livez", Right.USE),
+        ("GET /livez\n", Right.USE),
+        ("DELETE /anything", Right.USE),
+    ],
+)
+def test_rights_by_url(request_line, right):
+    method, _, target = request_line.partition(" ")
+    asked = []
 
-    scope = {"type": "http", "method": "POST", "raw_path": b"/", "headers": []}
-    asyncio.run(guarded(app)(scope, unused, unused))
-    assert seen == [(scope, unused, unused)]
+    async def guard(needed, request, answer):
+        asked.append(needed)
+        return Response(200, b"")
+
+    path, _, query = target.partition("?")
+    scope = {"method": method, "raw_path": path.encode(), "query_string": query.encode()}
+
+    async def send(_):
+        pass
+
+    asyncio.run(Router(routes(cors=True), guard)(scope, None, send))
+    assert asked == [right]

@@ -1,45 +1,11 @@
-"""The right that a request needs."""
+"""The right that a call needs, and the secret of a request."""
 
 from __future__ import annotations
 
 import pytest
 
-from timonel.serving.auth.control import right_for_call, right_for_url, secret_of
+from timonel.serving.auth.control import right_for_call, secret_of
 from timonel.serving.settings.auth import Right
-
-
-@pytest.mark.parametrize(
-    ("request_line", "right"),
-    [
-        ("GET /livez", None),
-        ("POST /livez", None),
-        ("GET /v2/health/ready", None),
-        ("GET /", None),
-        ("GET /page/page.js", None),
-        ("GET /page/live", Right.USE),
-        ("GET /page/models/m/1", Right.USE),
-        ("GET /page/models/page.js", Right.USE),
-        ("GET /%70age/page.js", Right.USE),
-        ("GET /v1/models", Right.USE),
-        ("POST /v1/models/m:predict", Right.USE),
-        ("GET /monitoring/answers", Right.ADMIN),
-        ("GET /Monitoring/Answers", Right.ADMIN),
-        ("GET /monitoring/%61nswers", Right.ADMIN),
-        ("OPTIONS /monitoring/answers", Right.ADMIN),
-        ("GET /metrics", Right.USE),
-        ("OPTIONS /metrics", Right.USE),
-        ("OPTIONS /openapi.json", Right.USE),
-        ("OPTIONS /V1/models/m:predict", None),
-        ("OPTIONS /v2/models/m/infer", None),
-        ("GET /v1/../livez", Right.USE),
-        ("GET //livez", Right.USE),
-        ("GET /livez\n", Right.USE),
-        ("DELETE /anything", Right.USE),
-    ],
-)
-def test_rights_by_url(request_line, right):
-    method, _, path = request_line.partition(" ")
-    assert right_for_url(method, path) is right
 
 
 @pytest.mark.parametrize(

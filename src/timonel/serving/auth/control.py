@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import re
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from urllib.parse import unquote
 
 from timonel.serving.auth.keys import Keyring, watched_keys
 from timonel.serving.auth.reloaded_file import ReloadedFile
 from timonel.serving.settings.auth import AccessSettings, Right
-from timonel.serving.settings.server import ANSWERS_PATH
 from timonel.serving.status import Code, NotStartedError, StatusError
 
-# The page asks for a key, so its files load without one; its data does not.
-_OPEN = re.compile(r"/|/livez|/readyz|/v2/health/(live|ready)|/page/[a-z]+\.(css|js|svg)")
 _OPEN_CALLS = frozenset(
     {
         "/grpc.health.v1.Health/Check",
@@ -32,21 +27,6 @@ _OPEN_CALLS = frozenset(
     }
 )
 _ADMIN_CALLS = frozenset({"/tensorflow.serving.ModelService/HandleReloadConfigRequest"})
-
-
-def right_for_url(method: str, raw_path: str) -> Right | None:
-    """Return the right that a REST request needs; None: anyone may ask.
-
-    Args:
-        method: The HTTP method.
-        raw_path: The path, still percent-encoded.
-    """
-    is_protocol = raw_path[:4].lower() == "/v1/" or raw_path.startswith("/v2")
-    # The protocols answer OPTIONS, a preflight, without data; other applications as GET.
-    if _OPEN.fullmatch(raw_path) or (method == "OPTIONS" and is_protocol):
-        return None
-    # Answers to other clients.
-    return Right.ADMIN if unquote(raw_path).lower() == ANSWERS_PATH else Right.USE
 
 
 def right_for_call(method: str) -> Right | None:

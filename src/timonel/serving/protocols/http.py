@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import unquote
 
 from timonel.serving.asgi import (
+    Answer,
     BodyTooLargeError,
     Headers,
     Request,
@@ -39,10 +40,7 @@ def _too_large(most: int, when: str = "") -> BodyTooLargeError:
     )
 
 
-def answering(
-    answer: Callable[[Request], Awaitable[Response]],
-    headers: Sequence[tuple[bytes, bytes]] = (),
-) -> Callable[[Request], Awaitable[Response]]:
+def answering(answer: Answer, headers: Sequence[tuple[bytes, bytes]] = ()) -> Answer:
     """Wrap a handler: turn errors into responses, and add headers."""
 
     async def answered(request: Request) -> Response:

@@ -8,6 +8,7 @@ from typing import Final
 from timonel.serving.asgi import Request, Response, Route, at
 from timonel.serving.auth.asgi import ANONYMOUS
 from timonel.serving.manager.catalogue import Catalogue
+from timonel.serving.settings.auth import Right
 from timonel.serving.settings.server import ANSWERS_PATH
 from timonel.serving.telemetry.answer_log import AnswerLog
 
@@ -30,14 +31,18 @@ def monitoring_routes(
             return Response(503, b"draining", _TEXT)
         return _unavailable(request, "not loaded", unready) if unready else _OK
 
-    routes = [Route(frozenset(), at("/livez"), live), Route(frozenset(), at("/readyz"), ready)]
+    routes = [
+        Route(frozenset(), at("/livez"), live, None),
+        Route(frozenset(), at("/readyz"), ready, None),
+    ]
     if answers is not None:
         recent = answers
 
         async def answered(request: Request) -> Response:
             return Response(200, recent.since(request.scope["query_string"]))
 
-        routes.append(Route(frozenset({"GET"}), at(ANSWERS_PATH), answered))
+        # Answers to other clients.
+        routes.append(Route(frozenset({"GET"}), at(ANSWERS_PATH), answered, Right.ADMIN))
     return routes
 
 

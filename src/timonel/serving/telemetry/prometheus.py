@@ -32,11 +32,7 @@ _TEXT = b"text/plain"
 
 
 def metrics_route(page: Callable[[], bytes], path: str, pool: Executor) -> Route:
-    """Return the route of the metrics page.
-
-    Methods other than GET and HEAD are rejected: access control lets OPTIONS pass, as browsers send
-    it without a key.
-    """
+    """Return the route of the metrics page, which a thread of the pool renders in milliseconds."""
 
     async def answer(request: Request) -> Response:
         if request.scope["method"] not in _METHODS:

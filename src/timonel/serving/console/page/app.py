@@ -26,7 +26,7 @@ _READS: Final = frozenset({"GET", "HEAD"})
 
 
 def page_files() -> dict[str, StaticFile]:
-    """Return the files of the page by path; `auth.control` lets anyone read them."""
+    """Return the files of the page by path."""
     names = [each.name for each in (importlib.resources.files(_PACKAGE) / "static").iterdir()]
     paths = {"/" if name == "index.html" else f"/page/{name}": name for name in names}
     return static_files(_PACKAGE, paths)
@@ -54,7 +54,8 @@ class Page:
             Route(_READS, at("/page/live"), self._live),
             Route(_READS, at(r"/page/models/([^/?]+)/([0-9]{1,19})"), self._form),
             *(
-                Route(_READS, at(re.escape(path)), functools.partial(_answer_file, file))
+                # The page asks for a key, so its files load without one; its data does not.
+                Route(_READS, at(re.escape(path)), functools.partial(_answer_file, file), None)
                 for path, file in page_files().items()
             ),
         ]

@@ -26,6 +26,7 @@ from timonel.serving.protocols.http import (
 from timonel.serving.protocols.tfs_rest.examples import ExamplesCodec
 from timonel.serving.protocols.tfs_rest.predict import ComputeCodec, PredictCodec, RestOptions
 from timonel.serving.settings import RestSettings
+from timonel.serving.settings.auth import Right
 from timonel.serving.status import invalid_argument
 
 _FLAGS: Final = re.IGNORECASE | re.ASCII
@@ -88,7 +89,12 @@ class RestApi:
         ]
         headers = CORS if self.options.settings.cors else ()
         return [
-            Route(frozenset(method.split()), pattern, answering(answer, headers))
+            Route(
+                frozenset(method.split()),
+                pattern,
+                answering(answer, headers),
+                None if answer is preflight else Right.USE,
+            )
             for method, pattern, answer in rows
         ]
 

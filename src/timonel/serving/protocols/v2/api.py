@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from timonel.serving.asgi import JSON, Request, Response, Route, at, header, json_response
+from timonel.serving.asgi import JSON, Answer, Request, Response, Route, at, header, json_response
 from timonel.serving.codec.writer import encode_error
 from timonel.serving.futures import AT_ONCE_BYTES
 from timonel.serving.inference.flow import Call, Flow, Outputs
@@ -29,6 +29,7 @@ from timonel.serving.protocols.v2.requests import (
     views,
 )
 from timonel.serving.settings import RestSettings
+from timonel.serving.settings.auth import Right
 from timonel.serving.status import invalid_argument, not_found
 
 _BINARY: Final = b"application/octet-stream"
@@ -42,10 +43,7 @@ _CORS: Final = (
 _MODEL: Final = r"/v2/models/([^/?]+)(?:/versions/([^/?]+))?"
 _PROBE: Final = frozenset({"GET", "HEAD"})
 _GET: Final = frozenset({"GET"})
-_Answer = Callable[[Request], Awaitable[Response]]
-_Row = tuple[frozenset[str], re.Pattern[str], _Answer]
-
-
+_Row = tuple[frozenset[str], re.Pattern[str], Answer]
 _API: Final = at(r"/v2(?:/[^?]*)?")
 
 
@@ -67,7 +65,7 @@ class InferenceApi:
     def routes(self) -> list[Route]:
         """Return the routes below ``/v2``."""
         headers = _CORS if self._settings.cors else ()
-        table: list[tuple[frozenset[str], str, _Answer]] = [
+        table: list[tuple[frozenset[str], str, Answer]] = [
             (frozenset({"POST"}), rf"{_MODEL}/infer", self._infer),
             (_PROBE, "/v2/health/live", self._view("ServerLive")),
             (_PROBE, "/v2/health/ready", self._view("ServerReady")),
@@ -81,9 +79,12 @@ class InferenceApi:
             routes.append((methods, at(path), answer))
             routes.append((frozenset(), at(path), _not_allowed(methods)))
         routes.append((frozenset(), _API, self._missing))
-        return [Route(m, p, answering(a, headers)) for m, p, a in routes]
+        return [
+            Route(m, p, answering(a, headers), None if m is _PROBE or a is preflight else Right.USE)
+            for m, p, a in routes
+        ]
 
-    def _view(self, name: str) -> _Answer:
+    def _view(self, name: str) -> Answer:
         view, observed = self._views[name], self._flow.observed
 
         async def answer(request: Request) -> Response:
@@ -176,7 +177,7 @@ def _json_length(request: Request) -> int | None:
     return int(value)
 
 
-def _not_allowed(methods: frozenset[str]) -> _Answer:
+def _not_allowed(methods: frozenset[str]) -> Answer:
     names = sorted(methods)
     body = encode_error(f"Method not allowed. Use {' or '.join(names)}.")
     response = Response(405, body, JSON, ((b"allow", ", ".join(names).encode()),))
