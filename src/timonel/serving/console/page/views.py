@@ -1,18 +1,26 @@
-"""Data of the page, from the catalogue. Pure."""
+"""Data of the page: models, and forms with example requests. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from timonel.serving.client.connection import is_image
-from timonel.serving.console.page.examples import examples, has_json, verbs
+from timonel.serving.codec.tensors import JSON_TYPES
 from timonel.serving.console.page.history import Point
 from timonel.serving.manager.catalogue import Catalogue, Metadata
-from timonel.serving.signature import DEFAULT_SIGNATURE, Signature
+from timonel.serving.signature import DEFAULT_SIGNATURE, STRING, Signature, TensorSpec
 
 _NOT_IN_JSON: Final = "has a data type that JSON cannot represent; use gRPC"
 _ONE_SIDED: Final = "has no inputs or no outputs"
+_WRITTEN_OUT: Final = 256
+"""Largest tensor, in elements, that an example writes out."""
+SMALL_PNG: Final = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAAAAADhZOFXAAAASUlEQVR42mNggAMWDh4BEQkZBgYOAQkFDQMLBgYe"
+    "CRUDG48QBgYBBQOHgIQCBgYRDZuAlIoeBgYJA4+EigkrGBhkLEIKelYcAQABlwxBTVvBigAAAABJRU5ErkJggg=="
+)
+"""Image of 8 by 8 grey pixels in base64, for image models."""
 
 
 def model_view(catalogue: Catalogue, name: str, latest: Point) -> dict[str, Any]:
@@ -81,3 +89,65 @@ def _image_input(signature: Signature) -> str | None:
 def _why_not(signature: Signature) -> str:
     known = all(map(has_json, (*signature.inputs.values(), *signature.outputs.values())))
     return _ONE_SIDED if known else _NOT_IN_JSON
+
+
+def has_json(spec: TensorSpec) -> bool:
+    """Whether TensorFlow Serving's JSON can carry a tensor's data type."""
+    return spec.dtype in JSON_TYPES
+
+
+def verbs(signature: Signature) -> list[str]:
+    """Return the methods that a signature supports: predict, and classify or regress."""
+    found = []
+    specs = (*signature.inputs.values(), *signature.outputs.values())
+    if signature.inputs and signature.outputs and all(map(has_json, specs)):
+        found.append("predict")
+    if [(name, spec.dtype) for name, spec in signature.inputs.items()] == [("inputs", STRING)]:
+        outputs = signature.outputs.keys()
+        if outputs and outputs <= {"classes", "scores"}:
+            found.append("classify")
+        elif outputs == {"outputs"}:
+            found.append("regress")
+    return found
+
+
+def examples(verb: str, signature: Signature) -> dict[str, Any]:
+    """Return example requests by form, valid in types and shapes.
+
+    Large tensors are placeholders, which the form expands on sending.
+    """
+    named = {} if signature.name == DEFAULT_SIGNATURE else {"signature_name": signature.name}
+    if verb != "predict":
+        # Only the graph knows its features.
+        return {"examples": {**named, "examples": [{"feature": [1.0]}]}}
+    inputs, found = signature.inputs, {}
+    if all(spec.shape is None or spec.shape for spec in inputs.values()):
+        found["rows"] = {**named, "instances": [_values(inputs, as_row=True)]}
+    found["columns"] = {**named, "inputs": _values(inputs, as_row=False)}
+    return found
+
+
+def _values(specs: Mapping[str, TensorSpec], *, as_row: bool) -> Any:
+    named = {name: _example(name, spec, as_row=as_row) for name, spec in specs.items()}
+    # The name of a single tensor is commonly omitted.
+    return next(iter(named.values())) if len(named) == 1 else named
+
+
+def _example(name: str, spec: TensorSpec, *, as_row: bool) -> Any:
+    declared = (-1,) if spec.shape is None else spec.shape
+    # Unknown sizes, such as the batch size, are 1.
+    sizes = [1 if size < 0 else size for size in (declared[1:] if as_row else declared)]
+    if math.prod(sizes) > _WRITTEN_OUT:
+        return {"$fill": 0 if "INT" in spec.dtype else 0.5, "$shape": sizes}
+    value: Any = _value(name, spec.dtype)
+    for size in reversed(sizes):
+        value = [value] * size
+    return value
+
+
+def _value(name: str, dtype: str) -> Any:
+    if dtype == STRING:
+        return {"b64": SMALL_PNG} if is_image(name, dtype) else "text"
+    if dtype == "DT_BOOL":
+        return True
+    return 1 if "INT" in dtype else 0.5

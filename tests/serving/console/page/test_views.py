@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from timonel.serving.console.page.examples import examples, verbs
+from timonel.serving.console.page.views import examples, verbs
 from timonel.serving.protocols.tfs_rest.examples import examples_from_json
 from timonel.serving.protocols.tfs_rest.predict import parse_request
 from timonel.serving.signature import NUMPY_TYPES, STRING, Signature, TensorSpec
