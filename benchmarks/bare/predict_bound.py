@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
-from timonel.serving.settings import RuntimeSettings
+from timonel.serving.settings.runtime import RuntimeSettings
 
 runtime = TensorFlowRuntime()
 settings = RuntimeSettings(intra_op_threads=1, frozen_graphs=True)

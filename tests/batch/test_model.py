@@ -16,7 +16,7 @@ from timonel.batch.plan import JobSpec
 from timonel.batch.readers import Rows
 from timonel.errors import InputError, ModelError
 from timonel.serving.runtimes.base import LoadedModel, Runtime
-from timonel.serving.settings import RuntimeSettings
+from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.signature import Array, Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
 

@@ -4,13 +4,9 @@ import pytest
 from pydantic import ValidationError
 
 from timonel.serving import launch, serve, serve_settings
-from timonel.serving.settings import (
-    Latest,
-    ModelSettings,
-    ServerSettings,
-    Specific,
-    default_op_threads,
-)
+from timonel.serving.settings.models import Latest, ModelSettings, Specific
+from timonel.serving.settings.runtime import default_op_threads
+from timonel.serving.settings.server import ServerSettings
 
 MODEL = ModelSettings(name="m", base_path="/models/m")
 

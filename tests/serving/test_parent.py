@@ -21,7 +21,9 @@ from tests.waiting import until
 from timonel.errors import ServingError
 from timonel.serving import running_servers
 from timonel.serving.launch import launch as start_server
-from timonel.serving.settings import ModelSettings, RestSettings, RuntimeSettings, ServerSettings
+from timonel.serving.settings.models import ModelSettings
+from timonel.serving.settings.runtime import RuntimeSettings
+from timonel.serving.settings.server import RestSettings, ServerSettings
 
 pytestmark = pytest.mark.process
 

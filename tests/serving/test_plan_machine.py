@@ -16,7 +16,7 @@ from timonel.serving.manager.plan import (
     plan,
 )
 from timonel.serving.manager.reload import admit
-from timonel.serving.settings import Every, Latest, ModelSettings, Specific
+from timonel.serving.settings.models import Every, Latest, ModelSettings, Specific
 from timonel.serving.status import Code, StatusError
 
 NUMBERS = st.integers(1, 5)

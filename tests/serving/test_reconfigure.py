@@ -20,14 +20,8 @@ from timonel.serving.manager.manager import ModelManager
 from timonel.serving.manager.model_config import ConfigFollower
 from timonel.serving.manager.plan import VersionState
 from timonel.serving.manager.reload import UnservableError
-from timonel.serving.settings import (
-    Every,
-    Latest,
-    LoadSettings,
-    ModelSettings,
-    RuntimeSettings,
-    Specific,
-)
+from timonel.serving.settings.models import Every, Latest, LoadSettings, ModelSettings, Specific
+from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.status import Code, StatusError
 from timonel.testing.runtimes import FakeRuntime
 

@@ -5,7 +5,7 @@ import pytest
 from timonel.errors import NotFoundError, SpecError
 from timonel.models import ModelRepository
 from timonel.serving.references import resolve, split_reference, workspace_for
-from timonel.serving.settings import Latest, Specific
+from timonel.serving.settings.models import Latest, Specific
 
 
 def make(base, *versions):

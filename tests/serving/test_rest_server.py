@@ -8,7 +8,7 @@ import pytest
 from timonel.errors import ServingError
 from timonel.serving.ports import bind
 from timonel.serving.rest_server import RestServer, bind_rest
-from timonel.serving.settings import ServerSettings
+from timonel.serving.settings.server import ServerSettings
 
 SETTINGS = ServerSettings(models=(), rest_port=0)
 

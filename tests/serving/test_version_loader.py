@@ -10,8 +10,10 @@ from timonel.models.schema import WARMUP_FILE
 from timonel.serving.protos.messages import prediction_log_pb2
 from timonel.serving.protos.tensors import to_proto
 from timonel.serving.runtimes.base import VersionFolder
-from timonel.serving.settings import LoadSettings, ModelSettings, RuntimeSettings, ServerSettings
 from timonel.serving.settings.batching import AdaptiveBatching
+from timonel.serving.settings.models import LoadSettings, ModelSettings
+from timonel.serving.settings.runtime import RuntimeSettings
+from timonel.serving.settings.server import ServerSettings
 from timonel.serving.status import Code, StatusError
 from timonel.serving.telemetry.counts import BatchKey, PathKey
 from timonel.serving.telemetry.monitor import Monitor

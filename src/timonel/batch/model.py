@@ -24,9 +24,8 @@ from timonel.serving.client.connection import is_image
 from timonel.serving.inference.signature_check import check_shapes, drop_column
 from timonel.serving.runtimes.child import ChildRuntime
 from timonel.serving.selection.choice import check_permission
-from timonel.serving.settings import AUTO, RuntimeSettings
 from timonel.serving.settings.base import EVERY_MODEL
-from timonel.serving.settings.runtime import PythonSettings
+from timonel.serving.settings.runtime import AUTO, PythonSettings, RuntimeSettings
 from timonel.serving.signature import Array, Signature
 from timonel.serving.status import Code, StatusError
 from timonel.units import counted

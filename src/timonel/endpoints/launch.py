@@ -31,7 +31,7 @@ from timonel.errors import Interrupted, NotFoundError, SpecError
 from timonel.options import documented, options_of
 from timonel.processes.cores import usable_cores
 from timonel.serving.references import resolve, workspace_for
-from timonel.serving.settings import ModelSettings, Specific
+from timonel.serving.settings.models import ModelSettings, Specific
 from timonel.storage import Workspace, local_path, normalise
 from timonel.units import parse_bytes
 

@@ -26,7 +26,7 @@ from timonel.serving.protocols.tfs_rest.api import RestApi
 from timonel.serving.protocols.tfs_rest.connection import predict_protocol
 from timonel.serving.protocols.v2.api import InferenceApi
 from timonel.serving.rest_server import RestServer
-from timonel.serving.settings import ServerSettings
+from timonel.serving.settings.server import ServerSettings
 from timonel.serving.telemetry.monitor import Monitor
 from timonel.serving.telemetry.prometheus import metrics_route
 from timonel.serving.telemetry.request_log import RequestLog

@@ -28,7 +28,7 @@ from timonel.serving.process_io import configure_logging
 from timonel.serving.serve_options import Reference, ServeOptions
 from timonel.serving.serve_settings import settings_and_workspace
 from timonel.serving.server_records import parse_record, running_servers
-from timonel.serving.settings import ServerSettings
+from timonel.serving.settings.server import ServerSettings
 from timonel.storage import Workspace
 
 _LOGS_KEPT = 10

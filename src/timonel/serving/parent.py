@@ -32,7 +32,7 @@ from timonel.processes.zygote_client import ensure_zygote, request_child
 from timonel.serving.process_io import STDIN, STOP_MARGIN_S, read_line, run_reporting
 from timonel.serving.selection.choice import needs_tensorflow
 from timonel.serving.server_records import ServerRecord, parse_record
-from timonel.serving.settings import ServerSettings
+from timonel.serving.settings.server import ServerSettings
 
 _LOG = logging.getLogger(__name__)
 

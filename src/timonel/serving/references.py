@@ -10,7 +10,7 @@ from timonel.errors import NotFoundError, SpecError
 from timonel.models.inspection import is_python_model
 from timonel.models.versions import holds_models
 from timonel.serving.manager.sources import version_folders
-from timonel.serving.settings import Latest, ModelSettings, Specific
+from timonel.serving.settings.models import Latest, ModelSettings, Specific
 from timonel.storage import Workspace, find_workspace, is_local, join, local_path, normalise
 
 SAVED_MODEL = "saved_model.pb"

@@ -13,7 +13,7 @@ import uvicorn
 
 from timonel.errors import ServingError
 from timonel.serving.ports import bind, bind_unix, refusal, socket_path
-from timonel.serving.settings import ServerSettings
+from timonel.serving.settings.server import ServerSettings
 
 _LOG = logging.getLogger(__name__)
 _KEEP_ALIVE_S = 75

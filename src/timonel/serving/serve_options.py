@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Annotated, Any, TypedDict, get_args
 
 from timonel.options import Option
-from timonel.serving.settings import ServerSettings
 from timonel.serving.settings.base import SettingsModel
+from timonel.serving.settings.server import ServerSettings
 
 Reference = str | os.PathLike[str]
 

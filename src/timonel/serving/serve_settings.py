@@ -15,15 +15,11 @@ from timonel.serving.manager.model_config import read_models
 from timonel.serving.protos.text import TextProtoError
 from timonel.serving.references import resolve, workspace_for
 from timonel.serving.serve_options import Reference, ServeOptions
-from timonel.serving.settings import (
-    ModelSettings,
-    RequestLogSettings,
-    ServerSettings,
-    default_op_threads,
-)
 from timonel.serving.settings.auth import AccessSettings
 from timonel.serving.settings.base import EVERY_MODEL, as_spec_error
-from timonel.serving.settings.runtime import by_model, runtime_choice
+from timonel.serving.settings.models import ModelSettings, RequestLogSettings
+from timonel.serving.settings.runtime import by_model, default_op_threads, runtime_choice
+from timonel.serving.settings.server import ServerSettings
 from timonel.serving.status import StatusError
 from timonel.storage import Workspace, local_path
 

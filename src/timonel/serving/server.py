@@ -36,7 +36,7 @@ from timonel.serving.runtimes._private import import_tensorflow
 from timonel.serving.selection.auto import ServerRuntime
 from timonel.serving.selection.choice import needs_tensorflow
 from timonel.serving.server_records import ServerRecord, remove_record, write_record
-from timonel.serving.settings import ServerSettings
+from timonel.serving.settings.server import ServerSettings
 from timonel.serving.telemetry.monitor import Monitor
 from timonel.serving.telemetry.request_log import RequestLog
 from timonel.serving.telemetry.tracing import make_tracer

@@ -21,7 +21,7 @@ from timonel.processes.run_module import run_program
 from timonel.processes.spawn import ProcessCommand, close_inherited, reset_signals
 from timonel.serving.process_io import STDIN, STOP_MARGIN_S, read_line, run_reporting
 from timonel.serving.server import run
-from timonel.serving.settings import ServerSettings
+from timonel.serving.settings.server import ServerSettings
 
 
 def run_forked(connection: socket.socket) -> NoReturn:

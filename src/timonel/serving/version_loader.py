@@ -10,7 +10,7 @@ from timonel.serving.batching.scheduling import scheduled
 from timonel.serving.inference.warmup import warm_up
 from timonel.serving.memory import give_back
 from timonel.serving.runtimes.base import Runtime, VersionFolder
-from timonel.serving.settings import ServerSettings
+from timonel.serving.settings.server import ServerSettings
 from timonel.serving.status import Code, StatusError
 from timonel.serving.telemetry.counts import BatchKey, PathKey
 from timonel.serving.telemetry.monitor import Monitor

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from timonel.serving.runtimes.base import LoadedModel, Runtime
-from timonel.serving.settings import RuntimeSettings
+from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.signature import DEFAULT_SIGNATURE, STRING, Array, Signature, TensorSpec
 from timonel.serving.status import Code, StatusError
 

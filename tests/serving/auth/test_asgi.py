@@ -18,8 +18,8 @@ from timonel.serving.manager.catalogue import Catalogue
 from timonel.serving.protocols.monitoring import monitoring_routes
 from timonel.serving.protocols.tfs_rest.api import RestApi
 from timonel.serving.protocols.v2.api import InferenceApi
-from timonel.serving.settings import RestSettings
 from timonel.serving.settings.auth import AccessSettings, LimitSettings, Right
+from timonel.serving.settings.server import RestSettings
 from timonel.serving.telemetry.monitor import Monitor
 from timonel.serving.telemetry.prometheus import metrics_route
 

@@ -15,8 +15,10 @@ from tests.waiting import until
 from timonel.serving.auth.keys import change_entries, new_key
 from timonel.serving.launch import launch
 from timonel.serving.protos.messages import get_model_status_pb2
-from timonel.serving.settings import LoadSettings, ModelSettings, RuntimeSettings, ServerSettings
 from timonel.serving.settings.auth import AccessSettings, LimitSettings
+from timonel.serving.settings.models import LoadSettings, ModelSettings
+from timonel.serving.settings.runtime import RuntimeSettings
+from timonel.serving.settings.server import ServerSettings
 from timonel.storage import find_workspace
 
 pytestmark = pytest.mark.process

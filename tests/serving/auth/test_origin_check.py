@@ -11,8 +11,10 @@ from pydantic import ValidationError
 
 from timonel.serving.auth.origin_check import hosts_for, refused
 from timonel.serving.launch import launch
-from timonel.serving.settings import ModelSettings, RestSettings, RuntimeSettings, ServerSettings
 from timonel.serving.settings.auth import AccessSettings
+from timonel.serving.settings.models import ModelSettings
+from timonel.serving.settings.runtime import RuntimeSettings
+from timonel.serving.settings.server import RestSettings, ServerSettings
 
 LOCAL = hosts_for("127.0.0.1", "127.0.0.1", ())
 

@@ -25,9 +25,10 @@ from timonel.serving.protos.messages import (
     model_management_pb2,
     predict_pb2,
 )
-from timonel.serving.settings import LoadSettings, ModelSettings, RuntimeSettings, ServerSettings
 from timonel.serving.settings.auth import AccessSettings, LimitSettings, Right, TlsSettings
-from timonel.serving.settings.server import METRICS_PATH
+from timonel.serving.settings.models import LoadSettings, ModelSettings
+from timonel.serving.settings.runtime import RuntimeSettings
+from timonel.serving.settings.server import METRICS_PATH, ServerSettings
 from timonel.storage import find_workspace
 
 pytestmark = pytest.mark.process

@@ -13,8 +13,8 @@ from timonel.models.runtime_choice import identity_of
 from timonel.models.schema import VERSION_FILE
 from timonel.serving.batching.scheduling import eligible
 from timonel.serving.runtimes.base import DeclaringModel, LoadedModel
-from timonel.serving.settings import RuntimeSettings
 from timonel.serving.settings.batching import AdaptiveBatching
+from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.signature import Signature, TensorSpec
 from timonel.storage import write_document
 from timonel.testing.runtimes import FakeRuntime

@@ -18,8 +18,8 @@ from timonel.models.check_process import CheckRequest, answer
 from timonel.models.exports import reference_of, saved_model_of
 from timonel.models.savedmodel import export_live
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
-from timonel.serving.settings import RuntimeSettings
 from timonel.serving.settings.batching import AdaptiveBatching
+from timonel.serving.settings.runtime import RuntimeSettings
 
 pytestmark = pytest.mark.slow
 CLIENTS, REQUESTS = 24, 10

@@ -13,8 +13,10 @@ from timonel.serving.batching.scheduling import scheduled
 from timonel.serving.inference.context import Observation
 from timonel.serving.inference.flow import Call
 from timonel.serving.manager.catalogue import Servable
-from timonel.serving.settings import ModelSettings, RuntimeSettings, ServerSettings
 from timonel.serving.settings.batching import AdaptiveBatching, BatchingParameters, NoBatching
+from timonel.serving.settings.models import ModelSettings
+from timonel.serving.settings.runtime import RuntimeSettings
+from timonel.serving.settings.server import ServerSettings
 from timonel.serving.status import Code, StatusError
 from timonel.testing.runtimes import FakeRuntime, RuntimeContract
 

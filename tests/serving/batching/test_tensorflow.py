@@ -11,8 +11,8 @@ import pytest
 from tests.serving.batching.runtime import ScheduledRuntime
 from timonel.serving.batching.scheduling import scheduled
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
-from timonel.serving.settings import RuntimeSettings
 from timonel.serving.settings.batching import AdaptiveBatching, BatchingParameters
+from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.status import StatusError
 from timonel.testing.runtimes import RuntimeContract
 

@@ -22,7 +22,9 @@ from tests.serving.hardening.runtime import FAULTY, NAME
 from timonel.serving.launch import launch
 from timonel.serving.protos.messages import predict_pb2
 from timonel.serving.protos.tensors import to_proto
-from timonel.serving.settings import LoadSettings, ModelSettings, RuntimeSettings, ServerSettings
+from timonel.serving.settings.models import LoadSettings, ModelSettings
+from timonel.serving.settings.runtime import RuntimeSettings
+from timonel.serving.settings.server import ServerSettings
 
 SIZE = 64
 FAST = LoadSettings(poll_s=0.05, settle_s=0.3, retry_s=0.2)

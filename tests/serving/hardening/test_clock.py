@@ -19,7 +19,7 @@ from tests.serving.hardening.harness import (
 from tests.serving.hardening.page import note
 from tests.serving.hardening.test_compute import answer_of, body
 from tests.waiting import until
-from timonel.serving.settings import RestSettings
+from timonel.serving.settings.server import RestSettings
 
 LIBRARIES = [
     path

@@ -31,9 +31,9 @@ from tests.serving.hardening.page import note
 from tests.serving.runtimes.python.conftest import write_version
 from tests.waiting import until
 from timonel.serving.launch import launch
-from timonel.serving.settings import RestSettings, RuntimeSettings
 from timonel.serving.settings.batching import AdaptiveBatching
-from timonel.serving.settings.runtime import PythonSettings
+from timonel.serving.settings.runtime import PythonSettings, RuntimeSettings
+from timonel.serving.settings.server import RestSettings
 
 pytestmark = pytest.mark.soak
 

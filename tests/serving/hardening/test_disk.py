@@ -17,7 +17,7 @@ from tests.serving.hardening.harness import (
 )
 from tests.serving.hardening.page import note
 from tests.waiting import until
-from timonel.serving.settings import ModelSettings, RequestLogSettings
+from timonel.serving.settings.models import ModelSettings, RequestLogSettings
 from timonel.storage import find_workspace
 
 pytestmark = pytest.mark.soak

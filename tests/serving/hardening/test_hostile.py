@@ -25,7 +25,7 @@ from tests.serving.hardening.harness import Told, asking, predict_request, servi
 from tests.serving.hardening.page import note
 from tests.serving.tfserving.test_command import COMMAND, free_port
 from timonel.serving.protos.messages import predict_pb2
-from timonel.serving.settings import RuntimeSettings
+from timonel.serving.settings.runtime import RuntimeSettings
 
 SEED = 11
 CASES = 100_000

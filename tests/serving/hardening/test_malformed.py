@@ -26,7 +26,7 @@ from tests.serving.hardening.page import note
 from tests.serving.hardening.runtime import SIGNATURES
 from tests.serving.protocols.tfs_grpc.conftest import RESPONSES
 from tests.serving.protocols.tfs_grpc.test_mutated import MALFORMED, mutated, originals
-from timonel.serving.settings import RestSettings
+from timonel.serving.settings.server import RestSettings
 from timonel.serving.signature import NUMPY_TYPES
 
 pytestmark = pytest.mark.soak

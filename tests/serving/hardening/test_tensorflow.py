@@ -18,7 +18,7 @@ from tests.serving.hardening.harness import (
 )
 from tests.serving.hardening.page import note
 from tests.waiting import until
-from timonel.serving.settings import RuntimeSettings
+from timonel.serving.settings.runtime import RuntimeSettings
 
 pytestmark = pytest.mark.soak
 

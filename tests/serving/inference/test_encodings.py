@@ -10,7 +10,7 @@ from timonel.serving.inference.conversion import signature_map
 from timonel.serving.inference.flow import Call
 from timonel.serving.manager.catalogue import Metadata, Servable
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
-from timonel.serving.settings import RuntimeSettings
+from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.status import Code, StatusError
 
 

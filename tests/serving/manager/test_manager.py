@@ -19,7 +19,8 @@ from timonel.serving.manager.manager import ModelManager
 from timonel.serving.manager.plan import VersionState
 from timonel.serving.manager.sources import PUBLISHED_MARK, version_folders
 from timonel.serving.runtimes.base import VersionFolder
-from timonel.serving.settings import Latest, LoadSettings, ModelSettings, RuntimeSettings
+from timonel.serving.settings.models import Latest, LoadSettings, ModelSettings
+from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.status import Code, StatusError
 from timonel.testing.runtimes import FakeRuntime
 

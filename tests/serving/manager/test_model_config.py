@@ -14,7 +14,13 @@ from timonel.serving.manager.model_config import (
     reloaded_models,
 )
 from timonel.serving.protos.text import TextProtoError
-from timonel.serving.settings import Every, Latest, ModelSettings, RequestLogSettings, Specific
+from timonel.serving.settings.models import (
+    Every,
+    Latest,
+    ModelSettings,
+    RequestLogSettings,
+    Specific,
+)
 from timonel.serving.status import Code, StatusError
 
 LOGGED = (

@@ -17,7 +17,7 @@ from timonel.serving.manager.plan import (
     plan,
     statuses,
 )
-from timonel.serving.settings import Every, Latest, Specific
+from timonel.serving.settings.models import Every, Latest, Specific
 from timonel.serving.status import Code, StatusError
 
 BROKEN = StatusError(Code.DATA_LOSS, "damaged")

@@ -4,7 +4,7 @@ import pytest
 
 from timonel.serving.manager.managed_model import Unavailable
 from timonel.serving.manager.reload import admit, unavailable
-from timonel.serving.settings import ModelSettings
+from timonel.serving.settings.models import ModelSettings
 from timonel.serving.status import Code, StatusError
 
 

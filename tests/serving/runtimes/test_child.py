@@ -21,7 +21,7 @@ from tests.waiting import until
 from timonel.processes.backoff import CrashBackoff
 from timonel.serving.runtimes import child as child_module
 from timonel.serving.runtimes.child import ChildRuntime
-from timonel.serving.settings import RuntimeSettings
+from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.signature import DEFAULT_SIGNATURE
 from timonel.serving.status import Code, StatusError
 from timonel.testing.runtimes import RuntimeContract
@@ -310,7 +310,7 @@ PARENT = textwrap.dedent(
     from pathlib import Path
     import numpy as np
     from timonel.serving.runtimes.child import ChildRuntime
-    from timonel.serving.settings import RuntimeSettings
+    from timonel.serving.settings.runtime import RuntimeSettings
 
     model = ChildRuntime(sys.argv[1]).load(Path(sys.argv[2]), RuntimeSettings())
     hang = {"do": np.array(b"hang", object), "x": np.array(1, np.float32)}

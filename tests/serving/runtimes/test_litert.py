@@ -14,7 +14,7 @@ from timonel.serving.protos.messages import meta_graph_pb2
 from timonel.serving.runtimes.litert import LiteRtRuntime
 from timonel.serving.selection.auto import AutoRuntime
 from timonel.serving.selection.choice import runtime_of
-from timonel.serving.settings import RuntimeSettings
+from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.status import Code, StatusError
 from timonel.testing.runtimes import RuntimeContract
 

@@ -18,7 +18,7 @@ from timonel.models.safety.operations import TAKERS
 from timonel.serving.inference.classification import MultiInferenceTask, infer
 from timonel.serving.runtimes import _private, tensorflow
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime, without_graph
-from timonel.serving.settings import RuntimeSettings
+from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.signature import CLASSIFY, REGRESS
 from timonel.serving.status import Code, StatusError
 from timonel.testing.runtimes import RuntimeContract
@@ -345,7 +345,7 @@ def test_freezing_is_as_we_know_it(exports):
 _THREADS = """
 import gc, os, sys
 from pathlib import Path
-from timonel.serving.settings import RuntimeSettings
+from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.runtimes._private import import_tensorflow
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime, without_graph
 import_tensorflow()
@@ -436,7 +436,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
-from timonel.serving.settings import RuntimeSettings
+from timonel.serving.settings.runtime import RuntimeSettings
 
 v1, folder, running = tf.compat.v1, Path(sys.argv[1]), threading.Semaphore(0)
 graphs = []  # they own `tell`

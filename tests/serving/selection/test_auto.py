@@ -12,7 +12,8 @@ from timonel.serving.manager.sources import version_folders
 from timonel.serving.selection import choice
 from timonel.serving.selection.auto import AutoRuntime
 from timonel.serving.selection.choice import needs_tensorflow
-from timonel.serving.settings import ModelSettings, RuntimeSettings
+from timonel.serving.settings.models import ModelSettings
+from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.status import StatusError
 
 FLATBUFFER = Path(__file__).parents[2] / "fixtures" / "tflite" / "contract.tflite"

@@ -33,7 +33,7 @@ from timonel.serving.selection import measuring_process as process
 from timonel.serving.selection.auto import AutoRuntime
 from timonel.serving.selection.benchmark import decide
 from timonel.serving.selection.measuring_process import choose, held_out, obstacle
-from timonel.serving.settings import RuntimeSettings
+from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.status import StatusError
 from timonel.storage import digest_bytes
 

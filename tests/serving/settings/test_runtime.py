@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from timonel.errors import SpecError
-from timonel.serving.settings import RuntimeSettings
-from timonel.serving.settings.runtime import by_model
+from timonel.serving.settings.runtime import RuntimeSettings, by_model
 
 
 def test_values_for_all_and_for_one():

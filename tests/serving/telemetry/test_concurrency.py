@@ -15,8 +15,10 @@ from tests.waiting import until
 from timonel.serving.launch import launch
 from timonel.serving.protos.messages import predict_pb2
 from timonel.serving.protos.tensors import to_proto
-from timonel.serving.settings import LoadSettings, ModelSettings, RuntimeSettings, ServerSettings
 from timonel.serving.settings.batching import NoBatching
+from timonel.serving.settings.models import LoadSettings, ModelSettings
+from timonel.serving.settings.runtime import RuntimeSettings
+from timonel.serving.settings.server import ServerSettings
 from timonel.serving.telemetry.monitor import ConcurrencyMeter
 from timonel.storage import find_workspace
 

@@ -22,8 +22,7 @@ from timonel.serving.protocols.tfs_rest.api import RestApi
 from timonel.serving.protocols.v2.api import InferenceApi
 from timonel.serving.protos.messages import predict_pb2
 from timonel.serving.protos.tensors import to_proto
-from timonel.serving.settings import GrpcSettings
-from timonel.serving.settings.server import COMPARISON_HEADER
+from timonel.serving.settings.server import COMPARISON_HEADER, GrpcSettings
 from timonel.serving.telemetry.answers import Answer, summarize
 from timonel.serving.telemetry.monitor import Monitor
 from timonel.serving.telemetry.prometheus import metrics_route

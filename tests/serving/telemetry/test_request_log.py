@@ -16,7 +16,7 @@ from timonel.serving.inference.flow import Call
 from timonel.serving.inference.warmup import warm_up
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.protos.messages import example_pb2, prediction_log_pb2
-from timonel.serving.settings import ModelSettings, RequestLogSettings
+from timonel.serving.settings.models import ModelSettings, RequestLogSettings
 from timonel.serving.signature import DEFAULT_SIGNATURE
 from timonel.serving.status import Code
 from timonel.serving.telemetry import request_log as log_module

@@ -17,15 +17,10 @@ from timonel.serving import running_servers
 from timonel.serving.launch import launch
 from timonel.serving.protos.messages import prediction_log_pb2
 from timonel.serving.protos.tensors import to_proto
-from timonel.serving.settings import (
-    LoadSettings,
-    ModelSettings,
-    MonitoringSettings,
-    RequestLogSettings,
-    RuntimeSettings,
-    ServerSettings,
-)
 from timonel.serving.settings.batching import AdaptiveBatching
+from timonel.serving.settings.models import LoadSettings, ModelSettings, RequestLogSettings
+from timonel.serving.settings.runtime import RuntimeSettings
+from timonel.serving.settings.server import MonitoringSettings, ServerSettings
 from timonel.storage import find_workspace
 
 PATH = "/monitoring/prometheus/metrics"

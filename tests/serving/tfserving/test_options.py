@@ -2,13 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from timonel.serving.settings import (
-    METRICS_PATH,
-    LoadSettings,
-    ModelSettings,
-    RuntimeSettings,
-)
 from timonel.serving.settings.batching import BatchingParameters, NoBatching
+from timonel.serving.settings.models import LoadSettings, ModelSettings
+from timonel.serving.settings.runtime import RuntimeSettings
+from timonel.serving.settings.server import METRICS_PATH
 from timonel.serving.status import Code, StatusError
 from timonel.serving.tfserving.flags import MEANINGLESS, known_flags, parse
 from timonel.serving.tfserving.options import (

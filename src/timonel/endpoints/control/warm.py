@@ -12,7 +12,8 @@ from timonel.processes.zygote_client import ensure_zygote
 from timonel.serving.parent import PRELOAD
 from timonel.serving.references import resolve
 from timonel.serving.selection.choice import runtime_of
-from timonel.serving.settings import AUTO, TENSORFLOW, RuntimeSettings
+from timonel.serving.settings.models import TENSORFLOW
+from timonel.serving.settings.runtime import AUTO, RuntimeSettings
 from timonel.storage import Workspace, local_path
 
 logger = logging.getLogger(__name__)

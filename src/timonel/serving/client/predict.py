@@ -31,8 +31,8 @@ from timonel.serving.credentials import Credentials
 from timonel.serving.launch import launch
 from timonel.serving.references import resolve, split_reference, workspace_for
 from timonel.serving.server_records import find_server
-from timonel.serving.settings import RuntimeSettings, ServerSettings
-from timonel.serving.settings.runtime import by_model
+from timonel.serving.settings.runtime import RuntimeSettings, by_model
+from timonel.serving.settings.server import ServerSettings
 from timonel.serving.signature import DEFAULT_SIGNATURE
 from timonel.storage import Workspace
 

@@ -24,7 +24,7 @@ from timonel.serving.manager.plan import (
     statuses,
 )
 from timonel.serving.manager.sources import VersionSource
-from timonel.serving.settings import Latest, LoadSettings, ModelSettings, Specific
+from timonel.serving.settings.models import Latest, LoadSettings, ModelSettings, Specific
 from timonel.serving.status import TRANSIENT, Code, StatusError, not_found, without_folders
 
 _LOG = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from timonel.serving.manager.sources import check_files, labels_of, missing_of
 from timonel.serving.manager.tasks import Task, Tasks
 from timonel.serving.memory import give_back
 from timonel.serving.runtimes.base import VersionFolder
-from timonel.serving.settings import LoadSettings, ModelSettings
+from timonel.serving.settings.models import LoadSettings, ModelSettings
 from timonel.serving.status import Code, StatusError, as_status
 from timonel.storage.content_cache import FolderLease
 

@@ -16,8 +16,8 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from timonel.errors import SpecError
 from timonel.serving.protos.text import parse_text_proto, read_text
-from timonel.serving.settings import (
-    EVERY_MODEL,
+from timonel.serving.settings.base import EVERY_MODEL
+from timonel.serving.settings.models import (
     TENSORFLOW,
     Every,
     Latest,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from timonel.serving.settings import Latest, Specific, VersionPolicy
+from timonel.serving.settings.models import Latest, Specific, VersionPolicy
 from timonel.serving.status import Code, StatusError, without_folders
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from timonel.errors import ServingError
 from timonel.serving.manager.managed_model import ManagedModel, Unavailable, cure, first_line
 from timonel.serving.manager.model_config import check_names
-from timonel.serving.settings import TENSORFLOW, ModelSettings
+from timonel.serving.settings.models import TENSORFLOW, ModelSettings
 from timonel.serving.status import Code, StatusError, invalid_argument, without_folders
 
 

@@ -26,7 +26,7 @@ from timonel.processes.backoff import CrashBackoff
 from timonel.processes.spawn import describe_exit
 from timonel.serving.runtimes.base import DeclaringModel, LoadedModel, Runtime
 from timonel.serving.runtimes.child_process import Loaded, Orders, receive, receive_loaded, send
-from timonel.serving.settings import RuntimeSettings
+from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.signature import Array
 from timonel.serving.status import Code, NotStartedError, StatusError
 

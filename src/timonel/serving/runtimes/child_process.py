@@ -24,7 +24,7 @@ from timonel.processes.tree import die_with_parent, name_process
 from timonel.serving.memory import give_back, limit_heap
 from timonel.serving.process_io import configure_logging
 from timonel.serving.runtimes.base import DeclaringModel, LoadedModel, Runtime
-from timonel.serving.settings import RuntimeSettings
+from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.signature import DTYPE_NAMES, Array, Signature
 from timonel.serving.status import Code, StatusError, as_status
 

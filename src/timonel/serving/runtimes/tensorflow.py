@@ -20,8 +20,9 @@ from timonel.models.safety.operations import library_hint, package_of
 from timonel.serving.runtimes import _private
 from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.runtimes.saved_model import signature_of, signatures_in
-from timonel.serving.settings import EVERY_MODEL, RuntimeSettings
+from timonel.serving.settings.base import EVERY_MODEL
 from timonel.serving.settings.batching import cores
+from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.signature import Array, Signature, TensorSpec
 from timonel.serving.status import Code, StatusError, not_found
 

@@ -9,7 +9,8 @@ from timonel.errors import SpecError
 from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.runtimes.child import ChildRuntime
 from timonel.serving.selection.choice import check_permission, runtime_of
-from timonel.serving.settings import AUTO, RuntimeSettings, ServerSettings
+from timonel.serving.settings.runtime import AUTO, RuntimeSettings
+from timonel.serving.settings.server import ServerSettings
 from timonel.serving.status import invalid_argument
 
 _GROUP = "timonel.runtimes"

@@ -9,8 +9,14 @@ from pathlib import Path
 from timonel.models.inspection import PYTHON_MODEL_FILE, is_python_model
 from timonel.models.runtime_choice import chosen_runtime
 from timonel.serving.manager.sources import check_files, version_folders
-from timonel.serving.settings import AUTO, TENSORFLOW, ModelSettings, RuntimeSettings
-from timonel.serving.settings.runtime import LITERT, TFLITE_FILE, PythonSettings
+from timonel.serving.settings.models import TENSORFLOW, ModelSettings
+from timonel.serving.settings.runtime import (
+    AUTO,
+    LITERT,
+    TFLITE_FILE,
+    PythonSettings,
+    RuntimeSettings,
+)
 from timonel.serving.status import Code, StatusError
 
 _READ_S = 5.0

@@ -45,8 +45,8 @@ from timonel.serving.runtimes.saved_model import (
 )
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
 from timonel.serving.selection.benchmark import TOLERANCE, compared, decide, measured
-from timonel.serving.settings import RuntimeSettings, default_op_threads
 from timonel.serving.settings.batching import cores
+from timonel.serving.settings.runtime import RuntimeSettings, default_op_threads
 from timonel.serving.signature import (
     DEFAULT_SIGNATURE,
     INIT_OP,

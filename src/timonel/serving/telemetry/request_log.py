@@ -27,7 +27,7 @@ from timonel.serving.inference import classification, conversion
 from timonel.serving.inference.context import LoggedRequest
 from timonel.serving.protos.messages import example_pb2, prediction_log_pb2
 from timonel.serving.protos.tensors import to_proto
-from timonel.serving.settings import ModelSettings, RequestLogSettings
+from timonel.serving.settings.models import ModelSettings, RequestLogSettings
 from timonel.serving.signature import REGRESS, Array, bytes_of
 from timonel.serving.status import Code
 

@@ -24,8 +24,8 @@ from timonel.serving.manager.reload import UnservableError, unavailable
 from timonel.serving.process_io import configure_logging
 from timonel.serving.protos.text import TextProtoError, read_text
 from timonel.serving.server import run
-from timonel.serving.settings import ServerSettings
 from timonel.serving.settings.batching import cores
+from timonel.serving.settings.server import ServerSettings
 from timonel.serving.status import StatusError
 from timonel.serving.tfserving.flags import Parsed, known_flags, parse, usage
 from timonel.serving.tfserving.options import metrics_path_from, translate

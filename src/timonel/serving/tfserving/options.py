@@ -7,20 +7,22 @@ from collections.abc import Sequence
 from timonel.serving.manager.model_config import check_base_path
 from timonel.serving.protos.described import config_message
 from timonel.serving.protos.text import parse_text_proto
-from timonel.serving.settings import (
-    METRICS_PATH,
-    TENSORFLOW,
-    GrpcSettings,
-    LoadSettings,
-    ModelSettings,
-    MonitoringSettings,
-    RestSettings,
-    RuntimeSettings,
-    ServerSettings,
-)
 from timonel.serving.settings.auth import tensorflow_serving_access
 from timonel.serving.settings.batching import BatchingParameters, BatchingSettings, NoBatching
-from timonel.serving.settings.runtime import PythonSettings, by_model, runtime_choice
+from timonel.serving.settings.models import TENSORFLOW, LoadSettings, ModelSettings
+from timonel.serving.settings.runtime import (
+    PythonSettings,
+    RuntimeSettings,
+    by_model,
+    runtime_choice,
+)
+from timonel.serving.settings.server import (
+    METRICS_PATH,
+    GrpcSettings,
+    MonitoringSettings,
+    RestSettings,
+    ServerSettings,
+)
 from timonel.serving.status import Code, StatusError, invalid_argument
 from timonel.serving.tfserving.flags import MEANINGLESS, Parsed
 

@@ -14,8 +14,9 @@ import pytest
 from tests.serving.conftest import publish
 from timonel.serving.auth.keys import change_entries, new_key
 from timonel.serving.launch import launch
-from timonel.serving.settings import LoadSettings, ModelSettings, RestSettings, ServerSettings
 from timonel.serving.settings.auth import AccessSettings
+from timonel.serving.settings.models import LoadSettings, ModelSettings
+from timonel.serving.settings.server import RestSettings, ServerSettings
 from timonel.storage import find_workspace
 
 pytestmark = pytest.mark.browser

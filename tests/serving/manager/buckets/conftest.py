@@ -10,7 +10,7 @@ from tests.buckets import set_credentials
 from tests.serving.manager.test_manager import Rig as FolderRig
 from tests.storage.faulty import FaultyServer
 from timonel.serving.manager.buckets import source
-from timonel.serving.settings import LoadSettings
+from timonel.serving.settings.models import LoadSettings
 from timonel.storage import filesystems
 
 

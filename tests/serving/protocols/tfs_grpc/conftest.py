@@ -28,7 +28,7 @@ from timonel.serving.protos.messages import (
     regression_pb2,
 )
 from timonel.serving.runtimes.base import LoadedModel
-from timonel.serving.settings import GrpcSettings
+from timonel.serving.settings.server import GrpcSettings
 from timonel.serving.signature import CLASSIFY, NUMPY_TYPES, REGRESS, Signature, TensorSpec
 from timonel.serving.status import Code, StatusError, invalid_argument
 from timonel.serving.telemetry.monitor import Monitor

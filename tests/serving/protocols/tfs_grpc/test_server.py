@@ -11,7 +11,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.serving.protocols.tfs_grpc.conftest import refusal, running
 from tests.serving.protocols.tfs_grpc.test_services import predict_request
-from timonel.serving.settings import GrpcSettings
+from timonel.serving.settings.server import GrpcSettings
 from timonel.serving.telemetry.monitor import Monitor
 
 HEALTHY = health_pb2.HealthCheckResponse.SERVING

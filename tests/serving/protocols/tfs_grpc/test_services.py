@@ -13,7 +13,7 @@ from timonel.serving.protos.messages import (
     regression_pb2,
 )
 from timonel.serving.protos.tensors import from_proto, to_proto
-from timonel.serving.settings import GrpcSettings
+from timonel.serving.settings.server import GrpcSettings
 from timonel.serving.signature import CLASSIFY, REGRESS
 
 X = np.array([1.5, 3.0], np.float32)

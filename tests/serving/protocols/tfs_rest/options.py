@@ -7,7 +7,7 @@ from timonel.serving.inference.flow import Flow
 from timonel.serving.protocols.monitoring import monitoring_routes
 from timonel.serving.protocols.tfs_rest.api import RestApi
 from timonel.serving.protocols.v2.api import InferenceApi
-from timonel.serving.settings import RestSettings
+from timonel.serving.settings.server import RestSettings
 from timonel.serving.telemetry.monitor import Monitor
 
 

@@ -27,7 +27,7 @@ from timonel.serving.protocols.v2.service import (
     message_class,
 )
 from timonel.serving.protocols.v2.tensors import datatype_of, to_raw
-from timonel.serving.settings import GrpcSettings
+from timonel.serving.settings.server import GrpcSettings
 from timonel.serving.status import Code
 from timonel.serving.telemetry.monitor import Monitor
 

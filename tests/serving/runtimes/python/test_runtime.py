@@ -14,7 +14,7 @@ from tests.serving.runtimes.python.conftest import DOUBLER, write_version
 from tests.waiting import until
 from timonel.serving.runtimes.child import ChildRuntime
 from timonel.serving.selection.auto import PYTHON_RUNTIME as PYTHON
-from timonel.serving.settings import RuntimeSettings
+from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.signature import DEFAULT_SIGNATURE
 from timonel.serving.status import Code, StatusError
 from timonel.testing.runtimes import RuntimeContract

@@ -20,7 +20,7 @@ from timonel.serving.manager.buckets.listing import (
 )
 from timonel.serving.manager.plan import Candidate
 from timonel.serving.manager.sources import FolderSource, Unchanged, VersionSource, folder_of
-from timonel.serving.settings import LoadSettings
+from timonel.serving.settings.models import LoadSettings
 from timonel.serving.status import TRANSIENT, Code
 from timonel.storage.blobs import Blob, fingerprint
 from timonel.storage.content_cache import CacheError, ContentCache, FolderLease

@@ -23,7 +23,7 @@ from timonel.serving.protocols.tfs_grpc.services import (
     ModelService,
     prediction_service,
 )
-from timonel.serving.settings import GrpcSettings
+from timonel.serving.settings.server import GrpcSettings
 from timonel.serving.status import StatusError
 
 # 2 GiB, the limit of protobuf. gRPC treats -1 as unlimited, but not this number.

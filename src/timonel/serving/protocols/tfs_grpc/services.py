@@ -34,7 +34,7 @@ from timonel.serving.protos.messages import (
     regression_pb2,
 )
 from timonel.serving.protos.tensors import from_proto
-from timonel.serving.settings import GrpcSettings
+from timonel.serving.settings.server import GrpcSettings
 from timonel.serving.signature import CLASSIFY, DEFAULT_SIGNATURE, REGRESS, Array, Signature
 from timonel.serving.status import Code, StatusError, invalid_argument
 from timonel.serving.telemetry.metrics import tensorflow_serving_families

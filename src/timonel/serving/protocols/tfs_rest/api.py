@@ -25,8 +25,8 @@ from timonel.serving.protocols.http import (
 )
 from timonel.serving.protocols.tfs_rest.examples import ExamplesCodec
 from timonel.serving.protocols.tfs_rest.predict import ComputeCodec, PredictCodec, RestOptions
-from timonel.serving.settings import RestSettings
 from timonel.serving.settings.auth import Right
+from timonel.serving.settings.server import RestSettings
 from timonel.serving.status import invalid_argument
 
 _FLAGS: Final = re.IGNORECASE | re.ASCII

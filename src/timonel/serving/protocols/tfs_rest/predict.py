@@ -29,7 +29,7 @@ from timonel.serving.inference.flow import Call, Codec, Outputs, Run
 from timonel.serving.inference.signature_check import check_method
 from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.protocols.http import TIMED_OUT, unzip
-from timonel.serving.settings import RestSettings
+from timonel.serving.settings.server import RestSettings
 from timonel.serving.signature import DEFAULT_SIGNATURE, STRING, Array, string_array
 from timonel.serving.status import StatusError, invalid_argument
 

@@ -28,8 +28,8 @@ from timonel.serving.protocols.v2.requests import (
     spec_of,
     views,
 )
-from timonel.serving.settings import RestSettings
 from timonel.serving.settings.auth import Right
+from timonel.serving.settings.server import RestSettings
 from timonel.serving.status import invalid_argument, not_found
 
 _BINARY: Final = b"application/octet-stream"

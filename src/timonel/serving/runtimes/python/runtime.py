@@ -16,7 +16,7 @@ from timonel.models.inspection import PYTHON_MODEL_CLASS, PYTHON_MODEL_FILE
 from timonel.serving.runtimes.base import DeclaringModel, LoadedModel, Runtime
 from timonel.serving.runtimes.python.code import PythonFile
 from timonel.serving.runtimes.python.declaration import check_inputs, declared, fitted, refusal
-from timonel.serving.settings import RuntimeSettings
+from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.signature import DEFAULT_SIGNATURE, Array, Signature
 from timonel.serving.status import not_found
 
