@@ -258,14 +258,13 @@ class ModelManager:
             elif is_awaited:
                 self._fail(managed, number, error)
 
-        self._loads.submit(
-            Task(
-                f"version {number} of model {managed.name}",
-                load,
-                ended,
-                lambda error: managed.fail(number, error, may_retry=False),
-            )
-        )
+        name = f"version {number} of model {managed.name}"
+        self._loads.submit(Task(name, load, ended, partial(self._expire, managed, number)))
+
+    def _expire(self, managed: ManagedModel, number: int, loads: int) -> None:
+        limit = f"{self._settings.load_timeout_s:g} s, its time limit"
+        text = f"the load has not ended after {limit}; such loads: {loads}"
+        managed.fail(number, StatusError(Code.DEADLINE_EXCEEDED, text), may_retry=False)
 
     def _fail(self, managed: ManagedModel, number: int, error: BaseException) -> None:
         if isinstance(error, OSError):  # files are the publisher's: no traceback

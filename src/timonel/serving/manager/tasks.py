@@ -15,8 +15,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from timonel.serving.status import Code, StatusError
-
 T = TypeVar("T")
 Post = Callable[[Callable[[], None]], None]
 
@@ -29,13 +27,13 @@ class Task(Generic[T]):
         name: What it is, for the log.
         work: Called in a thread.
         ended: Called with the result.
-        expired: Called before that if the task exceeds its time limit.
+        expired: Called before that with the number of tasks that exceed the time limit, if it does.
     """
 
     name: str
     work: Callable[[], T]
     ended: Callable[[Future[T]], None]
-    expired: Callable[[StatusError], None] = lambda _: None
+    expired: Callable[[int], None] = lambda _: None
     began: float = 0.0
     is_slow: bool = False
     result: Future[T] = field(default_factory=Future)
@@ -126,10 +124,4 @@ class Tasks:
         if self._timeout_s is not None and passed_s >= self._timeout_s:
             self._running.remove(task)
             self._expired.append(task)
-            task.expired(
-                StatusError(
-                    Code.DEADLINE_EXCEEDED,
-                    f"the load has not ended after {self._timeout_s:g} s, its time limit; such "
-                    f"loads: {len(self._expired)}",
-                )
-            )
+            task.expired(len(self._expired))
