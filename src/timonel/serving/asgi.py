@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from timonel.serving.codec.writer import encode_error
 from timonel.serving.settings.auth import Right
 from timonel.serving.settings.server import NOT_STARTED_HEADER
 from timonel.serving.status import Code, NotStartedError, StatusError
@@ -79,6 +78,11 @@ class Response(NamedTuple):
 def json_response(content: Any, status: int = 200) -> Response:
     """Return a response with a JSON body."""
     return Response(status, orjson.dumps(content))
+
+
+def encode_error(message: str) -> bytes:
+    """Return the body of an error response."""
+    return orjson.dumps({"error": message.encode("utf-8", "backslashreplace").decode()})
 
 
 class BodyTooLargeError(StatusError):

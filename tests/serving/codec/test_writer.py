@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from timonel.serving.codec.writer import CHUNK, array_text, encode, encode_error
+from timonel.serving.asgi import encode_error
+from timonel.serving.codec.writer import CHUNK, array_text, encode
 from timonel.serving.inference.classification import paired
 from timonel.serving.protocols.tfs_rest.examples import encode_classes, encode_values
 from timonel.serving.status import StatusError

@@ -60,11 +60,6 @@ def _check_rows(outputs: Mapping[str, Array]) -> None:
         batch = array.shape[0]
 
 
-def encode_error(message: str) -> bytes:
-    """Encode an error response."""
-    return orjson.dumps({"error": message.encode("utf-8", "backslashreplace").decode()})
-
-
 def array_text(name: str, array: Array) -> Iterator[bytes]:
     """Yield the JSON of an array, in pieces of `CHUNK` elements.
 

@@ -6,8 +6,17 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from timonel.serving.asgi import JSON, Answer, Request, Response, Route, at, header, json_response
-from timonel.serving.codec.writer import encode_error
+from timonel.serving.asgi import (
+    JSON,
+    Answer,
+    Request,
+    Response,
+    Route,
+    at,
+    encode_error,
+    header,
+    json_response,
+)
 from timonel.serving.futures import AT_ONCE_BYTES
 from timonel.serving.inference.flow import Call, Flow, Outputs
 from timonel.serving.manager.catalogue import ModelSpec
