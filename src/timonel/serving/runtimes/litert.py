@@ -256,7 +256,9 @@ def _described(name: str, proto: Any, interpreter: Any) -> _Entry:
     tensors = {each["name"]: each for each in interpreter.get_tensor_details()}
 
     def named(tensor: str) -> Mapping[str, Any]:
-        found = tensors.get(tensor) or tensors.get(tensor.partition(":")[0])
+        found: Mapping[str, Any] | None = tensors.get(tensor) or tensors.get(
+            tensor.partition(":")[0]
+        )
         if found is None:
             raise invalid_argument(f"the TensorFlow Lite model has no tensor {tensor}")
         return found
@@ -276,11 +278,15 @@ def _entry(
     key: str | None = None,
     method: str = PREDICT,
 ) -> _Entry:
-    specs, numbers = [], []
-    for tensors in (inputs, outputs):
-        specs.append({alias: _spec(each) for alias, each in sorted(tensors.items())})
-        numbers.append({alias: int(each["index"]) for alias, each in tensors.items()})
-    return _Entry(Signature(name, *specs, method_name=method), key, *numbers)
+    of_inputs, of_outputs = (
+        {alias: _spec(each) for alias, each in sorted(tensors.items())}
+        for tensors in (inputs, outputs)
+    )
+    numbers = (
+        {alias: int(each["index"]) for alias, each in tensors.items()}
+        for tensors in (inputs, outputs)
+    )
+    return _Entry(Signature(name, of_inputs, of_outputs, method_name=method), key, *numbers)
 
 
 def _spec(tensor: Mapping[str, Any]) -> TensorSpec:
