@@ -1,6 +1,7 @@
 """Protos of TensorFlow and TensorFlow Serving, imported without TensorFlow.
 
-All code of the server imports its protos from here; see `timonel.models.protos`.
+All code of the server imports its protos from here; see `timonel.models.protos`. An import adds
+services to protobuf's default pool, where the reflection of gRPC finds them.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ with bare_package():
         inference_pb2,
         model_management_pb2,
         model_pb2,
+        model_service_pb2,
         predict_pb2,
         prediction_log_pb2,
+        prediction_service_pb2,
         regression_pb2,
     )
     from tensorflow_serving.config import model_server_config_pb2
@@ -37,8 +40,10 @@ __all__ = [
     "model_management_pb2",
     "model_pb2",
     "model_server_config_pb2",
+    "model_service_pb2",
     "predict_pb2",
     "prediction_log_pb2",
+    "prediction_service_pb2",
     "regression_pb2",
     "saved_model_pb2",
     "tensor_pb2",
