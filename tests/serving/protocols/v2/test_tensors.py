@@ -90,7 +90,7 @@ def test_shapes_that_are_none_are_refused(shape):
 
 def test_an_unknown_type_is_refused():
     message = refusal(from_raw, "x", "FLOAT", [1], memoryview(b"    "))
-    assert message.startswith("expected the datatype of input x to be one of BOOL, ")
+    assert message.startswith("expected the datatype of input x to be one of FP32, ")
     assert message.endswith("got 'FLOAT'")
 
 
