@@ -207,8 +207,6 @@ def test_options_shows_nothing_without_a_key(server, place, path, status, allow)
 def test_a_key_for_use_reads_what_needs_no_admin(rest, keys):
     refused = (403, {"error": "not allowed for these credentials"})
     assert rest("/monitoring/answers", **bearer(keys["user"]))[:2] == refused
-    for path in ("/Monitoring/answers", "/monitoring/%61nswers"):  # no path of the server
-        assert rest(path, **bearer(keys["user"]))[0] == 404
     assert rest("/monitoring/answers", **bearer(keys["admin"]))[0] == 200
     for path in ("/v1/models", "/v1/models/cats", "/openapi.json", "/page/live"):
         assert rest(path, **bearer(keys["user"]))[0] == 200
