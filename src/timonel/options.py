@@ -53,6 +53,11 @@ def options_of(kind: type) -> dict[str, tuple[Any, Option]]:
     return {name: (hint.__origin__, hint.__metadata__[0]) for name, hint in hints.items()}
 
 
+def flag_of(name: str, option: Option) -> str:
+    """Return the name of an option on the command line."""
+    return option.flag or f"--{name.replace('_', '-')}"
+
+
 def with_defaults(kind: type[_Options], given: _Options) -> _Options:
     """Return options with the defaults of those that were not given.
 

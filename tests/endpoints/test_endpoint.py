@@ -187,7 +187,14 @@ def test_labels_headers_and_sticky_clients_choose_a_version(endpoint: Endpoint) 
     assert httpx.get(f"{endpoint.url}/monitoring/prometheus/metrics").status_code == 404
     endpoint.wait()
     canary = [predict(endpoint, headers={"x-timonel-label": "canary"}) for _ in range(5)]
-    assert versions_of(canary) == {"2": 5}
+    v1 = f"{endpoint.url}/v1/models/digits/labels/canary"
+    canary += [httpx.post(f"{v1}:predict", json={"instances": [1.0]}) for _ in range(5)]
+    described = [f"{v1}/metadata", f"{endpoint.url}/v2/models/digits/versions/canary"]
+    for answer in map(httpx.get, described):
+        assert (answer.status_code, answer.headers["x-timonel-version"]) == (200, "2")
+    assert versions_of(canary) == {"2": 10}
+    unknown = httpx.post(f"{endpoint.url}/v1/models/digits/labels/nobody:predict", json={})
+    assert unknown.status_code == 400
     vision = [predict(endpoint, headers={"x-team": "vision"}) for _ in range(5)]
     assert versions_of(vision) == {"2": 5}
     by_user = [

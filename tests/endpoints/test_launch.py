@@ -106,6 +106,7 @@ def test_server_arguments_are_kept_until_they_are_removed(
             {"server_args": ("--allow-reload",)},
             "the argument --allow-reload belongs to the gateway",
         ),
+        ({"server_args": ("--no-such",)}, "servers have no option --no-such"),
         (
             {"no_server_args": True, "server_args": ("--max-body", "1KiB")},
             "--no-server-args contradicts server arguments",

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 import typer
 
 from timonel.errors import SpecError
-from timonel.options import Option, options_of
+from timonel.options import Option, flag_of, options_of
 from timonel.training.train_options import JOB, PROGRAM
 
 ENTRY = typer.Argument(help="Script, notebook, or module name as in 'python -m'.", metavar="ENTRY")
@@ -97,7 +97,7 @@ def is_given(ctx: typer.Context, name: str) -> bool:
 
 def _parameter(name: str, kind: Any, option: Option) -> inspect.Parameter:
     value = _value_type(kind)
-    flag = option.flag or f"--{name.replace('_', '-')}"
+    flag = flag_of(name, option)
     if value is bool and option.default:
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
     shown = option.computed or (option.default if get_origin(value) is list else None)

@@ -16,9 +16,10 @@ from timonel.endpoints.folder import list_endpoints
 from timonel.endpoints.spec import EndpointSpec
 from timonel.engines import ServiceEngine
 from timonel.errors import NotFoundError, ServingError, SpecError, TimonelError
+from timonel.options import flag_of, options_of
 from timonel.serving.manager.sources import version_folders
 from timonel.serving.references import resolve
-from timonel.serving.serve_options import OF_ENDPOINTS
+from timonel.serving.serve_options import OF_ENDPOINTS, ServeOptions
 from timonel.storage import Workspace, is_local, local_path
 from timonel.storage.object_store import ObjectStore
 
@@ -63,17 +64,23 @@ def check_spec(spec: EndpointSpec, workspace: Workspace) -> None:
 
     Raises:
         NotFoundError: A version does not exist.
-        SpecError: A server argument is reserved for the gateway, a memory target in percent has no
-            requested amount, or a file for TLS, keys or tokens cannot be used.
+        SpecError: A server argument is unknown or reserved for the gateway, a memory target in
+            percent has no requested amount, or a file for TLS, keys or tokens cannot be used.
         InputError: A file of keys cannot be read.
         CorruptError: The public keys of tokens are damaged.
     """
     _check_requests(spec)
+    flags = {flag_of(name, option) for name, (_, option) in options_of(ServeOptions).items()}
     for argument in spec.server_args:
-        if argument.partition("=")[0] in _RESERVED_ARGS:
+        flag = argument.partition("=")[0]
+        if flag in _RESERVED_ARGS:
             raise SpecError(
                 f"the argument {argument} belongs to the gateway",
                 hint="use the options of 'timonel deploy'",
+            )
+        if flag.startswith("--") and not flags & {flag, flag.replace("--no-", "--", 1)}:
+            raise SpecError(
+                f"servers have no option {flag}", hint="'timonel serve --help' lists them"
             )
     for version in spec.traffic.versions:
         _check_version(spec.model, workspace, version)

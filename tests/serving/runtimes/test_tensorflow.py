@@ -131,6 +131,10 @@ def test_what_is_loaded_was_checked(exports, tmp_path, monkeypatch):
         (SEVERAL, "Bad size [2,3]"),
         ("{{function_node __wrapped__MatMul}} In[0]: [1,2] [Op:MatMul]", "In[0]: [1,2]"),
         ("expected [[1, 2], [3, 4]], got [[1]]", "expected [[1, 2], [3, 4]], got [[1]]"),
+        (
+            'KeyError: 1\nTraceback (most recent call last):\n\n  File "/a.py", line 1',
+            "KeyError: 1",
+        ),
     ],
 )
 def test_clients_are_not_told_of_graphs(message, expected):

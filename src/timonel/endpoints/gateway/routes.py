@@ -37,7 +37,7 @@ _RELOAD_PATH = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
 def endpoint_routes(route: Route) -> Json:
     """Return the route table of an endpoint.
 
-    A version in the path comes first; then gRPC and REST by label, header and percentage.
+    A version or label in the path comes first; then gRPC and REST by label, header and percentage.
     """
     name, traffic = route.spec.name, route.traffic
     chosen: list[tuple[list[Json], _Shares]] = [
@@ -71,6 +71,7 @@ def endpoint_routes(route: Route) -> Json:
                     _refusal(404, "an endpoint has no such path", safe_regex={"regex": _OWN_PATHS}),
                     _refusal(403, "an endpoint takes no list of models", path=_RELOAD_PATH),
                     *(_version_route(route, version) for version in traffic.versions),
+                    *(_label_route(route, *each) for each in traffic.labels.items()),
                     *(
                         made
                         for protocol in reversed(PROTOCOLS)
@@ -192,6 +193,18 @@ def _version_route(route: Route, version: int) -> Json:
         "route": action,
         "request_headers_to_remove": [COMPARISON_HEADER, *_CHECKED],
     }
+
+
+def _label_route(route: Route, label: str, version: int) -> Json:
+    """Return the route of REST requests that name a label; replicas know only versions."""
+    found = _version_route(route, version)
+    models = "(/v1/models/[^/]+)/labels|(/v2/models/[^/]+)/versions"
+    found["match"] = {"safe_regex": {"regex": f"({models})/{label}([:/].*)?"}}
+    found["route"]["regex_rewrite"] = {
+        "pattern": {"regex": f"^({models})/{label}"},
+        "substitution": f"\\2\\3/versions/{version}",
+    }
+    return found
 
 
 def _action(

@@ -236,10 +236,10 @@ def _status(error: Any, message: str | None = None) -> StatusError:
 def without_graph(message: str) -> str:
     """Strip references to graph nodes and functions from TensorFlow's message.
 
-    Clients do not know the graph.
+    Clients do not know the graph, nor the Python code that an operation calls.
     """
     # The message may quote a client's text of any length.
-    message = message[:_MAX_CHARACTERS]
+    message = message[:_MAX_CHARACTERS].partition("\nTraceback (most recent call last):")[0]
     match = _ROOT_ERRORS.match(message)
     first = match["first"] if match else message
     return _NODE_REFERENCES.sub("", first).strip()

@@ -29,7 +29,7 @@ from timonel.processes.tree import (
 
 _HOST = "127.0.0.1"
 _TAIL_BYTES = 4096
-_LINE_CHARACTERS = 300
+_LINE_CHARACTERS = 2_000
 
 
 @dataclass
