@@ -52,6 +52,7 @@ _CORS: Final = (
 _MODEL: Final = r"/v2/models/([^/?]+)(?:/versions/([^/?]+))?"
 _PROBE: Final = frozenset({"GET", "HEAD"})
 _GET: Final = frozenset({"GET"})
+_OPTIONS: Final = frozenset({"OPTIONS"})
 _Row = tuple[frozenset[str], re.Pattern[str], Answer]
 _API: Final = at(r"/v2(?:/[^?]*)?")
 
@@ -82,14 +83,14 @@ class InferenceApi:
             (_GET, _MODEL, self._view("ModelMetadata")),
             (_GET, rf"{_MODEL}/ready", self._view("ModelReady")),
         ]
-        options = (frozenset({"OPTIONS"}), _API, preflight)
-        routes: list[_Row] = [options] if headers else []
+        routes: list[_Row] = [(_OPTIONS, _API, preflight)] if headers else []
         for methods, path, answer in table:
             routes.append((methods, at(path), answer))
-            routes.append((frozenset(), at(path), _not_allowed(methods)))
+            routes += [(each, at(path), _not_allowed(methods)) for each in (_OPTIONS, frozenset())]
         routes.append((frozenset(), _API, self._missing))
+        # Neither probes nor answers to OPTIONS show data.
         return [
-            Route(m, p, answering(a, headers), None if m is _PROBE or a is preflight else Right.USE)
+            Route(m, p, answering(a, headers), None if m in {_PROBE, _OPTIONS} else Right.USE)
             for m, p, a in routes
         ]
 
