@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from timonel.cli.exposure import exposure
 from timonel.cli.groups import Json, StyledCommand, single
 from timonel.cli.options import is_given, takes
 from timonel.cli.settings import GlobalOptions
@@ -85,6 +86,14 @@ def deploy(
     )
     out.print(f"  REST  {endpoint.url}/v1/models/{spec.model_name}", soft_wrap=True)
     out.print(f"  gRPC  {endpoint.url.partition('://')[2]}", soft_wrap=True)
+    access = spec.access
+    risk = exposure(
+        spec.host,
+        has_credentials=bool(access.api_keys or access.jwt),
+        has_tls=access.tls is not None,
+    )
+    if risk and endpoint.is_local:
+        remarks.print(f"warning: {risk}", soft_wrap=True, markup=False)
     if (outside := endpoint.outside) is not None:
         out.print(f"  host  {outside.host}, from outside the cluster", soft_wrap=True)
     if (page_url := endpoint.page_url) is not None:

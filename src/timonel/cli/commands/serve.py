@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from timonel.cli.exposure import exposure
 from timonel.cli.groups import StyledCommand, single
 from timonel.cli.options import given, takes
 from timonel.cli.settings import GlobalOptions
@@ -68,6 +69,13 @@ def serve(
         return
     # A server that requires client certificates, or has sockets, cannot be asked from here.
     can_ask = not (options["tls_client_ca"] is not None or options["host"].startswith("unix:"))
+    risk = exposure(
+        options["host"],
+        has_credentials=bool(options["api_keys"] or options["tls_client_ca"]),
+        has_tls=bool(options["tls_cert"]),
+    )
+    if risk:
+        typer.echo(f"warning: {risk}", err=True)
     with contextlib.ExitStack() as watches:
 
         def announce(server: Server) -> None:
