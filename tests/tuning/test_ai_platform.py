@@ -317,6 +317,7 @@ def test_repeated_names(same: str) -> None:
         ("a: {b: [", "is not valid YAML (line 1, column 9): expected the node content"),
         ("a: b: c", "is not valid YAML (line 1, column 5)"),
         ("a: *b", "undefined alias 'b'"),
+        ("a: 1\nb: 2\na: 3", "is not valid YAML (line 3, column 1): the key 'a' is repeated"),
         ("? [a]\n: b", "unhashable key"),
         ("\x00", "is not valid YAML: "),
         ("[" * 5000, "is not valid YAML: it cannot be read"),

@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.alias_generators import to_camel
 
 from timonel.errors import SpecError, did_you_mean
+from timonel.storage.yaml_text import TextLoader, yaml_problem
 from timonel.tuning.parameters import Parameter, ParameterKind, Scale, Value
 from timonel.tuning.space import SearchSpace
 from timonel.tuning.tune_options import Algorithm, TuneOptions
@@ -253,14 +254,11 @@ class JobConfig(_Keys):
 
 def _load(text: str) -> Any:
     try:
-        # Each field knows its type: BaseLoader returns all scalars as texts. Other loaders read
+        # Each field knows its type: TextLoader returns all scalars as texts. Other loaders read
         # the choices yes and no as bools, and 1e-4 as a text.
-        return yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - it creates texts only
+        return yaml.load(text, Loader=TextLoader)  # noqa: S506 - it creates texts only
     except (yaml.YAMLError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        problem = getattr(error, "problem", None) or "it cannot be read"
-        raise SpecError(f"the configuration is not valid YAML{place}: {problem}") from error
+        raise SpecError(f"the configuration is not valid YAML{yaml_problem(error)}") from error
 
 
 def _space(specs: tuple[ParameterSpec, ...]) -> SearchSpace:

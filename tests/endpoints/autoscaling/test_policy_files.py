@@ -168,7 +168,10 @@ def test_a_horizontal_pod_autoscaler() -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("a: 1\nb: [", "the policy is not valid YAML (line 2)"),
+        (
+            "a: 1\nb: [",
+            "not valid YAML (line 2, column 5): expected the node content",
+        ),
         ("- 1", "the policy has no keys: write lines such as 'target: 10'"),
         ("targett: 1", "the policy has the unknown key 'targett': did you mean 'target'?"),
         ("target: x", "the policy is wrong: 'target': Input should be a valid number"),

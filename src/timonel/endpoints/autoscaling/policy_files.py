@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from timonel.endpoints.autoscaling.policy import ScalingPolicy
 from timonel.errors import SpecError, did_you_mean
+from timonel.storage.yaml_text import PlainLoader, yaml_problem
 from timonel.units import parse_quantity
 
 PREFIX = "autoscaling.knative.dev/"
@@ -44,11 +45,9 @@ def parse_policy(text: str) -> ScalingPolicy:
         SpecError: The text is not YAML, or has unknown keys or wrong values.
     """
     try:
-        document = yaml.safe_load(text)
+        document = yaml.load(text, Loader=PlainLoader)  # noqa: S506 - as safe_load
     except (yaml.YAMLError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f" (line {mark.line + 1})" if mark else ""
-        raise SpecError(f"the policy is not valid YAML{place}") from error
+        raise SpecError(f"the policy is not valid YAML{yaml_problem(error)}") from error
     document = {} if document is None else document
     if not isinstance(document, Mapping):
         raise SpecError("the policy has no keys", hint="write lines such as 'target: 10'")

@@ -12,6 +12,7 @@ import yaml  # type: ignore[import-untyped] # no stubs
 
 from timonel.engines import RoleName
 from timonel.errors import SpecError
+from timonel.storage.yaml_text import PlainLoader, yaml_problem
 from timonel.training.kubeflow import job, mpi_job
 from timonel.training.kubeflow.fields import Fields
 from timonel.training.kubeflow.job import (
@@ -95,11 +96,10 @@ def _tf_job(name: str | None, spec: Fields) -> ManifestJob:
 def _document(text: str) -> Any:
     """Return the only document that is not empty."""
     try:
-        documents = [each for each in yaml.safe_load_all(text) if each is not None]
+        found = yaml.load_all(text, Loader=PlainLoader)
+        documents = [each for each in found if each is not None]
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f" (line {mark.line + 1})" if mark else ""
-        raise SpecError(f"the manifest is not valid YAML{place}") from error
+        raise SpecError(f"the manifest is not valid YAML{yaml_problem(error)}") from error
     if len(documents) != 1:
         kinds = [str(each.get("kind")) if isinstance(each, dict) else "text" for each in documents]
         raise SpecError(
