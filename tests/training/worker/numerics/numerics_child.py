@@ -390,8 +390,11 @@ def of_own_policy() -> dict[str, str]:
     with logged() as text:
         policy = dtype_policies.policy_of(keras)
         precision.warn_of_own_policy(policy, Numerics(precision="float16"))
+    inputs = keras.Input((8,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
     precision._set_policy(keras, "float32")
-    return {"policy": policy, "log": text.getvalue()}
+    layers = dtype_policies.policies_in(model)
+    return {"policy": policy, "log": text.getvalue(), "layers": layers}
 
 
 def of_xla() -> dict[str, Any]:

@@ -115,7 +115,7 @@ def test_a_loss_in_float16_is_scaled(found: dict[str, Any]) -> None:
 
 
 def test_a_policy_of_the_script_wins_with_a_warning(found: dict[str, Any]) -> None:
-    assert found["own_policy"]["policy"] == "mixed_bfloat16"
+    assert found["own_policy"]["policy"] == found["own_policy"]["layers"] == "mixed_bfloat16"
     assert "the script sets the precision policy mixed_bfloat16" in found["own_policy"]["log"]
 
 

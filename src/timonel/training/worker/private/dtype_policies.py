@@ -17,7 +17,12 @@ def policy_of(keras: Any) -> str:
 
 
 def policies_in(model: Any) -> str:
-    """Return the names of the precision policies of a model's layers."""
+    """Return the names of the precision policies of the layers that compute."""
     layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else model.layers
-    names = {each.dtype_policy.name for each in layers if getattr(each, "dtype_policy", None)}
+    names = {
+        each.dtype_policy.name
+        for each in layers
+        # Inputs of mixed precision are float32, and compute nothing.
+        if type(each).__name__ != "InputLayer" and getattr(each, "dtype_policy", None)
+    }
     return ", ".join(sorted(names))
