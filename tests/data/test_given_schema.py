@@ -53,7 +53,8 @@ def test_the_schema_of_a_source_gives_reasons(make_csv: MakeCsv) -> None:
     assert {name: column.note for name, column in schema.columns.items()} == {
         "a": "numbers in all 30 values, 10 missing",
         "b": "3 distinct words in 40 values",
-        "c": "identifiers or free text: 40 different in 40 values",
+        "c": "identifiers or free text: 40 different in 40 values: keep it with --columns c=text, "
+        "or =category",
         "d": "as given",
     }
     assert "  a: number    # numbers in all 30 values, 10 missing\n" in schema.to_yaml()
@@ -83,11 +84,15 @@ def test_a_schema_is_read_from_yaml_and_json(tmp_path: Path) -> None:
         ("labels: abc", "labels: Input should be a valid tuple"),
         ("labels: 3", "labels: Input should be a valid tuple"),
         ("columns: {a: word}", r"columns\.a\.type: unknown column type 'word'"),
-        ("columns: {a: {type: text, vocabulary: [x]}}", "only a category has a vocabulary"),
+        (
+            "columns: {a: {type: date, vocabulary: [x]}}",
+            "only categories and texts have",
+        ),
         ("colums: {a: text}", "colums: Extra inputs"),
         ("task: regression\nlabels: [a]", "a regression has no labels"),
         ("- a", "Input should be"),
-        ("a: [", "is neither YAML nor JSON"),
+        ("a: [", r"is neither YAML nor JSON \(line 1, column 5\): expected the node content"),
+        ("columns:\n  a: text\n  a: date", r"\(line 3, column 3\): the key 'a' is repeated"),
     ],
 )
 def test_a_wrong_schema_is_one_line(tmp_path: Path, text: str, message: str) -> None:

@@ -22,8 +22,16 @@ from timonel.data.conversion import convert
 from timonel.data.dataset import Dataset
 from timonel.data.preprocess import parse_dates, table_batch
 from timonel.data.preprocessing import load_options, parse_preprocessing, table_preprocessing
-from timonel.data.schema import BoxesColumn, DateColumn, NumbersColumn, TableSchema
-from timonel.data.sources.kinds.scalars import MISSING_DATE, Date
+from timonel.data.schema import (
+    DATE_TYPES,
+    BoxesColumn,
+    DateColumn,
+    NumbersColumn,
+    TableSchema,
+    TextColumn,
+)
+from timonel.data.sources.kinds import KINDS
+from timonel.data.sources.kinds.dates import MISSING_DATE, Date
 from timonel.errors import DataError, SpecError
 from timonel.storage import Workspace
 
@@ -255,20 +263,52 @@ def test_the_graph_reads_dates_as_a_conversion() -> None:
         when = dt.datetime(1, 1, 2, tzinfo=dt.UTC) + dt.timedelta(days, drawn.randrange(86_400))
         zone = drawn.choice(["", "Z", "+02:00", "-0330", "-00:30"]) if ":" in style else ""
         texts.append(f"{when.year:04}-{when.strftime(style)}{zone}")
-    texts += ["2024/1/5", "2024.12.31", "2000-02-29", "1900-03-01"]
+    texts += ["2024/1/5", "2024.12.31", "2000-02-29", "1900-03-01", "2024-02", "20240131", "NaT"]
+    texts += ["Wed, 31 Jan 2024 10:00:00 +0100", "Sept 3, 2021 12:05 am", "3-MAY-2021 1:00 PM"]
+    texts += ["May 2021", "20240131T101112Z", "2024-01-31t09:00z", "Jun. 1, 1999", " n/a "]
     expected = [Date().parse(text, lambda _: b"").feature for text in texts]
     found = parse_dates(tf.constant([*texts, " "])).numpy().tolist()
     assert found == [*expected, MISSING_DATE]
+    for order in DATE_TYPES[1:]:
+        last = ["1/2/2024", "03.04.2021 11:30 pm", "Mon 5-6-1999", "2024-01-31"]
+        expected = [Date(order).parse(text, lambda _: b"").feature for text in last]
+        assert parse_dates(tf.constant(last), order).numpy().tolist() == expected
 
 
 @pytest.mark.parametrize(
-    "text", ["2023-02-29", "2024-13-01", "2024-00-10", "x", "31.12.2024", "2024-01-01T25:00"]
+    "text",
+    [
+        *("2023-02-29", "2024-13-01", "2024-00-10", "x", "31.12.2024", "2024-01-01T25:00"),
+        *("2024-01-01 13:00 PM", "2024-01-01 0:00 am", "31 Foo 2024", "0000-01-01", "2024-01-00"),
+    ],
 )
 def test_the_graph_refuses_what_is_no_date(text: str) -> None:
     with pytest.raises(ValueError, match="expected a date"):
         Date().parse(text, lambda _: b"")
     with pytest.raises(tf.errors.InvalidArgumentError, match="expected a date such as 2024-01-31"):
         tf.function(parse_dates)(tf.constant(["2024-01-01", text]))
+
+
+def test_a_text_in_a_vector_is_the_words_that_it_has() -> None:
+    texts = ["Good, GOOD wine!", "", "über größe", "rotten\u2014good", "none of them", " \t "]
+    words = ("good", "größe", "rotten", "über")
+    schema = TableSchema(
+        label="y", columns=(TextColumn(name="t", longest=20, vocabulary=words, missing=0),)
+    )
+    spec = table_preprocessing(schema)
+    assert spec.width == 4
+    assert parse_preprocessing(spec.model_dump_json()) == spec
+    found = table_batch(spec, {"t": tf.constant(texts)}).numpy().tolist()
+    expected = [
+        [word in KINDS["text"].parse(text, lambda _: b"").facts.words for word in words]
+        for text in texts
+    ]
+    assert found == expected
+    assert sum(map(sum, expected)) == 5
+    assert table_batch(spec, {"t": tf.constant([], tf.string)}).shape == (0, 4)
+    old = TableSchema(label="y", columns=(TextColumn(name="t", longest=20),))  # no vocabulary
+    with pytest.raises(SpecError, match="does not fit into a vector"):
+        table_preprocessing(old)
 
 
 def test_dates_in_a_vector_are_their_usual_parts() -> None:

@@ -60,12 +60,24 @@ def test_numbers_in_another_form_are_to_be_written_anew(
     (warning,) = summarise(
         convert(path, tmp_path / "one", label="y", columns={"b": "int"}, workspace=workspace)
     ).warnings
-    assert warning.startswith("1 column dropped: a (30 of 30 values are not numbers")
+    assert warning.startswith("column a dropped: 30 of 30 values are not numbers")
     assert "write plain numbers" in warning
     assert "--columns" not in warning
     path = make_csv("a;c;b;y", *(f"{i},5;word{i};{i}.5;{i % 2}" for i in range(30)))
     report = summarise(convert(path, tmp_path / "two", label="y", workspace=workspace))
-    assert report.warnings[0].endswith("keep a column with --columns c=text, or =category")
+    assert report.warnings[1].endswith("keep it with --columns c=text, or =category")
+
+
+def test_many_columns_to_check_are_counted(
+    make_csv: MakeCsv, tmp_path: Path, workspace: Workspace
+) -> None:
+    names = [f"c{number}" for number in range(7)]
+    rows = (f"{f'id{i},' * 7}{i},{i % 2}" for i in range(30))
+    path = make_csv(",".join([*names, "b", "y"]), *rows)
+    dataset = convert(path, tmp_path / "set", label="y", columns={"b": "int"}, workspace=workspace)
+    warnings = summarise(dataset).warnings
+    assert [line.split()[1] for line in warnings[:5]] == names[:5]
+    assert warnings[5] == f"2 more columns to check: 'timonel data schema {dataset.uri}'"
 
 
 def test_rows_inside_of_a_quoted_value(
@@ -102,3 +114,10 @@ def test_a_cut_vocabulary_is_announced(
     assert line.startswith(
         "column w: the rarest 5 of 9 words are not in the vocabulary, and count as"
     )
+    assert line.endswith("raise it with --max-vocabulary, or use --columns w=text")
+    text = {"w": "text"}
+    cut = convert(
+        *(path, tmp_path / "text"), label="y", max_vocabulary=4, columns=text, workspace=workspace
+    )
+    (line,) = [line for line in summarise(cut).warnings if "vocabulary" in line]
+    assert line.endswith("and are ignored: raise it with --max-vocabulary")

@@ -34,6 +34,7 @@ from timonel.data.schema import (
     ColumnType,
     ImageSchema,
     Task,
+    WordColumn,
     labels_of,
     parse_column_type,
     sort_labels,
@@ -45,6 +46,7 @@ from timonel.data.sources.frames import Frame, locate
 from timonel.data.sources.recordfiles import dataset_manifest
 from timonel.errors import InputError, NotFoundError, SpecError
 from timonel.storage.location import Location
+from timonel.storage.yaml_text import PlainLoader, yaml_problem
 
 GivenColumns = Mapping[str, str]
 
@@ -58,7 +60,7 @@ class GivenColumn(_Given):
 
     type: ColumnType
     vocabulary: tuple[str, ...] = Field(
-        default=(), description="Words of a category, in the order of their numbers."
+        default=(), description="Words of a category or text, in the order of their numbers."
     )
     note: str = Field(default="", description="Reason for the inferred type; not read.")
 
@@ -77,8 +79,8 @@ class GivenColumn(_Given):
 
     @model_validator(mode="after")
     def _check(self) -> GivenColumn:
-        if self.vocabulary and self.type != "categorical":
-            raise ValueError("only a category has a vocabulary")
+        if self.vocabulary and self.type not in {"categorical", "text"}:
+            raise ValueError("only categories and texts have a vocabulary")
         _check_unique(self.vocabulary)
         return self
 
@@ -174,7 +176,7 @@ def read_schema(given: str | os.PathLike[str] | Mapping[str, Any] | GivenSchema)
     if file.is_local and file.path.exists() and not file.path.is_file():
         raise SpecError(f"{file} is not a regular file")  # a pipe would wait
     try:
-        body = yaml.safe_load(file.read().decode())
+        body = yaml.load(file.read().decode(), Loader=PlainLoader)  # noqa: S506 - as safe_load
     except RecursionError:
         raise SpecError(f"{file} is not a schema: nested too deeply") from None
     except (FileNotFoundError, NotFoundError) as error:
@@ -182,8 +184,7 @@ def read_schema(given: str | os.PathLike[str] | Mapping[str, Any] | GivenSchema)
     except OSError as error:
         raise InputError(f"cannot read the schema {file}: {error.strerror or error}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise SpecError(f"{file} is neither YAML nor JSON: {reason}") from error
+        raise SpecError(f"{file} is neither YAML nor JSON{yaml_problem(error)}") from error
     return _parsed(body, str(file))
 
 
@@ -263,7 +264,7 @@ def of_source(location: Location, given: Mapping[str, Any]) -> dict[str, Any]:
 def _of_dataset(manifest: Manifest) -> GivenSchema:
     schema = manifest.record_schema
     columns = () if isinstance(schema, ImageSchema) else schema.columns
-    words = {each.name: each.vocabulary for each in columns if each.type == "categorical"}
+    words = {each.name: each.vocabulary for each in columns if isinstance(each, WordColumn)}
     return _of_columns(manifest.columns, manifest.task, manifest.labels, words)
 
 

@@ -80,7 +80,8 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
     """Return a ``tf.data.Dataset`` of (x, y) batches of one split.
 
     Images are float32 [B, H, W, C]. Rows are float32 [B, F]: z-scores of numbers (0 for a missing
-    value) and one-hot categories, based on statistics and vocabulary of the training split. Labels
+    value), one-hot categories, parts of dates and the words of texts, based on statistics and
+    vocabulary of the training split. Labels
     are int64 [B], one-hot or multi-hot float32 [B, classes], or float32 [B, 1] for ``binary`` and
     ``regression``.
 

@@ -9,7 +9,7 @@ Shapes: B rows, H x W pixels, C channels, F features.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -19,19 +19,24 @@ from timonel.data.preprocessing import (
     DateParts,
     Decode,
     ImagePreprocessing,
+    MultiHot,
     Normalise,
     OneHot,
     TablePreprocessing,
 )
-from timonel.data.schema import BoxesColumn, ImageColumn, MaskColumn, NumbersColumn
-from timonel.data.sources.kinds.lists import BOX_VALUES
-from timonel.data.sources.kinds.scalars import A_DATE, MISSING_DATE
-
-_DATE = (
-    r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})"
-    r"(?:[T ](\d{2}):(\d{2})(?::(\d{2})(?:[.,]\d+)?)? ?(?:Z|([+-]\d{2}):?(\d{2}))?)?"
+from timonel.data.schema import BoxesColumn, DateType, ImageColumn, MaskColumn, NumbersColumn
+from timonel.data.sources.kinds.dates import (
+    MISSING_DATE,
+    NO_DATE,
+    YEAR_FIRST,
+    expected_date,
+    rewrites,
 )
+from timonel.data.sources.kinds.lists import BOX_VALUES
+from timonel.data.sources.kinds.scalars import NO_WORDS
+
 _JPEG = b"\xff\xd8\xff"
+_HASHES = 2**63 - 1
 _RATIOS = (2, 4, 8)
 """Scales at which libjpeg decodes: 1/2, 1/4 and 1/8."""
 
@@ -161,29 +166,40 @@ def _padded(name: str, values: Any, shortest: int, longest: int) -> dict[str, An
     return {name: dense, f"{name}/count": tf.cast(values.row_lengths(), tf.int32)}
 
 
-def parse_dates(texts: Any) -> Any:
+def parse_dates(texts: Any, order: DateType = "date") -> Any:
     """Return texts string [B] such as 2024-01-31T12:30:00+02:00 as seconds since 1970, int64 [B].
 
     As in a conversion: UTC without a time zone, missing if empty.
+
+    Args:
+        texts: The texts.
+        order: That of day and month in texts with the year last.
 
     Raises:
         tf.errors.InvalidArgumentError: A text is no date; also when the graph runs.
     """
     texts = tf.strings.strip(texts)
-    is_missing = texts == ""
+    is_missing = tf.strings.regex_full_match(texts, NO_DATE)
     known = tf.where(is_missing, "1970-01-01", texts)
-    groups = [tf.strings.regex_replace(known, _DATE, rf"\{i + 1}") for i in range(8)]
-    is_shaped = tf.strings.regex_full_match(known, _DATE)
+    for old, new in rewrites(order):
+        known = tf.strings.regex_replace(known, old, new, replace_global=False)
+    is_shaped = tf.strings.regex_full_match(known, YEAR_FIRST)
+    groups = [tf.strings.regex_replace(known, YEAR_FIRST, rf"\{i + 1}") for i in range(9)]
+    half = tf.strings.lower(groups.pop(6))
     is_negative = tf.strings.substr(groups[6], 0, 1) == "-"
+    groups[2] = tf.where(groups[2] == "", "1", groups[2])
     groups = [tf.where(is_shaped & (group != ""), group, "0") for group in groups]
     year, month, day, hour, minute, second, zone_h, zone_min = (
         tf.strings.to_number(group, tf.int64) for group in groups
     )
     length = _days(year, month + 1, 1) - _days(year, month, 1)
-    is_valid = is_shaped & (month >= 1) & (month <= 12) & (day >= 1) & (day <= length)
+    is_valid = is_shaped & (year >= 1) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= length)
     is_valid &= (hour < 24) & (minute < 60) & (second < 60)
+    is_valid &= ~is_shaped | (half == "") | (hour >= 1) & (hour <= 12)
+    hour = tf.where(half == "", hour, hour % 12 + tf.cast(half == "p", tf.int64) * 12)
     wrong = tf.boolean_mask(texts, ~is_valid)
-    check = tf.debugging.Assert(tf.reduce_all(is_valid), [f"expected {A_DATE}, got", wrong])
+    message = f"expected {expected_date(order)}, got"
+    check = tf.debugging.Assert(tf.reduce_all(is_valid), [message, wrong])
     offset = zone_h * 60 + tf.where(is_negative, -zone_min, zone_min)
     with tf.control_dependencies([check] if check is not None else []):
         seconds = ((_days(year, month, day) * 24 + hour) * 60 + minute - offset) * 60 + second
@@ -209,9 +225,30 @@ def _date_parts(transform: DateParts, seconds: Any) -> Any:
     return tf.where(is_missing[:, tf.newaxis], 0.0, tf.stack(parts, axis=1))
 
 
-def _encoded(transform: Normalise | OneHot | DateParts, values: Any) -> Any:
+def _multi_hot(vocabulary: Sequence[str], texts: Any) -> Any:
+    """Return float32 [B, words] with 1 for each word of the vocabulary that a text has."""
+    plain = tf.strings.lower(tf.strings.regex_replace(texts, NO_WORDS, " "), encoding="utf-8")
+    found = tf.strings.split(plain)
+    words = tf.constant(vocabulary, tf.string)
+    # A search among hashes: a comparison with each word takes 50 times as long.
+    hashes = tf.strings.to_hash_bucket_fast(words, _HASHES)
+    order = tf.argsort(hashes)
+    near = tf.searchsorted(
+        tf.gather(hashes, order), tf.strings.to_hash_bucket_fast(found.flat_values, _HASHES)
+    )
+    index = tf.gather(order, tf.minimum(near, len(vocabulary) - 1))
+    known = tf.gather(words, index) == found.flat_values
+    rows = tf.cast(found.value_rowids(), tf.int32)
+    places = tf.boolean_mask(tf.stack([rows, index], axis=1), known)
+    ones = tf.ones(tf.shape(places)[:1])
+    return tf.minimum(tf.scatter_nd(places, ones, [tf.size(texts), len(vocabulary)]), 1.0)
+
+
+def _encoded(transform: Normalise | OneHot | MultiHot | DateParts, values: Any) -> Any:
     if isinstance(transform, DateParts):
         return _date_parts(transform, values)
+    if isinstance(transform, MultiHot):
+        return _multi_hot(transform.vocabulary, values)
     if isinstance(transform, Normalise):
         scores = (tf.cast(values, tf.float32) - transform.mean) / transform.std
         # A comparison with NaN is false. Infinite numbers count as missing, as in a conversion.

@@ -14,10 +14,12 @@ from timonel.data.schema import (
     CategoricalColumn,
     Column,
     DateColumn,
+    DateType,
     ImageColumn,
     MaskColumn,
     NumericColumn,
     TableSchema,
+    TextColumn,
 )
 from timonel.errors import CorruptError, SpecError
 
@@ -72,6 +74,19 @@ class OneHot(_Value):
         return len(self.vocabulary) + 1
 
 
+class MultiHot(_Value):
+    """Words of a text: 1 for each that is in the vocabulary."""
+
+    kind: Literal["multi-hot"] = "multi-hot"
+    column: str
+    vocabulary: tuple[str, ...]
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return len(self.vocabulary)
+
+
 class DateParts(_Value):
     """Parts of a date: the place in the range, and day of the year, weekday and hour as angles.
 
@@ -80,6 +95,7 @@ class DateParts(_Value):
 
     kind: Literal["date-parts"] = "date-parts"
     column: str
+    order: DateType = Field(default="date", description="Order of day and month in its texts.")
     minimum: int
     maximum: int
 
@@ -102,7 +118,9 @@ class Decode(_Value):
         return self.stored.name
 
 
-ColumnTransform = Annotated[Normalise | OneHot | DateParts | Decode, Field(discriminator="kind")]
+ColumnTransform = Annotated[
+    Normalise | OneHot | MultiHot | DateParts | Decode, Field(discriminator="kind")
+]
 
 
 class TablePreprocessing(_Value):
@@ -165,7 +183,7 @@ def table_preprocessing(
     features: Literal["vector", "columns"] = "vector",
     images: Callable[[ImageColumn | MaskColumn], ImagePreprocessing] | None = None,
 ) -> TablePreprocessing:
-    """Return the preprocessing of rows: z-scores, one-hot words, parts of dates, decoded values.
+    """Return the preprocessing of rows: z-scores, words, parts of dates, decoded values.
 
     Args:
         schema: The table's schema.
@@ -175,7 +193,7 @@ def table_preprocessing(
     Raises:
         SpecError: A column has no place in a vector.
     """
-    columns: list[Normalise | OneHot | DateParts | Decode] = []
+    columns: list[Normalise | OneHot | MultiHot | DateParts | Decode] = []
     for column in schema.columns:
         if isinstance(column, CategoricalColumn):
             columns.append(OneHot(column=column.name, vocabulary=column.vocabulary))
@@ -184,8 +202,15 @@ def table_preprocessing(
             columns.append(Normalise(column=column.name, mean=column.mean, std=column.std or 1.0))
         elif isinstance(column, DateColumn) and features == "vector":
             columns.append(
-                DateParts(column=column.name, minimum=column.minimum, maximum=column.maximum)
+                DateParts(
+                    column=column.name,
+                    order=column.order,
+                    minimum=column.minimum,
+                    maximum=column.maximum,
+                )
             )
+        elif isinstance(column, TextColumn) and column.vocabulary and features == "vector":
+            columns.append(MultiHot(column=column.name, vocabulary=column.vocabulary))
         elif features == "vector":
             raise SpecError(
                 f"column {column.name!r} ({column.type}) does not fit into a vector",

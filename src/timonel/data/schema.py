@@ -6,6 +6,7 @@ Stored in the manifest; unknown fields are ignored, because a later release may 
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 from typing import Annotated, Literal, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,6 +25,8 @@ ColumnType = Literal[
     "categorical",
     "text",
     "date",
+    "dmy",
+    "mdy",
     "bytes",
     "numbers",
     "image",
@@ -33,6 +36,10 @@ ColumnType = Literal[
     "split",
     "drop",
 ]
+
+DateType = Literal["date", "dmy", "mdy"]
+DATE_TYPES: tuple[DateType, ...] = ("date", "dmy", "mdy")
+"""Dates; with the year last, the order of day and month, which differs between countries."""
 
 _SPLIT_NAMES: dict[str, Split] = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -46,8 +53,8 @@ _COLUMN_TYPES: dict[str, ColumnType] = {
 }
 _WORDS = {"numeric": "number", "categorical": "category"}
 COLUMN_TYPE_NAMES = (
-    "number (float, int), category (string), text, date, bytes, numbers, image, mask, boxes, json, "
-    "split or drop"
+    "number (float, int), category (string), text, date (dmy, mdy), bytes, numbers, image, mask, "
+    "boxes, json, split or drop"
 )
 """Column types as help texts and errors list them."""
 
@@ -107,6 +114,11 @@ def parse_column_type(word: str) -> ColumnType:
 def type_word(kind: str) -> str:
     """Return the word for a column type or role that users see and write."""
     return _WORDS.get(kind, kind)
+
+
+def columns_option(name: str, kind: str) -> str:
+    """Return the option that gives a column a type, to paste into a shell."""
+    return f"--columns {shlex.quote(f'{name}={kind}')}"
 
 
 def check_compression(word: str) -> Compression:
@@ -182,12 +194,17 @@ class NumericColumn(StoredColumn):
         return f"{self.minimum:g} to {self.maximum:g}, mean {self.mean:g}"
 
 
-class CategoricalColumn(StoredColumn):
-    """Categorical column; the vocabulary is that of the training split, sorted."""
+class WordColumn(StoredColumn):
+    """Base of columns with words; the vocabulary is that of the training split, sorted."""
+
+    vocabulary: tuple[str, ...] = ()
+    dropped: int = Field(default=0, description="Rare words left out of the vocabulary.")
+
+
+class CategoricalColumn(WordColumn):
+    """Categorical column: each value is a word."""
 
     type: Literal["categorical"] = "categorical"
-    vocabulary: tuple[str, ...]
-    dropped: int = Field(default=0, description="Rare words left out of the vocabulary.")
 
     def _shown(self) -> str:
         words = ", ".join(self.vocabulary[:3]) + (", ..." if len(self.vocabulary) > 3 else "")
@@ -195,14 +212,18 @@ class CategoricalColumn(StoredColumn):
         return f"{len(self.vocabulary):,} categories: {shown}"
 
 
-class TextColumn(StoredColumn):
-    """Text as it is in the source, or JSON as text; an empty text is missing."""
+class TextColumn(WordColumn):
+    """Text as it is in the source, or JSON as text; an empty text is missing.
+
+    JSON has no vocabulary.
+    """
 
     type: Literal["text", "json"] = "text"
     longest: int = Field(description="Characters of the longest text.")
 
     def _shown(self) -> str:
-        return f"up to {self.longest:,} characters"
+        words = f", {len(self.vocabulary):,} words" if self.vocabulary else ""
+        return f"up to {self.longest:,} characters{words}"
 
 
 class BytesColumn(StoredColumn):
@@ -219,6 +240,7 @@ class DateColumn(StoredColumn):
     """Points in time as whole seconds since 1970 in UTC; a missing one is -2^63."""
 
     type: Literal["date"] = "date"
+    order: DateType = Field(default="date", description="Order of day and month in its texts.")
     minimum: int
     maximum: int
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from timonel.data.dataset import Dataset
 from timonel.data.schema import (
-    PLAIN_NUMBERS,
     SPLITS,
-    CategoricalColumn,
     ImageSchema,
     Schema,
     Spread,
+    WordColumn,
+    columns_option,
     type_word,
 )
-from timonel.units import counted, first_of, format_bytes
+from timonel.units import counted, format_bytes
 
 _NAMED = 5
 
@@ -134,19 +134,16 @@ def warnings_of(dataset: Dataset) -> tuple[str, ...]:
     source = manifest.source
     what = "image" if isinstance(manifest.record_schema, ImageSchema) else "row"
     warnings = list(source.warnings)
-    doubtful = [column for column in manifest.columns if column.is_doubtful]
-    dropped = [column for column in doubtful if column.role == "drop"]
-    if dropped:
-        names = first_of([f"{column.name} ({column.note})" for column in dropped], _NAMED)
-        line = f"{counted(len(dropped), 'column')} dropped: {names}"
-        # Columns of formatted numbers need new values: another column type does not help.
-        usable = [column for column in dropped if not column.note.endswith(PLAIN_NUMBERS)]
-        if usable:
-            line += f": keep a column with --columns {usable[0].name}={_kept_as(usable[0].note)}"
-        warnings.append(line)
-    warnings += [
-        f"column {column.name}: {column.note}" for column in doubtful if column.role != "drop"
-    ][:_NAMED]
+    doubtful = [
+        f"column {column.name}{' dropped' if column.role == 'drop' else ''}: {column.note}"
+        for column in manifest.columns
+        if column.is_doubtful
+    ]
+    warnings += doubtful[:_NAMED]
+    if (more := len(doubtful) - _NAMED) > 0:
+        warnings.append(
+            f"{counted(more, 'more column')} to check: 'timonel data schema {dataset.uri}'"
+        )
     warnings += _cut_vocabularies(manifest.record_schema)
     if source.contradiction_count:
         twins = source.duplicates[0].keys
@@ -179,20 +176,17 @@ def warnings_of(dataset: Dataset) -> tuple[str, ...]:
 
 
 def _cut_vocabularies(schema: Schema) -> list[str]:
-    """Return a line for each category with more words than its vocabulary."""
+    """Return a line for each column with more words than its vocabulary."""
     columns = () if isinstance(schema, ImageSchema) else schema.columns
-    cut = [each for each in columns if isinstance(each, CategoricalColumn) and each.dropped]
+    cut = [each for each in columns if isinstance(each, WordColumn) and each.dropped]
     return [
         f"column {column.name}: the rarest {column.dropped:,} of "
-        f"{column.dropped + len(column.vocabulary):,} words are not in the vocabulary, and count "
-        f"as unknown: raise it with --max-vocabulary, or use {column.name}=text"
+        f"{column.dropped + len(column.vocabulary):,} words are not in the vocabulary, and "
+        + (
+            "are ignored: raise it with --max-vocabulary"
+            if column.type == "text"
+            else "count as unknown: raise it with --max-vocabulary, or use "
+            + columns_option(column.name, "text")
+        )
         for column in cut[:_NAMED]
     ]
-
-
-def _kept_as(note: str) -> str:
-    """Return the kind that keeps a column which was dropped for the reason in ``note``."""
-    kinds = {"dates": "date", "bytes": "bytes"}
-    if note in kinds:
-        return kinds[note]
-    return "json" if note.startswith("values of the type") else "text, or =category"

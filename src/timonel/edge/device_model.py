@@ -17,9 +17,9 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from timonel.data.preprocessing import (
-    DateParts,
     ImagePreprocessing,
     Normalise,
+    OneHot,
     Preprocessing,
     TablePreprocessing,
     parse_preprocessing,
@@ -224,7 +224,8 @@ def _preprocessing(export: Export | None) -> Preprocessing | None:
         return None
     found = parse_preprocessing(dict(export.preparation.transforms))
     if isinstance(found, TablePreprocessing) and (
-        found.features == "columns" or any(isinstance(each, DateParts) for each in found.columns)
+        found.features == "columns"
+        or not all(isinstance(each, Normalise | OneHot) for each in found.columns)
     ):
         return None
     return found

@@ -12,5 +12,5 @@ def statistics_of(source: Source, entries: Iterable[Entry]) -> Statistics:
     collector = Collector()
     for entry in entries:
         raw = source.read(entry)
-        collector.add(entry.label, raw.features, raw.image)
+        collector.add(entry.label, raw.features, raw.image, raw.facts)
     return collector.statistics()

@@ -46,7 +46,13 @@ from timonel.errors import DataError
         (["02139", "10115", "20095"] * 20, "categorical"),
         (["red", "blue"] * 20, "categorical"),
         (["red", "blue"], "categorical"),
-        (["Jan 5, 2024", "5 May 2023"] * 9, "drop"),
+        (["Jan 5, 2024", "5 May 2023"] * 9, "date"),
+        (["2024-01-05", "Fri, 5 Jan 2024 10:00:00 GMT", "NA", "2024/1", "Jan 2024"], "date"),
+        (["2024-13-01", "2024-01-32", "12-34-5678"], "categorical"),
+        (["05/01/2024", "13/01/2024", "2024-01-31"], "dmy"),
+        (["1.31.2024 10:00", "2.1.2024"], "mdy"),
+        ([f"the great number {i} of all" for i in range(30)], "text"),
+        ([f"the great number {i % 9} of all" for i in range(30)], "categorical"),
         (["$12.50", "$13"] * 9, "categorical"),
         (["", "NA", "null"], "drop"),
         (["inf", "-inf"], "drop"),
@@ -70,13 +76,82 @@ def test_mixed_columns_are_named_with_their_first_word() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"), [("not very fresh", "free text"), ("room", "identifiers or free text")]
+    ("values", "role", "note", "cure"),
+    [
+        (
+            [f"room {n}" for n in range(20)],
+            "drop",
+            "identifiers or free text: 20 different in 20 values",
+            "keep it with --columns 'my day=text', or =category",
+        ),
+        (
+            [f"not very fresh{n}" for n in range(20)],
+            "text",
+            "free text: 20 different in 20 values",
+            "change it with --columns 'my day=category' or =drop",
+        ),
+        (
+            [f"not very fresh{n}" for n in range(25)] * 9,
+            "categorical",
+            "values of several words: 25 different in 225 values",
+            "if they are free text, use --columns 'my day=text'",
+        ),
+        (
+            ["2024-01-31", ""],
+            "date",
+            "dates",
+            "change it with --columns 'my day=category' or =drop",
+        ),
+        (
+            ["31.1.2024"],
+            "dmy",
+            "dates with the day first",
+            "change it with --columns 'my day=category' or =drop",
+        ),
+        (
+            ["01/02/2024", "12/12/2023"],
+            "drop",
+            "dates with an unknown order of day and month, such as '01/02/2024'",
+            "name it with --columns 'my day=dmy' or =mdy",
+        ),
+        (
+            ["31/01/2024", "01/31/2024"],
+            "drop",
+            "dates with both orders of day and month, such as '31/01/2024'",
+            "name it with --columns 'my day=dmy' or =mdy",
+        ),
+        (
+            ["31/01/24 10:00"],
+            "drop",
+            "dates with years of two digits, such as '31/01/24 10:00'",
+            "write four",
+        ),
+        (
+            [*["2024-01-31"] * 97, "soon", "later", "x"],
+            "drop",
+            "dates in 97 of 100 values",
+            "reject the other rows with --columns 'my day=date'",
+        ),
+        (
+            ["20240131", "19991231"],
+            "numeric",
+            "numbers that look like dates, such as '20240131'",
+            "if they are, use --columns 'my day=date'",
+        ),
+    ],
 )
-def test_the_reason_to_drop_words_that_hardly_repeat(words: str, reason: str) -> None:
-    found = infer(Kinds.of(pa.array([f"{words}{n}" for n in range(20)])))
-    assert found.note == f"{reason}: 20 different in 20 values"
-    pairs = infer(Kinds.of(pa.array([f"room {n}" for n in range(20)])))
-    assert pairs.note.startswith("identifiers or free text")
+def test_columns_that_could_be_either_are_named_with_a_cure(
+    values: list[str], role: str, note: str, cure: str
+) -> None:
+    found = infer(Kinds.of(pa.array(values)), "my day")
+    assert (found.role, found.note, found.cure) == (role, note, cure)
+    assert found.is_doubtful == (role in {"drop", "categorical", "numeric"})
+
+
+def test_integers_that_look_like_dates_are_named() -> None:
+    found = infer(Kinds.of(pa.array([20240131, 19991231])), "day")
+    assert (found.role, found.note[:28]) == ("numeric", "numbers that look like dates")
+    assert infer(Kinds.of(pa.array([20240131, 12])), "day").note == ""
 
 
 def test_the_cure_for_formatted_numbers_only() -> None:
@@ -93,9 +168,10 @@ def test_a_float_represents_integers_below_2_53_exactly() -> None:
 
 
 def test_numbers_of_the_type_text_are_words() -> None:
-    found = infer(Kinds.of(pa.array(["1", "2"] * 20)), is_typed=True)
+    found = infer(Kinds.of(pa.array(["1", "2"] * 20)), "code", is_typed=True)
     assert (found.role, found.is_doubtful) == ("categorical", True)
-    assert found.note == "numbers of the type text; NAME=number reads them as numbers"
+    assert found.note == "numbers of the type text"
+    assert found.cure == "read them as numbers with --columns code=number"
 
 
 @pytest.mark.parametrize(

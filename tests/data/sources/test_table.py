@@ -10,7 +10,14 @@ import pytest
 
 from tests.data.conftest import MakeCsv
 from tests.data.sources.summaries import statistics_of
-from timonel.data.schema import CategoricalColumn, ColumnRole, NumericColumn, TableSchema
+from timonel.data.schema import (
+    CategoricalColumn,
+    ColumnRole,
+    DateColumn,
+    NumericColumn,
+    TableSchema,
+    TextColumn,
+)
 from timonel.data.sources import Description, RawFiles, Scan, Source, SourceOptions
 from timonel.data.sources.columns import Kinds
 from timonel.data.sources.table import TableSource
@@ -134,24 +141,61 @@ def test_rows_with_an_infinite_value_are_rejected(make_csv: MakeCsv, word: str, 
 
 
 @pytest.mark.parametrize(
-    ("value", "note"),
+    ("value", "kind", "note"),
     [
-        ("2024-01-{0:02d}", "dates"),
-        ("{0}/12/2023 10:30", "dates"),
-        ("2024-01-01T10:{0:02d}:00Z", "dates"),
-        ("H{0:05d}", "identifiers or free text: 28 different in 28 values"),
-        ("the number {0} of them", "free text: 28 different in 28 values"),
+        ("2024-01-{0:02d}", "date", "dates: change"),
+        ("{0}/12/2023 10:30", "dmy", "dates with the day first: change"),
+        ("2024-01-01T10:{0:02d}:00Z", "date", "dates: change"),
+        ("1/2/2{0:03d}", "drop", "dates with an unknown order"),
+        ("H{0:05d}", "drop", "identifiers or free text: 28 different in 28 values: keep"),
+        ("the number {0} of them", "text", "free text: 28 different in 28 values: change"),
     ],
 )
-def test_dates_and_texts_are_dropped_unless_the_user_says_otherwise(
-    make_csv: MakeCsv, value: str, note: str
+def test_dates_and_texts_are_inferred_where_they_are_clear(
+    make_csv: MakeCsv, value: str, kind: str, note: str
 ) -> None:
     path = make_csv("a,b,y", *(f"{value.format(i)},{i},{i % 2}" for i in range(1, 29)))
-    assert (role(path).role, role(path).note) == ("drop", note)
+    assert role(path).role == kind
+    assert role(path).note.startswith(note)
+    assert role(path).is_doubtful is (kind == "drop")
     schema, _ = described(path)
-    assert [column.name for column in schema.columns] == ["b"]
+    assert [column.name for column in schema.columns] == ["b"] if kind == "drop" else ["a", "b"]
     schema, _ = described(path, columns={"a": "categorical", "b": "drop"})
     assert [column.name for column in schema.columns] == ["a"]
+
+
+@pytest.mark.parametrize("kind", ["drop", "text"])
+def test_a_dropped_date_or_text_moves_no_row(make_csv: MakeCsv, kind: str) -> None:
+    rows = [f"2024-01-{i + 1:02d},it is the number {i},{i},{i % 2}" for i in range(28)]
+    path = make_csv("day,note,b,y", *rows)
+    groups = {
+        name: [entry.group for entry in scanned(path, columns={name: kind})[1].entries]
+        for name in ("day", "note")
+    }
+    same = [entry.group for entry in scanned(path)[1].entries]
+    assert groups == {"day": same, "note": same}
+
+
+def test_dates_with_a_clear_order_may_be_read_in_both(make_csv: MakeCsv) -> None:
+    path = make_csv("day,b,y", *(f"1/{i}/2024,{i},{i % 2}" for i in range(1, 12)))
+    _, scan = scanned(path, columns={"day": "mdy"})
+    assert next(each for each in scan.columns if each.name == "day").note == "as given"
+    schema, _ = described(path, columns={"day": "mdy"})
+    (day, _) = schema.columns
+    assert isinstance(day, DateColumn)
+    assert day.values == "2024-01-01 00:00:00 to 2024-01-11 00:00:00 UTC"
+
+
+def test_a_text_has_the_most_frequent_words_of_the_training_rows(make_csv: MakeCsv) -> None:
+    path = make_csv("t,y", '"Good, good wine!",1', '"wine is bad",0', ",1", "Wine?,0")
+    schema, _ = described(path, columns={"t": "text"}, max_vocabulary=2)
+    (text,) = schema.columns
+    assert isinstance(text, TextColumn)
+    assert (text.vocabulary, text.dropped, text.missing) == (("bad", "wine"), 2, 1)
+    assert text.values == "up to 16 characters, 2 words, 1 missing"
+    given = {"t": ("bad", "good")}
+    schema, _ = described(path, columns={"t": "text"}, vocabularies=given)
+    assert schema.columns[0].vocabulary == ("bad", "good")  # type: ignore[union-attr] # a text
 
 
 def test_a_split_column_assigns_the_splits(make_csv: MakeCsv) -> None:
@@ -192,7 +236,8 @@ def test_a_row_id_is_dropped(
     )
     assert role(path, name).role == found
     if found == "drop":
-        assert role(path, name).note == "row id: a different whole number in each row"
+        note = f"row id: a different whole number in each row: keep it with --columns {name}=number"
+        assert role(path, name).note == note
         assert role(path, name).is_doubtful
         assert role(path, name, columns={name: "numeric"}).role == "numeric"
         assert role(path, name, columns={"b": "drop"}).role == "numeric", "nothing else is left"

@@ -129,19 +129,25 @@ def test_columns_keep_their_types(tmp_path: Path) -> None:
     source, scan, entries = scanned(tmp_path / "rows.parquet")
     assert roles(scan) == {
         "small": ("numeric", ""),
-        "half": ("drop", "row id: a different whole number in each row"),
+        "half": (
+            "drop",
+            "row id: a different whole number in each row: keep it with --columns half=number",
+        ),
         "flag": ("numeric", ""),
         "word": ("categorical", ""),
-        "text": ("categorical", "numbers of the type text; NAME=number reads them as numbers"),
+        "text": (
+            "categorical",
+            "numbers of the type text: read them as numbers with --columns text=number",
+        ),
         "missing": ("drop", "no values"),
         "large": (
             "numeric",
             (
                 f"integers are rounded to 32-bit floats, such as {2**53 + 1} to {2**53}: "
-                "large=category or large=text keeps them"
+                "keep them with --columns large=category, or =text"
             ),
         ),
-        "day": ("drop", "dates"),
+        "day": ("date", "from the type date32[day]"),
         "items": ("numbers", "from the type list<element: int64>"),
         "nothing": ("drop", "no values"),
         "y": ("label", "classification"),

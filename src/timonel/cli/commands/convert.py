@@ -83,7 +83,7 @@ def convert(
         ),
     ] = None,
     max_vocabulary: Annotated[
-        int, typer.Option(min=1, help="Words of a category; rarer ones share one place.")
+        int, typer.Option(min=1, help="Words of a category or text; rarer ones count as unknown.")
     ] = 1000,
     folders: Annotated[
         Literal["auto", "labels", "splits"],

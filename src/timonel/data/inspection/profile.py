@@ -26,7 +26,7 @@ from timonel.data.schema import (
     Split,
 )
 from timonel.data.sources.imagefile import image_format, open_image
-from timonel.data.sources.kinds.scalars import MISSING_DATE
+from timonel.data.sources.kinds.dates import MISSING_DATE
 
 Progress = Callable[[int, int], None]
 _LONGEST_WORD = 200

@@ -26,7 +26,7 @@ from timonel.data.manifest import Rejected
 from timonel.data.rejected import read_rejected
 from timonel.data.schema import COLUMN_PREFIX, LABEL_FEATURE, SPLITS, Split
 from timonel.data.sources.imagefile import open_image
-from timonel.data.sources.kinds.scalars import MISSING_DATE
+from timonel.data.sources.kinds.dates import MISSING_DATE
 from timonel.data.summary import summarise
 from timonel.storage.location import Location
 from timonel.units import counted

@@ -35,7 +35,7 @@ def usable(column: Any, *, is_category: bool = False) -> tuple[Any | None, str]:
 
 def _reason(kind: Any) -> str:
     """Return why values of a type are neither texts nor numbers."""
-    if pa.types.is_temporal(kind):
+    if _is_date(kind):
         return "dates"
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return "bytes"
@@ -43,11 +43,13 @@ def _reason(kind: Any) -> str:
 
 
 def kind_of(column: Any) -> ColumnType | None:
-    """Return the kind of a column of images or lists of numbers; None for other types.
+    """Return the kind of a column of dates, images or lists of numbers; None for other types.
 
     Bytes, also in structures, are images if the first ones are.
     """
-    kind = column.type
+    kind = value_type(column.type)
+    if _is_date(kind):
+        return "date"
     first = next((value.as_py() for value in column if value.is_valid), None)
     content = first.get("bytes") if isinstance(first, dict) else first
     if isinstance(content, bytes):
@@ -57,6 +59,10 @@ def kind_of(column: Any) -> ColumnType | None:
     ):
         return "numbers"
     return None
+
+
+def _is_date(kind: Any) -> bool:
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
 def has_several_labels(column: Any) -> bool:

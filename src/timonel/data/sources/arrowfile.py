@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from timonel.data.sources.arrow import with_column, with_names
-from timonel.data.sources.tablefile import TableFile, named_places
+from timonel.data.sources.tablefile import TableFile
 from timonel.errors import DataError
 from timonel.storage.location import Location
 
@@ -61,14 +61,7 @@ def read_arrow(location: Location) -> TableFile:
         if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
             names = [str(each) for each in feature.get("names", [])]
             table = with_column(table, name, with_names(table[name], names))
-    return TableFile(
-        table=table,
-        name=location.name,
-        digest=location.digest(),
-        bytes=path.stat().st_size,
-        modified=location.modified(),
-        places=named_places("row"),
-    )
+    return TableFile.of(location, table)
 
 
 def _document(location: Location) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class SourceOptions(BaseModel):
         default=None, description="Height and width that scaled-down images still cover."
     )
     max_vocabulary: int = Field(
-        default=1000, ge=1, description="Words of a category; rarer ones are unknown."
+        default=1000, ge=1, description="Words of a category or text; rarer ones are unknown."
     )
     image_format: Literal["jpeg", "png", "webp"] | None = Field(
         default=None, description="Format of all images."
@@ -233,6 +233,11 @@ class Source(abc.ABC):
     def is_remote(self) -> bool:
         """Whether records are read over the network, so that more threads are faster."""
         return not self.location.is_local
+
+    @property
+    def folder(self) -> str | None:
+        """Folder of the files that the scanned records name elsewhere on this machine."""
+        return None
 
     @abc.abstractmethod
     def scan(self) -> Scan:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timonel.data.examples import Feature
-from timonel.data.schema import COLUMN_PREFIX, Column
+from timonel.data.schema import COLUMN_PREFIX, Column, columns_option
 from timonel.data.sources.base import Raw, UnusableError
 from timonel.data.sources.columns import NumberColumn, Values
 from timonel.data.sources.images import REQUESTS, RemoteImage, image_entry
@@ -26,6 +26,9 @@ from timonel.data.sources.kinds.pictures import files_of
 from timonel.data.sources.listed import ListedFiles
 from timonel.data.statistics import Statistics, ValueFacts
 from timonel.errors import DataError, InputError
+
+Hashes = npt.NDArray[np.uint64]
+"""A hash of each row's value."""
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _IMAGES = frozenset({"image", "mask"})
@@ -67,10 +70,8 @@ class Cells:
 
     def add(self, name: str, kind: Kind, values: Any) -> None:
         """Add a column."""
-        if pa.types.is_timestamp(values.type):  # Python has no nanoseconds
-            values = pc.cast(values, pa.timestamp("us", values.type.tz), safe=False)
         self.kinds[name] = kind
-        self.columns[name] = values
+        self.columns[name] = _as_python_has(values)
 
     def read(self, key: str, row: int) -> Raw:
         """Parse the values of one row.
@@ -94,7 +95,7 @@ class Cells:
                 raise UnusableError(
                     key,
                     f"column {name!r}: {reason}",
-                    hint=f"correct it, raise --max-rejected, or use --columns {name}=drop",
+                    hint=f"correct it, raise --max-rejected, or use {columns_option(name, 'drop')}",
                     column=name,
                     value=str(value)[:40],
                 ) from error
@@ -111,15 +112,19 @@ class Cells:
         """Whether rows name images of a bucket or a web server."""
         if not self.has_images:
             return False
-        return self.files.are_remote or any(map(self._names_remote, self.kinds))
+        return self.files.are_remote or any("://" in name for name in self._names())
 
-    def _names_remote(self, name: str) -> bool:
-        if self.kinds[name].type in _IMAGES:
-            for value in self.columns[name].to_pylist():
-                with contextlib.suppress(ValueError):
-                    if any(isinstance(item, str) and "://" in item for item in files_of(value)):
-                        return True
-        return False
+    @property
+    def folder(self) -> str | None:
+        """The lowest folder with all files that rows name, if they are on this machine."""
+        return None if self.has_remote else self.files.folder_of(self._names())
+
+    def _names(self) -> Iterator[str]:
+        for column, kind in self.kinds.items():
+            if kind.type in _IMAGES:
+                for value in self.columns[column].to_pylist():
+                    with contextlib.suppress(ValueError):
+                        yield from (item for item in files_of(value) if isinstance(item, str))
 
     def all_images(self, rows: Iterable[int]) -> Iterator[RowImages]:
         """Yield facts about the images of each row; remote ones are asked for several at a time."""
@@ -160,11 +165,6 @@ class Cells:
                     sha.update(hashlib.sha256(content).digest())
         return sha.hexdigest()
 
-    def hashes(self, name: str) -> npt.NDArray[np.uint64]:
-        """Return a hash of each value of a column."""
-        values = (value.as_py() for value in self.columns[name])
-        return np.array([_hash(value) for value in values], np.uint64)
-
     def _entry(self, item: str | bytes) -> RowImages:
         if isinstance(item, bytes):
             return RowImages(len(item), 0, hashlib.blake2b(item, digest_size=16).hexdigest())
@@ -190,7 +190,7 @@ class RowGroups:
 
 
 def group_rows(
-    columns: Mapping[str, Values], cells: Cells, dropped: Mapping[str, Values]
+    columns: Mapping[str, Values], cells: Cells, dropped: Mapping[str, Hashes]
 ) -> RowGroups:
     """Group identical rows.
 
@@ -200,12 +200,11 @@ def group_rows(
     Args:
         columns: Columns of numbers and words.
         cells: The other columns.
-        dropped: Columns of numbers and words that the user drops.
+        dropped: Hashes of the columns that the user drops.
     """
-    parts = {name: _hashes(column) for name, column in columns.items()}
-    parts |= {name: cells.hashes(name) for name in cells.kinds}
-    everything = parts | {name: _hashes(column) for name, column in dropped.items()}
-    source = _mixed(everything)
+    parts = {name: hashes_of(column) for name, column in columns.items()}
+    parts |= {name: value_hashes(column) for name, column in cells.columns.items()}
+    source = _mixed({**parts, **dropped})
     _, group, sizes = np.unique(_mixed(parts), return_inverse=True, return_counts=True)
     most = max(_MOST_COPIES, len(source) // _COPIES_SHARE)
     least = np.full(len(sizes), np.iinfo(np.uint64).max)
@@ -220,7 +219,7 @@ def group_rows(
     )
 
 
-def _mixed(parts: Mapping[str, npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64]:
+def _mixed(parts: Mapping[str, Hashes]) -> Hashes:
     """Return one hash per row."""
     mixed = np.zeros_like(next(iter(parts.values())))
     with np.errstate(over="ignore"):
@@ -230,11 +229,25 @@ def _mixed(parts: Mapping[str, npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64
     return mixed
 
 
-def _hashes(column: Values) -> npt.NDArray[np.uint64]:
+def value_hashes(column: Any) -> Hashes:
+    """Return a hash of each value of an Arrow column."""
+    values = (value.as_py() for value in _as_python_has(column))
+    return np.array([_hash(value) for value in values], np.uint64)
+
+
+def hashes_of(column: Values) -> Hashes:
+    """Return a hash of each number or word."""
     if isinstance(column, NumberColumn):
         return np.ascontiguousarray(column.values).view(np.uint64)
     words = np.array([_hash(word) for word in column.words], np.uint64)
     return words[column.codes]
+
+
+def _as_python_has(column: Any) -> Any:
+    """Return a column without nanoseconds."""
+    if not pa.types.is_timestamp(column.type):
+        return column
+    return pc.cast(column, pa.timestamp("us", column.type.tz), safe=False)
 
 
 def _hash(value: Any) -> int:

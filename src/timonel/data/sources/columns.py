@@ -1,8 +1,9 @@
 """Infer the role of table columns, and parse them with Arrow and NumPy.
 
-A column is numeric if most of its values are numbers; rows with other values are rejected. Dates,
-and words that hardly ever repeat, would become one category per row: such columns are dropped
-unless the user sets their type.
+A column is numeric if most of its values are numbers; rows with other values are rejected. Values
+of several words that hardly ever repeat are text. Single words that hardly ever repeat would become
+one category per row, and dates may be unclear: the user sets the type of such a column, or it is
+dropped.
 """
 
 from __future__ import annotations
@@ -21,18 +22,23 @@ import pyarrow.compute as pc
 from timonel.data.schema import (
     IMAGE_ENDINGS,
     PLAIN_NUMBERS,
-    CategoricalColumn,
     ColumnType,
     NumericColumn,
+    columns_option,
     split_named,
 )
-from timonel.data.sources.kinds.base import FLOAT32_MAX
+from timonel.data.sources.kinds.base import FLOAT32_MAX, MISSING
+from timonel.data.sources.kinds.dates import (
+    COMPACT,
+    DAY_FIRST,
+    MONTH_FIRST,
+    SHORT_YEAR,
+    UNAMBIGUOUS,
+    YEAR_LAST,
+)
 from timonel.data.statistics import NumberStatistics, WordStatistics
 from timonel.errors import DataError, SpecError
 from timonel.units import counted
-
-MISSING = ("", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "?")
-"""Lower-case words that stand for a missing value."""
 
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 EXACT_INTEGERS = 1 << 53
@@ -50,13 +56,10 @@ _ALMOST = (
 )
 """Numbers with a currency, percent sign, thousands separators or decimal comma."""
 _ID = re.compile(r"(^|[_ -])[iI][dD]$|[a-z]I[dD]$")
-_DATE = (
-    r"^(\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})"
-    r"|\d{1,2}[- ][A-Za-z]{3,9}[- ,]+\d{4}|[A-Za-z]{3,9} \d{1,2},? \d{4})"
-    r"([T ,]+\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?[AaPp][Mm])?( ?(Z|UTC|[+-]\d{2}:?\d{2}))?)?$"
-)
 _IMAGE = rf"(?i)({'|'.join(map(re.escape, IMAGE_ENDINGS))})$"
 _TEXT_WORDS = 3
+_FEW_TEXTS = 20
+"""Up to this many different values of several words are clearly categories."""
 _NUMBER = re.compile(NUMBER, re.ASCII)
 
 
@@ -69,7 +72,7 @@ class Inference:
         note: The reason, or a problem to check; empty if obvious.
         is_doubtful: Values are lost, so that the user should check.
         first_bad: Row of the first value that is not a number, in a mixed column.
-        cure: How to turn such values into numbers; empty if they are words.
+        cure: How to use the column otherwise; empty if that is obvious.
     """
 
     role: ColumnType
@@ -194,26 +197,18 @@ def numeric_column(name: str, numbers: NumberStatistics) -> NumericColumn:
     return NumericColumn(name=name, missing=numbers.missing, **numbers.summary())
 
 
-def categorical_column(
-    name: str, words: WordStatistics, vocabulary: tuple[str, ...], most: int
-) -> CategoricalColumn:
-    """Return the description of a categorical column.
+def vocabulary_of(words: WordStatistics, given: tuple[str, ...], most: int) -> dict[str, Any]:
+    """Return the vocabulary of a column, and the number of rare words that it lacks.
 
     Args:
-        name: The column.
-        words: Its words in the training split.
-        vocabulary: The given vocabulary; if empty, that of the most frequent words, sorted.
+        words: The column's words in the training split.
+        given: The given vocabulary; if empty, that of the most frequent words, sorted.
         most: Limit of such a vocabulary.
     """
-    if vocabulary:
-        return CategoricalColumn(name=name, vocabulary=vocabulary, missing=words.missing)
+    if given:
+        return {"vocabulary": given}
     known = [word for word, _ in words.ranked()]
-    return CategoricalColumn(
-        name=name,
-        vocabulary=tuple(sorted(known[:most])),
-        dropped=max(0, len(known) - most),
-        missing=words.missing,
-    )
+    return {"vocabulary": tuple(sorted(known[:most])), "dropped": max(0, len(known) - most)}
 
 
 Values = NumberColumn | Words
@@ -234,20 +229,36 @@ def infer(kinds: Kinds, name: str = "", *, is_typed: bool = False) -> Inference:
     if name.strip().lower() == "split" and not unassigned(kinds.values):
         return Inference("split", "the split of each row")
     if not kinds.is_text:
-        return Inference("numeric")
+        return _numeric(kinds, name, known)
     codes = has_codes(kinds)
     if numbers > bad + infinite and not codes and not _are_identifiers(kinds, bad, known):
-        return _numbers_as_text(kinds, known) if is_typed else Inference("numeric")
+        infer_numbers = _numbers_as_text if is_typed else _numeric
+        return infer_numbers(kinds, name, known)
     if count(pc.match_substring_regex(kinds.values, _IMAGE)) == known:
         return Inference("image", "names of image files")
-    return _words(kinds, known, numbers, codes=codes)
+    return _words(kinds, name, known, numbers, codes=codes)
 
 
-def _numbers_as_text(kinds: Kinds, known: int) -> Inference:
+def _numeric(kinds: Kinds, name: str, known: int) -> Inference:
+    values = kinds.values
+    if pa.types.is_integer(values.type):
+        values = pc.cast(values, pa.string())
+    if not pa.types.is_string(values.type):
+        return Inference("numeric")
+    is_day = pc.match_substring_regex(values, COMPACT)
+    if count(is_day) < known:
+        return Inference("numeric")
+    note = f"numbers that look like dates, such as {shorten(values[_first(is_day)].as_py())}"
+    cure = f"if they are, use {columns_option(name, 'date')}"
+    return Inference("numeric", note, True, cure=cure)
+
+
+def _numbers_as_text(kinds: Kinds, name: str, known: int) -> Inference:
     """Return the inference of a column of the type text that contains numbers."""
-    found = _words(kinds, known, 0, codes=False)
+    found = _words(kinds, name, known, 0, codes=False)
     note = "; ".join(filter(None, ["numbers of the type text", found.note]))
-    return Inference(found.role, f"{note}; NAME=number reads them as numbers", True)
+    cure = f"read them as numbers with {columns_option(name, 'number')}"
+    return Inference(found.role, note, True, cure=cure)
 
 
 def first_rounded(kinds: Kinds) -> int | None:
@@ -289,9 +300,9 @@ def has_codes(kinds: Kinds) -> bool:
     return count(pc.match_substring_regex(kinds.values, _CODE)) > 0
 
 
-def _words(kinds: Kinds, known: int, numbers: int, *, codes: bool) -> Inference:
-    if count(pc.match_substring_regex(kinds.values, _DATE)) * 10 >= known * 9:
-        return Inference("drop", "dates", True)
+def _words(kinds: Kinds, name: str, known: int, numbers: int, *, codes: bool) -> Inference:
+    if (dates := _dates(kinds, name, known)) is not None:
+        return dates
     different = len(pc.unique(pc.filter(kinds.values, pc.invert(kinds.missing))))
     is_unrepeated = known >= FEW_ROWS and different * 2 > known
     first = _first(kinds.bad)
@@ -301,9 +312,53 @@ def _words(kinds: Kinds, known: int, numbers: int, *, codes: bool) -> Inference:
         note = f"{count(kinds.bad):,} of {known:,} values are not numbers, such as {value}"
         role: ColumnType = "drop" if is_unrepeated else "categorical"
         return Inference(role, note, True, first, cure)
+    spaces = pc.sum(pc.count_substring_regex(kinds.values, r"\s+")).as_py() or 0
+    is_text = spaces / known >= _TEXT_WORDS - 1
+    what = f"{different:,} different in {known:,} values"
+    if is_unrepeated and is_text:
+        return Inference("text", f"free text: {what}", cure=_otherwise(name))
     if is_unrepeated:
-        return Inference("drop", _unrepeated(kinds, known, different), True)
+        cure = f"keep it with {columns_option(name, 'text')}, or =category"
+        return Inference("drop", f"identifiers or free text: {what}", True, cure=cure)
+    if is_text and (different > _FEW_TEXTS or different == known):
+        cure = f"if they are free text, use {columns_option(name, 'text')}"
+        return Inference("categorical", f"values of several words: {what}", True, cure=cure)
     return Inference("categorical", "a leading zero: codes, not numbers" if codes else "")
+
+
+def _dates(kinds: Kinds, name: str, known: int) -> Inference | None:
+    """Return the inference of a column of dates, also of those that are not clear."""
+    is_last = pc.match_substring_regex(kinds.values, YEAR_LAST)
+    clear, unclear = count(pc.match_substring_regex(kinds.values, UNAMBIGUOUS)), count(is_last)
+    if (others := known - clear - unclear) * 10 > known:
+        return None
+    role: ColumnType = "date"
+    note, cure = "dates", _otherwise(name)
+    if unclear:
+        values = pc.filter(kinds.values, is_last)
+        shown = shorten(values[0].as_py())
+        days, months = (
+            count(pc.match_substring_regex(values, each)) for each in (DAY_FIRST, MONTH_FIRST)
+        )
+        if count(pc.match_substring_regex(values, SHORT_YEAR)):
+            note, cure = f"dates with years of two digits, such as {shown}", "write four"
+            return Inference("drop", note, True, cure=cure)
+        if bool(days) == bool(months):
+            what = "both orders" if days else "an unknown order"
+            note = f"dates with {what} of day and month, such as {shown}"
+            cure = f"name it with {columns_option(name, 'dmy')} or =mdy"
+            return Inference("drop", note, True, cure=cure)
+        role = "dmy" if days else "mdy"
+        note = f"dates with the {'day' if days else 'month'} first"
+    if others * 100 > known:
+        note += f" in {known - others:,} of {known:,} values"
+        cure = f"reject the other rows with {columns_option(name, role)}"
+        return Inference("drop", note, True, cure=cure)
+    return Inference(role, note, cure=cure)
+
+
+def _otherwise(name: str) -> str:
+    return f"change it with {columns_option(name, 'category')} or =drop"
 
 
 def _are_identifiers(kinds: Kinds, bad: int, known: int) -> bool:
@@ -404,9 +459,3 @@ def _cure(kinds: Kinds) -> str:
 def _first(mask: Any) -> int | None:
     row: int = pc.index(mask, True).as_py()
     return None if row < 0 else row
-
-
-def _unrepeated(kinds: Kinds, known: int, different: int) -> str:
-    spaces = pc.sum(pc.count_substring_regex(kinds.values, r"\s+")).as_py() or 0
-    what = "free text" if spaces / known >= _TEXT_WORDS - 1 else "identifiers or free text"
-    return f"{what}: {different:,} different in {known:,} values"

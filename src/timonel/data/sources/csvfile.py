@@ -87,12 +87,9 @@ class CsvFile:
                 raise self._unnamed(1)
             table = table.remove_column(0)
             notes.append("row id: the first column has no name and numbers the rows; dropped")
-        return TableFile(
-            table=table,
-            name=self.location.name,
-            digest=self.location.digest(),
-            bytes=self.location.local.stat().st_size,
-            modified=self.location.modified(),
+        return TableFile.of(
+            self.location,
+            table,
             places=self._places,
             is_typed=False,
             rejected=rejected,

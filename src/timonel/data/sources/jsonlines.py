@@ -60,12 +60,9 @@ def read_json_lines(text: TextFile) -> TableFile:
         return {row: f"line {number:,}" for row, number in found if row in asked}
 
     name = text.location.name
-    return TableFile(
-        table=table,
-        name=name,
-        digest=text.location.digest(),
-        bytes=text.location.local.stat().st_size,
-        modified=text.location.modified(),
+    return TableFile.of(
+        text.location,
+        table,
         places=places,
         rejected=[
             Rejected(key=f"{name} line {number}", reason=reason) for number, reason in bad.items()

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from timonel.data.manifest import Rejected
-from timonel.data.schema import Task
+from timonel.data.schema import PLAIN_NUMBERS, Task
 from timonel.data.sources.arrow import has_several_labels, is_text, usable, value_type
 from timonel.data.sources.columns import (
     Kinds,
@@ -134,13 +134,11 @@ class LabelColumn:
     def _check_words(self, kinds: Kinds) -> None:
         """Reject an unusable label column, such as free text or formatted numbers."""
         found, name = infer(kinds), self._name
-        if found.cure and self._task is None:
+        is_number = found.cure == PLAIN_NUMBERS
+        is_usable = found.role in {"categorical", "image"} or found.note == "no values"
+        if self._task is None and (is_number or not is_usable):
+            advice = found.cure if is_number else "choose another --label"
             raise DataError(
                 f"column {name!r} of {self._table} is not usable as a label: {found.note}",
-                hint=f"{found.cure}, or force it with --task classification",
-            )
-        if found.role == "drop" and found.note != "no values" and self._task is None:
-            raise DataError(
-                f"column {name!r} of {self._table} is not usable as a label: {found.note}",
-                hint="choose another --label, or force it with --task classification",
+                hint=f"{advice}, or force it with --task classification",
             )

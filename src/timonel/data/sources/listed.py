@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import posixpath
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from timonel.data.sources.base import UnusableError
@@ -112,6 +114,19 @@ class ListedFiles:
             if not isinstance(error, NEVER_READABLE) and error.errno != errno.ENAMETOOLONG:
                 raise
             raise UnusableError(shown, f"cannot read {shown}: {error.strerror}") from error
+
+    def folder_of(self, names: Iterable[str]) -> str | None:
+        """Return the lowest folder with all files of these names, if they are on this machine."""
+        folders: dict[str, str] = {}
+        for name in names:
+            if (named := posixpath.dirname(name)) not in folders:
+                with contextlib.suppress(UnusableError):
+                    place = self.place(name)
+                    if not place.is_local:
+                        return None
+                    if place.path.exists():
+                        folders[named] = posixpath.dirname(place.uri)
+        return posixpath.commonpath(folders.values()) if folders else None
 
     @property
     def _is_here(self) -> bool:

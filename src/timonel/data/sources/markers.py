@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timonel.data.sources.arrow import as_texts
-from timonel.data.sources.columns import MISSING
+from timonel.data.sources.kinds.base import MISSING
 
 MISSING_WORDS = (
     *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),

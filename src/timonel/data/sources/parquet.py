@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from timonel.data.sources.tablefile import TableFile, named_places
+from timonel.data.sources.tablefile import TableFile
 from timonel.errors import DataError
 from timonel.storage.location import Location
 
@@ -43,11 +43,4 @@ def read_parquet(location: Location, rows: int | None = None) -> TableFile:
         else:
             batches = itertools.islice(file.iter_batches(rows), 1)
             table = pa.Table.from_batches(batches, file.schema_arrow)
-    return TableFile(
-        table=table,
-        name=location.name,
-        digest=location.digest(),
-        bytes=location.local.stat().st_size,
-        modified=location.modified(),
-        places=named_places("row"),
-    )
+    return TableFile.of(location, table)

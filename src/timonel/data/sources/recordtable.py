@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from timonel.data.manifest import Manifest, Rejected
 from timonel.data.schema import LABEL_FEATURE, Column, TableSchema
 from timonel.data.sources.arrow import with_names
+from timonel.data.sources.kinds.dates import MISSING_DATE
 from timonel.data.sources.kinds.lists import BOX_VALUES, NO_CLASS
-from timonel.data.sources.kinds.scalars import MISSING_DATE
 from timonel.data.sources.recordfiles import Example, RecordFile
 from timonel.data.sources.tablefile import TableFile, named_places
 from timonel.errors import DataError
@@ -44,15 +44,8 @@ def read_record_table(location: Location) -> TableFile:
     if not lists.column_names:
         found = f"usable records: {rejected[0].reason}" if rejected else "records"
         raise DataError(f"{location} has no {found}")
-    return TableFile(
-        table=lists.select(sorted(lists.column_names)),
-        name=location.name,
-        digest=location.digest(),
-        bytes=location.local.stat().st_size,
-        modified=location.modified(),
-        places=named_places("record"),
-        rejected=rejected,
-    )
+    table = lists.select(sorted(lists.column_names))
+    return TableFile.of(location, table, places=named_places("record"), rejected=rejected)
 
 
 def _chunks(file: RecordFile, rejected: list[Rejected]) -> Iterator[list[Example]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from timonel.data.schema import ColumnRole, type_word
+from timonel.data.schema import ColumnRole, columns_option, type_word
 from timonel.data.sources.arrow import as_texts, kind_of, usable
 from timonel.data.sources.base import SourceOptions
 from timonel.data.sources.columns import (
@@ -80,7 +80,7 @@ def check_splits(table: Location, name: str, values: Any) -> None:
         raise DataError(
             f"expected train, validation or test in column {name!r} of {table}, "
             f"got {shorten(wrong[0])}",
-            hint=f"correct it, or ignore the column with --columns {name}=drop",
+            hint=f"correct it, or ignore the column with {columns_option(name, 'drop')}",
         )
 
 
@@ -88,7 +88,7 @@ def _numeric_notes(table: Location, name: str, kinds: Kinds) -> list[str]:
     if not count(kinds.number):
         raise DataError(
             f"column {name!r} of {table} has no finite numbers",
-            hint=f"use --columns {name}=category, or =drop",
+            hint=f"use {columns_option(name, 'category')}, or =drop",
         )
     notes = []
     if bad := len(kinds.unusable()):
@@ -101,8 +101,8 @@ def _numeric_notes(table: Location, name: str, kinds: Kinds) -> list[str]:
 def _rounding(name: str, value: Any) -> str:
     stored = int(np.float32(value))
     return (
-        f"integers are rounded to 32-bit floats, such as {value} to {stored}: "
-        f"{name}=category or {name}=text keeps them"
+        f"integers are rounded to 32-bit floats, such as {value} to {stored}: keep them with "
+        f"{columns_option(name, 'category')}, or =text"
     )
 
 
@@ -119,4 +119,9 @@ def _role_by_type(
             f"column {name!r} of {table} cannot be {type_word(given)}: {reason}",
             hint="give it another type, or drop it",
         )
+    if given == "drop":
+        return ColumnRole(name=name, role="drop", note="as given")
+    if reason != "no values":
+        kept = "bytes" if reason == "bytes" else "json"
+        reason += f": keep them with {columns_option(name, kept)}"
     return ColumnRole(name=name, role="drop", note=reason, is_doubtful=True)

@@ -13,11 +13,12 @@ from timonel.data.manifest import Rejected
 from timonel.data.schema import (
     COLUMN_PREFIX,
     PLAIN_NUMBERS,
-    Column,
+    CategoricalColumn,
     ColumnRole,
     Split,
     TableSchema,
     Task,
+    columns_option,
     split_named,
     type_word,
 )
@@ -32,19 +33,18 @@ from timonel.data.sources.base import (
     SourceOptions,
     UnusableError,
 )
-from timonel.data.sources.cells import Cells, group_rows
+from timonel.data.sources.cells import Cells, Hashes, group_rows, hashes_of, value_hashes
 from timonel.data.sources.columns import (
     Kinds,
     NumberColumn,
     Values,
     Words,
-    categorical_column,
-    infer,
     is_row_id,
     no_group,
     numeric_column,
     shorten,
     split_group,
+    vocabulary_of,
     why_unusable,
 )
 from timonel.data.sources.images import INCOMPARABLE
@@ -55,7 +55,7 @@ from timonel.data.sources.markers import MISSING_WORDS, usable_words
 from timonel.data.sources.roles import column_role
 from timonel.data.sources.tablefile import TableFile
 from timonel.data.sources.tables import is_table, read_table
-from timonel.data.statistics import Statistics, merged
+from timonel.data.statistics import Statistics, WordStatistics, merged
 from timonel.errors import DataError, InputError, SpecError
 from timonel.storage.digests import digest_lines
 from timonel.storage.location import Location
@@ -81,6 +81,11 @@ class TableSource(Source):
         """Whether rows name images of a bucket or a web server."""
         return self._cells.has_remote
 
+    @property
+    def folder(self) -> str | None:
+        """Folder of the images that rows name."""
+        return self._cells.folder
+
     @classmethod
     def recognises(cls, location: Location, options: SourceOptions) -> bool:  # noqa: ARG003 - by name
         """Tell whether ``location`` is a file, folder or pattern of tables."""
@@ -96,7 +101,7 @@ class TableSource(Source):
         roles: dict[str, ColumnRole] = {}
         self._warnings = list(file.warnings)
         self._columns: dict[str, Values] = {}
-        self._dropped: dict[str, Values] = {}
+        self._dropped: dict[str, Hashes] = {}
         self._cells = Cells(self._files)
         bad: dict[int, str] = {}
         row_ids: set[str] = set()
@@ -114,8 +119,8 @@ class TableSource(Source):
                     row_ids.add(name)
             elif kinds is not None and role == "categorical":
                 self._columns[name] = self._words(name, kinds.values)
-            elif kinds is not None and name in self.options.columns:
-                self._keep_for_groups(name, kinds)
+            elif role == "drop" and name in self.options.columns:
+                self._keep_for_groups(name, file.table[name])
         if len(row_ids) < len(self._columns) + len(self._cells.kinds):
             self._drop_row_ids(roles, row_ids)
         if not self._columns and not self._cells.kinds:
@@ -170,18 +175,19 @@ class TableSource(Source):
     def describe(self, statistics: Mapping[Split, Statistics], files: RawFiles) -> Description:
         """Summarise the columns over the training split."""
         train, everything = statistics["train"], merged(statistics.values())
-        columns: dict[str, Column] = {
-            name: numeric_column(name, train.numbers[name])
-            if isinstance(column, NumberColumn)
-            else categorical_column(
-                name,
-                train.words[name],
-                self.options.vocabularies.get(name, ()),
-                self.options.max_vocabulary,
+        columns = dict(self._cells.describe(everything, train))
+        for name, column in self._columns.items():
+            columns[name] = (
+                numeric_column(name, train.numbers[name])
+                if isinstance(column, NumberColumn)
+                else CategoricalColumn(name=name, missing=train.words[name].missing)
             )
-            for name, column in self._columns.items()
-        }
-        columns |= self._cells.describe(everything, train)
+        for name, described in columns.items():
+            if described.type in {"categorical", "text"}:
+                given = self.options.vocabularies.get(name, ())
+                words = train.words.get(name, WordStatistics())
+                found = vocabulary_of(words, given, self.options.max_vocabulary)
+                columns[name] = described.model_copy(update=found)
         file = self._file
         ordered = [columns[name] for name in file.table.column_names if name in columns]
         schema = TableSchema(label=self._label_column(file), columns=tuple(ordered))
@@ -196,14 +202,18 @@ class TableSource(Source):
         options = self.options
         return ListedFiles(self.location, options.allow_http, options.allow_private)
 
-    def _keep_for_groups(self, name: str, kinds: Kinds) -> None:
+    def _keep_for_groups(self, name: str, column: Any) -> None:
         """Keep a column that the user drops, unless it would have been dropped anyway."""
-        role = infer(kinds, name, is_typed=self._file.is_typed).role
-        if role == "numeric" and not is_row_id(kinds, name):
-            self._dropped[name] = NumberColumn.of(kinds)
-        elif role == "categorical":
+        undropped = self.options.model_copy(update={"columns": {}})
+        kinds, found = column_role(self.location, self._file, name, column, undropped)
+        if kinds is None or found.role in KINDS:
+            if found.role in KINDS and found.role != "image":
+                self._dropped[name] = value_hashes(column)
+        elif found.role == "numeric" and not is_row_id(kinds, name):
+            self._dropped[name] = hashes_of(NumberColumn.of(kinds))
+        elif found.role == "categorical":
             texts, _ = usable_words(name, kinds.values, (), is_typed=self._file.is_typed)
-            self._dropped[name] = Words.of(texts)
+            self._dropped[name] = hashes_of(Words.of(texts))
 
     def _words(self, name: str, values: Any) -> Words:
         known = self.options.vocabularies.get(name, ())
@@ -324,9 +334,10 @@ class TableSource(Source):
         return column_role(self.location, self._file, name, column, self.options)
 
     def _drop_row_ids(self, roles: dict[str, ColumnRole], row_ids: set[str]) -> None:
-        note = "row id: a different whole number in each row"
         for name in row_ids:
             del self._columns[name]
+            cure = f"keep it with {columns_option(name, 'number')}"
+            note = f"row id: a different whole number in each row: {cure}"
             roles[name] = ColumnRole(name=name, role="drop", note=note, is_doubtful=True)
 
     def _splits(self, roles: Iterable[ColumnRole]) -> tuple[list[Split | None], set[int]]:
@@ -340,7 +351,7 @@ class TableSource(Source):
         if len(found) > 1:
             raise SpecError(
                 f"columns {found[0]!r} and {found[1]!r} both assign splits",
-                hint=f"drop one with --columns {found[1]}=drop",
+                hint=f"drop one with {columns_option(found[1], 'drop')}",
             )
         words = as_texts(self._file.table[found[0]]).to_pylist()
         discarded = {row for row, word in enumerate(words) if word.lower() == "discard"}
@@ -354,7 +365,7 @@ class TableSource(Source):
             value = self._file.table[name][row].as_py()
             text = "" if value is None else str(value).strip()
             reason = why_unusable(text)
-            hint = f"{PLAIN_NUMBERS}, or keep all values as words: --columns {name}=category"
+            hint = f"{PLAIN_NUMBERS}, or keep all as words: {columns_option(name, 'category')}"
             if name == label:
                 reason, hint = f"no label but {shorten(text)}" if text else "no label", ""
                 if text in MISSING_WORDS:

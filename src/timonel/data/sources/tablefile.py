@@ -8,7 +8,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -46,13 +46,19 @@ class TableFile:
     digest: str
     bytes: int
     modified: int
-    places: Places
+    places: Places = field(default_factory=lambda: named_places("row"))
     is_typed: bool = True
     rejected: list[Rejected] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     parts: Sequence[TableFile] = ()
     keys: Any = None
+
+    @classmethod
+    def of(cls, location: Location, table: Any, **facts: Any) -> Self:
+        """Return the content of one file."""
+        size, modified = location.local.stat().st_size, location.modified()
+        return cls(table, location.name, location.digest(), size, modified, **facts)
 
     @property
     def files(self) -> int:
@@ -169,7 +175,6 @@ class MemoryTable(Location):
             digest=f"sha256:{digest}",
             bytes=self.table.nbytes,
             modified=int(digest[:12], 16),
-            places=named_places("row"),
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -25,9 +25,10 @@ from timonel.data.schema import (
     IMAGE_FEATURE,
     KEY_FEATURE,
     DateColumn,
+    DateType,
     TextColumn,
 )
-from timonel.data.sources.kinds.scalars import MISSING_DATE
+from timonel.data.sources.kinds.dates import MISSING_DATE
 from timonel.errors import DataError, ModelError, SpecError
 from timonel.models.exports import MAX_EXAMPLES
 from timonel.models.savedmodel import export_live
@@ -157,11 +158,11 @@ def _transform(
 ) -> Callable[[Any], Any]:
     if isinstance(preprocessing, ImagePreprocessing):
         return lambda contents: image_batch(preprocessing, contents)
-    dates = {column.column for column in preprocessing.columns if _is_date(column)}
+    dates = _dates(preprocessing.columns)
 
     def rows(columns: Mapping[str, Any]) -> Any:
         # Clients send dates as texts, as they are in a table.
-        values = {k: parse_dates(v) if k in dates else v for k, v in columns.items()}
+        values = {k: parse_dates(v, dates[k]) if k in dates else v for k, v in columns.items()}
         return _as_input(table_batch(preprocessing, values), spec)
 
     return rows
@@ -182,9 +183,14 @@ def _columns(preprocessing: ImagePreprocessing | TablePreprocessing) -> dict[str
     return columns
 
 
-def _is_date(column: ColumnTransform) -> bool:
-    is_stored = isinstance(column, Decode) and isinstance(column.stored, DateColumn)
-    return is_stored or isinstance(column, DateParts)
+def _dates(columns: Iterable[ColumnTransform]) -> dict[str, DateType]:
+    """Return the columns of dates, with the order of day and month in their texts."""
+    found: dict[str, DateType] = {}
+    for column in columns:
+        stored = column.stored if isinstance(column, Decode) else column
+        if isinstance(stored, DateColumn | DateParts):
+            found[column.column] = stored.order
+    return found
 
 
 def _as_input(features: Any, spec: Any) -> Any:
@@ -209,7 +215,7 @@ def _reference(model: Any, record: load_registry.LoadRecord, spec: Any) -> dict[
     columns = (
         () if isinstance(record.preprocessing, ImagePreprocessing) else record.preprocessing.columns
     )
-    dates = {column.column for column in columns if _is_date(column)}
+    dates = _dates(columns).keys()
     return {
         "keys": [example[KEY_FEATURE] for example in examples],
         "sources": [

@@ -20,6 +20,9 @@ from timonel.data.statistics import NumberStatistics, Statistics, ValueFacts
 ReadFile = Callable[[str], bytes]
 """Return the content of a file that a value names."""
 
+MISSING = ("", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "?")
+"""Lower-case words that stand for a missing value."""
+
 _SHOWN = 40
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image as PillowImage
 
-from timonel.data.schema import ImageCheck, ImageColumn, MaskColumn
+from timonel.data.schema import ImageCheck, ImageColumn, MaskColumn, columns_option
 from timonel.data.sources.imagefile import image_format, verify_image
 from timonel.data.sources.kinds.base import (
     Kind,
@@ -145,7 +145,9 @@ def _grey_png(pixels: Any) -> bytes:
 
 def _sizes(name: str, images: ImageStatistics) -> dict[str, Any]:
     if not images.heights:
-        raise DataError(f"column {name!r} has no images", hint=f"use --columns {name}=drop")
+        raise DataError(
+            f"column {name!r} has no images", hint=f"use {columns_option(name, 'drop')}"
+        )
     return {
         "height": spread_of(images.heights),
         "width": spread_of(images.widths),

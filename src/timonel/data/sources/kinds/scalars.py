@@ -1,30 +1,28 @@
-"""Columns with one value per row: text, JSON, bytes, dates."""
+"""Columns with one value per row: text, JSON, bytes."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import datetime as dt
 import json
 import math
 import re
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from timonel.data.schema import BytesColumn, ColumnType, DateColumn, TextColumn
+from timonel.data.schema import BytesColumn, ColumnType, TextColumn
 from timonel.data.sources.kinds.base import Kind, ReadFile, Value, expected, is_empty, lengths_of
-from timonel.data.statistics import NumberStatistics, Statistics, ValueFacts
+from timonel.data.statistics import Statistics, ValueFacts
 
-MISSING_DATE = -(2**63)
-"""The value of a missing date, as in NumPy."""
-
-A_DATE = "a date such as 2024-01-31 or 2024-01-31T12:30:00+02:00"
-_SLASHES = re.compile(r"^(\d{4})[/.](\d{1,2})[/.](\d{1,2})")
-_UTC = dt.UTC
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=_UTC)
+NO_WORDS = (
+    "[!-/:-@\\[-`{-~\u00a0\u00a1\u00ab\u00bb\u00bf\u2000-\u206f\u3000-\u303f"
+    "\uff00-\uff0f\uff1a-\uff20]"
+)
+"""Punctuation and spaces beyond ASCII, between words; in the common syntax of `re` and RE2."""
 
 
 class Text(Kind):
-    """Text as it is, with surrounding spaces."""
+    """Text as it is, with surrounding spaces. Its words are lower-case, without punctuation."""
 
     type: ClassVar[ColumnType] = "text"
 
@@ -33,12 +31,16 @@ class Text(Kind):
         if is_empty(value):
             return Value("", ValueFacts(length=math.nan))
         text = self._text(value)
-        return Value(text, ValueFacts(length=len(text)))
+        return Value(text, ValueFacts(length=len(text), words=self._words(text)))
 
     def describe(self, name: str, everything: Statistics, train: Statistics) -> TextColumn:
         """Describe the lengths."""
         lengths = _longest(name, everything, train)
         return TextColumn.model_validate({"name": name, "type": self.type, **lengths})
+
+    def _words(self, text: str) -> Sequence[str]:
+        found = re.sub(NO_WORDS, " ", text).lower().encode(errors="replace").split()
+        return [word.decode() for word in {*found}]
 
     def _text(self, value: Any) -> str:
         if isinstance(value, bool | int | float):
@@ -52,6 +54,9 @@ class Json(Text):
     """JSON as text: kept unchanged if it is valid; other values are encoded."""
 
     type = "json"
+
+    def _words(self, text: str) -> Sequence[str]:  # noqa: ARG002 - it has keys and numbers
+        return ()
 
     def _text(self, value: Any) -> str:
         if not isinstance(value, str):
@@ -85,51 +90,6 @@ class Bytes(Kind):
     def describe(self, name: str, everything: Statistics, train: Statistics) -> BytesColumn:
         """Describe the lengths."""
         return BytesColumn(name=name, **_longest(name, everything, train))
-
-
-class Date(Kind):
-    """Points in time; those without a time zone are UTC."""
-
-    type = "date"
-
-    def parse(self, value: Any, read: ReadFile) -> Value:  # noqa: ARG002 - names no file
-        """Accept dates and ISO 8601; fractions of seconds are cut off."""
-        if is_empty(value):
-            return Value(MISSING_DATE, ValueFacts(numbers=(math.nan,)))
-        found = value
-        if isinstance(value, str):
-            try:
-                found = dt.datetime.fromisoformat(_with_dashes(value.strip()))
-            except ValueError:
-                raise expected(A_DATE, value) from None
-        elif isinstance(value, dt.date) and not isinstance(value, dt.datetime):
-            found = dt.datetime(value.year, value.month, value.day, tzinfo=_UTC)
-        if not isinstance(found, dt.datetime):
-            raise expected(A_DATE, value)
-        if found.tzinfo is None:
-            found = found.replace(tzinfo=_UTC)
-        seconds = (found - _EPOCH) // dt.timedelta(seconds=1)
-        return Value(seconds, ValueFacts(numbers=(float(seconds),)))
-
-    def describe(self, name: str, everything: Statistics, train: Statistics) -> DateColumn:
-        """Describe the range."""
-        found = everything.numbers.get(name, NumberStatistics())
-        missing = train.numbers.get(name, NumberStatistics()).missing
-        return DateColumn(
-            name=name,
-            missing=missing,
-            minimum=int(found.minimum or 0),
-            maximum=int(found.maximum or 0),
-        )
-
-
-def _with_dashes(text: str) -> str:
-    # Year first is unambiguous; 01/02/2024 is not, and is an error.
-    parts = _SLASHES.match(text)
-    if parts is None:
-        return text
-    year, month, day = parts.groups()
-    return f"{year}-{month:0>2}-{day:0>2}{text[parts.end() :]}"
 
 
 def _no_constant(word: str) -> None:
