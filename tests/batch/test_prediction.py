@@ -32,11 +32,15 @@ from timonel.errors import (
 )
 from timonel.models.schema import RowEvidence
 from timonel.storage import Workspace
-from timonel.tracking import Artifact, start_run
+from timonel.tracking import Artifact, lineage, list_runs, start_run
 
 
 def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def focus(workspace: Workspace, ref: Path) -> str | None:
+    return lineage(workspace, ref).focus
 
 
 @pytest.mark.process
@@ -366,6 +370,48 @@ def test_lists_of_images(
         assert reasons[0] == "not a JPEG, PNG, GIF, BMP or WebP image"
         assert reasons[1] == "cannot read none.png: No such file or directory"
         assert reasons[2].startswith("no value for image")
+
+
+def test_the_lineage_has_the_images_that_were_read(
+    models: Workspace, png, tmp_path: Path, make_images: MakeImages
+) -> None:
+    root = make_images(count=20)
+    names = sorted(path.relative_to(tmp_path).as_posix() for path in root.rglob("*.png"))
+    rows = "".join(f"{name},{name.split('/')[1]}\n" for name in names)
+    (tmp_path / "list.csv").write_text(f"image_uri,label\n{rows}")
+    seen = []
+    for number in range(2):
+        for source in (root, tmp_path / "list.csv"):
+            converted = convert(source, tmp_path / f"{source.name}-set{number}", workspace=models)
+            out = tmp_path / f"{source.name}{number}.jsonl"
+            predict_batch("images", source, out, workspace=models)
+            after, before = list_runs(models)[:2]
+            digest = converted.manifest.source.digest
+            assert [run.inputs[i].digest for run, i in ((before, 0), (after, 1))] == [digest] * 2
+            seen.append(digest)
+        assert focus(models, root / "cat" / "000.png") == focus(models, root)
+        (root / "cat" / "000.png").write_bytes(png())
+    assert len({*seen}) == 4, "the changed image was not seen"
+    for number, state in ((0, "changed"), (1, "present")):
+        graph = lineage(models, tmp_path / f"list.csv{number}.jsonl", direction="upstream")
+        states = {each.artifact.digest: each.state for each in graph.artifacts}
+        assert states[seen[2 * number + 1]] == state
+
+
+def test_the_folder_of_listed_images_leads_to_the_predictions(
+    models: Workspace, png, tmp_path: Path
+) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.png").write_bytes(png())
+    (tmp_path / "list.csv").write_text("image_uri\nphotos/a.png\nnone.png\n")
+    predict_batch(
+        *("images", tmp_path / "list.csv", tmp_path / "out.jsonl"), max_errors=0.5, workspace=models
+    )
+    graph = lineage(models, tmp_path / "photos" / "a.png", direction="downstream")
+    assert [each.artifact.label for each in graph.artifacts] == ["photos", "out.jsonl"]
+    with pytest.raises(NotFoundError):
+        lineage(models, png_elsewhere := tmp_path / "a.png")
+    assert not png_elsewhere.exists()
 
 
 @pytest.mark.parametrize(

@@ -251,6 +251,26 @@ def test_a_place_means_what_was_there_at_the_time(workspace: Workspace) -> None:
     assert described(first) == {"export-1", "savedmodel", "train-1"}
 
 
+def test_a_folder_has_changed_if_a_later_run_found_another_digest(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        with start_run(workspace, "convert", run_id=f"convert-{number}") as run:
+            run.input(Artifact("files", tmp_path, f"sha256:0{number}"))
+    for number, state in ((1, "changed"), (2, "present")):
+        (node,) = lineage(workspace, f"convert-{number}").artifacts
+        assert node.state == state
+
+
+def test_a_folder_around_the_workspace_is_not_that_of_a_file(workspace: Workspace) -> None:
+    beside = workspace.root.parent / "other.png"
+    beside.touch()
+    with start_run(workspace, "convert", run_id="convert-1") as run:
+        run.input(Artifact("files", workspace.root.parent))
+    with pytest.raises(NotFoundError):
+        lineage(workspace, beside)
+
+
 def test_a_file_whose_digest_is_of_what_it_stands_for(tmp_path: Path) -> None:
     file = tmp_path / "train.ipynb"
     file.write_text("{}")

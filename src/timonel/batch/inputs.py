@@ -34,6 +34,7 @@ class InputFile:
         format: Its format.
         size: Its size in bytes.
         modified: Number that changes when the file does.
+        given: Number of the input that it belongs to.
     """
 
     key: str
@@ -41,6 +42,7 @@ class InputFile:
     format: InputFormat
     size: int
     modified: int
+    given: int = 0
 
     @property
     def location(self) -> Location:
@@ -110,13 +112,14 @@ def find_inputs(
     given = cast("InputFormat | None", input_format)
     found: list[InputFile] = []
     ignored = 0
-    for each in inputs:
+    for number, each in enumerate(inputs):
         for file in _files(os.fspath(each), several=len(inputs) > 1):
             kind = given or format_of(Location(file.uri))
             if kind is None:
                 ignored += 1
             else:
-                found.append(InputFile(file.key, file.uri, kind, file.size, file.modified))
+                state = file.size, file.modified
+                found.append(InputFile(file.key, file.uri, kind, *state, number))
     _check(inputs, found, ignored)
     return Inputs(found, ignored)
 

@@ -30,6 +30,7 @@ from timonel.batch.destination import (
 from timonel.batch.inputs import Inputs, find_inputs
 from timonel.batch.model import BatchModel, check_signature, default_batch_size
 from timonel.batch.plan import JobSpec, OutputFormat, ShardPlan, digest_of, plan_shards
+from timonel.batch.readers import ReadImage
 from timonel.batch.remote import PortablePrediction
 from timonel.batch.shards import PredictionJournal, predict_all
 from timonel.batch.writers import output_format
@@ -39,6 +40,7 @@ from timonel.data.manifest import Rejected
 from timonel.data.progress import Progress, ShardProgress
 from timonel.data.runners import RemoteRunner, choose_runner
 from timonel.data.runners.local import LocalRunner
+from timonel.data.sources.listed import ListedFiles
 from timonel.errors import DataError, ModelError, NotFoundError, SpecError, TimonelError
 from timonel.models.exports import saved_model_of
 from timonel.models.publish import find_model, open_export
@@ -50,6 +52,8 @@ from timonel.serving.references import workspace_for
 from timonel.serving.runtimes.saved_model import signatures_in
 from timonel.serving.signature import DEFAULT_SIGNATURE, Signature
 from timonel.storage import Workspace, digest_tree, is_local, normalise, quick_digest
+from timonel.storage.digests import digest_lines
+from timonel.storage.location import Location
 from timonel.tracking import Artifact
 
 _logger = logging.getLogger(__name__)
@@ -283,10 +287,14 @@ def _run(
         params=_params(job, request),
     ) as run:
         run.input(_model_artifact(job))
-        for artifact in _input_artifacts(request):
-            run.input(artifact)
-        if rest := report.resume(plans, journal):
-            _predict(job, rest, journal, report, request.runner)
+        images: list[ReadImage] = []
+        try:
+            if rest := report.resume(plans, journal):
+                _predict(job, rest, journal, report, request.runner)
+            images += (each for plan in plans for each in journal.outcome(plan.name).images)
+        finally:
+            for artifact in _input_artifacts(request, images):
+                run.input(artifact)
         if not report.records:
             raise report.too_many("so there is nothing to write")
         has_errors = publish(
@@ -312,15 +320,30 @@ def _run(
     )
 
 
-def _input_artifacts(request: _Request) -> Iterator[Artifact]:
-    """Yield the dataset, or the files, folders and patterns that are predicted."""
+def _input_artifacts(request: _Request, images: Sequence[ReadImage]) -> Iterator[Artifact]:
+    """Yield the dataset, or the files, folders and patterns that are predicted.
+
+    The digest covers the images that were read, with their names.
+    """
     if request.found.dataset is not None:
         yield request.found.dataset.artifact()
         return
-    for path in request.paths:
+    given = {file.uri: file.given for file in request.found.files}
+    lines: list[dict[str, str]] = [{} for _ in request.paths]
+    for uri, name, line in images:
+        lines[given[uri]][name] = line
+    for path, named in zip(request.paths, lines, strict=True):
         uri = os.fspath(path)
         digest = quick_digest(Path(uri)) if is_local(uri) else None
-        yield Artifact("files", uri, digest, uri.rpartition("/")[2])
+        metadata = {} if digest is None else {"file_digest": digest}
+        is_list = request.found.files[0].format != "images"
+        if named and (is_list or digest is None):
+            digest = digest_lines(named[name] for name in sorted(named))
+            if metadata:
+                digest = digest_lines([metadata["file_digest"], digest])
+        yield Artifact("files", uri, digest, uri.rpartition("/")[2], metadata)
+        if is_list and (folder := ListedFiles(Location(uri)).folder_of(named)) is not None:
+            yield Artifact("files", folder, metadata={"named_by": uri})
 
 
 def _predict(

@@ -29,12 +29,16 @@ from timonel.data.sources.textfile import open_lines
 from timonel.data.sources.transient import retried, unreadable
 from timonel.errors import CorruptError
 from timonel.serving.codec.tensors import is_b64
+from timonel.storage.digests import digest_bytes
 from timonel.storage.location import Location
+from timonel.storage.uris import without_credentials
 
 TRUE_LABEL, TRUE_VALUE = "true_label", "true_value"
 
 Failure = tuple[str, str]
 """Key of a row without a prediction, and the reason."""
+ReadImage = tuple[str, str, str]
+"""URI of the input file, name of the image, and its line in the digest of all."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +50,14 @@ class Rows:
         columns: The model's inputs, by name.
         kept: Columns for the output, by name.
         failures: Rows that could not be read; they are not among the others.
+        images: The image files that were read for the rows.
     """
 
     keys: Sequence[str]
     columns: Mapping[str, Column]
     kept: Mapping[str, Column] = field(default_factory=dict)
     failures: Sequence[Failure] = ()
+    images: Sequence[ReadImage] = ()
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -118,16 +124,24 @@ def _with_images(load: Load, table: str, job: JobSpec) -> Rows:
         if name in job.images
     }
     wrong: dict[int, str] = {}
+    images: list[ReadImage] = []
     for name, column in columns.items():
         for row, value in enumerate(column):
             if value is None or value == "":
                 wrong[row] = _no_value(name)
             elif isinstance(value, str):
                 try:
-                    column[row] = _read_image(files, value)
+                    column[row] = content = _read_image(files, value)
                 except UnusableError as error:
                     wrong[row] = error.reason
-    return replace(rows, columns={**rows.columns, **columns}).without(wrong)
+                    continue
+                # As a conversion of the same folder or list, so that lineage joins the two.
+                key = without_credentials(value) if table else rows.keys[row]
+                images.append(
+                    (table or value, key, f"{digest_bytes(content)} {len(content)} {key}")
+                )
+    found = replace(rows, columns={**rows.columns, **columns}).without(wrong)
+    return replace(found, images=images)
 
 
 def _read_image(files: ListedFiles, name: str) -> bytes:

@@ -12,9 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+from pydantic import Field
+
 from timonel.batch.model import BatchModel, Predicted
 from timonel.batch.plan import JobSpec, ShardPlan
-from timonel.batch.readers import Failure, Load, read_batches
+from timonel.batch.readers import Failure, Load, ReadImage, read_batches
 from timonel.batch.writers import Writer
 from timonel.data.journal import Journal, Outcome
 from timonel.data.manifest import Rejected
@@ -23,11 +25,17 @@ from timonel.processes.ahead import call_ahead
 from timonel.storage.atomic import replacing
 from timonel.storage.digests import digest_file
 
-Result = tuple[list[Predicted], list[Failure]]
+Result = tuple[list[Predicted], list[Failure], Sequence[ReadImage]]
 Tick = Callable[[int], None]
 
 
-class PredictionJournal(Journal[Outcome]):
+class PredictionOutcome(Outcome):
+    """Result of predicting one shard."""
+
+    images: tuple[ReadImage, ...] = Field(default=(), description="The image files that it read.")
+
+
+class PredictionJournal(Journal[PredictionOutcome]):
     """Journal of a batch prediction.
 
     Args:
@@ -35,7 +43,7 @@ class PredictionJournal(Journal[Outcome]):
     """
 
     work: ClassVar[str] = "predict"
-    _outcome_type = Outcome
+    _outcome_type = PredictionOutcome
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -50,7 +58,7 @@ def predict_all(
     model: BatchModel,
     journal: PredictionJournal,
     tick: Tick,
-) -> Iterator[Outcome]:
+) -> Iterator[PredictionOutcome]:
     """Predict shards in order; yield the outcome of each, which is in the journal.
 
     Threads read and prepare batches, also of the next shards, while the model computes.
@@ -93,7 +101,7 @@ def _predict(load: Load | None, model: BatchModel) -> Result | None:
         return None
     rows = load()
     predicted, failures = model.predict(rows)
-    return predicted, [*rows.failures, *failures]
+    return predicted, [*rows.failures, *failures], rows.images
 
 
 def _write(
@@ -102,17 +110,19 @@ def _write(
     journal: PredictionJournal,
     results: Iterable[Result | None],
     tick: Tick,
-) -> Outcome:
+) -> PredictionOutcome:
     path = journal.content / plan.name
     failures: list[Failure] = []
+    images: list[ReadImage] = []
     with replacing(path) as file:
         writer = Writer(file, job.format, raw=job.raw)
         for result in results:
             assert result is not None
-            predicted, failed = result
+            predicted, failed, read = result
             for each in predicted:
                 writer.add({"key": each.rows.keys, **each.rows.kept, **each.outputs})
             failures += failed
+            images += read
             tick(sum(len(each.rows) for each in predicted) + len(failed))
         writer.close()
         if writer.rows + len(failures) != plan.records:
@@ -121,11 +131,12 @@ def _write(
                 f"{writer.rows + len(failures):,} rows instead of {plan.records:,}",
                 hint="run the same command again",
             )
-    outcome = Outcome(
+    outcome = PredictionOutcome(
         name=plan.name,
         digest=digest_file(path),
         records=writer.rows,
         rejected=tuple(Rejected(key=key, reason=reason) for key, reason in failures),
+        images=tuple(images),
     )
     journal.save(outcome)
     return outcome

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -147,15 +147,15 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
         runner: Where shards are written: ``local``, ``beam``, or a plug-in's name.
         beam: Options of Apache Beam's pipeline, such as ``runner=FlinkRunner,flink_master=...``.
         columns: Types of a table's columns that override the inferred ones: ``number`` (``float``,
-            ``int``), ``category`` (``string``), ``text``, ``date``, ``bytes``, ``numbers``,
-            ``image``, ``mask``, ``boxes``, ``json``, ``split`` or ``drop``.
+            ``int``), ``category`` (``string``), ``text``, ``date`` (``dmy``, ``mdy``), ``bytes``,
+            ``numbers``, ``image``, ``mask``, ``boxes``, ``json``, ``split`` or ``drop``.
         task: ``classification``, ``multilabel`` (several labels per row, as ``a|b`` or a list) or
             ``regression``, to override the inferred task.
         group_by: Column of a table whose equal values keep rows in one split, such as a patient.
         schema: YAML or JSON file, mapping or dataset with columns, labels and vocabularies; see
             `timonel.data.schema_of`. Nothing is inferred, labels keep their numbers, and columns or
             labels that are not listed are errors.
-        max_vocabulary: Words of a category in a table; rarer ones share one place, with a warning.
+        max_vocabulary: Words of a category or text; rarer ones count as unknown, with a warning.
         folders: Whether the top-level folders name ``labels`` or ``splits``.
         image_size: Height and width. Larger images are scaled down to cover it, with their aspect
             ratio, so that `load` with this ``image_size`` loses nothing. Others are unchanged.
@@ -271,7 +271,8 @@ def _convert(request: _Request, workspace: Workspace) -> Dataset:
             if manifest is None:
                 manifest = _write(request, planned, catalogue, journal, run.run_id)
             dataset = Dataset(uri, manifest)
-            run.input(_input(request, manifest.source))
+            for artifact in _inputs(request, manifest.source):
+                run.input(artifact)
             seconds = round(time.monotonic() - started, 3)
             size = manifest.source.bytes
             run.metrics({"records": dataset.count(), "bytes": size, "seconds": seconds})
@@ -373,12 +374,15 @@ def _params(request: _Request) -> dict[str, Any]:
     }
 
 
-def _input(request: _Request, found: SourceInfo) -> Artifact:
+def _inputs(request: _Request, found: SourceInfo) -> Iterator[Artifact]:
+    """Yield the source, whose digest covers the files that it names, and their folder."""
     location = request.source.location
     metadata: dict[str, Any] = {"files": found.files, "bytes": found.bytes}
     if is_local(found.uri) and (digest := quick_digest(Path(found.uri))) is not None:
         metadata["file_digest"] = digest
-    return Artifact("files", found.uri, found.digest, location.name, metadata)
+    yield Artifact("files", found.uri, found.digest, location.name, metadata)
+    if (folder := request.source.folder) is not None:
+        yield Artifact("files", folder, metadata={"named_by": found.uri})
 
 
 def _write_reference(workspace: Workspace, dataset: Dataset) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from timonel.errors import NotFoundError, SpecError, TimonelError
 from timonel.storage import is_local, normalise, quick_digest, read_document
@@ -51,32 +52,47 @@ def lineage(
     whole = build_graph(list_runs(workspace))
     found = _resolve(whole, workspace, os.fspath(ref))
     assert found.focus is not None
-    return found.around(found.focus, direction).observed(observe)
+    latest = {
+        artifact.uri: artifact.digest
+        for run in whole.runs
+        for artifact in (*run.record.inputs, *run.record.outputs)
+        if artifact.digest is not None
+    }
+    around = found.around(found.focus, direction)
+    return around.observed(lambda node: observe(node, latest))
 
 
-def observe(node: ArtifactNode) -> ArtifactState | None:
+def observe(
+    node: ArtifactNode, latest: Mapping[str, str] = MappingProxyType({})
+) -> ArtifactState | None:
     """Return the current state of an artifact's locations: present, changed or missing.
 
-    A dataset is compared by the digest in its manifest, a file by its content; other folders only
-    have to exist. Returns None for artifacts that are not on this machine.
+    A dataset is compared by the digest in its manifest, a file by its content. Other folders, and
+    the files that a list names, have changed if a later run found another digest. Returns None for
+    artifacts that are not on this machine.
+
+    Args:
+        node: The artifact.
+        latest: Digest of the newest record of each location.
     """
-    states = {_state_at(uri, node.artifact) for uri in node.uris if is_local(uri)}
+    states = {_state_at(uri, node.artifact, latest) for uri in node.uris if is_local(uri)}
     for state in ("present", "changed", "missing"):
         if state in states:
             return state
     return None
 
 
-def _state_at(uri: str, artifact: Artifact) -> ArtifactState:
+def _state_at(uri: str, artifact: Artifact, latest: Mapping[str, str]) -> ArtifactState:
     path = Path(uri)
     if not path.exists():
         return "missing"
-    if artifact.digest is None:
-        return "present"
     now = _digest_now(path)
+    if artifact.digest is None or now == artifact.digest:
+        return "present"
     # A notebook's digest leaves out its outputs, that of a list is of the files that it names.
-    known = {None, artifact.digest, artifact.metadata.get("file_digest")}
-    return "present" if now in known else "changed"
+    if now not in {None, artifact.metadata.get("file_digest")}:
+        return "changed"
+    return "present" if latest.get(uri, artifact.digest) == artifact.digest else "changed"
 
 
 def _digest_now(path: Path) -> str | None:
@@ -100,7 +116,7 @@ def _resolve(graph: LineageGraph, workspace: Workspace, ref: str) -> LineageGrap
         lambda: _run(graph, [node for node in graph.runs if node.record.id == ref], ref),
         lambda: _run(graph, graph.runs[-1:], ref) if ref == "last" else None,
         lambda: _model(graph, workspace, ref),
-        lambda: _place(graph, ref),
+        lambda: _place(graph, workspace, ref),
         lambda: _digest(graph, ref),
         lambda: _run(graph, [node for node in graph.runs if node.record.id.startswith(ref)], ref),
         lambda: _run(graph, [node for node in graph.runs if node.record.name == ref][-1:], ref),
@@ -151,7 +167,7 @@ def _model(graph: LineageGraph, workspace: Workspace, ref: str) -> LineageGraph 
     return graph.with_artifact(Artifact("model", on_disk[newest], name=f"{name}/{newest}"))
 
 
-def _place(graph: LineageGraph, ref: str) -> LineageGraph | None:
+def _place(graph: LineageGraph, workspace: Workspace, ref: str) -> LineageGraph | None:
     """Return the graph focused on the artifact at a path or URI.
 
     Falls back to the artifact of a folder above it.
@@ -169,7 +185,8 @@ def _place(graph: LineageGraph, ref: str) -> LineageGraph | None:
         (len(place), number, node.key)
         for number, node in enumerate(graph.artifacts)
         for place in node.uris
-        if uri.startswith(f"{place.rstrip('/')}/")
+        # The folder of files all over the machine says nothing about another one.
+        if uri.startswith(f"{place.rstrip('/')}/") and not workspace.root.is_relative_to(place)
     ]
     # Only existing files, or references with a slash, may match a folder above: a plain word must
     # not.
