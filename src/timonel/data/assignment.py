@@ -42,10 +42,6 @@ def assign(
         fractions: Fractions of the splits; None to use the splits of the source, if it has any.
         by_label: Each label needs training records.
         is_grouped: The records of a group that the user named must stay in one split.
-
-    Raises:
-        DataError: The source assigns no records to train, or a label only to other splits; or there
-            are too few records for the splits.
     """
     given = catalogue.assigned()
     if fractions is not None or not given:

@@ -86,12 +86,7 @@ class Catalogue:
         self._db.close()
 
     def add(self, scan: Scan) -> None:
-        """Store all entries of a scan.
-
-        Raises:
-            DataError: Two entries have the same key, or the source cannot be used.
-            InputError: The database cannot be written.
-        """
+        """Store all entries of a scan."""
         with _one_line(self._path):
             self._db.execute("BEGIN")
             try:
@@ -302,11 +297,7 @@ class Catalogue:
             yield Entry(key, label, size, json.loads(ref), SPLITS[split], modified=modified)
 
     def add_files(self, files: Iterable[tuple[str, str]]) -> None:
-        """Store key and line of raw files, for their digest.
-
-        Raises:
-            InputError: The database cannot be written.
-        """
+        """Store key and line of raw files, for their digest."""
         with _one_line(self._path):
             self._db.execute("BEGIN")
             self._db.executemany("INSERT OR REPLACE INTO files VALUES (?, ?)", files)

@@ -343,11 +343,7 @@ def _plan(request: _Request, catalogue: Catalogue, journal: ConversionJournal) -
 
 
 def _labels(request: _Request, task: Task, catalogue: Catalogue) -> list[str]:
-    """Return the classes in the order of their numbers.
-
-    Raises:
-        DataError: A class is not among those that were given.
-    """
+    """Return the classes in the order of their numbers."""
     if task == "regression":
         return []
     found = catalogue.labels()

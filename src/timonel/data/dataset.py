@@ -166,11 +166,7 @@ def _damaged(path: Path, problem: str) -> CorruptError:
 
 
 def check_split(split: str) -> Split:
-    """Return ``split`` as a validated split name.
-
-    Raises:
-        SpecError: ``split`` is not a known split.
-    """
+    """Return ``split`` as a validated split name."""
     for known in SPLITS:
         if split == known:
             return known

@@ -62,12 +62,7 @@ class _Results:
 def finish(
     planned: Planned, journal: ConversionJournal, catalogue: Catalogue, run_id: str
 ) -> Manifest:
-    """Write index, rejected records and manifest beside the finished shards.
-
-    Raises:
-        DataError: The training split lacks usable records of a label.
-        InputError: The folder cannot be written.
-    """
+    """Write index, rejected records and manifest beside the finished shards."""
     results = _merge(planned, journal, catalogue)
     _check(planned, results)
     records = sum(found.records for found in results.statistics.values())

@@ -29,11 +29,6 @@ def unfinished(uri: str, *, overwrite: bool) -> Iterator[ConversionJournal]:
     Args:
         uri: Where the dataset will be.
         overwrite: Replace a dataset there.
-
-    Raises:
-        LockedError: Another process converts to the same destination.
-        InputError: The destination cannot be written.
-        AlreadyExistsError: Something is there, see `check_destination`.
     """
     if is_local(uri):
         target = Path(uri)
@@ -54,10 +49,6 @@ def check_destination(uri: str, journal: ConversionJournal, *, overwrite: bool) 
     """Check that a dataset may be written to a folder or a bucket.
 
     The dataset of the journal may be there: its run was stopped after it published the dataset.
-
-    Raises:
-        InputError: The folder is inside another dataset, or the bucket cannot be read.
-        AlreadyExistsError: Something is there, and ``overwrite`` is false or it is no dataset.
     """
     if published(uri, journal) is not None:
         return
@@ -78,13 +69,7 @@ def published(uri: str, journal: ConversionJournal) -> Manifest | None:
 
 
 def publish(uri: str, journal: ConversionJournal, run_id: str, *, replace: bool) -> None:
-    """Publish the content of a journal as the dataset of a run.
-
-    Raises:
-        AlreadyExistsError: Something appeared meanwhile, and ``replace`` is false or it is no
-            dataset.
-        InputError: The destination cannot be written.
-    """
+    """Publish the content of a journal as the dataset of a run."""
     journal.publishing(run_id, digest_file(journal.content / MANIFEST_NAME))
     if is_local(uri):
         target = Path(uri)
@@ -98,9 +83,6 @@ def check_paths(source: object, destination: object) -> None:
     """Check that source and destination are paths with UTF-8 names.
 
     A source may also be a table in memory.
-
-    Raises:
-        InputError: The destination is not a path, or a name is not UTF-8.
     """
     if not isinstance(destination, str | os.PathLike):
         raise InputError(f"the destination must be a path, got {type(destination).__name__}")
@@ -123,11 +105,7 @@ def follow_link(uri: str) -> str:
 
 
 def check_overlap(location: Path, target: Path) -> None:
-    """Check that source and destination do not contain each other.
-
-    Raises:
-        InputError: One contains the other, or they are the same.
-    """
+    """Check that source and destination do not contain each other."""
     inner, outer = location.resolve(), target.resolve()
     if inner == outer or inner.is_relative_to(outer) or outer.is_relative_to(inner):
         raise InputError(
@@ -141,10 +119,6 @@ def check_target(target: Path, *, overwrite: bool) -> None:
 
     Only a dataset or an empty folder may be replaced, so that a typo does not delete photographs.
     The target must not be inside another dataset, which may be replaced as a whole.
-
-    Raises:
-        InputError: The target is inside another dataset.
-        AlreadyExistsError: The target has other content, or ``overwrite`` is false.
     """
     outer = _dataset_around(target)
     if outer is not None:

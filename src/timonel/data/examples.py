@@ -51,11 +51,7 @@ def encode_example(features: Mapping[str, Feature]) -> bytes:
 
 
 def decode_example(payload: bytes) -> dict[str, list[Any]]:
-    """Decode a serialised tf.train.Example to lists of bytes, ints or floats.
-
-    Raises:
-        CorruptError: The payload is not a tf.train.Example.
-    """
+    """Decode a serialised tf.train.Example to lists of bytes, ints or floats."""
     example = _example_class()()
     try:
         example.ParseFromString(payload)
@@ -73,9 +69,6 @@ def features_of(payload: bytes) -> dict[str, Any]:
 
     A feature with one value is a scalar, others are lists. Text is bytes, as in TensorFlow, except
     for the key.
-
-    Raises:
-        CorruptError: The payload is not a tf.train.Example.
     """
     features: dict[str, Any] = {
         name: values[0] if len(values) == 1 else values

@@ -160,12 +160,7 @@ class GivenSchema(_Given):
 
 
 def read_schema(given: str | os.PathLike[str] | Mapping[str, Any] | GivenSchema) -> GivenSchema:
-    """Return a schema from a YAML or JSON file, a dataset, or a mapping.
-
-    Raises:
-        NotFoundError: There is no such file or dataset.
-        SpecError: The content is not a schema.
-    """
+    """Return a schema from a YAML or JSON file, a dataset, or a mapping."""
     if isinstance(given, GivenSchema):
         return given
     if isinstance(given, Mapping):

@@ -28,11 +28,7 @@ _NUMBER_BYTES = 8
 
 
 def write_index(folder: Path, parts: Iterable[Sequence[int]]) -> Sidecar:
-    """Write the index of a dataset from those of its shards, in order.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Write the index of a dataset from those of its shards, in order."""
     sha, size = hashlib.sha256(), 0
     with (folder / INDEX_NAME).open("wb") as file:
         for part in parts:
@@ -48,20 +44,13 @@ def read_positions(folder: Path, manifest: Manifest, split: str) -> list[npt.NDA
     Returns:
         For each shard [records, 4]: start and end of the bytes to read, in the shard; then offset
         and length of the payload, in these bytes after decompression.
-
-    Raises:
-        CorruptError: The index is missing or differs from its digest.
     """
     parts = zip(manifest.shards, read_numbers(folder, manifest), strict=True)
     return [_positions(part, shard.bytes) for shard, part in parts if shard.split == split]
 
 
 def read_numbers(folder: Path, manifest: Manifest) -> list[npt.NDArray[np.int64]]:
-    """Return the numbers of the index for each shard: [records, 1], or 2 if compressed.
-
-    Raises:
-        CorruptError: The index is missing or differs from its digest.
-    """
+    """Return the numbers of the index for each shard: [records, 1], or 2 if compressed."""
     import numpy as np  # noqa: PLC0415 - conversions of images do not need it
 
     if manifest.index is None:

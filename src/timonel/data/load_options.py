@@ -21,11 +21,7 @@ _AUTO_SIDE = 128
 
 
 def dataset_location(name: str | None) -> str:
-    """Return the location of the job's dataset of a name, or of its only one.
-
-    Raises:
-        NotFoundError: The job has none, or several and no name is given.
-    """
+    """Return the location of the job's dataset of a name, or of its only one."""
     variable = f"{_NAMED}{name.upper()}" if name else _VARIABLE
     found = os.environ.get(variable)
     if found:
@@ -65,12 +61,7 @@ def image_size_of(
     size: tuple[int, int] | Literal["auto"] | None,
     uri: str,
 ) -> tuple[int, int]:
-    """Return the height and width of batches; ``uri`` is for messages.
-
-    Raises:
-        InputError: No size is given, and the images have several.
-        SpecError: The size is too large or too small.
-    """
+    """Return the height and width of batches; ``uri`` is for messages."""
     if size == "auto":
         side = min(schema.height.median, schema.width.median)
         height, width = schema.size or (side, side)
@@ -95,11 +86,7 @@ def image_size_of(
 
 
 def channels_of(schema: ImageSchema | ImageColumn, requested: int | None) -> Literal[1, 3, 4]:
-    """Return the channels of batches.
-
-    Raises:
-        SpecError: The images cannot be decoded to the requested number.
-    """
+    """Return the channels of batches."""
     # TensorFlow decodes GIF, BMP and WebP to three channels only, and transparency of PNG only.
     formats = set(schema.formats)
     allowed: tuple[Literal[1, 3, 4], ...] = (1, 3)
@@ -119,11 +106,7 @@ def channels_of(schema: ImageSchema | ImageColumn, requested: int | None) -> Lit
 
 
 def label_mode_of(dataset: Dataset, requested: str) -> LabelMode:
-    """Return how labels are encoded.
-
-    Raises:
-        SpecError: The dataset's labels cannot be encoded as requested.
-    """
+    """Return how labels are encoded."""
     allowed: tuple[LabelMode, ...] = ("regression",)
     if dataset.task == "multilabel":
         allowed = ("multihot",)
@@ -142,11 +125,7 @@ def label_mode_of(dataset: Dataset, requested: str) -> LabelMode:
 
 
 def memory_limit(size: str | float) -> int:
-    """Return the bytes that ``memory=`` allows.
-
-    Raises:
-        SpecError: It is no size.
-    """
+    """Return the bytes that ``memory=`` allows."""
     try:
         return parse_bytes(size)
     except SpecError as error:

@@ -177,13 +177,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of the dataset in ``folder``.
-
-    Raises:
-        NotFoundError: The folder contains no dataset.
-        CorruptError: The manifest is invalid.
-        FormatError: The manifest's format is not supported by this release.
-    """
+    """Read the manifest of the dataset in ``folder``."""
     path = folder / MANIFEST_NAME
     if not folder.exists():
         raise NotFoundError(
@@ -204,12 +198,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def parse_manifest(text: str, path: str) -> Manifest:
-    """Return the manifest in a file's text.
-
-    Raises:
-        CorruptError: The manifest is invalid.
-        FormatError: The manifest's format is not supported by this release.
-    """
+    """Return the manifest in a file's text."""
     return _validated(parse_document(text, _KIND, path), path)
 
 

@@ -189,9 +189,6 @@ def table_preprocessing(
         schema: The table's schema.
         features: One vector per row, or one array per column.
         images: Returns the preprocessing of a column of images or masks.
-
-    Raises:
-        SpecError: A column has no place in a vector.
     """
     columns: list[Normalise | OneHot | MultiHot | DateParts | Decode] = []
     for column in schema.columns:

@@ -102,22 +102,14 @@ class ShardProgress(Report):
                 self._show(self._done, self._found)
 
     def finished(self, outcome: Outcome) -> None:
-        """Take the outcome of a shard.
-
-        Raises:
-            DataError: Too many records were rejected.
-        """
+        """Take the outcome of a shard."""
         with self._lock:
             self.records += outcome.records
             self.rejected += outcome.rejected
             self.check()
 
     def check(self) -> None:
-        """Check the number of rejected records so far.
-
-        Raises:
-            DataError: There are too many.
-        """
+        """Check the number of rejected records so far."""
         if len(self.rejected) > self._limit * self._total:
             raise self.too_many(f"above the limit of {self._limit:.2%}")
 

@@ -35,11 +35,7 @@ _DRAIN_S = 2.0
 
 
 def open_store(dataset: Dataset, split: str, memory_bytes: int) -> Fetch:
-    """Return a function that fetches records of a split by index.
-
-    Raises:
-        CorruptError: A shard is damaged.
-    """
+    """Return a function that fetches records of a split by index."""
     size = _size(dataset, split)
     spec = feature_spec(dataset)
     if size <= memory_bytes:
@@ -121,11 +117,7 @@ def _on_disk(dataset: Dataset, split: str, spec: dict[str, Any]) -> Fetch:
 
 
 def row_layout(element_spec: Any, rows: int) -> RowLayout:
-    """Return the layout of rows whose batches have an ``element_spec``.
-
-    Raises:
-        InputError: The rows have no fixed size.
-    """
+    """Return the layout of rows whose batches have an ``element_spec``."""
     arrays = []
     for spec in tf.nest.flatten(element_spec):
         shape = spec.shape[1:]

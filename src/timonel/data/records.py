@@ -59,11 +59,7 @@ def masked_crc(content: bytes) -> int:
 
 
 def read_records(path: Path, compression: Compression = "none") -> Iterator[bytes]:
-    """Yield the payloads of a shard in file order, with checksums verified.
-
-    Raises:
-        CorruptError: A checksum is wrong, or the file is truncated or missing.
-    """
+    """Yield the payloads of a shard in file order, with checksums verified."""
     if compression == "gzip":
         try:
             yield from read_stream(path)
@@ -84,11 +80,7 @@ def compress(content: bytes) -> bytes:
 
 
 def members(content: bytes, path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the offset and the uncompressed content of each gzip member.
-
-    Raises:
-        CorruptError: A member is damaged or truncated.
-    """
+    """Yield the offset and the uncompressed content of each gzip member."""
     view, start = memoryview(content), 0
     while start < len(view):
         member, parts, position, size = zlib.decompressobj(wbits=_GZIP), [], start, 0
@@ -123,12 +115,7 @@ def starts_with_record(path: Path) -> bool:
 
 
 def read_stream(path: Path) -> Iterator[bytes]:
-    """Yield the payloads of any TFRecord file, with or without gzip, in bounded memory.
-
-    Raises:
-        CorruptError: It is not a TFRecord file, or it is damaged or truncated.
-        OSError: It cannot be read.
-    """
+    """Yield the payloads of any TFRecord file, with or without gzip, in bounded memory."""
     with path.open("rb") as file:
         is_gzip = file.read(2) == _GZIP_MAGIC
     place = 0
@@ -159,10 +146,6 @@ def read_appended(path: Path, offset: int) -> Iterator[tuple[bytes, int]]:
 
     Yields:
         The payload of a record, and the offset of the next one.
-
-    Raises:
-        CorruptError: A checksum is wrong.
-        OSError: The file cannot be read.
     """
     with path.open("rb") as file:
         file.seek(offset)
@@ -176,11 +159,7 @@ def read_appended(path: Path, offset: int) -> Iterator[tuple[bytes, int]]:
 
 
 def check_payload(framed: bytes, span: Span, path: Path) -> bytes:
-    """Return the payload of ``framed``, a payload followed by its checksum.
-
-    Raises:
-        CorruptError: The checksum is wrong.
-    """
+    """Return the payload of ``framed``, a payload followed by its checksum."""
     payload, found = framed[: span.length], framed[span.length :]
     if len(found) != CRC_BYTES or _CRC.unpack(found)[0] != masked_crc(payload):
         raise _corrupt(path, span.offset - HEADER_BYTES, "a payload with a wrong checksum")
@@ -194,9 +173,6 @@ def spans(content: mmap.mmap | bytes, path: Path, start: int = 0) -> Iterator[Sp
         content: The records.
         path: Their file, for messages.
         start: Where the first record starts, in bytes.
-
-    Raises:
-        CorruptError: A length has a wrong checksum, or the last record is truncated.
     """
     position, end = start, len(content)
     while position < end:

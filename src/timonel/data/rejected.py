@@ -15,11 +15,7 @@ DEFAULT_LIMIT = 0.01
 
 
 def check_limit(limit: float) -> float:
-    """Validate the greatest fraction of unusable records.
-
-    Raises:
-        SpecError: It is not between 0 and 1.
-    """
+    """Validate the greatest fraction of unusable records."""
     if not 0 <= limit <= 1:
         raise SpecError(
             f"expected a fraction of rejected records from 0 to 1, got {limit:g}",
@@ -52,9 +48,6 @@ def write_rejected(path: Path, rejected: Iterable[Rejected]) -> Sidecar:
     """Write unusable records as JSON lines.
 
     Each has ``key`` and ``reason``, and for a bad value of a table ``column`` and ``value``.
-
-    Raises:
-        OSError: The file cannot be written.
     """
     sha, size = hashlib.sha256(), 0
     with path.open("wb") as file:
@@ -68,11 +61,7 @@ def write_rejected(path: Path, rejected: Iterable[Rejected]) -> Sidecar:
 
 
 def read_rejected(path: Path) -> list[Rejected]:
-    """Return the records that a file lists.
-
-    Raises:
-        CorruptError: The file is damaged or missing.
-    """
+    """Return the records that a file lists."""
     try:
         return [Rejected.model_validate_json(line) for line in path.read_bytes().splitlines()]
     except (OSError, ValueError) as error:

@@ -28,12 +28,6 @@ def fetch_dataset(uri: str) -> Path:
 
     The manifest is read from the bucket each time. The folder is not removed while this process
     runs.
-
-    Raises:
-        NotFoundError: No dataset is at ``uri``.
-        CorruptError: A file differs from its digest in the manifest.
-        CacheError: The disk is full.
-        InputError: The bucket cannot be read.
     """
     store = ObjectStore(uri)
     try:
@@ -58,12 +52,7 @@ def fetch_dataset(uri: str) -> Path:
 
 
 def check_absent(uri: str) -> None:
-    """Check that no dataset is at a URI.
-
-    Raises:
-        AlreadyExistsError: One is there.
-        InputError: The bucket cannot be read.
-    """
+    """Check that no dataset is at a URI."""
     if MANIFEST_NAME in ObjectStore(uri).find():
         raise AlreadyExistsError(
             f"{uri} already exists", hint="choose another destination, or use --overwrite"
@@ -79,9 +68,6 @@ def unpublished_dataset(uri: str) -> Iterator[Path]:
 
     Args:
         uri: Where the dataset will be.
-
-    Raises:
-        LockedError: Another process writes a dataset for this URI.
     """
     cache = _cache()
     with cache.partial(uri, "new") as folder:

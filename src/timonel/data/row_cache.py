@@ -68,11 +68,7 @@ class RowCache:
 
     @classmethod
     def in_memory(cls, layout: RowLayout, limit_bytes: int) -> RowCache:
-        """Create an empty cache in memory, which is taken as rows are written.
-
-        Raises:
-            InputError: The rows take more than ``limit_bytes``.
-        """
+        """Create an empty cache in memory, which is taken as rows are written."""
         if layout.bytes > limit_bytes:
             raise InputError(
                 f"the cache needs {format_bytes(layout.bytes)} of memory, more than the limit of "
@@ -83,11 +79,7 @@ class RowCache:
 
     @classmethod
     def on_disk(cls, layout: RowLayout, folder: Path, name: str) -> RowCache:
-        """Open or create a cache in a folder.
-
-        Raises:
-            InputError: The folder cannot be written, or its disk lacks space.
-        """
+        """Open or create a cache in a folder."""
         path = folder / f"{name}{_SUFFIX}"
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -97,11 +97,7 @@ def labels_of(label: str) -> list[str]:
 
 
 def parse_column_type(word: str) -> ColumnType:
-    """Return the column type for ``word``; ``float`` and ``string`` are aliases.
-
-    Raises:
-        SpecError: The type is unknown.
-    """
+    """Return the column type for ``word``; ``float`` and ``string`` are aliases."""
     found = _COLUMN_TYPES.get(word.strip().lower())
     if found is None:
         raise SpecError(
@@ -122,11 +118,7 @@ def columns_option(name: str, kind: str) -> str:
 
 
 def check_compression(word: str) -> Compression:
-    """Return ``word`` as a validated compression.
-
-    Raises:
-        SpecError: The compression is unknown.
-    """
+    """Return ``word`` as a validated compression."""
     for known in get_args(Compression):
         if word == known:
             return cast("Compression", word)

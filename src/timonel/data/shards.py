@@ -97,11 +97,7 @@ class ConversionJournal(Journal[ShardOutcome]):
         return super().is_worth_keeping() or self.rejected.exists()
 
     def write_plan(self, plans: Iterable[ShardPlan], entries: Iterator[Entry]) -> str:
-        """Write the records of each shard, taken from all entries; return their digest.
-
-        Raises:
-            InputError: The folder cannot be written.
-        """
+        """Write the records of each shard, taken from all entries; return their digest."""
         folder = self.plan_file("")
         shutil.rmtree(folder, ignore_errors=True)
         sha = hashlib.sha256()
@@ -173,9 +169,6 @@ def plan_shards(
         shards: Number of shards of the training split, instead of ``shard_bytes``; other splits
             get shards of about the same number of records.
         compression: Compression of the shards, for their names.
-
-    Raises:
-        SpecError: ``shard_bytes`` or ``shards`` is not positive.
     """
     for number, what in ((shards, "shards"), (shard_bytes, "bytes per shard")):
         if number is not None and number < 1:
@@ -199,11 +192,7 @@ def plan_shards(
 
 
 def read_one(source: Source, entry: Entry) -> ReadRecord:
-    """Read one record, again after transient errors.
-
-    Raises:
-        InputError: The record cannot be read now.
-    """
+    """Read one record, again after transient errors."""
     found = _read_once(source, entry)
     if isinstance(found[1], UnusableError) and source.is_remote:
         # A server may have cut off what it sent: a record is rejected if it is unusable twice.
@@ -233,9 +222,6 @@ def write_one(
         job: The conversion.
         records: The shard's records, read in the order of the plan; by default read here.
         tick: Called after each record.
-
-    Raises:
-        InputError: The folder cannot be written, or a record cannot be read now.
     """
     if records is None:
         records = (read_one(job.source, entry) for entry in job.journal.entries(plan))

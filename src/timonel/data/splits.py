@@ -25,11 +25,7 @@ FEW = 10
 
 
 def check_fractions(fractions: Sequence[float]) -> Fractions:
-    """Validate the fractions of train, validation and test; missing ones are 0.
-
-    Raises:
-        SpecError: The fractions are not one to three numbers that add up to 1, or train gets none.
-    """
+    """Validate the fractions of train, validation and test; missing ones are 0."""
     values = [float(fraction) for fraction in fractions]
     valid = 1 <= len(values) <= 3 and all(0 <= value <= 1 for value in values)
     if not valid or abs(sum(values) - 1) > 1e-6 or values[0] <= 0:

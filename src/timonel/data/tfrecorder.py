@@ -69,11 +69,6 @@ def write_tfrecorder(
 
     Returns:
         ``job_id``, ``metrics`` and ``tfrecord_dir``.
-
-    Raises:
-        SpecError: The compression is unknown.
-        DataError: More than one in a hundred images cannot be used.
-        InputError: The output cannot be written.
     """
     if compression not in {"gzip", None}:
         raise SpecError(f"expected the compression gzip or None, got {compression!r}")
@@ -120,11 +115,7 @@ class _Writer:
     def write(
         self, folder: Path, split: Split, entries: Sequence[Entry], shards: int, *, compressed: bool
     ) -> None:
-        """Write the records of a split.
-
-        Raises:
-            DataError: Too many images cannot be used.
-        """
+        """Write the records of a split."""
         ending = "tfrecord.gz" if compressed else "tfrecord"
         for shard in range(shards):
             path = folder / f"{split}-{shard:05d}-of-{shards:05d}.{ending}"

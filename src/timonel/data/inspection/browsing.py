@@ -199,11 +199,7 @@ def _records(
 
 
 def record_of(dataset: Dataset, split: Split, place: int, payload: bytes) -> Record:
-    """Return a record of a dataset from its payload.
-
-    Raises:
-        CorruptError: It has no key or label.
-    """
+    """Return a record of a dataset from its payload."""
     features = decode_example(payload)
     try:
         key, labels = features[KEY_FEATURE][0].decode(errors="replace"), features[LABEL_FEATURE]

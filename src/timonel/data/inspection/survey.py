@@ -77,9 +77,6 @@ def survey(dataset: Dataset, per_label: int, progress: Progress | None = None) -
         dataset: The dataset.
         per_label: Number of samples of each label.
         progress: Called with the number of read and of all records.
-
-    Raises:
-        CorruptError: A record is damaged.
     """
     collected = _Collected(dataset, per_label)
     tick = ticker(dataset.count(), progress)

@@ -65,12 +65,7 @@ class BeamRunner(RemoteRunner):
             raise MissingExtraError("the beam runner", "beam") from error
 
     def run(self, job: Job, plans: Sequence[ShardPlan], report: Report) -> None:
-        """Run one pipeline for all shards.
-
-        Raises:
-            SpecError: The source is a table in memory.
-            InputError: A worker failed.
-        """
+        """Run one pipeline for all shards."""
         if isinstance(job.source.location, MemoryTable):
             raise SpecError(
                 "workers of Apache Beam cannot read a table in memory",
@@ -81,11 +76,7 @@ class BeamRunner(RemoteRunner):
     def run_remote(
         self, work: PortableWork, journal: Journal[Any], plans: Sequence[Any], report: Report
     ) -> None:
-        """Run one pipeline for all shards.
-
-        Raises:
-            InputError: A worker failed.
-        """
+        """Run one pipeline for all shards."""
         exchange = self._exchange(journal)
         if plans:
             self._run(work, exchange, journal, plans, report)
@@ -285,9 +276,6 @@ def parse_options(text: str) -> list[str]:
     """Return options of the form ``name=value,...`` as flags; values may have commas.
 
     The value of a switch is ``true``.
-
-    Raises:
-        SpecError: The text does not start with a name.
     """
     flags: list[str] = []
     for part in filter(None, text.split(",")):

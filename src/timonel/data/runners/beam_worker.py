@@ -38,12 +38,7 @@ class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
         )
 
     def setup(self) -> None:
-        """Open the work, once per process: a table or a model is in its memory.
-
-        Raises:
-            TimonelError: It cannot be opened, or the worker has another release, which may write
-                other bytes; the client gets the message too.
-        """
+        """Open the work, once per process: a table or a model is in its memory."""
         self._lease = LeaseWatch(self._exchange)
         try:
             self._exchange.start()
@@ -54,11 +49,7 @@ class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
             raise
 
     def process(self, plan: Any) -> Iterator[str]:
-        """Write one shard and yield its name; do nothing if the client is gone.
-
-        Raises:
-            TimonelError: It cannot be written; the client gets the message too.
-        """
+        """Write one shard and yield its name; do nothing if the client is gone."""
 
         def tick(records: int) -> None:
             self._records.inc(records)

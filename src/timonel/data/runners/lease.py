@@ -26,11 +26,7 @@ class LeaseLostError(TimonelError):
 
 @contextlib.contextmanager
 def held(exchange: Exchange) -> Iterator[Callable[[], None]]:
-    """Hold a lease during the block; yield a function that gives it up earlier.
-
-    Raises:
-        InputError: It cannot be written.
-    """
+    """Hold a lease during the block; yield a function that gives it up earlier."""
     stop = threading.Event()
 
     def renew() -> None:
@@ -70,11 +66,7 @@ class LeaseWatch:
         self._seen: bytes | None = None
 
     def check(self) -> None:
-        """Check the lease, at most once a second unless it is lost.
-
-        Raises:
-            LeaseLostError: The client is gone.
-        """
+        """Check the lease, at most once a second unless it is lost."""
         now = self._clock()
         if now - self._checked < _CHECK_S:
             return

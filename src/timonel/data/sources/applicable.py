@@ -35,11 +35,7 @@ _APPLICABLE: Mapping[str, tuple[str, ...]] = {
 
 
 def check_applicable(source: Source, scan: Scan) -> None:
-    """Check that the source uses all options that were given.
-
-    Raises:
-        SpecError: It does not.
-    """
+    """Check that the source uses all options that were given."""
     if source.plugin not in _KINDS:
         return
     options = source.options

@@ -96,9 +96,6 @@ def as_texts(column: Any) -> Any:
 
     The text of a value depends on nothing else, so that conversion and prediction agree: ``true``,
     whole numbers without a point, other floats with the digits that their type needs.
-
-    Raises:
-        pa.ArrowNotImplementedError: Values of the column's type have no text.
     """
     values = _plain(column)
     if pa.types.is_floating(values.type):

@@ -16,11 +16,7 @@ _STATE, _SPLITS, _INFO = "state.json", "dataset_dict.json", "dataset_info.json"
 
 
 def saved_files(location: Location) -> list[Location]:
-    """Return the Arrow files of a dataset from ``save_to_disk``; empty for other locations.
-
-    Raises:
-        DataError: A description is damaged, or the dataset selects rows by an index.
-    """
+    """Return the Arrow files of a dataset from ``save_to_disk``; empty for other locations."""
     if not location.is_dir():
         return []
     names = location.children[1]
@@ -39,11 +35,7 @@ def saved_files(location: Location) -> list[Location]:
 
 
 def read_arrow(location: Location) -> TableFile:
-    """Read an Arrow stream or file; numbers of classes become their names.
-
-    Raises:
-        DataError: The file is damaged.
-    """
+    """Read an Arrow stream or file; numbers of classes become their names."""
     path = location.local
     try:
         with pa.OSFile(str(path)) as file:

@@ -79,10 +79,6 @@ class Cells:
         Args:
             key: The row's key in errors.
             row: The row.
-
-        Raises:
-            UnusableError: A value is not of its column's kind.
-            OSError: A file cannot be read now.
         """
         features: dict[str, Feature] = {}
         facts: dict[str, ValueFacts] = {}

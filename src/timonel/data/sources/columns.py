@@ -385,9 +385,6 @@ def multiple_labels(value: Any) -> str:
 
     Args:
         value: Text with bars, or a list; None if it is missing.
-
-    Raises:
-        DataError: A label contains a bar.
     """
     if value is None or (isinstance(value, str) and not value.strip()):
         return ""

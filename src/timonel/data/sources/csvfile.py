@@ -70,9 +70,6 @@ class CsvFile:
         """Read all rows.
 
         An unnamed first column that numbers the rows, such as a pandas index, is dropped.
-
-        Raises:
-            DataError: The file is empty or damaged, or its header repeats or lacks a name.
         """
         names = self._checked_names()
         table, ragged = self._parse(names)
@@ -101,10 +98,6 @@ class CsvFile:
         """Yield rows as dicts, with the line numbers in which they end.
 
         Lines are counted from 1.
-
-        Raises:
-            DataError: The file is empty or damaged, or its header repeats or lacks a name.
-            UnusableError: A row has too many or too few values.
         """
         names = self._checked_names()
         previous, is_checked = 0, False
@@ -335,11 +328,7 @@ class CsvFile:
 
 
 def parse_delimiter(word: str) -> str:
-    r"""Return the separator of values for ``word``; ``tab`` and ``\t`` mean a tab.
-
-    Raises:
-        SpecError: It is not one character.
-    """
+    r"""Return the separator of values for ``word``; ``tab`` and ``\t`` mean a tab."""
     found = "\t" if word.lower() in {"tab", "\\t"} else word
     if len(found) != 1 or found in '\r\n"':
         raise SpecError(

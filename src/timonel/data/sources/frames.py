@@ -24,10 +24,6 @@ def locate(source: str | os.PathLike[str] | Frame) -> Location:
     """Return the location of a source: a path, a URI, or a table in memory.
 
     The index of a pandas DataFrame is not part of the table.
-
-    Raises:
-        InputError: The source is none of these.
-        DataError: A column of the DataFrame mixes types, or its name is repeated.
     """
     if isinstance(source, str | os.PathLike):
         return Location(source)
@@ -53,11 +49,7 @@ def _from_pandas(frame: Any) -> Any:
 
 
 def column_of(name: str, series: Any) -> Any:
-    """Return a column of a pandas DataFrame as an Arrow array.
-
-    Raises:
-        DataError: It mixes types.
-    """
+    """Return a column of a pandas DataFrame as an Arrow array."""
     try:
         return pa.Array.from_pandas(series)
     except (pa.ArrowException, OverflowError) as error:

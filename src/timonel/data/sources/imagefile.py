@@ -77,11 +77,7 @@ def image_format(start: bytes) -> ImageFormat | None:
 
 
 def open_image(content: bytes) -> ImageFile | None:
-    """Open an encoded image without decoding it; None if it is none that TensorFlow decodes.
-
-    Raises:
-        Exception: Its header is damaged; the decoders raise all kinds.
-    """
+    """Open an encoded image without decoding it; None if it is none that TensorFlow decodes."""
     format_ = image_format(content)
     return None if format_ is None else _READERS[format_](io.BytesIO(content))
 
@@ -94,9 +90,6 @@ def verify_image(key: str, content: bytes, check: ImageCheck = "structure") -> I
         content: The encoded image.
         check: How to check JPEG and PNG images; others are always decoded, because their structure
             says little about their data.
-
-    Raises:
-        UnusableError: The image is damaged, or TensorFlow cannot decode its kind.
     """
     format_ = image_format(content)
     if format_ is None:

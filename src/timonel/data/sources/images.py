@@ -191,11 +191,7 @@ class ImageFolderSource(Source):
 
 
 def image_schema(statistics: Statistics, location: Location) -> ImageSchema:
-    """Return the schema of records with one image each.
-
-    Raises:
-        DataError: There are none.
-    """
+    """Return the schema of records with one image each."""
     images = statistics.images
     if images is None:
         raise DataError(f"{location} has no usable images")
@@ -218,10 +214,6 @@ def image_entry(
         key: Its key.
         label: Its label.
         split: Its split, if the source assigns one.
-
-    Raises:
-        UnusableError: It cannot be opened, or is an image of an unsupported format.
-        InputError: It cannot be read now.
     """
     if isinstance(found, RemoteImage):
         if not found.uri.lower().endswith(IMAGE_ENDINGS):

@@ -32,9 +32,6 @@ def read_json_lines(text: TextFile) -> TableFile:
 
     Lines that are not JSON objects are rejected. A name that is missing in a line is a missing
     value.
-
-    Raises:
-        DataError: A column has values of different types, or no line is an object.
     """
     bad: dict[int, str] = {}
     try:

@@ -56,11 +56,7 @@ class LabelColumn:
         self._known = known
 
     def read(self) -> tuple[Task, list[str | float]]:
-        """Return the task and each row's label; missing labels are empty.
-
-        Raises:
-            DataError: The column is not usable as a label.
-        """
+        """Return the task and each row's label; missing labels are empty."""
         name, asked = self._name, self._task
         column = self._file.table[name]
         if asked == "multilabel" or (asked is None and has_several_labels(column)):
@@ -94,11 +90,7 @@ class LabelColumn:
         return self._numeric_labels(NumberColumn.of(kinds), column)
 
     def check(self, found: set[str | float], rejected: Sequence[Rejected]) -> None:
-        """Check that there are at least two labels.
-
-        Raises:
-            DataError: There are fewer.
-        """
+        """Check that there are at least two labels."""
         if len(found) < 2:
             what = f"only {found.pop()!r}" if found else "none"
             if rejected:

@@ -72,11 +72,7 @@ class ListedFiles:
         return self.table is not None and not self._is_here
 
     def place(self, name: str) -> Location:
-        """Return the file with a name: relative to the table, or to the current directory.
-
-        Raises:
-            UnusableError: It is not allowed, or has an unsupported scheme.
-        """
+        """Return the file with a name: relative to the table, or to the current directory."""
         try:
             found = Location(name) if "://" in name else self._beside(name)
         except (SpecError, ValueError) as error:
@@ -89,13 +85,7 @@ class ListedFiles:
         return WebFile(found.uri, self._rules) if found.uri.startswith(_WEB) else found
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file.
-
-        Raises:
-            UnusableError: There is no such file, or its name or permissions are wrong.
-            InputError: Its bucket, or the server of the table, cannot be read now.
-            OSError: It cannot be read now.
-        """
+        """Return the content of a file."""
         shown = _shown(name)
         try:
             place = self.place(name)

@@ -17,11 +17,7 @@ from timonel.storage.location import Location
 
 @contextlib.contextmanager
 def open_parquet(location: Location) -> Iterator[Any]:
-    """Open a Parquet file, as ``pyarrow.parquet.ParquetFile``.
-
-    Raises:
-        DataError: It is damaged, or not a Parquet file; also while it is read.
-    """
+    """Open a Parquet file, as ``pyarrow.parquet.ParquetFile``."""
     try:
         # The dataset reader would add columns for folders such as `year=2024`.
         with pq.ParquetFile(location.local) as file:
@@ -32,11 +28,7 @@ def open_parquet(location: Location) -> Iterator[Any]:
 
 
 def read_parquet(location: Location, rows: int | None = None) -> TableFile:
-    """Read a Parquet file, or its first rows.
-
-    Raises:
-        DataError: It is damaged, or not a Parquet file.
-    """
+    """Read a Parquet file, or its first rows."""
     with open_parquet(location) as file:
         if rows is None:
             table = file.read()

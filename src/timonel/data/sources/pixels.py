@@ -33,11 +33,7 @@ def encode_pixels(content: bytes) -> dict[str, Feature]:
 
 
 def decode_pixels(key: str, features: Mapping[str, Sequence[Any]]) -> bytes:
-    """Return the image of a record of TFRecorder as PNG.
-
-    Raises:
-        UnusableError: The pixels do not fit the size.
-    """
+    """Return the image of a record of TFRecorder as PNG."""
     try:
         pixels = base64.b64decode(features["image"][0], altchars=_ALPHABET, validate=True)
         (height,), (width,), (channels,) = (

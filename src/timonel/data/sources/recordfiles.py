@@ -67,11 +67,7 @@ class RecordFile:
         return self._path != self.location.local
 
     def records(self) -> Iterator[tuple[Span, Example | str]]:
-        """Yield the position of each record with its features, or with what is wrong with it.
-
-        Raises:
-            DataError: The file is cut off, or a length is damaged.
-        """
+        """Yield the position of each record with its features, or with what is wrong with it."""
         for span, payload in self.payloads():
             try:
                 yield span, "a wrong checksum" if payload is None else decode_example(payload)
@@ -83,9 +79,6 @@ class RecordFile:
 
         Args:
             start: Where the first record starts, in bytes of the decompressed file.
-
-        Raises:
-            DataError: The file is cut off, or a length is damaged.
         """
         for span, content in self._spans(start):
             framed = content[span.offset : span.offset + span.length + CRC_BYTES]
@@ -95,11 +88,7 @@ class RecordFile:
                 yield span, None
 
     def spans(self) -> Iterator[Span]:
-        """Yield the position of each record, without reading it.
-
-        Raises:
-            DataError: The file is cut off, or a length is damaged.
-        """
+        """Yield the position of each record, without reading it."""
         return (span for span, _ in self._spans(0))
 
     def _spans(self, start: int) -> Iterator[tuple[Span, mmap.mmap]]:
@@ -119,11 +108,7 @@ class RecordFile:
                 ) from error
 
     def read(self, span: Span) -> Example:
-        """Return the features of a record that `records` yielded.
-
-        Raises:
-            CorruptError: It changed meanwhile.
-        """
+        """Return the features of a record that `records` yielded."""
         # Opened for each record, which takes microseconds: there may be thousands of files.
         with self._opened() as file:
             framed = os.pread(file.fileno(), span.length + CRC_BYTES, span.offset)
@@ -185,11 +170,7 @@ def label_names(location: Location, label: str) -> Sequence[str]:
 
 
 def dataset_manifest(folder: Location) -> Manifest | None:
-    """Return the manifest of a dataset of timonel; None if the folder is none.
-
-    Raises:
-        CorruptError: The manifest is invalid.
-    """
+    """Return the manifest of a dataset of timonel; None if the folder is none."""
     path = folder / MANIFEST_NAME
     if not folder.is_local and table_format(folder.name) is not None:
         return None  # a file: an error of the server should name it

@@ -27,9 +27,6 @@ def read_record_table(location: Location) -> TableFile:
     """Read a TFRecord file as rows with a list of values per feature; see `with_types`.
 
     Damaged records are rejected.
-
-    Raises:
-        DataError: The file is cut off, or a feature has values of several types.
     """
     file = RecordFile(location)
     rejected: list[Rejected] = []

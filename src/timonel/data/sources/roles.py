@@ -35,9 +35,6 @@ def column_role(
         name: Name of the column.
         column: Its values.
         options: The options of the source.
-
-    Raises:
-        DataError: The column does not have the given type.
     """
     given = options.columns.get(name)
     if given in KINDS:
@@ -71,11 +68,7 @@ def column_role(
 
 
 def check_splits(table: Location, name: str, values: Any) -> None:
-    """Check that a column has names of splits only.
-
-    Raises:
-        DataError: It has another value.
-    """
+    """Check that a column has names of splits only."""
     if wrong := unassigned(as_texts(values)):
         raise DataError(
             f"expected train, validation or test in column {name!r} of {table}, "

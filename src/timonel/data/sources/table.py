@@ -152,11 +152,7 @@ class TableSource(Source):
         self.scan()
 
     def read(self, entry: Entry) -> Raw:
-        """Return one row's values: NaN or empty where missing.
-
-        Raises:
-            InputError: Another process scanned another version of the file.
-        """
+        """Return one row's values: NaN or empty where missing."""
         row, images_modified = entry.ref if self._cells.has_images else (entry.ref, 0)
         if entry.modified ^ images_modified != self._file.modified:
             raise InputError(f"{self.location} changed during its conversion", hint="convert again")

@@ -97,9 +97,6 @@ def joined(
         name: Name of their folder or pattern.
         files: The files with their unique names.
         optional: Columns that have no values in files that lack them; None for all.
-
-    Raises:
-        DataError: They do not have the same columns.
     """
     parts = [replace(file, name=part) for part, file in files]
     first = parts[0]

@@ -49,11 +49,7 @@ def is_table(location: Location) -> bool:
 
 
 def read_table(location: Location, options: SourceOptions) -> TableFile:
-    """Read the table at a file, folder or pattern.
-
-    Raises:
-        DataError: A file is damaged, or the files do not have the same columns.
-    """
+    """Read the table at a file, folder or pattern."""
     return _without_index(_read_all(location, options), options)
 
 

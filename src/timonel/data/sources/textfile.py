@@ -27,11 +27,7 @@ _UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 @contextlib.contextmanager
 def open_lines(location: Location) -> Iterator[BinaryIO]:
-    """Open a file of lines, decompressed, whose encoding the caller checks.
-
-    Raises:
-        DataError: It cannot be read; also while its lines are read.
-    """
+    """Open a file of lines, decompressed, whose encoding the caller checks."""
     try:
         with _decompressed(location) as file:
             yield file
@@ -70,11 +66,7 @@ class TextFile:
 
     @functools.cached_property
     def encoding(self) -> str:
-        """Name of the encoding; ``utf-8`` if nothing has to be converted.
-
-        Raises:
-            DataError: The file is not of the given encoding, or of none that is detected.
-        """
+        """Name of the encoding; ``utf-8`` if nothing has to be converted."""
         with _decompressed(self.location) as file:
             start = self._read(file, _SAMPLE_BYTES)
         if self._encoding is not None:

@@ -25,9 +25,6 @@ def retried(call: Callable[[], _T], sleep: Callable[[float], None] = time.sleep)
     Args:
         call: Reads a file.
         sleep: Waits for a number of seconds.
-
-    Raises:
-        OSError: The file does not exist or cannot be opened, or the last attempt failed too.
     """
     for wait in _WAITS_S:
         try:

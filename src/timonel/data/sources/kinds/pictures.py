@@ -100,11 +100,7 @@ class Mask(Kind):
 
 
 def files_of(value: Any) -> list[str | bytes]:
-    """Return the paths and bytes of a value.
-
-    Raises:
-        ValueError: The value names no image.
-    """
+    """Return the paths and bytes of a value."""
     if is_empty(value):
         raise expected(_AN_IMAGE, value)
     if isinstance(value, dict):  # as in datasets of Hugging Face
