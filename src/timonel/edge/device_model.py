@@ -19,7 +19,6 @@ from tensorflow.core.protobuf import saved_model_pb2
 from timonel.data.preprocessing import (
     ImagePreprocessing,
     Normalise,
-    OneHot,
     Preprocessing,
     TablePreprocessing,
     parse_preprocessing,
@@ -223,12 +222,10 @@ def _preprocessing(export: Export | None) -> Preprocessing | None:
     if export is None or not export.preparation.transforms:
         return None
     found = parse_preprocessing(dict(export.preparation.transforms))
-    if isinstance(found, TablePreprocessing) and (
-        found.features == "columns"
-        or not all(isinstance(each, Normalise | OneHot) for each in found.columns)
-    ):
-        return None
-    return found
+    if isinstance(found, ImagePreprocessing):
+        return found
+    kinds = {each.kind for each in found.columns}
+    return found if found.features == "vector" and kinds <= {"normalise", "one-hot"} else None
 
 
 def _checked(name: str, spec: tf.TensorSpec) -> tf.TensorSpec:
