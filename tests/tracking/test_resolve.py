@@ -251,15 +251,19 @@ def test_a_place_means_what_was_there_at_the_time(workspace: Workspace) -> None:
     assert described(first) == {"export-1", "savedmodel", "train-1"}
 
 
-def test_a_folder_has_changed_if_a_later_run_found_another_digest(
-    workspace: Workspace, tmp_path: Path
+@pytest.mark.parametrize(
+    ("kind", "files", "state"),
+    [("convert", 3, "changed"), ("convert", 2, "present"), ("predict", 3, "present")],
+)
+def test_a_folder_has_changed_if_a_later_run_found_as_many_files_with_another_digest(
+    workspace: Workspace, tmp_path: Path, kind: str, files: int, state: str
 ) -> None:
-    for number in (1, 2):
-        with start_run(workspace, "convert", run_id=f"convert-{number}") as run:
-            run.input(Artifact("files", tmp_path, f"sha256:0{number}"))
-    for number, state in ((1, "changed"), (2, "present")):
-        (node,) = lineage(workspace, f"convert-{number}").artifacts
-        assert node.state == state
+    for number, (each, count) in enumerate((("convert", 3), (kind, files)), start=1):
+        with start_run(workspace, each, run_id=f"run-{number}") as run:
+            run.input(Artifact("files", tmp_path, f"sha256:0{number}", None, {"files": count}))
+    for number, expected in ((1, state), (2, "present")):
+        (node,) = lineage(workspace, f"run-{number}").artifacts
+        assert node.state == expected
 
 
 def test_a_folder_around_the_workspace_is_not_that_of_a_file(workspace: Workspace) -> None:

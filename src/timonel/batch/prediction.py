@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -320,7 +321,7 @@ def _run(
     )
 
 
-def _input_artifacts(request: _Request, images: Sequence[ReadImage]) -> Iterator[Artifact]:
+def _input_artifacts(request: _Request, read: Sequence[ReadImage]) -> Iterator[Artifact]:
     """Yield the dataset, or the files, folders and patterns that are predicted.
 
     The digest covers the images that were read, with their names.
@@ -330,17 +331,17 @@ def _input_artifacts(request: _Request, images: Sequence[ReadImage]) -> Iterator
         return
     given = {file.uri: file.given for file in request.found.files}
     lines: list[dict[str, str]] = [{} for _ in request.paths]
-    for uri, name, line in images:
+    for uri, name, line in read:
         lines[given[uri]][name] = line
     for path, named in zip(request.paths, lines, strict=True):
         uri = os.fspath(path)
         digest = quick_digest(Path(uri)) if is_local(uri) else None
-        metadata = {} if digest is None else {"file_digest": digest}
+        metadata: dict[str, Any] = {} if digest is None else {"file_digest": digest}
         is_list = request.found.files[0].format != "images"
         if named and (is_list or digest is None):
-            digest = digest_lines(named[name] for name in sorted(named))
-            if metadata:
-                digest = digest_lines([metadata["file_digest"], digest])
+            images = digest_lines(named[name] for name in sorted(named))
+            digest = images if digest is None else digest_lines([digest, images])
+            metadata["files"] = len(named) + is_list
         yield Artifact("files", uri, digest, uri.rpartition("/")[2], metadata)
         if is_list and (folder := ListedFiles(Location(uri)).folder_of(named)) is not None:
             yield Artifact("files", folder, metadata={"named_by": uri})

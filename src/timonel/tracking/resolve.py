@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import MappingProxyType
 
 from timonel.errors import NotFoundError, SpecError, TimonelError
 from timonel.storage import is_local, normalise, quick_digest, read_document
@@ -52,47 +51,56 @@ def lineage(
     whole = build_graph(list_runs(workspace))
     found = _resolve(whole, workspace, os.fspath(ref))
     assert found.focus is not None
-    latest = {
-        artifact.uri: artifact.digest
-        for run in whole.runs
-        for artifact in (*run.record.inputs, *run.record.outputs)
-        if artifact.digest is not None
-    }
     around = found.around(found.focus, direction)
-    return around.observed(lambda node: observe(node, latest))
+    outdated = _outdated(whole)
+
+    def state(node: ArtifactNode) -> ArtifactState | None:
+        seen = observe(node)
+        return "changed" if seen == "present" and node.key in outdated else seen
+
+    return around.observed(state)
 
 
-def observe(
-    node: ArtifactNode, latest: Mapping[str, str] = MappingProxyType({})
-) -> ArtifactState | None:
+def _outdated(graph: LineageGraph) -> set[str]:
+    """Return digests of files that a later run of the same kind found changed, as many as before.
+
+    Other runs may have read other files of the same place.
+    """
+    latest: dict[tuple[str, str, int], str] = {}
+    found: set[str] = set()
+    for run in graph.runs:
+        for artifact in run.record.inputs:
+            if artifact.digest and (files := artifact.metadata.get("files")):
+                place = (artifact.uri, run.record.kind, files)
+                found.add(latest.get(place, artifact.digest))
+                found.discard(artifact.digest)
+                latest[place] = artifact.digest
+    return found
+
+
+def observe(node: ArtifactNode) -> ArtifactState | None:
     """Return the current state of an artifact's locations: present, changed or missing.
 
-    A dataset is compared by the digest in its manifest, a file by its content. Other folders, and
-    the files that a list names, have changed if a later run found another digest. Returns None for
-    artifacts that are not on this machine.
-
-    Args:
-        node: The artifact.
-        latest: Digest of the newest record of each location.
+    A dataset is compared by the digest in its manifest, a file by its content; other folders only
+    have to exist. Returns None for artifacts that are not on this machine.
     """
-    states = {_state_at(uri, node.artifact, latest) for uri in node.uris if is_local(uri)}
+    states = {_state_at(uri, node.artifact) for uri in node.uris if is_local(uri)}
     for state in ("present", "changed", "missing"):
         if state in states:
             return state
     return None
 
 
-def _state_at(uri: str, artifact: Artifact, latest: Mapping[str, str]) -> ArtifactState:
+def _state_at(uri: str, artifact: Artifact) -> ArtifactState:
     path = Path(uri)
     if not path.exists():
         return "missing"
-    now = _digest_now(path)
-    if artifact.digest is None or now == artifact.digest:
+    if artifact.digest is None:
         return "present"
+    now = _digest_now(path)
     # A notebook's digest leaves out its outputs, that of a list is of the files that it names.
-    if now not in {None, artifact.metadata.get("file_digest")}:
-        return "changed"
-    return "present" if latest.get(uri, artifact.digest) == artifact.digest else "changed"
+    known = {None, artifact.digest, artifact.metadata.get("file_digest")}
+    return "present" if now in known else "changed"
 
 
 def _digest_now(path: Path) -> str | None:

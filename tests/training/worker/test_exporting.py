@@ -74,6 +74,18 @@ def test_clients_send_texts_and_dates_as_they_are_in_a_table() -> None:
         assert isinstance(_transform(only, spec)({"note": tensors["note"]}), kind)
 
 
+def test_a_vector_has_ordered_dates_and_words_of_texts() -> None:
+    day = DateColumn(name="day", order="dmy", minimum=0, maximum=100 * 86_400)
+    text = TextColumn(name="note", longest=9, vocabulary=("good", "wine"))
+    vector = table_preprocessing(TableSchema(label="y", columns=(day, text)))
+    assert _columns(vector) == {"day": "string", "note": "string"}
+    sent = {"day": ["11/01/1970", "na"], "note": ["Wine!", "none"]}
+    rows = _transform(vector, None)({k: tf.constant(v) for k, v in sent.items()}).numpy()
+    np.testing.assert_allclose(rows[0, [0, 7, 8]], [0.1, 0.0, 1.0], rtol=1e-6)
+    assert rows.shape == (2, 9)
+    assert not rows[1].any()
+
+
 def test_a_record_is_compared_as_clients_would_send_it() -> None:
     example = {"key": "k", "column/x": 1.5, "column/day": 86_401, "column/note": "é".encode()}
     assert _row(example, {"day"}) == {"x": 1.5, "day": "1970-01-02T00:00:01Z", "note": "é"}

@@ -57,6 +57,7 @@ _ALMOST = (
 """Numbers with a currency, percent sign, thousands separators or decimal comma."""
 _ID = re.compile(r"(^|[_ -])[iI][dD]$|[a-z]I[dD]$")
 _IMAGE = rf"(?i)({'|'.join(map(re.escape, IMAGE_ENDINGS))})$"
+_FIRST_DAY = 19_000_101
 _TEXT_WORDS = 3
 _FEW_TEXTS = 20
 """Up to this many different values of several words are clearly categories."""
@@ -241,11 +242,10 @@ def infer(kinds: Kinds, name: str = "", *, is_typed: bool = False) -> Inference:
 
 def _numeric(kinds: Kinds, name: str, known: int) -> Inference:
     values = kinds.values
-    if pa.types.is_integer(values.type):
+    if pa.types.is_integer(values.type) and pc.min(values).as_py() >= _FIRST_DAY:
         values = pc.cast(values, pa.string())
-    if not pa.types.is_string(values.type):
-        return Inference("numeric")
-    is_day = pc.match_substring_regex(values, COMPACT)
+    is_text = pa.types.is_string(values.type)
+    is_day = pc.match_substring_regex(values, COMPACT) if is_text else pa.array([], pa.bool_())
     if count(is_day) < known:
         return Inference("numeric")
     note = f"numbers that look like dates, such as {shorten(values[_first(is_day)].as_py())}"

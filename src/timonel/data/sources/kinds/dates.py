@@ -57,7 +57,6 @@ NO_DATE = rf"(?i)^(?:{'|'.join(map(re.escape, (*MISSING, 'nat')))})$"
 """Texts that stand for a missing date."""
 
 _PARTS = re.compile(YEAR_FIRST, re.ASCII)
-_MISSING = re.compile(NO_DATE)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _SECOND = dt.timedelta(seconds=1)
 
@@ -77,7 +76,7 @@ class Date(Kind):
 
     def parse(self, value: Any, read: ReadFile) -> Value:  # noqa: ARG002 - names no file
         """Accept dates and their texts; fractions of seconds are cut off."""
-        if is_empty(value) or (isinstance(value, str) and _MISSING.match(value.strip())):
+        if is_empty(value) or (isinstance(value, str) and re.match(NO_DATE, value.strip())):
             return Value(MISSING_DATE, ValueFacts(numbers=(math.nan,)))
         if isinstance(value, str) or type(value) is int:  # 20240131
             seconds = self._seconds(str(value).strip())
