@@ -275,5 +275,5 @@ def _install_loop(services: Services, loop: Any) -> None:
     ps_variables.watch_unscheduled(
         services.strategy, functools.partial(services.warn, served.UNSCHEDULED)
     )
-    loop.install()
+    loop.install(services.warn)
     exporting.surrounding = served.localised

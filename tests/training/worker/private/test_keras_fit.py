@@ -55,6 +55,10 @@ def test_losses_are_still_scaled_in_the_places_that_are_changed() -> None:
     assert "return super().update_state(values, sample_weight=sample_weight)" in wrapper
     aggregate = inspect.getsource(trainer.TensorFlowTrainer._aggregate_additional_loss)
     assert "loss_module.scale_loss_for_distribution(loss)" in aggregate
+    layer = keras.layers.Layer
+    assert "self._losses.extend(losses)" in inspect.getsource(layer.add_loss)
+    assert "self._losses.clear()" in inspect.getsource(layer._clear_losses)
+    assert "return self._losses[:]" in inspect.getsource(layer._get_own_losses)
     step = inspect.getsource(trainer.TensorFlowTrainer.train_step)
     assert "loss_module.unscale_loss_for_distribution(loss)" in step
     assert "self._make_function(self.test_step)" in inspect.getsource(

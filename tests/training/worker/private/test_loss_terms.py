@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import tensorflow as tf
 
 from timonel.errors import SpecError
 from timonel.training.worker.private import loss_terms, losses
-from timonel.training.worker.private.loss_terms import Kind
+from timonel.training.worker.private.loss_terms import Batch, Kind
 
 WEIGHTS = tf.Variable(tf.ones([3, 2]))
 
@@ -67,10 +68,12 @@ def weights(_: Any) -> Any:
         (lambda x: tf.reduce_mean(x[x > 0]), Kind.OTHER),
         (tf.reduce_max, Kind.OTHER),
         (lambda x: tf.reduce_sum(tf.square(tf.reduce_mean(x, axis=0))), Kind.OTHER),
+        (lambda x: tf.reduce_mean(x - tf.roll(x, 1, 0)), Kind.OTHER),
+        (lambda x: tf.reduce_sum(tf.reshape(tf.reduce_mean(x, axis=1), [1, -1])), Kind.OTHER),
     ],
 )
 def test_kinds_of_terms(term: Callable[[Any], Any], kind: Kind, rows: int | None) -> None:
-    found = traced(lambda x: loss_terms.kind_of(term(x), rows or tf.shape(x)[0]), rows)
+    found = traced(lambda x: loss_terms.kind_of(term(x), Batch(rows or tf.shape(x)[0])), rows)
     assert found is kind
 
 
@@ -87,52 +90,9 @@ def test_kinds_of_terms(term: Callable[[Any], Any], kind: Kind, rows: int | None
 def test_terms_of_scaled_losses(term: Callable[[Any, Any], Any], kind: Kind) -> None:
     def found(x: Any) -> Kind:
         scaled = loss_terms.noted(mean(x), Kind.SCALED)
-        return loss_terms.kind_of(term(scaled, x), tf.shape(x)[0])
+        return loss_terms.kind_of(term(scaled, x), Batch(tf.shape(x)[0]))
 
     assert traced(found) is kind
-
-
-def of_pairs(x: Any) -> Any:
-    return tf.reduce_sum(tf.nn.log_softmax(tf.matmul(x, x, transpose_b=True)), 1)
-
-
-def loop(x: Any) -> Any:
-    return tf.map_fn(lambda row: tf.reduce_sum(row * row[0]), x)
-
-
-CONSTANT = tf.random.uniform([3, 300])
-
-
-@pytest.mark.parametrize("rows", [None, 4])
-@pytest.mark.parametrize(
-    ("function", "mixes"),
-    [
-        (of_pairs, True),
-        (lambda x: tf.reduce_mean(of_pairs(x)), True),
-        (lambda x: tf.reduce_sum(tf.abs(x[:, None] - x[None]), [1, 2]), True),
-        (lambda x: x / tf.reduce_max(x), True),
-        (lambda x: tf.reduce_mean(x - tf.reduce_mean(x, axis=0)), True),
-        (lambda x: x @ tf.matmul(x, x, transpose_a=True), True),
-        (lambda x: tf.nn.softmax(x, axis=0), True),
-        (lambda x: tf.reduce_sum(x[0::2] - x[1::2], 1) if x.shape[0] == 4 else x[0] * x, True),
-        (lambda x: tf.sort(tf.reduce_sum(x, 1))[-2:], True),
-        (lambda x: tf.reduce_mean(tf.square(x), 1), False),
-        (lambda x: tf.reduce_mean(tf.square(x), 0), False),
-        (lambda x: tf.reduce_sum(x) / tf.cast(tf.shape(x)[0], tf.float32), False),
-        (lambda x: tf.nn.log_softmax(x @ WEIGHTS @ tf.transpose(WEIGHTS)), False),
-        (lambda x: tf.reduce_logsumexp(x @ CONSTANT, 1), False),
-        (lambda x: tf.reduce_sum(tf.transpose(x), 0), False),
-        (lambda x: tf.matmul(x[:, None], x[:, :, None]), False),
-        (lambda x: tf.gather(x, tf.cast(x[:, 0] > 0, tf.int32), axis=1, batch_dims=1), False),
-        (lambda x: tf.reshape(tf.nn.softmax(tf.reshape(x, [-1, 1])), tf.shape(x)), False),
-        (lambda x: tf.reduce_sum(tf.eye(tf.shape(x)[0]), 1) + x[:, 0], False),
-        (loop, False),
-    ],
-)
-def test_functions_that_mix_rows(
-    function: Callable[[Any], Any], mixes: bool, rows: int | None
-) -> None:
-    assert traced(lambda x: loss_terms.mixes_rows(function, (x,)), rows) is mixes
 
 
 def test_a_part_of_a_batch_counts_by_its_share() -> None:
@@ -141,7 +101,7 @@ def test_a_part_of_a_batch_counts_by_its_share() -> None:
 
     def step(x: Any) -> None:
         with losses.part_of(tf.constant(0.25), tf.shape(x)[0]):
-            update(None, mean(x))
+            update(SimpleNamespace(name="seen"), mean(x))
             update(None, x)
             assert losses._term(mean(x)).op.type == "Mean"
             with pytest.raises(SpecError, match="a term of add_loss"):

@@ -45,6 +45,35 @@ class Inner(Model):
         return {"seen now": tf.function(self.seen.result)()}
 
 
+class Adds(keras.layers.Layer):
+    # A term that may not be a mean, and one that is.
+
+
+    def __init__(self):
+        super().__init__()
+        self.normal = keras.layers.BatchNormalization()
+
+    def call(self, x):
+        self.add_loss(tf.reduce_mean(tf.square(self.normal(x, training=True))))
+        self.add_loss(tf.reduce_mean(tf.random.shuffle(x) * x))
+        return x
+
+
+class Adding(Model):
+    def __init__(self, layers):
+        super().__init__([*layers, Adds()])
+
+
+class Root(Model):
+    def __init__(self, layers):
+        super().__init__(layers)
+        self.seen = keras.metrics.Mean(name="seen")
+
+    def train_step(self, data):
+        self.seen.update_state(tf.sqrt(tf.reduce_mean(tf.square(self(data[0])))))
+        return super().train_step(data)
+
+
 def fit(kind, steps=1, **parts):
     with strategy.scope():
         model = kind([keras.Input((2,)), keras.layers.Dense(1, kernel_regularizer="l2")])
@@ -59,13 +88,15 @@ print(json.dumps({
     "keras": fit(Model, keras_part=1.0),
     "mixed": fit(Model, keras_part=0.0, own_part=1.0),
     "inner": fit(Inner, keras_part=1.0),
+    "adding": fit(Adding, keras_part=1.0),
+    "root": fit(Root, keras_part=1.0),
     "steps": fit(keras.Sequential, steps=3),
 }))
 """
 
 
 @pytest.mark.process
-def test_a_loss_beside_those_of_keras_is_told_once_and_steps_run_one_by_one() -> None:
+def test_what_replicas_compute_otherwise_is_told_once() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], check=False, capture_output=True, text=True
     )
@@ -76,5 +107,9 @@ def test_a_loss_beside_those_of_keras_is_told_once_and_steps_run_one_by_one() ->
     assert "counts 2 times" in mixed
     (inner,) = told["inner"]
     assert inner.startswith("The step reads the result of the metric seen inside a tf.function")
+    (adding,) = told["adding"]
+    assert adding.startswith("a term of add_loss() of the layer adds: values of rows may depend")
+    (root,) = told["root"]
+    assert root.startswith("The metric seen gets a number that is neither a mean nor a sum")
     (steps,) = told["steps"]
     assert steps.startswith("steps_per_execution=3 does not work with several replicas")

@@ -109,8 +109,18 @@ def of_pairs(true, predicted):
     return tf.reduce_sum(tf.nn.log_softmax(similarities(true, predicted)), 1)
 
 
+class Pairs(mse):
+    def call(self, true, predicted):
+        return of_pairs(true, predicted)
+
+
 def mean_of_pairs(true, predicted):
     return tf.reduce_mean(of_pairs(true, predicted))
+
+
+def of_neighbours(true, predicted):
+    rows = predicted - true + tf.cumsum(predicted)
+    return tf.reduce_sum(tf.square(rows - tf.roll(rows, 1, 0)), 1)
 
 
 def functions(function):
@@ -232,6 +242,24 @@ class PartOfMetrics(OwnMean):
         return {**nested, "root": tf.sqrt(self.quotient.result())}
 
 
+class UnlistedMetrics(OwnMean):
+    def __init__(self, layers):
+        super().__init__(layers)
+        self.error = keras.metrics.MeanAbsoluteError(name="error")
+        self.elsewhere = [keras.metrics.Sum(name="elsewhere")]
+
+    def train_step(self, data):
+        return {**super().train_step(data), **self.others(*data)}
+
+    def test_step(self, data):
+        return {**super().test_step(data), **self.others(*data)}
+
+    def others(self, true, data):
+        self.error.update_state(data, self(true))
+        self.elsewhere[0].update_state(tf.abs(data) + 1)
+        return {"error": self.error.result(), "elsewhere": self.elsewhere[0].result()}
+
+
 class OwnMetrics(keras.Sequential):
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         found = super().compute_metrics(x, y, y_pred, sample_weight)
@@ -266,6 +294,7 @@ cases = {
     "root functions": functions(root),
     "functions of rows": functions(per_row),
     "functions of pairs": functions(of_pairs),
+    "functions of neighbours": functions(of_neighbours),
     "means of pairs": functions(mean_of_pairs),
     "add a mean": adding(lambda value: 0.1 * tf.reduce_mean(value)),
     "add a constant": adding(lambda value: tf.constant(0.5)),
@@ -285,6 +314,7 @@ cases = {
     "own means": (own(OwnMean), (x, y), lambda: {"loss": "mse"}),
     "own logs": (own(OwnLog), (x, y), lambda: {"loss": mse("sum")}),
     "a part of the metrics": (own(PartOfMetrics), (x, y), lambda: {"loss": "mse"}),
+    "unlisted metrics": (own(UnlistedMetrics), (x, y), lambda: {"loss": "mse"}),
     "sum": (dense, (x, y), lambda: {"loss": mse("sum")}),
     "sum with weights": (
         dense, (x, y), lambda: {"loss": mse("sum")}, {"sample_weight": weights}
@@ -299,6 +329,7 @@ if keras.__name__ == "keras":
         ),
         "functions of losses": functions(of_losses),
         "add a loss": adding(lambda value: mse()(tf.zeros_like(value), value)),
+        "add a loss of pairs": adding(lambda value: Pairs()(value[:, :1], value[:, 1:]) / 1000),
         "add half a loss": adding(lambda value: mse()(tf.zeros_like(value), value) / 2),
         "add a sum per row": adding(lambda value: 0.1 * tf.reduce_sum(value, axis=1)),
         "add several": adding([
@@ -328,6 +359,11 @@ refusals = {
     "a root": adding(lambda value: tf.sqrt(tf.reduce_mean(tf.square(value)))),
     "mixed": adding(mixed),
     "selected": adding(lambda value: tf.reduce_mean(value[value > 0])),
+    "pairs": adding(lambda value: mean_of_pairs(value[:, :1], value[:, 1:])),
+    "neighbours": adding(lambda value: tf.reduce_mean(tf.square(value - tf.roll(value, 1, 0)))),
+    "statistics": adding(
+        lambda value: tf.reduce_mean(tf.square(value - tf.reduce_mean(value, axis=0)))
+    ),
     "weights": (dense, (x, y), lambda: {"loss": mean_of_all}, {"sample_weight": weights}),
 }
 if keras.__name__ == "tf_keras":

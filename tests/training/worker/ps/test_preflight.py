@@ -13,7 +13,6 @@ from timonel.training.settings import Settings
 from timonel.training.worker.ps.feeding import Horizon
 from timonel.training.worker.ps.ledger import Policy, Tally
 from timonel.training.worker.ps.preflight import (
-    caveats,
     check_model,
     check_precision,
     describe,
@@ -91,10 +90,6 @@ def test_models_that_workers_cannot_train_are_refused(flavour: Any) -> None:
     check_model(flavour, _model(flavour), _settings())
     with pytest.raises(TimonelError, match="run_eagerly=True"):
         check_model(flavour, _model(flavour, run_eagerly=True), _settings())
-    summed = _model(flavour, loss=flavour.losses.MeanSquaredError(reduction="sum"))
-    check_model(flavour, summed, _settings())
-    with pytest.raises(TimonelError, match="reduction='sum'"):
-        check_model(flavour, summed, _settings(backup_workers=0))
 
 
 def test_a_legacy_optimizer_is_refused() -> None:
@@ -118,42 +113,12 @@ def test_a_precision_that_a_keras_cannot_train_in_is_refused() -> None:
         check_precision(tf_keras, asked)
 
 
-def test_a_mean_by_weights_is_refused_where_batches_are_divided() -> None:
-    loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
-    check_model(keras, _model(keras, loss=loss), _settings())
-    with pytest.raises(TimonelError, match="reduction='mean_with_sample_weight'"):
-        check_model(keras, _model(keras, loss=loss), _settings(backup_workers=0))
-
-
 @KERASES
 def test_layers_that_want_the_whole_batch_are_refused_where_it_is_divided(flavour: Any) -> None:
     layer = flavour.layers.BatchNormalization(synchronized=True, name="whole")
     check_model(flavour, _model(flavour, layer), _settings())
     with pytest.raises(TimonelError, match="synchronized=True of the layer whole"):
         check_model(flavour, _model(flavour, layer), _settings(backup_workers=0))
-
-
-@KERASES
-def test_what_averages_over_a_part_of_a_batch_is_named(flavour: Any) -> None:
-    layers = flavour.layers
-    model = flavour.Sequential(
-        [
-            layers.Input((5,), dtype="int32"),
-            layers.Embedding(9, 4, mask_zero=True),
-            layers.GRU(3, return_sequences=True),
-            layers.BatchNormalization(name="normal"),
-            layers.Dense(3, "softmax"),
-        ]
-    )
-    model.compile("sgd", flavour.losses.SparseCategoricalCrossentropy(ignore_class=0, name="some"))
-    divided = _settings(backup_workers=1)
-    (line,) = caveats(flavour, model, divided, 3)
-    assert line.startswith("normal, ")
-    assert ", some: averages over the part" in line
-    assert len(line.split(":")[0].split(", ")) == 3  # the masked output too
-    assert not caveats(flavour, _model(flavour), divided, 3)
-    assert not caveats(flavour, model, divided, 2)  # one worker takes all of a batch
-    assert not caveats(flavour, model, _settings(), 3)
 
 
 @KERASES

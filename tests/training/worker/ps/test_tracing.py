@@ -19,7 +19,8 @@ from timonel.training.worker.private import losses
 from timonel.training.worker.ps import tracing
 from timonel.training.worker.ps.worker_messages import StepResults
 
-losses.install_functions(keras)
+told = []
+losses.install_functions(keras, told.append)
 strategy = tf.distribute.OneDeviceStrategy("CPU:0")
 strategy.extended._being_scheduled = False  # as a ParameterServerStrategy has
 run_here = strategy.run
@@ -92,7 +93,36 @@ with strategy.scope():
     pair.compile("sgd")
 tracing.build(pair, strategy, tf.ones((2, 3)), training=True)
 assert pair.optimizer.built
-found = [results("mse"), results(total)]
+found = [results("mse"), results(total), results(keras.losses.MeanSquaredError("sum"))]
+assert told == []
+
+
+class Words(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.layer = keras.layers.Embedding(9, 4, mask_zero=True)
+        self.normal = keras.layers.BatchNormalization(name="normal")
+        self.dense = keras.layers.Dense(3)
+
+    def call(self, x, training=None):
+        return self.dense(self.normal(self.layer(x), training=training))
+
+
+def trace_words(loss):
+    told.clear()
+    with strategy.scope():
+        words = Words()
+        words.compile("sgd", loss)
+    batch = tf.constant([[1, 0], [2, 3]]), tf.constant([[0, 1], [2, 0]])
+    tracing.build(words, strategy, batch, training=True)
+    tracing.trace(words, strategy, batch, training=True, name="words", divides=True)
+    found.append(list(told))
+
+
+classes = keras.losses.SparseCategoricalCrossentropy
+trace_words(classes(from_logits=True, name="masked"))
+trace_words(classes(from_logits=True, ignore_class=0, name="some"))
+trace_words(classes(from_logits=True, reduction="sum", name="all"))
 try:
     results(root)
 except SpecError as error:
@@ -107,7 +137,9 @@ def test_parts_of_a_batch_count_as_the_batch() -> None:
         [sys.executable, "-c", PROGRAM], check=False, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    *counted, refusal = json.loads(done.stdout.splitlines()[-1])
+    *counted, masked, some, total, refusal = json.loads(done.stdout.splitlines()[-1])
+    for lines, names in ((masked, ["normal", "masked"]), (some, ["some"]), (total, [])):
+        assert [line.partition(": averages over the part")[0] for line in lines] == names
     for seen, count, whole in counted:
         assert (seen, count) == (pytest.approx(whole), 1)
     assert refusal.startswith("root is neither a mean nor a sum over the rows")

@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from timonel.data import load_registry
-from timonel.training.worker.private import losses
+from timonel.training.worker.private import replica_rows
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,13 @@ def _split(dataset: Any, share: Share, *, fill: bool) -> Any:
     def take(batch: Any, part: int) -> Any:
         rows = _rows(batch)
         begin, end = bounds(rows, part, share.total)
-        if not fill or (isinstance(rows, int) and rows >= share.total):
+        # Two static rows in each part, as one decides nothing in `row_dependence`, on some workers.
+        if not fill or (isinstance(rows, int) and rows >= 2 * share.total):
             return _of_each(lambda value: value[begin:end], batch)
         rows = tf.cast(rows, tf.int64)
-        repeated = tf.range(rows * losses.repetitions(part, share.total)) % tf.maximum(rows, 1)
+        repeated = tf.range(rows * replica_rows.repetitions(part, share.total)) % tf.maximum(
+            rows, 1
+        )
         return tf.cond(
             rows >= share.total,
             lambda: _of_each(lambda value: value[begin:end], batch),

@@ -12,13 +12,14 @@ from __future__ import annotations
 import contextlib
 import enum
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from timonel.training.worker.private import hidden_state
+from timonel.training.worker.private import hidden_state, row_dependence
 from timonel.training.worker.private.attributes import replaced
 
 _LINEAR = frozenset(
@@ -28,11 +29,6 @@ _LINEAR = frozenset(
 _REDUCTIONS = frozenset({"Mean", "Sum", "L2Loss"})
 _DIVISIONS = frozenset({"DivNoNan", "RealDiv"})
 _SHAPES = frozenset({"Shape", "ShapeN", "Size"})
-_ITERATORS = ("IteratorGetNext", "OptionalGetValue")
-_CONSTANTS = frozenset({"Const", "VarHandleOp"})
-_SOFTMAXES = frozenset({"LogSoftmax", "Softmax"})
-_PAIRS = 2
-"""Axes of rows of a tensor with a value for each pair of rows."""
 
 
 class Kind(enum.Enum):
@@ -43,6 +39,38 @@ class Kind(enum.Enum):
     MEAN = enum.auto()
     SUM = enum.auto()
     OTHER = enum.auto()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rows from which terms are computed.
+
+    Attributes:
+        rows: Their number: a tensor of the step that is traced, or an int if it is static.
+        given: Tensors with these rows; further ones are those that enter the step.
+        unclear: Called where it is unknown whether values of a row depend on other rows.
+        is_independent: No values do, without a proof.
+    """
+
+    rows: Any
+    given: Sequence[Any] = ()
+    unclear: Callable[[], object] = lambda: None
+    is_independent: bool = False
+
+    def mixes(self, value: Any) -> bool:
+        """Whether a tensor has not the rows of the batch, or computes them from each other."""
+        size = value.shape[0]
+        if size is not None and (not isinstance(self.rows, int) or size % self.rows):
+            return True
+        # Numbers that are known already, one beside the other, may be as many as the rows.
+        if _reaches(value, lambda found: hasattr(found, "_timonel_kind")):
+            return True
+        if self.is_independent:
+            return False
+        found = row_dependence.mixes_rows(value, self.given, self.rows)
+        if found is None:
+            self.unclear()
+        return bool(found)
 
 
 @dataclass
@@ -107,98 +135,38 @@ def watching(original: Callable[..., Any]) -> Callable[..., Any]:
     return gradient
 
 
-def kind_of(value: Any, rows: Any) -> Kind:
-    """Return how a term depends on the rows of its batch.
-
-    Args:
-        value: A tensor of the step that is traced.
-        rows: Number of rows of the replica: a tensor, or an int if it is static.
-    """
+def kind_of(value: Any, batch: Batch) -> Kind:
+    """Return how a term, a tensor of the step that is traced, depends on the rows of its batch."""
     if hasattr(value, "_timonel_kind"):
         return value._timonel_kind  # type: ignore[no-any-return] # set by `noted`
     if not hasattr(value, "graph"):  # with run_eagerly
         return Kind.MEAN
     if not _depends(value):
         return Kind.CONSTANT
-    return _kind_of_operation(value.op.type, list(value.op.inputs), rows)
+    return _kind_of_operation(value.op, list(value.op.inputs), batch)
 
 
-def mixes_rows(function: Callable[..., Any], given: Any) -> bool:
-    """Whether a function of batches computes values of a row from other rows.
-
-    The function is traced with a number of rows that no other axis has, so that shapes tell which
-    axes are those of rows. Functions that accept no such number count as not mixing.
-
-    Args:
-        function: Returns a value per row, or a mean or sum of such values.
-        given: Its arguments, tensors with rows.
-    """
-    flat = tf.nest.flatten(given)
-    if not all(isinstance(value, tf.Tensor) and value.shape.rank for value in flat):
-        return False
-    sizes = {size for value in flat for size in value.shape}
-    rows = next(rows for rows in (509, 521, 523, 541) if rows not in sizes)
-    with tf.__internal__.FuncGraph("rows").as_default() as graph:
-        batch = [
-            tf.raw_ops.Placeholder(dtype=value.dtype, shape=[rows, *value.shape[1:]])
-            for value in flat
-        ]
-        varying = {value.name for value in batch}
-        try:
-            found = tf.convert_to_tensor(function(*tf.nest.pack_sequence_as(given, batch)))
-        except Exception:  # noqa: BLE001 - of the script's function
-            return False
-        if _row_axes(found, rows) == 0 and found.shape.rank:
-            return kind_of(tf.reduce_sum(found), rows) not in {Kind.MEAN, Kind.CONSTANT}
-    for operation in graph.get_operations():
-        if operation.type not in _SHAPES and any(
-            value.name in varying for value in operation.inputs
-        ):
-            varying.update(value.name for value in operation.outputs)
-    return _reaches(
-        found,
-        lambda value: _crosses_rows(value, rows, varying),
-        lambda value: value.name not in varying,
-    )
-
-
-def _crosses_rows(value: Any, rows: int, varying: Collection[str]) -> bool:
-    """Whether a tensor has rows, and is computed from a tensor without, or with pairs, of rows."""
-    if value.name not in varying:
-        return False
-    axes = _row_axes(value, rows)
-    if value.op.type in _SOFTMAXES and axes and value.shape[-1] % rows == 0:
-        return True
-    inputs = [_row_axes(found, rows) for found in value.op.inputs if found.name in varying]
-    return axes == _PAIRS or (axes == 1 and 0 in inputs)
-
-
-def _row_axes(value: Any, rows: int) -> int | None:
-    """Return how many axes of a tensor are those of rows; None if unknown."""
-    if value.dtype in {tf.variant, tf.resource} or not value.shape.is_fully_defined():
-        return None
-    return min([size > 0 and size % rows == 0 for size in value.shape].count(True), _PAIRS)
-
-
-def _kind_of_operation(operation: str, inputs: list[Any], rows: Any) -> Kind:
-    if operation in _REDUCTIONS:
-        return _kind_of_reduction(operation, inputs[0], rows)
-    if operation in _DIVISIONS:
-        return _kind_of_quotient(inputs[0], inputs[1], rows)
-    if operation == "Mul":
+def _kind_of_operation(operation: Any, inputs: list[Any], batch: Batch) -> Kind:
+    if operation.type in _REDUCTIONS:
+        return _kind_of_reduction(operation, batch)
+    if operation.type in _DIVISIONS:
+        return _kind_of_quotient(inputs[0], inputs[1], batch)
+    if operation.type == "Mul":
         varying = [found for found in inputs if _depends(found)]
-        return kind_of(varying[0], rows) if len(varying) == 1 else Kind.OTHER
-    if operation in _LINEAR:
-        return _joint({kind_of(found, rows) for found in inputs if found.dtype.is_floating})
+        return kind_of(varying[0], batch) if len(varying) == 1 else Kind.OTHER
+    if operation.type in _LINEAR:
+        return _joint({kind_of(found, batch) for found in inputs if found.dtype.is_floating})
     return Kind.OTHER
 
 
-def _kind_of_reduction(operation: str, value: Any, rows: Any) -> Kind:
-    if not _has_rows(value, rows):
-        return Kind.OTHER if operation == "L2Loss" else kind_of(value, rows)
-    if _reaches(value, lambda found: found.op.type == "Where"):
-        return Kind.OTHER  # of selected rows, whose number differs between replicas
-    return Kind.MEAN if operation == "Mean" else Kind.SUM
+def _kind_of_reduction(operation: Any, batch: Batch) -> Kind:
+    value, *axes = operation.inputs
+    if value.shape.rank == 0 or batch.mixes(value):
+        return Kind.OTHER if operation.type == "L2Loss" else kind_of(value, batch)
+    reduced = tf.get_static_value(axes[0]) if axes else None
+    if reduced is not None and not {0, -(value.shape.rank or 0)} & set(np.ravel(reduced)):
+        return Kind.OTHER  # the rows remain
+    return Kind.MEAN if operation.type == "Mean" else Kind.SUM
 
 
 def _joint(kinds: Collection[Kind]) -> Kind:
@@ -208,8 +176,8 @@ def _joint(kinds: Collection[Kind]) -> Kind:
     return Kind.MEAN if set(kinds) == {Kind.MEAN, Kind.CONSTANT} else Kind.OTHER
 
 
-def _kind_of_quotient(value: Any, divisor: Any, rows: Any) -> Kind:
-    kind = kind_of(value, rows)
+def _kind_of_quotient(value: Any, divisor: Any, batch: Batch) -> Kind:
+    kind, rows = kind_of(value, batch), batch.rows
     if _depends(divisor):
         is_count = not _depends(divisor, but=_SHAPES)
         return Kind.MEAN if is_count and kind is Kind.SUM else Kind.OTHER
@@ -233,13 +201,7 @@ def _static(value: Any) -> Any:
 
 def _depends(value: Any, but: Collection[str] = ()) -> bool:
     """Whether a value depends on the batch, other than through operations of the types ``but``."""
-    return _reaches(value, _is_data, lambda found: found.op.type in but)
-
-
-def _is_data(value: Any) -> bool:
-    if value.op.inputs:
-        return bool(value.op.type.startswith(_ITERATORS))
-    return value.op.type not in _CONSTANTS and value.dtype != tf.resource
+    return _reaches(value, row_dependence.is_data, lambda found: found.op.type in but)
 
 
 def _reaches(
@@ -257,26 +219,3 @@ def _reaches(
         if not stops(found):
             waiting += found.op.inputs
     return False
-
-
-def _has_rows(value: Any, rows: Any) -> bool:
-    """Whether the first axis of a value is that of the batch."""
-    if value.shape.rank == 0:
-        return False
-    if value.shape.rank is None or value.shape[0] is None:
-        return True
-
-    def has_others(found: Any) -> bool:
-        return not found.shape.rank or found.shape[0] != rows or _removes_rows(found)
-
-    # Another axis may have as many entries: only that of the data counts.
-    return isinstance(rows, int) and _reaches(
-        value, lambda found: _is_data(found) and not has_others(found), has_others
-    )
-
-
-def _removes_rows(value: Any) -> bool:
-    if value.op.type not in _REDUCTIONS:
-        return False
-    axes = tf.get_static_value(value.op.inputs[1]) if value.op.type != "L2Loss" else None
-    return axes is None or 0 in axes or -value.op.inputs[0].shape.rank in axes

@@ -21,9 +21,9 @@ import contextlib
 import copy
 import functools
 import importlib
+import logging
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -32,79 +32,58 @@ import tensorflow as tf
 from timonel.errors import SpecError
 from timonel.training.worker.private import loss_terms
 from timonel.training.worker.private.attributes import replaced, wrap
-from timonel.training.worker.private.loss_terms import Kind
+from timonel.training.worker.private.loss_terms import Batch, Kind
+from timonel.training.worker.private.replica_rows import Layout, layout_of
 
+logger = logging.getLogger(__name__)
 
-@dataclass(frozen=True)
-class Layout:
-    """The rows of a replica among those of all.
-
-    Attributes:
-        given: Its rows, static if known.
-        rows: Its rows that count; another replica may count the others.
-        counts: The rows of each replica that count; None if a worker knows only its own.
-        position: Its position among the replicas.
-        weight: Its share of all rows, times the number of replicas.
-        ratio: Factor by which a sum over its rows counts more than their mean.
-    """
-
-    given: Any
-    rows: Any
-    counts: Any
-    position: int
-    weight: Any
-    ratio: Any
-
-    def gathered(self, value: Any) -> Any:
-        """Return the rows of all replicas; gradients reach those of this one."""
-        context = tf.distribute.get_replica_context()
-        kind = tf.int32 if value.dtype == tf.bool else value.dtype
-        # A row of the batch may have become several.
-        counts = self.counts * (tf.shape(value)[0] // tf.maximum(self.given, 1))
-        rows, total = counts[self.position], tf.reduce_sum(counts)
-        begin = tf.reduce_sum(counts[: self.position])
-        padding = [[begin, total - begin - rows], *([0, 0] for _ in value.shape[1:])]
-        mine = tf.pad(tf.cast(value, kind)[:rows], padding)
-        found = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.stop_gradient(mine))
-        places = tf.reshape(tf.range(total), [-1, *(1 for _ in value.shape[1:])])
-        whole = tf.where((places >= begin) & (places < begin + rows), mine, found)
-        whole.set_shape([None, *value.shape[1:]])
-        return tf.cast(whole, value.dtype)
+Warn = Callable[[str], object]
 
 
 class _Present(threading.local):
     """State of the replica that this thread traces: each has its own thread.
 
-    ``layout`` is None outside `weighted` and `part_of`. ``depth`` is the number of losses and
-    metric functions that call each other here. The outer one has ``name``, and ``whole`` computes
-    it for the whole batch; ``mixes`` tells whether its values of rows depend on other rows.
+    ``layout`` is None outside `weighted` and `part_of`. ``inputs`` are those of the innermost
+    layer, ``terms`` what each layer adds. ``outputs`` are those of layers that no layer calls, and
+    of BatchNormalization: terms are examined from there on.
+
+    ``depth`` is the number of losses and metric functions that call each other here. The outer one
+    has ``name``; ``whole`` computes it for the whole batch, and ``batch`` has its arguments.
     ``caught`` gets what a metric function returns.
     """
 
     layout: Any = None
+    inputs: Any = None
+    outputs: list[Any]
+    terms: dict[int, list[Any]]
     depth = 0
     name = ""
     whole: Callable[[], Any]
-    mixes: Callable[[], bool] = staticmethod(lambda: False)
+    batch: Batch
     caught: list[Any] | None = None
 
 
 _present = _Present()
+_warn: Warn = logger.warning
 
+_ADDED = "_timonel_added"
 _ONE_NUMBER = "returns one number per batch"
+_OF_PAIRS = frozenset({"circle"})
+"""Functions of Keras that compute values of rows from other rows."""
 
 
-def repetitions(part: int, total: int) -> int:
-    """Return how often a part repeats the rows of a batch with fewer rows than parts.
+def warn(line: str) -> None:
+    """Show the user a line, once."""
+    _warn(line)
 
-    Each part then has the whole batch, of which only that of the first part counts. Parts differ
-    by more rows than those of any other batch, which tells `weighted` that they repeat.
+
+def install(keras: Any, warn: Warn) -> None:
+    """Replace the scaling of losses of a Keras permanently, with effect within `weighted`.
+
+    Args:
+        keras: Keras module of the script.
+        warn: Shows a line to the user.
     """
-    return 1 if part == 0 else total + 1
-
-
-def install(keras: Any) -> None:
-    """Replace the scaling of losses of a Keras permanently, with effect within `weighted`."""
     losses = _module_of_losses(keras)
     wrap(losses, "scale_loss_for_distribution", _scaling)
     if keras.__name__ == "keras":
@@ -112,12 +91,16 @@ def install(keras: Any) -> None:
     else:
         wrap(losses, "apply_valid_mask", _masking)
         wrap(_container_of_losses(), "_get_loss_object", _scaling_sums)
-    install_functions(keras)
+    install_functions(keras, warn)
 
 
-def install_functions(keras: Any) -> None:
+def install_functions(keras: Any, warn: Warn) -> None:
     """Divide functions of a whole batch and ``add_loss``, within `weighted` and `part_of`."""
-    losses = _module_of_losses(keras)
+    global _warn  # noqa: PLW0603 - a process has one user
+    _warn = functools.cache(warn)  # every replica is traced, and a step several times
+    losses, layer = _module_of_losses(keras), keras.layers.Layer
+    wrap(layer, "__call__", functools.partial(_calling_layer, keras=keras))
+    wrap(layer, "add_loss", _adding_loss)
     wrap(keras.losses.Loss, "__call__", _calling_loss)
     wrap(keras.metrics.Mean, "update_state", _counting)
     wrap(keras.metrics.MeanMetricWrapper, "update_state", _calling_metric)
@@ -125,6 +108,7 @@ def install_functions(keras: Any) -> None:
         from keras.src.backend.tensorflow.trainer import TensorFlowTrainer  # noqa: PLC0415
 
         wrap(losses, "reduce_weighted_values", functools.partial(_reducing, losses=losses))
+        layer._losses = _terms_of_replica()
         wrap(TensorFlowTrainer, "_aggregate_additional_loss", _adding_keras3)
     else:
         wrap(losses, "compute_weighted_loss", _reducing)
@@ -146,38 +130,20 @@ def weighted(rows: Any, *, repeats: bool = False) -> Iterator[Any]:
 
     Args:
         rows: Number of its rows; None if its data have none.
-        repeats: It may have rows that another replica counts, see `repetitions`.
+        repeats: It may have rows that another replica counts, see `replica_rows.repetitions`.
 
     Yields:
         The number of its rows that count; static if all do.
     """
-    layout = None if rows is None else _layout(rows, repeats=repeats)
-    with replaced(_present, layout=layout):
+    layout = None if rows is None else layout_of(rows, repeats=repeats)
+    with replaced(_present, layout=layout, outputs=[], terms={}):
         yield layout and layout.rows
 
 
 def part_of(share: Any, rows: Any) -> contextlib.AbstractContextManager[None]:
     """Count values of a part of a batch by its share of the rows; gradients are averaged so."""
     layout = Layout(rows, rows, None, 0, share, tf.math.reciprocal_no_nan(share))
-    return replaced(_present, layout=layout)
-
-
-def _layout(rows: Any, *, repeats: bool) -> Layout:
-    context = tf.distribute.get_replica_context()
-    replicas, position = context.num_replicas_in_sync, context.replica_id_in_sync_group
-    mine = tf.one_hot(position, replicas, dtype=tf.int32) * tf.cast(rows, tf.int32)
-    counts = context.all_reduce(tf.distribute.ReduceOp.SUM, mine)
-    counted = rows
-    # Parts of a repeated batch have fewer rows than the square.
-    if repeats and not (isinstance(rows, int) and rows >= replicas * replicas):
-        pattern = [repetitions(part, replicas) for part in range(replicas)]
-        is_repeated = (counts[0] < replicas) & tf.reduce_all(counts == counts[0] * pattern)
-        counts = tf.where(is_repeated, counts * tf.one_hot(0, replicas, dtype=tf.int32), counts)
-        counted = counts[position]
-    own, total = tf.cast(counts[position], tf.float32), tf.cast(tf.reduce_sum(counts), tf.float32)
-    weight = tf.math.divide_no_nan(own * replicas, total)
-    ratio = tf.math.divide_no_nan(total, own)
-    return Layout(rows, counted, counts, position, weight, ratio)
+    return replaced(_present, layout=layout, outputs=[], terms={})
 
 
 def _replica() -> Layout | None:
@@ -216,15 +182,27 @@ def _masking(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def apply(values: Any, weights: Any, mask: Any, reduction: str) -> Any:
         weights = original(values, weights, mask, reduction)
-        if _replica() is None or mask is None or reduction != "sum_over_batch_size":
+        if _present.layout is None or mask is None or reduction != "sum_over_batch_size":
             return weights
         return _times(weights, _share(mask))
 
     return apply
 
 
+def _warn_of_part(name: str) -> None:
+    """Tell what averages over a part of a batch, of which `part_of` knows only the rows."""
+    if _replica() is None:
+        warn(
+            f"{name}: averages over the part of a batch that a worker has, as always when batches "
+            "are divided"
+        )
+
+
 def _share(counts: Any) -> Any:
     """Return a replica's weight by ``counts``, relative to its weight by rows."""
+    if _replica() is None:
+        _warn_of_part(_present.name)
+        return 1.0
     context, weight = tf.distribute.get_replica_context(), _present.layout.weight
     count = tf.stop_gradient(tf.reduce_sum(tf.cast(counts, tf.float32)))
     count *= tf.cast(weight > 0, tf.float32)
@@ -248,7 +226,7 @@ def _scaling_sums(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _calling(
-    name: str, function: Callable[..., Any], *given: Any, own: Callable[..., Any] | None = None
+    name: str, function: Callable[..., Any], *given: Any, own: Any = None
 ) -> Iterator[None]:
     """Note the loss or metric function that is called within the block.
 
@@ -260,13 +238,6 @@ def _calling(
     """
     layout, depth = _present.layout, _present.depth + 1
 
-    @functools.cache
-    def mixes() -> bool:
-        if own is None or _is_kerases(own):
-            return False
-        with replaced(_present, depth=depth + 1):
-            return loss_terms.mixes_rows(function, given)
-
     def whole() -> Any:
         if layout is None or layout.counts is None:
             raise _cannot_divide(name, "return a value per row, computed from this row alone")
@@ -275,8 +246,24 @@ def _calling(
         # Scaling weighs the gradient as one of this replica's mean.
         return _with_gradient(found, layout.ratio)
 
-    with replaced(_present, depth=depth, name=name, whole=whole, mixes=mixes):
+    is_independent = _is_kerases(own) and own.__name__ not in _OF_PAIRS
+    batch = layout and _batch(name, given, is_independent=is_independent)
+    with replaced(_present, depth=depth, name=name, whole=whole, batch=batch):
         yield
+
+
+def _batch(what: str, given: Any, *, is_independent: bool = False) -> Batch:
+    """Return the rows of this replica from which a function or a term is computed."""
+
+    def unclear() -> None:
+        warn(
+            f"{what}: values of rows may depend on other rows, which cannot be found out. Each "
+            "replica computes them from its own rows: if they do, train with one worker and one "
+            "device."
+        )
+
+    tensors = [each for each in tf.nest.flatten(given) if hasattr(each, "graph")]
+    return Batch(_present.layout.given, tensors, unclear, is_independent)
 
 
 def _is_kerases(function: Any) -> bool:
@@ -323,17 +310,18 @@ def _reducing(original: Callable[..., Any], losses: Any = None) -> Callable[...,
         layout, mask = _present.layout, options.get("mask")
         if layout is None or _present.depth != 1:
             return original(values, sample_weight, **options)
-        if not values.shape.rank or _present.mixes():
+        if not values.shape.rank or _present.batch.mixes(values):
             value = _value_of_function(values, sample_weight, mask, options["reduction"])
             return scale(original(value, None, **{**options, "mask": None} if losses else options))
-        loss = original(values, sample_weight, **options)
-        if layout.counts is None or options["reduction"] in {None, "none"}:
+        loss, reduction = original(values, sample_weight, **options), options["reduction"]
+        if reduction in {None, "none"}:
             return loss
-        if options["reduction"] == "sum":
-            return scale(_times(loss, layout.ratio))
-        if options["reduction"] == "mean_with_sample_weight":
-            mask = losses.apply_mask(sample_weight, mask, loss.dtype, options["reduction"])
-        return loss if mask is None else loss_terms.noted(_times(loss, _share(mask)), Kind.SCALED)
+        if reduction == "sum":
+            return scale(loss_terms.noted(_times(loss, layout.ratio), Kind.MEAN))
+        if reduction == "mean_with_sample_weight":
+            mask = losses.apply_mask(sample_weight, mask, loss.dtype, reduction)
+        kind = Kind.MEAN if layout.counts is None else Kind.SCALED
+        return loss if mask is None else loss_terms.noted(_times(loss, _share(mask)), kind)
 
     return reduce
 
@@ -345,25 +333,79 @@ def _counting(original: Callable[..., Any]) -> Callable[..., Any]:
         if _present.caught is not None:
             _present.caught.append(values)
             return None
-        layout = _present.layout
-        is_number = layout is not None and getattr(values, "shape", None) == ()
-        mixes = layout is not None and _present.depth and not is_number and _present.mixes()
-        if not (is_number or mixes) or (sample_weight is not None and not _present.depth):
+        layout, depth = _present.layout, _present.depth
+        if layout is None or (sample_weight is not None and not depth):
             return original(metric, values, sample_weight)
-        if _present.depth:
-            found = _value_of_function(values, sample_weight)
-        else:
-            found = _row_mean(values, lambda: values)
-        return original(metric, found, layout.rows if mixes else layout.weight)
+        is_number = getattr(values, "shape", None) == ()
+        if not is_number and not (depth and _present.batch.mixes(values)):
+            return original(metric, values, sample_weight)
+        found = _value_of_function(values, sample_weight) if depth else _own_mean(metric, values)
+        return original(metric, found, layout.weight if is_number else layout.rows)
 
     return update
+
+
+def _own_mean(metric: Any, value: Any) -> Any:
+    """Return a number with which the script updates a metric, as a mean over rows."""
+    what = f"The metric {metric.name}"
+
+    def of_replicas() -> Any:
+        warn(
+            f"{what} gets a number that is neither a mean nor a sum over the rows of a batch: it "
+            "averages those of replicas, each computed from its own rows."
+        )
+        return value
+
+    return _row_mean(value, of_replicas, _batch(what, _present.outputs))
+
+
+def _calling_layer(original: Callable[..., Any], keras: Any) -> Callable[..., Any]:
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if _present.layout is None:
+            return original(layer, *args, **kwargs)
+        is_outer, inputs = _present.inputs is None, tf.nest.flatten((args, kwargs))
+        with replaced(_present, inputs=inputs):
+            found = original(layer, *args, **kwargs)
+        # It averages over a replica's rows in any case.
+        is_normal = isinstance(layer, keras.layers.BatchNormalization)
+        if is_normal:
+            _warn_of_part(layer.name)
+        if is_outer or is_normal:
+            _present.outputs.append(found)
+        return found
+
+    return call
+
+
+def _adding_loss(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``add_loss`` to note from what a layer computes its terms."""
+
+    def add_loss(layer: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+        for term in tf.nest.flatten(loss):
+            if hasattr(term, "graph"):
+                what = f"a term of add_loss() of the layer {layer.name}"
+                setattr(term, _ADDED, (what, _present.inputs or ()))
+        return original(layer, loss, *args, **kwargs)
+
+    return add_loss
+
+
+def _terms_of_replica() -> property:
+    """Return a list of Keras 3 for each replica: they take turns while a layer is called."""
+
+    def get(layer: Any) -> list[Any]:
+        if _present.layout is None:
+            return vars(layer).setdefault("_losses", [])  # type: ignore[no-any-return] # of Keras
+        return _present.terms.setdefault(id(layer), [])
+
+    return property(get, lambda layer, value: vars(layer).update(_losses=value))
 
 
 def _adding_keras3(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap the scaling of ``add_loss`` and regularizers."""
 
     def aggregate(model: Any, loss: Any) -> Any:
-        return original(model, loss if _present.layout is None else _term(tf.reduce_sum(loss)))
+        return original(model, loss if _present.layout is None else _term(loss, may_be_vector=True))
 
     return aggregate
 
@@ -373,20 +415,26 @@ def _adding_tf_keras(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(container: Any, *given: Any, regularization_losses: Any = None, **weights: Any) -> Any:
         if _present.layout is not None:
-            regularization_losses = [_term(loss) for loss in regularization_losses or ()]
+            terms = regularization_losses or ()
+            # It reports the mean of a vector, but trains its sum.
+            regularization_losses = [_term(loss) for loss in terms]
         return original(container, *given, regularization_losses=regularization_losses, **weights)
 
     return call
 
 
-def _term(value: Any) -> Any:
+def _term(value: Any, *, may_be_vector: bool = False) -> Any:
     """Return a term of ``add_loss`` as a mean over rows."""
+    what, inputs = getattr(value, _ADDED, ("a term of add_loss()", ()))
 
     def reject() -> Any:
-        raise _cannot_divide("a term of add_loss()", "add the mean over the rows, each in a call")
+        cure = "add the mean over rows, each computed from itself, or a loss of a keras.losses.Loss"
+        raise _cannot_divide(what, cure)
 
-    # tf-keras reports the mean of a vector, but trains its sum.
-    return reject() if value.shape.rank else _row_mean(value, reject)
+    if value.shape.rank and not may_be_vector:
+        return reject()
+    value = tf.reduce_sum(value) if value.shape.rank else value
+    return _row_mean(value, reject, _batch(what, (inputs, _present.outputs)))
 
 
 def _value_of_function(
@@ -402,26 +450,22 @@ def _value_of_function(
             "and one device",
         )
     if not value.shape.rank:
-        return _row_mean(value, _present.whole, _present.mixes)
+        return _row_mean(value, _present.whole, _present.batch)
     if reduction in {None, "none"}:
         raise _cannot_divide(_present.name, "use reduction='sum_over_batch_size'")
     reduce = tf.reduce_sum if reduction == "sum" else tf.reduce_mean
     return loss_terms.noted(reduce(_present.whole()), Kind.MEAN)
 
 
-def _row_mean(
-    value: Any, otherwise: Callable[[], Any], mixes: Callable[[], bool] = lambda: False
-) -> Any:
+def _row_mean(value: Any, otherwise: Callable[[], Any], batch: Batch) -> Any:
     """Return a number as a mean over the replica's rows.
 
     Args:
         value: A number of this replica.
         otherwise: Called for a number that is neither a mean, nor a sum, nor a scaled loss.
-        mixes: Whether it is a mean or sum of values that depend on several rows.
+        batch: The rows from which it is computed.
     """
-    kind = loss_terms.kind_of(value, _present.layout.given)
-    if kind in {Kind.MEAN, Kind.SUM} and mixes():
-        kind = Kind.OTHER
+    kind = loss_terms.kind_of(value, batch)
     if kind is Kind.SCALED:
         return _unscaled(value)
     if kind is Kind.SUM:

@@ -268,21 +268,6 @@ def leave_out_unused_loss(model: Any, used: Container[int]) -> None:
         loss._built = False
 
 
-def masked_outputs(model: Any) -> list[str]:
-    """Return the outputs of a functional model that have masks."""
-    outputs = getattr(model, "outputs", None) or []
-    functional = getattr(model, "_functional", None) or model  # inside Keras 3's Sequential
-    names = getattr(functional, "output_names", None) or [output.name for output in outputs]
-    masked = (hasattr(output, "_keras_mask") for output in outputs)
-    return [str(name) for name, is_masked in zip(names, masked, strict=True) if is_masked]
-
-
-def ignores_rows(loss: Any) -> bool:
-    """Whether a loss excludes rows of a class from its mean."""
-    kept = getattr(loss, "_fn_kwargs", {})  # tf-keras
-    return getattr(loss, "ignore_class", kept.get("ignore_class")) is not None
-
-
 def steps_per_execution(model: Any) -> int:
     """Return the number of steps per call of a model's train function."""
     found: Any = getattr(model, "steps_per_execution", None)

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,10 +36,11 @@ class _Present(threading.local):
 
     before_result: Callable[[], None] | None = None
     graph: Any = None
-    warn: Callable[[str], object]
 
 
 _present = _Present()
+_metrics: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Metrics of the process: a step may update some that its model does not list."""
 
 
 def install(keras: Any, warn: Callable[[str], object] = logger.warning) -> None:
@@ -48,11 +50,11 @@ def install(keras: Any, warn: Callable[[str], object] = logger.warning) -> None:
         keras: Keras module of the script.
         warn: Shows a line to the user; called once for each line.
     """
-    losses.install(keras)
+    losses.install(keras, warn)
     wrap(tf.GradientTape, "gradient", loss_terms.watching)
-    warn = functools.cache(warn)  # every replica is traced, and a step several times
+    wrap(keras.metrics.Metric, "__init__", _noting_metric)
     for name in ("fit", "evaluate", "predict"):
-        wrap(keras.Model, name, functools.partial(_with_steps, warn=warn))
+        wrap(keras.Model, name, _with_steps)
     if keras.__name__ == "keras":
         wrap(keras.Model, "predict_on_batch", _without_copies)
     else:
@@ -79,7 +81,7 @@ def with_a_row(data: Any) -> Any:
     return tf.nest.map_structure(filled, data)
 
 
-def _with_steps(original: Callable[..., Any], warn: Callable[[str], object]) -> Callable[..., Any]:
+def _with_steps(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(model: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(model, "jit_compile", False):
             raise SpecError(
@@ -87,9 +89,9 @@ def _with_steps(original: Callable[..., Any], warn: Callable[[str], object]) -> 
                 "over replicas",
                 hint="remove it from compile(), or train with one worker and one device",
             )
-        _run_single_steps(model, warn)
+        _run_single_steps(model)
         try:
-            with _steps_of(model, warn):
+            with _steps_of(model):
                 return original(model, *args, **kwargs)
         except api.StagingError as error:
             raise _without_autograph(error) from None
@@ -105,11 +107,11 @@ def _without_autograph(error: BaseException) -> BaseException:
     return inner or error
 
 
-def _run_single_steps(model: Any, warn: Callable[[str], object]) -> None:
+def _run_single_steps(model: Any) -> None:
     """Run one step at a time: with several replicas, TensorFlow fails in Keras 3's loop."""
     steps = getattr(model, "steps_per_execution", None)
     if isinstance(steps, int) and steps > 1:
-        warn(
+        losses.warn(
             f"steps_per_execution={steps} does not work with several replicas: each step runs "
             "alone, with the same result. Remove it from compile()."
         )
@@ -145,7 +147,7 @@ def _averaging(original: Callable[..., Any]) -> Callable[..., Any]:
     return reduce_per_replica
 
 
-def _steps_of(model: Any, warn: Callable[[str], object]) -> contextlib.AbstractContextManager[None]:
+def _steps_of(model: Any) -> contextlib.AbstractContextManager[None]:
     """Wrap a model's steps within the block; Keras also validates within ``fit``."""
     if hasattr(model.test_step, "is_timonels"):
         return contextlib.nullcontext()
@@ -162,21 +164,21 @@ def _steps_of(model: Any, warn: Callable[[str], object]) -> contextlib.AbstractC
 
     return replaced(
         model,
-        train_step=wrapped(functools.partial(_train, warn=warn), model.train_step),
-        test_step=wrapped(functools.partial(_test, warn=warn), model.test_step),
+        train_step=wrapped(_train, model.train_step),
+        test_step=wrapped(_test, model.test_step),
         predict_step=wrapped(_predict, model.predict_step),
     )
 
 
-def _train(model: Any, original: Step, data: Any, *, warn: Callable[[str], object]) -> Any:
+def _train(model: Any, original: Step, data: Any) -> Any:
     seen = loss_terms.Step(model)
     with losses.weighted(_rows(data), repeats=True) as rows, seen.watched():
         undoes = _may_be_none(rows) and not _shares_variables()
         restore = _restoring(model, rows) if undoes else _nothing
-        with _results_of_all(model, "train_step", restore, warn):
+        with _results_of_all(model, "train_step", restore):
             logs = _as_tensors(original(data))
     if seen.has_own_terms and (_is_own(model, "train_step") or _is_own(model, "compute_loss")):
-        warn(_own_loss_warning(model))
+        losses.warn(_own_loss_warning(model))
     restore()
     return logs
 
@@ -196,19 +198,17 @@ def _own_loss_warning(model: Any) -> str:
     )
 
 
-def _test(model: Any, original: Step, data: Any, *, warn: Callable[[str], object]) -> Any:
+def _test(model: Any, original: Step, data: Any) -> Any:
     rows = _rows(data)
     restore = _restoring(model, rows) if _may_be_none(rows) else _nothing
-    with losses.weighted(rows), _results_of_all(model, "test_step", restore, warn):
+    with losses.weighted(rows), _results_of_all(model, "test_step", restore):
         logs = _as_tensors(original(with_a_row(data)))
     restore()
     return logs
 
 
 @contextlib.contextmanager
-def _results_of_all(
-    model: Any, step: str, restore: Callable[[], None], warn: Callable[[str], object]
-) -> Iterator[None]:
+def _results_of_all(model: Any, step: str, restore: Callable[[], None]) -> Iterator[None]:
     """Let metrics return results over all replicas, in steps that the script defines.
 
     Such a step may log any of them, under other names, or values computed from them. Logs of
@@ -218,17 +218,25 @@ def _results_of_all(
         model: The model.
         step: Name of the step's method.
         restore: Undoes updates of metrics by rows that do not count.
-        warn: Shows a line to the user.
     """
     if not any(_is_own(model, name) for name in (step, "compute_metrics", "get_metrics_result")):
         yield
         return
-    for metric in model.metrics:
+    graph = ops.get_default_graph()
+    with replaced(_present, before_result=restore, graph=graph):
+        yield
+
+
+def _noting_metric(original: Callable[..., None]) -> Callable[..., None]:
+    """Wrap ``Metric.__init__``."""
+
+    def initialize(metric: Any, *args: Any, **kwargs: Any) -> None:
+        original(metric, *args, **kwargs)
+        _metrics.add(metric)
         # tf-keras gives each metric a method of its own.
         wrap(metric if "result" in vars(metric) else type(metric), "result", _of_all)
-    graph = ops.get_default_graph()
-    with replaced(_present, before_result=restore, graph=graph, warn=warn):
-        yield
+
+    return initialize
 
 
 def _of_all(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -240,7 +248,7 @@ def _of_all(original: Callable[..., Any]) -> Callable[..., Any]:
         if restore is None:
             return original(*args, **kwargs)
         if ops.get_default_graph() is not _present.graph:
-            _present.warn(
+            losses.warn(
                 f"The step reads the result of the metric {metric.name} inside a tf.function or a "
                 "condition, where it counts the rows of one replica: read it outside."
             )
@@ -303,7 +311,14 @@ def _as_tensors(logs: Any) -> Any:
 
 def _restoring(model: Any, rows: Any) -> Callable[[], None]:
     """Return a function that undoes metric updates of replicas whose rows do not count."""
-    variables = [variable for metric in model.metrics for variable in metric.variables]
+    others = (
+        variable
+        for metric in list(_metrics)
+        for variable in metric.variables
+        if isinstance(hidden_state.tensor_variable(variable), tf.distribute.DistributedValues)
+    )
+    found = {id(variable): variable for variable in hidden_state.metric_variables(model)}
+    variables = list({**found, **{id(variable): variable for variable in others}}.values())
     before = [_value(variable) for variable in variables]
 
     def restore() -> None:

@@ -80,8 +80,6 @@ class LoopPhase:
         self.policy = Policy()
         self.horizon = Horizon()
         self.is_settling = False
-        self.on_build: Callable[[], object] = lambda: None
-        """Called once, when the model is built."""
         self._model = model
         self._strategy = strategy
         self._dispatcher = dispatcher
@@ -209,7 +207,6 @@ class LoopPhase:
             )
         if self._step is None:
             tracing.build(self._model, self._strategy, batch, training=self._training)
-            self.on_build()
         self._shapes = _joint(shapes, self._shapes)
         step = self._step = tracing.trace(
             self._model,

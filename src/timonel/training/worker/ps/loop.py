@@ -27,7 +27,6 @@ from timonel.training.worker.ps.dispatcher import Dispatcher, Observe
 from timonel.training.worker.ps.feeding import Horizon, LoopPhase
 from timonel.training.worker.ps.ledger import Ledger, Policy, Tally
 from timonel.training.worker.ps.preflight import (
-    caveats,
     check_model,
     check_precision,
     describe,
@@ -94,10 +93,14 @@ class ParameterServerLoop:
         seconds = settings.checkpoints.checkpoint_seconds
         self._settle_s = SETTLE_S if seconds is None else min(SETTLE_S, float(seconds))
 
-    def install(self) -> None:
-        """Patch ``compile``, ``evaluate`` and ``predict`` of this process's Keras."""
+    def install(self, warn: losses.Warn = logger.warning) -> None:
+        """Patch ``compile``, ``evaluate`` and ``predict`` of this process's Keras.
+
+        Args:
+            warn: Shows the user a line on what workers compute otherwise than one process.
+        """
         check_precision(self._keras, self._settings)
-        losses.install_functions(self._keras)
+        losses.install_functions(self._keras, warn)
         self._replace("compile", self._compile)
         self._replace("evaluate", self._evaluate)
         self._replace("predict", self._predict)
@@ -210,7 +213,7 @@ class ParameterServerLoop:
             del self._evaluating[id(model)]
 
     def _phase(self, model: Any, dispatcher: Dispatcher, *, training: bool) -> LoopPhase:
-        phase = LoopPhase(
+        return LoopPhase(
             model,
             self._strategy,
             dispatcher,
@@ -219,13 +222,6 @@ class ParameterServerLoop:
             divides=training and divides_batches(self._settings, self._workers),
             name=f"timonel-{next(_names)}",
         )
-        if training:
-            phase.on_build = functools.partial(self._warn, model)
-        return phase
-
-    def _warn(self, model: Any) -> None:
-        for line in caveats(self._keras, model, self._settings, self._workers):
-            logger.warning("%s", line)
 
     def _stepping(self, model: Any, phase: LoopPhase) -> Callable[[Any], Any]:
         def step(iterator: Any) -> Any:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from timonel.errors import TimonelError
 from timonel.training.settings import ANY_STALENESS, Settings
-from timonel.training.worker.private import ps_variables
 from timonel.training.worker.ps.ledger import Policy, Tally
 
 
@@ -120,58 +118,16 @@ def check_model(keras: Any, model: Any, settings: Settings, *, is_compiled: bool
             f"parameter servers do not support the legacy optimizer {name}",
             hint=f"use tf.keras.optimizers.{name}, or train with --workers without --ps",
         )
-    for layer in _layers(model):
+    for layer in model._flatten_layers() if hasattr(model, "_flatten_layers") else ():
         if isinstance(layer, keras.layers.RNN) and layer.stateful:
             raise TimonelError(
                 f"parameter servers do not support the stateful layer {layer.name}",
                 hint="batches go to several workers at once: use stateful=False",
             )
-    if settings.parameter_servers.backup_workers is not None:
-        _check_parts(model)
-
-
-def _check_parts(model: Any) -> None:
-    """Check that results for parts of a batch can be combined."""
-    for loss in _losses(model):
-        reduction = getattr(loss, "reduction", None)
-        if reduction in {"sum", "mean_with_sample_weight"}:
-            raise TimonelError(
-                f"--backup-workers does not support a loss with reduction='{reduction}'",
-                hint="each batch is divided among workers, and their gradients are averaged: use "
-                "reduction='sum_over_batch_size'",
-            )
-    for layer in _layers(model):
-        if getattr(layer, "synchronized", False):
+        divides = settings.parameter_servers.backup_workers is not None
+        if divides and getattr(layer, "synchronized", False):
             raise TimonelError(
                 f"--backup-workers does not support synchronized=True of the layer {layer.name}",
                 hint="workers do not know each other's parts: leave it out, or leave out "
                 "--backup-workers, so that each takes whole batches",
             )
-
-
-def caveats(keras: Any, model: Any, settings: Settings, workers: int) -> list[str]:
-    """Return one-line notes on why divided batches train differently from one process."""
-    if not divides_batches(settings, workers):
-        return []
-    apart = [
-        layer.name for layer in _layers(model) if isinstance(layer, keras.layers.BatchNormalization)
-    ]
-    apart += ps_variables.masked_outputs(model)
-    apart += [loss.name for loss in _losses(model) if ps_variables.ignores_rows(loss)]
-    if not apart:
-        return []
-    reason = (
-        "averages over the part of a batch that a worker has, as always when batches are divided"
-    )
-    return [f"{', '.join(apart)}: {reason}"]
-
-
-def _layers(model: Any) -> list[Any]:
-    return list(model._flatten_layers()) if hasattr(model, "_flatten_layers") else []
-
-
-def _losses(model: Any) -> list[Any]:
-    given = getattr(model, "loss", None)
-    if isinstance(given, Mapping):
-        return list(given.values())
-    return list(given) if isinstance(given, list | tuple) else [given]
