@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Timonel
+from timonel.endpoints.folder import EndpointFolder, EndpointStatus
+from timonel.endpoints.spec import EndpointSpec
 from timonel.models import ModelVersion
 from timonel.storage import find_workspace
+from timonel.storage.document_store import FolderDocuments
 from timonel.tracking import start_run
 
 
@@ -55,3 +58,29 @@ def test_the_export_of_a_job_of_a_cluster_is_deployed_there(
         assert f"{workspace.uri}/models/photos/1\n" in done.out
         assert str(workspace.root) not in done.out
         assert done.out.splitlines()[-1] == f"next: timonel {command}"
+
+
+def test_a_version_that_an_endpoint_uses_is_not_deleted(timonel: Timonel, here: Path) -> None:
+    workspace = find_workspace(here / ".timonel")
+    for number in (1, 2, 3, 4):
+        (workspace.models / f"iris/{number}").mkdir(parents=True)
+    folder = EndpointFolder(FolderDocuments(workspace.endpoints), "flowers")
+    spec = EndpointSpec(name="flowers", model="iris", port=8501, traffic={"percent": {1: 100}})
+    folder.add(spec, "deploy", after=0)
+    folder.write_status(EndpointStatus(routed=1))
+    refused = timonel("models", "delete", "iris/1", "--yes")
+    assert refused.exit_code == 2
+    assert refused.error_line == (
+        "error: iris/1 answers 100 % of the endpoint flowers: give its requests to another version "
+        "first: timonel endpoints split flowers VERSION=100"
+    )
+    traffic = {"percent": {2: 100, 1: 0}, "labels": {"canary": 3}}
+    by_path = {"model": str(workspace.models / "iris"), "traffic": traffic}
+    folder.add(spec.model_validate({**spec.model_dump(), **by_path}), "split", after=1)
+    # Revision 1 is in effect until version 2 is ready.
+    for number in (1, 3):
+        refused = timonel("models", "delete", f"iris/{number}", "--yes")
+        assert f"the endpoint flowers uses iris/{number}" in refused.error_line
+    assert timonel("models", "delete", "iris/4", "--yes").exit_code == 0
+    folder.write_status(EndpointStatus(routed=2))
+    assert timonel("models", "delete", "iris/1", "--yes").exit_code == 0

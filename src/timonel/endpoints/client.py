@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from typing import Unpack
 from urllib.parse import quote, urlsplit
 
 from timonel.endpoints.engine import engine_of
-from timonel.endpoints.handle import Endpoint, list_endpoints
-from timonel.errors import EngineError, NotFoundError, ServingError, TimonelError
+from timonel.endpoints.handle import Endpoint, reachable_endpoints
+from timonel.errors import NotFoundError, ServingError
 from timonel.models.safety.trust_options import TrustOptions
 from timonel.options import documented
 from timonel.serving.client.predict import Notify, Prediction
@@ -18,7 +17,6 @@ from timonel.serving.client.predict import predict as predict_with_server
 from timonel.storage import Workspace, find_workspace
 
 _CONNECT_S = 5.0
-_logger = logging.getLogger(__name__)
 
 
 @documented(TrustOptions)
@@ -86,7 +84,7 @@ def _url_of(name: str, workspace: Workspace | str | os.PathLike[str] | None) -> 
         )
     except NotFoundError:
         return None  # a folder, say, which needs none
-    endpoint = _endpoint(place, name)
+    endpoint = next((each for each in reachable_endpoints(place) if each.name == name), None)
     if endpoint is None:
         return None
     if not (endpoint.is_controlled or endpoint.is_listening()):
@@ -95,18 +93,6 @@ def _url_of(name: str, workspace: Workspace | str | os.PathLike[str] | None) -> 
         )
     path = f"/v1/models/{quote(endpoint.spec.model_name, safe='')}"
     return f"{endpoint.local_url if endpoint.is_local else _reachable(endpoint, path)}{path}"
-
-
-def _endpoint(place: Workspace, name: str) -> Endpoint | None:
-    """Return an endpoint; None if there is none, or no cluster that can be asked for it."""
-    try:
-        return next((each for each in list_endpoints(place) if each.name == name), None)
-    except TimonelError as error:
-        if not place.is_remote:
-            raise
-        if isinstance(error, EngineError):
-            _logger.warning("endpoints are not considered: %s", error.message)
-        return None  # the bucket has models, whether or not there is a cluster
 
 
 def _reachable(endpoint: Endpoint, path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -28,9 +29,10 @@ from timonel.endpoints.rollouts.documents import (
 from timonel.endpoints.spec import EndpointSpec, Traffic, format_shares
 from timonel.endpoints.waiting import wait_until_ready
 from timonel.engines import OutsideAddress, ServiceStatus
-from timonel.errors import EngineError, NotFoundError, SpecError
-from timonel.storage import Workspace, exclusive
+from timonel.errors import EngineError, NotFoundError, SpecError, TimonelError
+from timonel.storage import Workspace, exclusive, join
 
+_logger = logging.getLogger(__name__)
 _POLL_S = 0.1
 _DELETE_TIMEOUT_S = 60.0
 _LOCK_TIMEOUT_S = 120.0
@@ -369,6 +371,47 @@ def list_endpoints(workspace: Workspace) -> list[Endpoint]:
     """Return the endpoints of a workspace by name."""
     found = folders.list_endpoints(documents_of(workspace))
     return [Endpoint(workspace, each.name) for each in found]
+
+
+def reachable_endpoints(workspace: Workspace) -> list[Endpoint]:
+    """Return the endpoints; none if a bucket has no cluster that can be asked for them."""
+    try:
+        return list_endpoints(workspace)
+    except TimonelError as error:
+        if not workspace.is_remote:
+            raise
+        if isinstance(error, EngineError):
+            _logger.warning("endpoints are not considered: %s", error.message)
+        return []  # the bucket has models, whether or not there is a cluster
+
+
+def check_unused(workspace: Workspace, model: str, version: int) -> None:
+    """Check that no endpoint uses a version of a model of the workspace.
+
+    Raises:
+        SpecError: One does.
+    """
+    places = {model, join(workspace.uri, "models", model)}
+    for endpoint in reachable_endpoints(workspace):
+        latest, routed = endpoint.revision.spec, endpoint.routed
+        uses = [latest] if routed is None else [latest, routed.spec]
+        used = {number for spec in uses if spec.model in places for number in spec.traffic.versions}
+        current = latest_rollout(endpoint.folder.documents, endpoint.name)
+        if used and current is not None and not current.has_ended:
+            used |= {current.rollout().base, current.rollout().to}
+        if version not in used or endpoint.folder.is_deleted:
+            continue
+        share = latest.traffic.percent.get(version) if latest.model in places else None
+        if share:
+            raise SpecError(
+                f"{model}/{version} answers {share} % of the endpoint {endpoint.name}",
+                hint="give its requests to another version first: "
+                f"timonel endpoints split {endpoint.name} VERSION=100",
+            )
+        raise SpecError(
+            f"the endpoint {endpoint.name} uses {model}/{version}",
+            hint=f"'timonel endpoints show {endpoint.name}' shows for what",
+        )
 
 
 def open_endpoint(workspace: Workspace, name: str) -> Endpoint:

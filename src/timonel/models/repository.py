@@ -176,6 +176,8 @@ class ModelRepository:
     def delete(self, name: str, version: int) -> None:
         """Delete a version atomically; its number is never reused.
 
+        Endpoints that use the version lose it: 'timonel models delete' refuses that.
+
         Raises:
             NotFoundError: The version does not exist.
             InputError: The repository cannot be written.

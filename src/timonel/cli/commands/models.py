@@ -215,10 +215,12 @@ def delete(
 ) -> None:
     """Delete a version; running servers return to the previous one.
 
-    This cannot be undone, and the number is not used again. Asks first on a terminal.
+    This cannot be undone, and the number is not used again. Asks first on a terminal. A version
+    that an endpoint uses is not deleted.
     """
     from timonel.cli.confirmation import is_confirmed
     from timonel.cli.render.output import print_json
+    from timonel.endpoints.handle import check_unused
 
     name, _, number = model.rpartition("/")
     if not name or not number.isdecimal():
@@ -228,6 +230,7 @@ def delete(
         )
     repository = _repository(ctx)
     version = repository.get(name, int(number))
+    check_unused(GlobalOptions.of(ctx).find(), name, int(number))
     if not yes and not is_confirmed(str(version), f"Delete {version} at {version.uri}?"):
         typer.echo(f"kept {model}")
         raise typer.Exit(1)
