@@ -41,7 +41,8 @@ def predict(
             (``digits/3``), a folder of versions, or a server (``http://127.0.0.1:8501``, with
             ``/v1/models/<name>`` if it has several).
         inputs: One or many: image files (or their bytes) for a model of images; a CSV, JSON, dicts
-            or a DataFrame for a model of rows; an array or nested lists for one of tensors.
+            or a DataFrame for a model of rows; values, such as texts, for one with a single input;
+            an array or nested lists for one of tensors.
         workspace: The workspace or its path.
         version: The version to use; by default the server's choice.
         notify: Called with a line when a step is slow, and with the number of missing values in a

@@ -18,6 +18,8 @@ def wanted(*inputs):
 IMAGE = wanted(("image_bytes", "DT_STRING", (-1,)))
 TABLE = wanted(("age", "DT_FLOAT", (-1,)), ("name", "DT_STRING", (-1,)), ("n", "DT_INT64", (-1, 1)))
 TENSOR = wanted(("x", "DT_FLOAT", (-1, 2)))
+NUMBER = wanted(("x", "DT_FLOAT", (-1,)))
+TEXT = wanted(("text", "DT_STRING", (-1,)))
 ROW = {"age": 1.5, "name": "Ada", "n": 2}
 SENT = {"age": 1.5, "name": "Ada", "n": [2]}
 
@@ -32,7 +34,7 @@ def test_kinds():
         InstanceKind.ROW,
         InstanceKind.TENSOR,
     ]
-    assert wanted(("text", "DT_STRING", (-1,))).kind is InstanceKind.ROW
+    assert TEXT.kind is wanted(("text", "DT_STRING", (-1, 1))).kind is InstanceKind.ROW
     assert wanted(("x", "DT_FLOAT", None)).kind is InstanceKind.TENSOR
 
 
@@ -138,6 +140,36 @@ def test_a_value_of_several_lines_is_one_value(tmp_path):
     assert [each.source for each in found] == [f"{table}, line 4", f"{table}, line 5"]
 
 
+def test_a_model_with_one_input_takes_bare_values(tmp_path):
+    rows = [{"x": 1}, {"x": 2}, {"x": 5}]
+    for inputs in ("[1, 2, 5]", '{"instances": [1, 2, 5]}', [1, 2, 5], np.array([1, 2, 5])):
+        assert values(inputs, NUMBER) == rows
+    assert values("5", NUMBER) == [{"x": 5.0}]
+    long = "great " * 500
+    sent = [{"text": "the film was great"}, {"text": long}]
+    for inputs in (json.dumps([sent[0]["text"], long]), [sent[0]["text"], long]):
+        assert values(inputs, TEXT) == sent
+    assert values("the film was great", TEXT) == sent[:1]
+    assert values(long, TEXT) == sent[1:]
+    column = wanted(("text", "DT_STRING", (-1, 1)))
+    for inputs in (["a", "b"], [["a"], ["b"]], np.array([["a"], ["b"]])):
+        assert values(inputs, column) == [{"text": ["a"]}, {"text": ["b"]}]
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(InputError, match=r"got .*a\.txt"):
+        values(str(tmp_path / "a.txt"), TEXT)
+
+
+def test_the_rows_of_a_csv_are_vectors(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text(",a,b\n0,1,2\n1,3,4.5\n")
+    assert values(table, TENSOR) == values(str(table), TENSOR) == [[1, 2], [3, 4.5]]
+    with pytest.raises(InputError, match=r"expected 3 columns, got 2 in .*t\.csv: a, b"):
+        values(table, wanted(("x", "DT_FLOAT", (-1, 3))))
+    table.write_text("1,2\n3,4\n")
+    with pytest.raises(DataError, match=r"t\.csv is not a header: 1,2"):
+        values(table, TENSOR)
+
+
 def test_tensors(tmp_path):
     file = tmp_path / "x.json"
     file.write_text("[[1, 2], [3, 4]]")
@@ -176,13 +208,16 @@ def test_what_is_not_there_or_no_image(tmp_path):
         ({**ROW, "n": "1.5"}, TABLE, "expected a number in column n, got '1.5' (row)"),
         (7, TABLE, "m takes a row of named values, got int: give a CSV, JSON or dicts"),
         (ROW, IMAGE, "m takes an encoded image, got dict: give image files"),
-        (
-            "a.png",
-            TENSOR,
-            "m takes a tensor, got a.png: give an array or nested lists",
-        ),
+        ("a", TENSOR, "m takes a tensor, got a: give a CSV, an array or nested lists"),
+        ("nope.csv", TENSOR, "no file at nope.csv"),
+        ("high", NUMBER, "expected a number in column x, got 'high' (row)"),
+        (object(), NUMBER, "m takes a row of named values, got object"),
         ([ROW], TENSOR, "m takes a tensor, got list"),
-        ('[1, {"age": 1}]', TABLE, "the given JSON must contain JSON objects"),
+        (
+            '[1, {"age": 1}]',
+            TABLE,
+            'JSON objects: use rows such as {"age": ..., "name": ..., "n": ...}',
+        ),
     ],
 )
 def test_what_the_model_does_not_take(inputs, model, message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -37,7 +38,7 @@ def predict(
     ],
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(help="Image files, a CSV or JSON file of rows, or one row as JSON."),
+        typer.Argument(help="Image files, a CSV or JSON file of rows, rows as JSON, or texts."),
     ] = None,
     *,
     version: Annotated[
@@ -194,7 +195,7 @@ def predict(
     if not inputs:
         raise SpecError("nothing to predict", hint="name files or rows, or use --batch")
     _reject_both(ctx, None, BATCH_OPTIONS)
-    if folder := next((each for each in inputs if Path(each).is_dir()), None):
+    if folder := next(filter(os.path.isdir, inputs), None):
         raise SpecError(
             f"{folder} is a folder",
             hint=f"predict its files with --batch {folder} --out predictions.parquet",

@@ -181,9 +181,13 @@ class ClientSignature:
         only = self.inputs[0]
         if is_image(only.name, only.dtype):
             return InstanceKind.IMAGE
-        return (
-            InstanceKind.TENSOR if only.shape is None or len(only.shape) > 1 else InstanceKind.ROW
-        )
+        is_value = only.shape is not None and only.instance_shape in {(), (1,)}
+        return InstanceKind.ROW if is_value else InstanceKind.TENSOR
+
+    @property
+    def only_input(self) -> str | None:
+        """Name of the input, if there is exactly one."""
+        return self.inputs[0].name if len(self.inputs) == 1 else None
 
     @property
     def description(self) -> str:

@@ -8,7 +8,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ _CSV_SUFFIXES = {".csv", ".tsv"}
 _TABLE_SUFFIXES = _CSV_SUFFIXES | {".json", ".jsonl", ".ndjson"}
 _FILE_SUFFIXES = _TABLE_SUFFIXES | {".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp"}
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+_VALUES = (bytes, int, float, list, tuple, np.ndarray, np.generic)
 _FLOATS = {"DT_FLOAT", "DT_DOUBLE", "DT_HALF", "DT_BFLOAT16"}
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -44,8 +45,9 @@ def instances(
 
     Args:
         inputs: Paths of images, a CSV or JSON; encoded images as bytes; rows as dicts; JSON text; a
-            pandas DataFrame; an array or nested lists. Cells of a CSV that `convert` treats as
-            missing numbers become NaN; None is sent as null.
+            pandas DataFrame; an array or nested lists; bare values, such as texts, for a model with
+            one input. Cells of a CSV that `convert` treats as missing numbers become NaN; None is
+            sent as null.
         signature: The model's signature.
         notify: Called with a line on how a CSV was read, if that is not obvious.
 
@@ -54,12 +56,13 @@ def instances(
         DataError: A file is not an image, CSV or JSON.
         InputError: The model takes another kind of input, or other columns.
     """
+    check_files(inputs)
     if signature.kind is InstanceKind.IMAGE:
         found = [_image(item, signature) for item in _as_list(inputs)]
     elif signature.kind is InstanceKind.ROW:
         found = list(_rows(inputs, signature, notify))
     else:
-        found = _tensors(inputs, signature)
+        found = _tensors(inputs, signature, notify)
     if not found:
         raise InputError("nothing to predict", hint=_hint(signature))
     return found
@@ -100,6 +103,9 @@ def _image(item: object, signature: ClientSignature) -> Instance:
 
 
 def _rows(inputs: object, signature: ClientSignature, notify: Notify) -> Iterator[Instance]:
+    only = signature.only_input
+    if only is not None and hasattr(inputs, "tolist"):  # an array or a Series
+        inputs = inputs.tolist()
     for item in _as_list(inputs):
         if isinstance(item, Mapping):
             yield _row("row", item, signature, strict=True)
@@ -109,6 +115,8 @@ def _rows(inputs: object, signature: ClientSignature, notify: Notify) -> Iterato
             frame = _with_words(item, signature)
             for index, row in enumerate(frame.to_dict("records"), start=1):
                 yield _row(f"row {index}", row, signature, strict=False)
+        elif only is not None and isinstance(item, _VALUES):
+            yield _row("row", {only: item}, signature, strict=True)
         else:
             raise _mismatch(item, signature)
 
@@ -130,21 +138,26 @@ def _rows_of_text(
 ) -> Iterator[Instance]:
     text = os.fspath(item)
     if _is_json(text):
-        rows = enumerate(_json_rows(text, "the given JSON"), start=1)
+        rows = enumerate(_json_rows(text, "the given JSON", signature), start=1)
         yield from (_row(f"row {i}", row, signature, strict=True) for i, row in rows)
         return
-    path = Path(text)
-    if path.suffix.lower() in _CSV_SUFFIXES:
+    path, only = Path(text), signature.only_input
+    suffix = path.suffix.lower()
+    if suffix in _CSV_SUFFIXES:
         yield from _rows_of_csv(path, signature, notify)
         return
-    if path.suffix.lower() not in _TABLE_SUFFIXES and path.is_file():
+    # Unlike pathlib, isfile accepts texts that are too long for the name of a file.
+    if suffix not in _TABLE_SUFFIXES and os.path.isfile(text):  # noqa: PTH113
         raise _mismatch(item, signature)
+    if only is not None and isinstance(item, str) and suffix not in _FILE_SUFFIXES:
+        yield _row("row", {only: text}, signature, strict=True)
+        return
     content = _read(path)
     try:
         decoded = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text: {error.reason}") from error
-    for index, row in enumerate(_json_rows(decoded, str(path)), start=1):
+    for index, row in enumerate(_json_rows(decoded, str(path), signature), start=1):
         yield _row(f"{path}, row {index}", row, signature, strict=True)
 
 
@@ -182,7 +195,7 @@ def _rows_of_csv(path: Path, signature: ClientSignature, notify: Notify) -> Iter
         notify(f"{path}: {missing.total():,} cells without a number treated as missing ({counts})")
 
 
-def _json_rows(text: str, origin: str) -> Sequence[Mapping[str, Any]]:
+def _json_rows(text: str, origin: str, signature: ClientSignature) -> Sequence[Mapping[str, Any]]:
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -194,11 +207,11 @@ def _json_rows(text: str, origin: str) -> Sequence[Mapping[str, Any]]:
     if isinstance(value, dict) and isinstance(value.get("instances"), list):
         value = value["instances"]
     rows = value if isinstance(value, list) else [value]
+    if signature.only_input is not None:
+        return [row if isinstance(row, dict) else {signature.only_input: row} for row in rows]
     if not all(isinstance(row, dict) for row in rows):
-        raise InputError(
-            f"{origin} must contain JSON objects",
-            hint='use rows such as {"column": 1.0}',
-        )
+        form = ", ".join(f'"{spec.name}": ...' for spec in signature.inputs)
+        raise InputError(f"{origin} must contain JSON objects", hint=f"use rows such as {{{form}}}")
     return rows
 
 
@@ -268,7 +281,11 @@ def _word(value: Any) -> str:
     return text_of(value)
 
 
-def _tensors(inputs: object, signature: ClientSignature) -> list[Instance]:
+def _tensors(inputs: object, signature: ClientSignature, notify: Notify) -> list[Instance]:
+    if isinstance(inputs, str | os.PathLike) and not _is_json(os.fspath(inputs)):
+        path = Path(inputs)
+        if path.suffix.lower() in _CSV_SUFFIXES and _takes_vectors(signature):
+            return list(_vectors_of_csv(path, signature, notify))
     value = _array_like(inputs, signature)
     rank = len(signature.inputs[0].shape or ())
     array = np.asarray(value, dtype=object) if signature.inputs[0].dtype == STRING else None
@@ -281,6 +298,29 @@ def _tensors(inputs: object, signature: ClientSignature) -> list[Instance]:
             hint=_hint(signature),
         )
     return [Instance(f"instance {i}", each) for i, each in enumerate(value, start=1)]
+
+
+def _takes_vectors(signature: ClientSignature) -> bool:
+    only = signature.inputs[0]
+    return len(only.instance_shape) == 1 and only.dtype != STRING
+
+
+def _vectors_of_csv(path: Path, signature: ClientSignature, notify: Notify) -> Iterator[Instance]:
+    """Yield the rows of a CSV with a header, each as one vector."""
+    from timonel.data.sources.csvfile import CsvFile  # noqa: PLC0415 - imports Arrow
+    from timonel.storage.location import Location  # noqa: PLC0415
+
+    only = signature.inputs[0]
+    size = only.instance_shape[0]
+    names = [name for name in CsvFile(Location(path)).peek(0)[0] if name.strip()]
+    if size not in {-1, len(names)}:
+        raise InputError(
+            f"expected {size} columns, got {len(names)} in {path}: {', '.join(names)}",
+            hint=_hint(signature),
+        )
+    columns = tuple(Input(name, only.dtype, (-1,)) for name in names)
+    for row in _rows_of_csv(path, replace(signature, inputs=columns), notify):
+        yield Instance(row.source, list(row.value.values()))
 
 
 def _array_like(inputs: object, signature: ClientSignature) -> Any:
@@ -351,4 +391,5 @@ def _hint(signature: ClientSignature) -> str:
         return "give image files"
     if signature.kind is InstanceKind.ROW:
         return f"give a CSV, JSON or dicts with {', '.join(i.name for i in signature.inputs)}"
-    return f"give an array or nested lists for {signature.description}"
+    table = "a CSV, " if _takes_vectors(signature) else ""
+    return f"give {table}an array or nested lists for {signature.description}"
