@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import psutil
 import pytest
 
 from timonel.errors import NotFoundError, ServingError, SpecError
 from timonel.serving.client.connection import HttpError
 from timonel.serving.client.predict import predict
+from timonel.serving.server_records import ServerRecord, write_record
+from timonel.storage import find_workspace
 
 SHAPE = {"unknown_rank": False, "dim": [{"size": "-1", "name": ""}]}
 
@@ -171,6 +175,36 @@ def test_what_a_loaded_model_may_do_is_passed_on(tmp_path, monkeypatch):
     own = settings.runtime.of("m")
     assert own.allow_ops == {"*": ("ReadFile",)}
     assert own.op_libraries == ("tensorflow_text",)
+
+
+def test_what_a_server_of_the_workspace_serves_is_said(scripted, tmp_path, monkeypatch):
+    workspace = find_workspace(tmp_path / ".timonel")
+    started = psutil.Process().create_time()
+    record = ServerRecord(os.getpid(), started, ("iris",), scripted.url, None, started)
+    write_record(workspace.servers, record)
+    states = [{"version": "2", "state": "AVAILABLE"}, {"version": "1", "state": "END"}]
+    scripted.answers = {"/v1/models/iris": [(200, {"model_version_status": states})]}
+    for model in ("iris/1", f"{scripted.url}/v1/models/iris/versions/1"):
+        with pytest.raises(NotFoundError) as caught:
+            predict(model, [[1.0]], workspace=workspace)
+        assert str(caught.value) == (
+            f"{scripted.url} does not serve version 1 of iris: it serves iris/2"
+        )
+
+    def launch(*_):
+        raise ServingError("enough")
+
+    monkeypatch.setattr("timonel.serving.client.predict.launch", launch)
+    told = []
+    for folder in ("iris", "roses"):
+        (tmp_path / folder / "1").mkdir(parents=True)
+        with pytest.raises(ServingError, match="enough"):
+            predict(tmp_path / folder, [[1.0]], workspace=workspace, notify=told.append)
+    by_name = f"'timonel predict iris' asks the server {scripted.url}"
+    assert told == [
+        f"loading {tmp_path}/iris for this call; {by_name}",
+        "no server of this workspace serves roses: loading it for this call",
+    ]
 
 
 @pytest.mark.parametrize("trust", [{"allow_ops": ["ReadFile"]}, {"op_libraries": ["x"]}])

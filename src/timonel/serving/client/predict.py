@@ -134,9 +134,21 @@ def _target(
         _check_trust(runtime, record.rest_url)
         yield _Target(record.rest_url, name, version)
         return
-    settings = resolve(text, place, version)
-    which = f"version {version} of {settings.name}" if version is not None else settings.name
-    notify(f"no server of this workspace serves {which}: loading it for this call")
+    try:
+        settings = resolve(text, place, version)
+    except NotFoundError as error:
+        if record is None:
+            raise
+        with HttpConnection(record.rest_url, caller) as connection:
+            raise _not_served(_Target(record.rest_url, name, version), connection) from error
+    if settings.name != name and (other := find_server(place.servers, settings.name)):
+        notify(
+            f"loading {text} for this call; "
+            f"'timonel predict {settings.name}' asks the server {other.rest_url}"
+        )
+    else:
+        which = f"version {version} of {settings.name}" if version is not None else settings.name
+        notify(f"no server of this workspace serves {which}: loading it for this call")
     temporary = ServerSettings(
         models=(settings,), rest_port=0, grpc_port=None, drain_s=5.0, runtime=runtime
     )
@@ -231,11 +243,17 @@ def _signature_of(connection: HttpConnection, target: _Target) -> ClientSignatur
     except HttpError as error:
         if error.status != 404:
             raise
-        which = f"version {target.version} of " if target.version is not None else ""
-        raise NotFoundError(
-            f"{target.url} does not serve {which}{target.model}",
-            hint=f"see {target.url}/v1/models",
-        ) from error
+        raise _not_served(target, connection) from error
+
+
+def _not_served(target: _Target, connection: HttpConnection) -> NotFoundError:
+    which = f"version {target.version} of " if target.version is not None else ""
+    hint = f"see {target.url}/v1/models"
+    with contextlib.suppress(ServingError, LookupError, TypeError):
+        statuses = connection.get(model_path(target.model))["model_version_status"]
+        known = [each["version"] for each in statuses if each["state"] == "AVAILABLE"]
+        hint = f"it serves {target.model}/{', '.join(known)}" if known else hint
+    return NotFoundError(f"{target.url} does not serve {which}{target.model}", hint=hint)
 
 
 def _post(
