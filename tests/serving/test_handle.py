@@ -103,7 +103,7 @@ def test_an_unknown_runtime_is_told_with_the_known_ones(workspace, model):
     ("name", "message"),
     [
         ("nope", "no model 'nope' in this workspace: the models are: empty"),
-        ("empty", "empty has no numbered versions in"),
+        ("empty", "empty has no version such as 1/saved_model.pb"),
         ("./nowhere", "no folder at"),
     ],
 )

@@ -57,6 +57,7 @@ def test_what_is_not_there(workspace, tmp_path):
         ("digits/2", "digits has no version 2 in .*: it has 1, 3"),
         (loose, "is not a version number"),
         (tmp_path / "nope", "no folder at"),
+        (tmp_path, f"the folder {tmp_path} has no version such as 1/saved_model.pb: publish"),
     ]:
         with pytest.raises(NotFoundError, match=message):
             resolve(reference, workspace)
@@ -73,8 +74,9 @@ def test_a_plain_name_is_no_folder_of_raw_files(workspace, tmp_path, monkeypatch
             with pytest.raises(NotFoundError) as caught:
                 find(reference)
             assert str(caught.value) == (
-                "no model 'digits' in this workspace: publish one with "
-                "'timonel export --name digits'"
+                f"no model 'digits' in this workspace, and the folder {reference} has no version "
+                "such as 1/saved_model.pb: publish one with 'timonel export --name digits', or a "
+                "SavedModel with 'timonel models add digits FOLDER'"
             )
     with pytest.raises(NotFoundError, match="no workspace"):
         workspace_for(tmp_path / "none", ["digits"])

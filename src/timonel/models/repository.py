@@ -51,6 +51,7 @@ from timonel.models.versions import (
     check_name,
     numbered,
     open_version,
+    unknown_model,
     version_at,
 )
 from timonel.storage import Workspace, exclusive, publish_dir, write_document, write_text
@@ -206,13 +207,7 @@ class ModelRepository:
         self._pull(name)
         found = dict(numbered(self._folder(name)))
         if not found:
-            known = ", ".join(self.names())
-            raise NotFoundError(
-                f"no model {name!r} in this workspace",
-                hint=f"the models are: {known}"
-                if known
-                else f"publish one with 'timonel export --name {name}'",
-            )
+            raise unknown_model(name, self.names(), Path(name))
         number = max(found) if version is None else version
         if number not in found:
             raise NotFoundError(
@@ -249,7 +244,7 @@ class ModelRepository:
                 f"{text!r} is neither a model's name nor the folder of a SavedModel",
                 hint="use name, name/number, or a folder with saved_model.pb",
             )
-        return self.get(name)
+        raise unknown_model(name, self.names(), path)
 
     @contextlib.contextmanager
     def _next_version(self, name: str) -> Iterator[tuple[int, Path]]:

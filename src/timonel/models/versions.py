@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ _logger = logging.getLogger(__name__)
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 VERSION_NUMBER = re.compile(r"[0-9]{1,19}")
+NO_VERSION = "has no version such as 1/saved_model.pb"
 _MAX_NUMBER = 2**63 - 1
 
 
@@ -106,6 +107,29 @@ def check_name(name: str) -> None:
             hint="use letters, digits, '.', '_' and '-', starting with a letter or digit; not only "
             "digits, which would be a version number",
         )
+
+
+def unknown_model(name: str, known: Sequence[str], folder: Path) -> NotFoundError:
+    """Return the error for a model that a workspace does not have.
+
+    Args:
+        name: The name.
+        known: The models of the workspace.
+        folder: Where the user may have meant a folder of versions; it may not exist.
+    """
+    problem = f"no model {name!r} in this workspace"
+    if folder.is_dir():
+        problem += f", and the folder {folder} {NO_VERSION}"
+    hint = f"the models are: {', '.join(known)}" if known else publish_hint(name)
+    return NotFoundError(problem, hint=hint)
+
+
+def publish_hint(name: str) -> str:
+    """Return how to publish a version."""
+    return (
+        f"publish one with 'timonel export --name {name}', or a SavedModel with "
+        f"'timonel models add {name} FOLDER'"
+    )
 
 
 def holds_models(path: Path) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from timonel.errors import NotFoundError, SpecError
 from timonel.models.inspection import is_python_model
-from timonel.models.versions import holds_models
+from timonel.models.versions import NO_VERSION, holds_models, publish_hint, unknown_model
 from timonel.serving.manager.sources import version_folders
 from timonel.serving.settings.models import Latest, ModelSettings, Specific
 from timonel.storage import Workspace, find_workspace, is_local, join, local_path, normalise
@@ -75,12 +75,7 @@ def resolve(
         return _from_folder(local_path(text), version)
     if workspace.local_copy is None:
         known = sorted(path.name for path in _folders(workspace.models))
-    raise NotFoundError(
-        f"no model {name!r} in this workspace",
-        hint=f"the models are: {', '.join(known)}"
-        if known
-        else f"publish one with 'timonel export --name {name}'",
-    )
+    raise unknown_model(name, known, Path(text))
 
 
 def _is_folder(text: str) -> bool:
@@ -126,10 +121,7 @@ def _from_bucket(uri: str, version: int | None) -> ModelSettings:
 def _settings(name: str, base: Path, version: int | None) -> ModelSettings:
     versions = version_folders(base)
     if not versions:
-        raise NotFoundError(
-            f"{name} has no numbered versions in {base}",
-            hint=f"run 'timonel export --name {name}' first",
-        )
+        raise NotFoundError(f"the folder {base} {NO_VERSION}", hint=publish_hint(name))
     if version is not None and version not in versions:
         raise NotFoundError(
             f"{name} has no version {version} in {base}",
