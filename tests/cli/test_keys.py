@@ -42,8 +42,10 @@ def test_mistakes_with_keys(timonel: Timonel, here: Path) -> None:
     assert timonel("keys", "list", "--file", "nope.json").exit_code == 2
     assert timonel("keys", "revoke", "x", "--file", "nope.json").exit_code == 2
     assert not Path("nope.json").exists()
-    timonel("keys", "create", "twin")
-    timonel("keys", "create", "twin")
+    assert "also has" not in timonel("keys", "create", "twin").err
+    (first,) = json.loads(timonel("keys", "--json").out)["keys"]
+    second = timonel("keys", "create", "twin")
+    assert f"twin also has {first['id']}: 'timonel keys revoke ID'" in second.err
     assert "use one of the IDs" in timonel("keys", "revoke", "twin").error_line
     assert "has no key 'x'" in timonel("keys", "revoke", "x").error_line
 
@@ -53,8 +55,8 @@ def test_mistakes_with_keys(timonel: Timonel, here: Path) -> None:
     [
         ({"tls_cert": Path("c")}, "--tls-cert requires --tls-key"),
         ({"tls_client_ca": Path("c")}, "--tls-client-ca requires --tls-cert"),
-        ({"max_body": "much"}, "expected a size such as"),
-        ({"max_requests": 0}, "max_requests must be"),
+        ({"max_body": "much"}, "--max-body: expected a size such as"),
+        ({"max_requests": 0}, "--max-requests must be"),
     ],
 )
 def test_options_that_do_not_go(options: dict[str, object], message: str) -> None:

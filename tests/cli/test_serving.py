@@ -56,12 +56,13 @@ def add_version(place: Workspace, number: int) -> None:
     [
         (
             ["digits", "--rest-port", "99999"],
-            "rest_port must be less than or equal to 65535",
+            "--rest-port must be less than or equal to 65535",
         ),
         (["digits", "--api-keys", "none.json"], "there is no file of API keys /"),
         (["digits", "--api-keys", "none.json"], "timonel keys create NAME --file FILE"),
         (["digits", "--tls-cert", "none", "--tls-key", "none"], "check that the files exist"),
-        (["digits", "--poll-s", "-1"], "expected a duration such as 90s"),
+        ([], "no model to serve: use 'timonel serve NAME'"),
+        (["digits", "--poll-s", "-1"], "--poll-s: expected a duration such as 90s"),
         (["digits", "digits"], "each model can be served only once, got ['digits', 'digits']"),
     ],
 )

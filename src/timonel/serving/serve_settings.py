@@ -33,7 +33,11 @@ def settings_and_workspace(
     if bool(models) == (config is not None):
         if models:
             raise SpecError("a config names the models itself", hint="leave out the models or it")
-        raise SpecError("no model to serve", hint="name one, or give a config that does")
+        raise SpecError(
+            "no model to serve",
+            hint="use 'timonel serve NAME' ('timonel models' lists the names), "
+            "'timonel serve FOLDER' or 'timonel serve --config FILE'",
+        )
     if options["rest_port"] == options["grpc_port"] != 0:
         raise SpecError(
             f"REST and gRPC cannot share the port {options['rest_port']}",
@@ -103,7 +107,12 @@ def settings_of(
         logged = _logged(models, options)
         return ServerSettings.model_validate(_nested({**found, "models": logged}))
     except ValidationError as error:
-        raise as_spec_error(error, {**paths, "sampling_rate": "request_log_rate"}) from error
+        derived = {"config_poll_s": "poll_s", "sampling_rate": "request_log_rate"}
+        flags = {
+            place: known[name].flag or f"--{name.replace('_', '-')}"
+            for place, name in {**paths, **derived}.items()
+        }
+        raise as_spec_error(error, flags) from error
 
 
 def _check_files(access: AccessSettings) -> None:

@@ -95,7 +95,7 @@ def test_an_image_is_sent_whatever_its_name_and_size(tmp_path):
 
 
 @pytest.mark.process
-def test_an_unknown_authority_is_told_with_the_option(tmp_path):
+def test_an_unknown_authority_and_a_missing_https_are_told(tmp_path):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*Authority().issue(tmp_path, "server"))
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
@@ -105,6 +105,17 @@ def test_an_unknown_authority_is_told_with_the_option(tmp_path):
         with (
             HttpConnection(f"https://127.0.0.1:{server.server_port}") as connection,
             pytest.raises(UntrustedError, match="is not trusted: unable to get") as caught,
+        ):
+            connection.get("/v1/models")
+        thread.join()
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        with (
+            HttpConnection(url) as connection,
+            pytest.raises(
+                ServingError, match=f": if it uses TLS, use {url.replace('http', 'https')}"
+            ),
         ):
             connection.get("/v1/models")
         thread.join()

@@ -50,7 +50,8 @@ def create(
     end = None if expires is None else now + parse_seconds(expires)
     key, entry = new_key(name, right, now=now, expires=end)
     path = _path(ctx, file)
-    change_entries(path, lambda entries: [*entries, entry])
+    entries = change_entries(path, lambda entries: [*entries, entry])
+    others = [each.id for each in entries if each.name == name and each is not entry]
     if json:
         print_json({"id": entry.id, "name": name, "key": key, "file": str(path)})
         return
@@ -60,6 +61,12 @@ def create(
         style="dim",
         soft_wrap=True,
     )
+    if others:
+        console(stderr=True).print(
+            f"{name} also has {', '.join(others)}: 'timonel keys revoke ID' revokes a key",
+            style="yellow",
+            soft_wrap=True,
+        )
 
 
 @app.command("list", cls=StyledCommand)

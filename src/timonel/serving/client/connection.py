@@ -95,9 +95,13 @@ class HttpConnection:
                     f"the certificate of {self._url} is not trusted: {error.verify_message}",
                     hint=f"give that of its authority with --tls-ca or {CA_VARIABLE}",
                 ) from error
+            hint = "start one with 'timonel serve NAME', or check the address"
+            # Servers with TLS close the connection, or answer with an alert.
+            cut = isinstance(error, http.client.BadStatusLine | ConnectionResetError)
+            if cut and self._url.startswith("http://"):
+                hint = f"if it uses TLS, use {self._url.replace('http', 'https', 1)}"
             raise ServingError(
-                f"cannot reach a server at {self._url}: {_reason(error)}",
-                hint="start one with 'timonel serve NAME', or check the address",
+                f"cannot reach a server at {self._url}: {_reason(error)}", hint=hint
             ) from error
         return self._parse(response.status, answer)
 

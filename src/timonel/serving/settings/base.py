@@ -39,10 +39,12 @@ def as_spec_error(error: ValidationError, names: Mapping[str, str]) -> SpecError
         names: What the user calls a setting, by its dotted name.
     """
     first = error.errors()[0]
-    if first["type"] == "value_error":  # raised by a validator, with a readable message
-        return SpecError(str(first["ctx"]["error"]))
     place, rule = ".".join(map(str, first["loc"])), first["msg"]
-    name = names.get(place, place)
+    # Of a union, the place ends with the name of its member.
+    name = names.get(place) or names.get(place.rpartition(".")[0])
+    if first["type"] == "value_error":  # raised by a validator, with a readable message
+        return SpecError(f"{name}: {first['ctx']['error']}" if name else str(first["ctx"]["error"]))
+    name = name or place
     if not rule.startswith("Input should be "):
         return SpecError(f"{name}: {rule}, got {first['input']!r}")
     return SpecError(
