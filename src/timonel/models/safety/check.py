@@ -9,6 +9,7 @@ operation may be reached from what loads, and must trace its file name to what i
 from __future__ import annotations
 
 import logging
+import shlex
 import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -22,7 +23,7 @@ from google.protobuf.message import DecodeError
 from timonel.errors import ModelError
 from timonel.models.protos import meta_graph_pb2, saved_model_pb2, types_pb2, variable_pb2
 from timonel.models.safety.graph import MAIN, ModelGraph
-from timonel.models.safety.operations import TAKERS, library_hint, package_of, reason_against
+from timonel.models.safety.operations import library_hint, package_of, reason_against
 
 _LOG = logging.getLogger(__name__)
 _SHOWN_FINDINGS = 3
@@ -166,9 +167,9 @@ def _rejection(found: Sequence[Finding]) -> ModelError:
         return ModelError(message, hint="copy the model with 'cp -rL'" if only_files else None)
     if packages := {package for name in names if (package := package_of(name))}:
         return ModelError(message, hint=library_hint(packages))
-    options = " ".join(f"--allow-op '{name}'" for name in names)
-    hint = f"{TAKERS} {options} (timonel-model-server: --allow_ops={','.join(names)})"
-    return ModelError(message, hint=hint)
+    options = " ".join(f"--allow-op {shlex.quote(name)}" for name in names)
+    flags = f"timonel-model-server: --allow_ops={','.join(names)}; timonel deploy: after --"
+    return ModelError(f"{message}. If you trust its author, add {options} ({flags})")
 
 
 class _Files:

@@ -97,17 +97,13 @@ def package_of(operation: str) -> str | None:
     return next((name for pattern, name in _OWNERS if pattern.fullmatch(operation)), None)
 
 
-TAKERS = "timonel serve, predict, models convert and models bench take"
-"""Commands with options to allow operations."""
-
-
 def library_hint(packages: Iterable[str]) -> str:
     """Return how to load op libraries."""
     names = sorted(packages)
     options = " ".join(f"--op-library {name}" for name in names)
     return (
-        f"pip install {' '.join(names)}; {TAKERS} {options} "
-        f"(timonel-model-server: --op_libraries={','.join(names)})"
+        f"pip install {' '.join(names)}, and add {options} "
+        f"(timonel-model-server: --op_libraries={','.join(names)}; timonel deploy: after --)"
     )
 
 

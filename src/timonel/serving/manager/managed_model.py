@@ -297,14 +297,13 @@ class ManagedModel:
             transient=may_retry and (settings.as_tfserving or error.code in TRANSIENT),
         )
         self._track(number, record)
+        after = cure(error) if record.retry_at is None else f"retrying in {retry_s:g} s"
         _LOG.error(
-            "Cannot load version %d of model %s: %s; %s.",
+            "Cannot load version %d of model %s: %s%s.",
             number,
             self.name,
             first_line(error),
-            f"{cure(error)}, or remove {self.model.base_path}/{number}"
-            if record.retry_at is None
-            else f"retrying in {retry_s:g} s",
+            f"; {after}" if after else "",
         )
 
     def begin_unload(self, number: int) -> Servable:
@@ -398,7 +397,7 @@ def cure(error: StatusError) -> str:
     """Return what the user can do about a version that cannot be loaded."""
     # Exporting again does not help for a model rejected as unsafe, nor for one that hangs.
     if error.code is Code.PERMISSION_DENIED:
-        return "allow that if you trust its author"
+        return ""  # the message says how to allow it
     if error.code is Code.DEADLINE_EXCEEDED:
         return "raise the time limit"
     if error.code is Code.FAILED_PRECONDITION:

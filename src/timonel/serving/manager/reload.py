@@ -139,7 +139,7 @@ def unservable(models: Sequence[ManagedModel]) -> UnservableError:
     return UnservableError(
         f"Version {first.version} of model {model.name} cannot be loaded: "
         f"{first_line(first.error)}",
-        hint=f"{cure(first.error)}, or remove {model.base_path}/{first.version}",
+        hint=cure(first.error),
         failures=failures,
     )
 

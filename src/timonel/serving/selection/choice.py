@@ -74,7 +74,7 @@ def check_permission(version: Path, name: str, settings: PythonSettings) -> bool
         raise StatusError(
             Code.PERMISSION_DENIED,
             f"{version} contains {PYTHON_MODEL_FILE}, Python code that would run as the server's "
-            f"user: to allow it, start the server with --allow-python {name} "
+            f"user: if you trust its author, start the server with --allow-python {name} "
             f"(timonel-model-server: --allow_python={name})",
         )
     return True
