@@ -205,11 +205,7 @@ def is_image(name: str, dtype: str) -> bool:
 
 
 def parse_signature(metadata: Mapping[str, Any]) -> ClientSignature:
-    """Parse the response to ``GET /v1/models/<name>/metadata``.
-
-    Raises:
-        ServingError: The model has no default signature with inputs.
-    """
+    """Parse the response to ``GET /v1/models/<name>/metadata``."""
     spec = metadata["model_spec"]
     signatures = metadata["metadata"]["signature_def"]["signature_def"]
     default = signatures.get(DEFAULT_SIGNATURE, {})

@@ -73,9 +73,6 @@ def check_files(inputs: object) -> None:
 
     Strings may also be texts for the model: only path objects and names with the suffix of an image
     or a table are checked.
-
-    Raises:
-        NotFoundError: A file does not exist.
     """
     for item in _as_list(inputs):
         if not isinstance(item, str | os.PathLike) or _is_json(os.fspath(item)):
@@ -311,13 +308,7 @@ def _vectors_of_csv(path: Path, signature: ClientSignature, notify: Notify) -> I
     from timonel.storage.location import Location  # noqa: PLC0415
 
     only = signature.inputs[0]
-    size = only.instance_shape[0]
     names = [name for name in CsvFile(Location(path)).peek(0)[0] if name.strip()]
-    if size not in {-1, len(names)}:
-        raise InputError(
-            f"expected {size} columns, got {len(names)} in {path}: {', '.join(names)}",
-            hint=_hint(signature),
-        )
     columns = tuple(Input(name, only.dtype, (-1,)) for name in names)
     for row in _rows_of_csv(path, replace(signature, inputs=columns), notify):
         yield Instance(row.source, list(row.value.values()))
