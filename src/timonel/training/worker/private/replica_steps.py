@@ -319,6 +319,10 @@ def _restoring(model: Any, rows: Any) -> Callable[[], None]:
     )
     found = {id(variable): variable for variable in hidden_state.metric_variables(model)}
     variables = list({**found, **{id(variable): variable for variable in others}}.values())
+    if not tf.executing_eagerly():
+        # The graph has weak references, and metrics of other models may end before it.
+        graph = ops.get_default_graph()
+        graph.timonel_variables = (*getattr(graph, "timonel_variables", ()), *variables)
     before = [_value(variable) for variable in variables]
 
     def restore() -> None:
