@@ -191,11 +191,10 @@ def _masking(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _warn_of_part(name: str) -> None:
     """Tell what averages over a part of a batch, of which `part_of` knows only the rows."""
-    if _replica() is None:
-        warn(
-            f"{name}: averages over the part of a batch that a worker has, as always when batches "
-            "are divided"
-        )
+    warn(
+        f"{name}: averages over the part of a batch that a worker has, as always when batches are "
+        "divided"
+    )
 
 
 def _share(counts: Any) -> Any:
@@ -368,7 +367,7 @@ def _calling_layer(original: Callable[..., Any], keras: Any) -> Callable[..., An
             found = original(layer, *args, **kwargs)
         # It averages over a replica's rows in any case.
         is_normal = isinstance(layer, keras.layers.BatchNormalization)
-        if is_normal:
+        if is_normal and _replica() is None:
             _warn_of_part(layer.name)
         if is_outer or is_normal:
             _present.outputs.append(found)
