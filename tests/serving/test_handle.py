@@ -76,7 +76,7 @@ def test_the_log_names_the_models_that_serve(workspace, model):
 
 @pytest.mark.process
 def test_a_share_of_requests_beyond_all_is_refused(workspace, model, tmp_path):
-    with pytest.raises(SpecError, match="request_log_rate"):
+    with pytest.raises(SpecError, match="--request-log-rate"):
         start(workspace, request_log=tmp_path, request_log_rate=1.5)
 
 

@@ -119,6 +119,7 @@ class FitWatch:
         """First step of this generation's first epoch."""
         self.trained = int(saved.state.extra["trained"]) if saved is not None else 0
         """Completed steps of this call, over all generations."""
+        self._trained_at_start = self.trained
         self._saved = saved
         self._begun: FitState | None = None
         self._size: int | None = None
@@ -289,7 +290,7 @@ class FitWatch:
         return decided
 
     def _leave(self, *, is_done: bool = False) -> NoReturn:
-        if self._feed.can_seek and self.trained:
+        if self._feed.can_seek and self.trained > self._trained_at_start:
             self._save(self.progress.within(self._step), is_done=is_done)
         self._checkpoints.wait(leaving=True)
         self._barrier()

@@ -18,6 +18,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.ops import stateful_random_ops
 
 from timonel.training.worker.private.attributes import replaced
+from timonel.training.worker.private.gradient_sums import innermost
 
 BACKUP = "ckpt_saved_"
 """Prefix of the names of variables in which BackupAndRestore of tf-keras counts."""
@@ -138,11 +139,20 @@ def set_table_content(table: Any, content: np.ndarray[Any, Any]) -> None:
     )
 
 
+def has_slots(optimizer: Any) -> bool:
+    """Return whether an optimizer has created its variables."""
+    if hasattr(optimizer, "built"):
+        return bool(optimizer.built)
+    inner = innermost(optimizer)
+    # tf-keras' legacy ones have no build.
+    return bool(getattr(inner, "_built", not hasattr(inner, "build")))
+
+
 def when_built(optimizer: Any, model: Any, then: Callable[[], None]) -> None:
     """Call ``then`` once, as soon as a model's optimizer has created its variables."""
     if not hasattr(optimizer, "build"):  # tf-keras' legacy ones
         optimizer._create_all_weights(model.trainable_variables)
-    if getattr(optimizer, "built", getattr(optimizer, "_built", not hasattr(optimizer, "build"))):
+    if has_slots(optimizer):
         then()
         return
     original = optimizer.build

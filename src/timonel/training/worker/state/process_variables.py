@@ -97,7 +97,8 @@ class ProcessVariables:
     def capture(self, owned: Collection[int]) -> list[dict[str, Any]]:
         """Return the values that differ from those at the beginning of the call.
 
-        With several workers this is collective.
+        Restored ones that still wait for their creation are among them. With several workers this
+        is collective.
 
         Args:
             owned: ``id`` of TensorFlow's variables that are saved with the model.
@@ -107,7 +108,9 @@ class ProcessVariables:
         others = [each for each in self._created if id(each.thing()) not in owned]
         gathered = [each for each in others if each.is_each]
         values = dict(zip(map(id, gathered), self._of_all_replicas(gathered), strict=True))
-        found = []
+        found: list[dict[str, Any]] = [
+            dict(state) for states in self._pending.values() for state in states
+        ]
         for each in others:
             if each.thing() is None:
                 continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,22 @@ NOT_SAVED = "state that is not saved, so that a resumed job will differ"
 _NOT_RESTORED = "state that is not restored, so that the job differs"
 
 
+@dataclass(frozen=True)
+class Slots:
+    """Saved values of an optimizer.
+
+    Attributes:
+        values: Its variables.
+        sums: Its gradient sums [replicas, ...].
+    """
+
+    values: Sequence[Array] = ()
+    sums: Sequence[Array] = ()
+
+
+_NO_SLOTS = Slots()
+
+
 class Snapshot:
     """State of a ``fit`` call.
 
@@ -80,12 +97,17 @@ class Snapshot:
         self._compiled = hidden_state.compiled_parts(model)
         self._warned: set[tuple[str, str]] = set()
         self._held: list[Array] | None = None
+        self._awaited = _NO_SLOTS
+        self._trained = 0
 
     def take(self, progress: Progress, trained: int) -> FitState:
         """Return the state after ``trained`` steps, copied to host memory."""
         model, optimizer = self._model, getattr(self._model, "optimizer", None)
-        own, slots = building.model_variables(model), building.optimizer_variables(optimizer)
-        sums = gradient_sums.sums_of(optimizer)
+        own, slots, sums = building.model_variables(model), [], []
+        awaited = self._awaited
+        if hidden_state.has_slots(optimizer):
+            slots, sums = building.optimizer_variables(optimizer), gradient_sums.sums_of(optimizer)
+            awaited = _NO_SLOTS
         local = [*model.non_trainable_variables, *sums]
         metrics = hidden_state.metric_variables(model) if progress.step else []
         values = self._replicas.read([*local, *metrics])
@@ -97,7 +119,7 @@ class Snapshot:
             "is_recompiled": self._is_recompiled,
             "model": self._others.keys_of(own),
             "attributes": self._others.attributes_of(model),
-            "sums": len(sums),
+            "sums": len(sums) + len(awaited.sums),
             "others": self._others.capture(owned),
             "callbacks": callbacks,
             "random": capture_random_state(),
@@ -107,12 +129,12 @@ class Snapshot:
         self._tell(NOT_SAVED, [*lost, *self._feed.lost])
         if extra["is_recompiled"]:
             self._tell("a callback has compiled the model", ["an interrupted job cannot resume"])
-        if not progress.step:
+        if not progress.step and trained > self._trained:
             self._tell(_NOT_RESTORED, self._others.missing)
         return FitState(
             progress,
-            self._replicas.read_first([*own, *slots]),
-            values[: len(local)],
+            [*self._replicas.read_first([*own, *slots]), *awaited.values],
+            [*values[: len(local)], *awaited.sums],
             self._held if self._held is not None and metrics else values[len(local) :],
             extra,
         )
@@ -129,8 +151,9 @@ class Snapshot:
                 "cannot resume: a callback has compiled the model before the checkpoint",
                 hint="call compile between two calls of fit, or change the optimizer's values",
             )
-        restore_model(self._model, state, self._replicas, self._others)
-        hidden_state.count_steps(self._model, int(state.extra["trained"]))
+        self._awaited = restore_model(self._model, state, self._replicas, self._others)
+        self._trained = int(state.extra["trained"])
+        hidden_state.count_steps(self._model, self._trained)
         self._tell(_NOT_RESTORED, self.restore_callbacks(state))
         restore_random_state(state.extra["random"])
 
@@ -171,10 +194,13 @@ class Snapshot:
 
 def restore_model(
     model: Any, state: FitState, replicas: Replicas, others: ProcessVariables
-) -> None:
+) -> Slots:
     """Restore the variables of the model, its optimizer, and all others of the process.
 
     The optimizer's are restored when the training step has created them.
+
+    Returns:
+        What was saved of the optimizer. A state that is saved before its first step includes it.
 
     Raises:
         TimonelError: The model differs from the saved one.
@@ -197,17 +223,17 @@ def restore_model(
             replicas.assign_all(variable, value)
         replicas.assign(model.non_trainable_variables, local, sums=False)
     optimizer = getattr(model, "optimizer", None)
+    slots = Slots(state.variables[count:], state.local[len(local) :])
 
     def restore_optimizer() -> None:
-        slots = building.optimizer_variables(optimizer)
-        check(slots, state.variables[count:])
-        for variable, value in zip(slots, state.variables[count:], strict=True):
+        found = building.optimizer_variables(optimizer)
+        check(found, slots.values)
+        for variable, value in zip(found, slots.values, strict=True):
             replicas.assign_all(variable, value)
-        replicas.assign(
-            gradient_sums.sums_of(optimizer), state.local[len(state.local) - sums :], sums=True
-        )
+        replicas.assign(gradient_sums.sums_of(optimizer), slots.sums, sums=True)
 
-    if optimizer is not None and len(state.variables) > count:
+    if optimizer is not None and slots.values:
         hidden_state.when_built(optimizer, model, restore_optimizer)
-    owned = hidden_state.identities([*own, *building.optimizer_variables(optimizer)])
-    others.restore(saved, owned)
+        own += building.optimizer_variables(optimizer)
+    others.restore(saved, hidden_state.identities(own))
+    return slots
