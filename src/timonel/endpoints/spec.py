@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from timonel.endpoints.autoscaling.policy import ScalingPolicy
 from timonel.engines.resources import Requested, Resources
+from timonel.serving.auth.origin_check import is_loopback
 from timonel.units import Seconds
 
 
@@ -46,7 +47,6 @@ Rate = Annotated[str, AfterValidator(_rate)]
 ContentsId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 Label = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$")]
 
-_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _LONGEST_S = 7 * 86_400.0
 # The port counts, too: firewalls and network policies admit clients by port.
 _EXPOSURE = ("host", "port", "access")
@@ -154,7 +154,7 @@ class Jwt(Requested):
     @model_validator(mode="after")
     def _check_url(self) -> Self:
         url = urlsplit(self.jwks)
-        is_plain = url.scheme == "http" and url.hostname not in _LOOPBACK
+        is_plain = url.scheme == "http" and not is_loopback(url.hostname or "")
         if self.is_remote and (url.scheme not in {"http", "https"} or is_plain):
             raise ValueError(f"expected a file or an https URL of public keys, got {self.jwks}")
         return self

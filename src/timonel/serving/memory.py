@@ -7,7 +7,6 @@ import ctypes
 import gc
 import os
 import threading
-import time
 from pathlib import Path
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
@@ -66,8 +65,8 @@ def _trim_when_grown() -> None:
     """Trim when the process has grown, and again later for delayed frees."""
     start = least = _resident_bytes()
     wait_s, waited_s = _FIRST_RETRY_S, 0.0
-    while True:
-        time.sleep(_LOOK_S)
+    never = threading.Event()  # time.sleep fails where libfaketime sets the clock
+    while not never.wait(_LOOK_S):
         resident = _resident_bytes()
         waited_s += _LOOK_S
         has_grown = resident > least + _GROWTH_BYTES

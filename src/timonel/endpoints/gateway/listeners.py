@@ -100,6 +100,7 @@ def _manager(
         "rds": {"route_config_name": table, "config_source": watched_file(places, table)},
         "http_filters": [*filters, _filter("router", "router.v3.Router")],
         "stream_idle_timeout": "0s",
+        "generate_request_id": False,  # unread, and replicas cache heads that are alike
     }
     if spec is None:
         config["local_reply_config"] = {

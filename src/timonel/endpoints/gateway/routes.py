@@ -28,7 +28,6 @@ COMPARED_PERCENT = 10
 _CHECKED = ("origin",)
 """Request headers that the gateway has checked; replicas have another Host."""
 _COOKIE_S = 30 * 86_400
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _OWN_PATHS = "(?i)/(metrics|monitoring)((/|%2f).*)?"
 """Paths of single replicas, for the control plane: metrics, answers to compare."""
 _RELOAD_PATH = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
@@ -120,9 +119,9 @@ def hold_routes(routes: Sequence[Route]) -> Json:
 
 def _hosts(spec: EndpointSpec) -> list[str]:
     """Return the accepted Host headers: on a loopback address, not those of other sites' pages."""
-    if spec.host != "localhost" and not is_loopback(spec.host):
+    if not is_loopback(spec.host):
         return ["*"]
-    return sorted({spec.host, *_LOOPBACK, "[::1]", *spec.access.hosts})
+    return sorted({spec.host, "localhost", "127.0.0.1", "::1", "[::1]", *spec.access.hosts})
 
 
 def _other_hosts(domains: Sequence[str]) -> list[Json]:

@@ -71,7 +71,7 @@ def is_host_allowed(host: bytes, hosts: frozenset[str] | None) -> bool:
     if hosts is None or not host:
         return True
     name = _name(host.decode("latin-1").lower()).removesuffix(".")
-    return name in hosts or name == "localhost" or name.endswith(".localhost") or is_loopback(name)
+    return name in hosts or is_loopback(name)
 
 
 def _name(authority: str) -> str:
@@ -91,11 +91,11 @@ def is_address(name: str) -> bool:
 
 
 def is_loopback(name: str) -> bool:
-    """Return whether a text is an address of this machine alone, such as ``127.0.0.2``."""
+    """Return whether a name or address is of this machine alone: ``localhost``, ``127.0.0.2``."""
     try:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
-        return False
+        return name == "localhost" or name.endswith(".localhost")
 
 
 def _shown(value: bytes) -> str:
