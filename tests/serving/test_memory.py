@@ -74,7 +74,7 @@ def trims_of(monkeypatch, *resident):
         return seen[-1]
 
     monkeypatch.setattr(memory, "_GROWTH_BYTES", 50)
-    monkeypatch.setattr(memory.time, "sleep", lambda _: None)
+    monkeypatch.setattr(memory.threading.Event, "wait", lambda *_: False)
     monkeypatch.setattr(memory, "_resident_bytes", look)
     monkeypatch.setattr(memory, "give_back", lambda: trims.append(len(seen)))
     with pytest.raises(StopIteration):

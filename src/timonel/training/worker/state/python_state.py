@@ -27,9 +27,12 @@ from timonel.training.worker.script_files import is_of_script
 from timonel.training.worker.state import checkpoint_format
 
 _MODULES = frozenset(
-    {"builtins", "collections", "datetime", "decimal", "fractions", "pathlib", "random", "uuid"}
+    {
+        *("builtins", "collections", "datetime", "decimal", "fractions", "pathlib", "random"),
+        *("pathlib._local", "uuid"),
+    }
 )
-"""Standard modules whose classes hold data."""
+"""Standard modules whose classes hold data; paths of Python 3.13 say `pathlib._local`."""
 _NOT_DATA = frozenset({type, property, super, classmethod, staticmethod, random.SystemRandom})
 _NUMPY = "numpy."
 _CONSTRUCTORS = frozenset(
