@@ -37,15 +37,7 @@ class BatchShuffled(Schedule):
 
 
 def feed_of_arrays(keras: Any, arguments: dict[str, Any], seed: int) -> Feed | None:
-    """Replace array arguments by a dataset and return its feed.
-
-    None if they are other data.
-
-    Args:
-        keras: Keras of the model.
-        arguments: Arguments of the ``fit`` call; modified.
-        seed: Seed of the shuffle order.
-    """
+    """Replace array arguments by a dataset; return its feed, None if they are other data."""
     import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
     given = [arguments.get(name) for name in ("x", "y", "sample_weight")]

@@ -59,10 +59,7 @@ def restore(callbacks: Sequence[Any], saved: Sequence[Mapping[str, Any]]) -> lis
 
 
 def _names_of_keras(kind: type) -> set[str]:
-    """Return the names that the methods of a callback's classes in Keras use.
-
-    Their writers and files are made again by these.
-    """
+    """Return the names in methods of Keras' base classes, which make writers and files again."""
     methods = [
         method
         for base in kind.__mro__

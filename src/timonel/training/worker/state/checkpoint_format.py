@@ -36,11 +36,7 @@ class NotPlainError(TypeError):
 
 
 def encode(value: Any, arrays: list[Array]) -> Any:
-    """Encode ``value`` as JSON types, appending its arrays to ``arrays``.
-
-    Raises:
-        NotPlainError: A part is neither plain data nor an array of numbers.
-    """
+    """Encode ``value`` as JSON types, appending its arrays to ``arrays``; or NotPlainError."""
     if type(value) in _SCALARS:
         return value
     if isinstance(value, np.ndarray | np.generic):
@@ -88,21 +84,13 @@ def _encode_dict(value: Mapping[Any, Any], arrays: list[Array]) -> Any:
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a ``fit`` call.
+    """Progress of a ``fit`` call."""
 
-    Attributes:
-        epochs: Numbers of the completed epochs, from 0.
-        history: Content of Keras' ``History`` for them.
-        steps: Optimizer steps of this and all earlier calls.
-        finished: Whether the call has returned.
-        step: Completed steps of the next epoch.
-    """
-
-    epochs: tuple[int, ...] = ()
-    history: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    steps: int = 0
-    finished: bool = False
-    step: int = 0
+    epochs: tuple[int, ...] = ()  # numbers of the completed epochs, from 0
+    history: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # of Keras
+    steps: int = 0  # optimizer steps of this and all earlier calls
+    finished: bool = False  # the call has returned
+    step: int = 0  # completed steps of the next epoch
 
     @property
     def next_epoch(self) -> int:
@@ -148,21 +136,13 @@ _ALIGN = 64
 
 @dataclass(frozen=True)
 class FitState:
-    """Complete state of a ``fit`` call, sufficient to resume it exactly.
-
-    Attributes:
-        progress: Progress of the call.
-        variables: Variables of model and optimizer, in a fixed order.
-        local: Values of variables that each replica updates by itself [replicas, ...].
-        metrics: Variables of the epoch's metrics [replicas, ...].
-        extra: Plain data and arrays by name: callbacks, random state, data position.
-    """
+    """Complete state of a ``fit`` call, sufficient to resume it exactly."""
 
     progress: Progress
-    variables: Sequence[Array] = ()
-    local: Sequence[Array] = ()
-    metrics: Sequence[Array] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    variables: Sequence[Array] = ()  # of model and optimizer, in a fixed order
+    local: Sequence[Array] = ()  # variables that each replica updates by itself [replicas, ...]
+    metrics: Sequence[Array] = ()  # of the epoch [replicas, ...]
+    extra: Mapping[str, Any] = field(default_factory=dict)  # plain data and arrays
 
 
 @dataclass(frozen=True)
@@ -179,17 +159,7 @@ class Checkpoint:
 
 
 def write(target: Path, state: FitState, metric: tuple[str, float] | None = None) -> None:
-    """Publish a state as the folder ``target``.
-
-    Args:
-        target: Folder; replaced if it exists.
-        state: State to save.
-        metric: Name and value of the metric that selects the best checkpoint.
-
-    Raises:
-        InputError: The folder cannot be written.
-        OSError: Its files cannot be written.
-    """
+    """Publish a state as the folder ``target``; ``metric`` is the one that selects the best."""
     arrays: list[Array] = []
     content = {
         "variables": list(state.variables),
@@ -216,13 +186,7 @@ def write(target: Path, state: FitState, metric: tuple[str, float] | None = None
 
 
 def read(folder: Path) -> Checkpoint:
-    """Read and verify a checkpoint.
-
-    Raises:
-        NotFoundError: No such checkpoint.
-        CorruptError: The checkpoint is damaged.
-        FormatError: Another release wrote it.
-    """
+    """Read and verify a checkpoint."""
     state = read_document(folder / STATE, "checkpoint")
     if state["format"] < FORMATS["checkpoint"]:
         raise FormatError(

@@ -10,12 +10,7 @@ from timonel.training.settings import CheckpointPolicy
 
 
 class Due:
-    """Schedule of checkpoints within an epoch.
-
-    Args:
-        policy: Interval in steps and seconds.
-        clock: Monotonic clock in seconds.
-    """
+    """Schedule of checkpoints within an epoch."""
 
     def __init__(
         self, policy: CheckpointPolicy, clock: Callable[[], float] = time.monotonic
@@ -80,8 +75,5 @@ class BackgroundWriter:
 
 
 def is_writing() -> bool:
-    """Whether a checkpoint is being written.
-
-    Callable from any thread.
-    """
+    """Whether a checkpoint is being written; callable from any thread."""
     return any(thread.name == _THREAD for thread in threading.enumerate())

@@ -38,14 +38,7 @@ The timeout is at least ten times the longest copy so far.
 
 
 class Copies:
-    """Copies a job's checkpoints to ``uri``; None: copies nothing.
-
-    Used from several threads.
-
-    Args:
-        uri: Folder or bucket, with the layout of the job's ``checkpoints`` folder.
-        patience_s: Seconds that `wait` waits before any copy has completed.
-    """
+    """Copies a job's checkpoints to ``uri``, unless it is None. Used from several threads."""
 
     def __init__(self, uri: str | None, *, patience_s: float = PATIENCE_S) -> None:
         self._uri = uri
@@ -58,13 +51,10 @@ class Copies:
         self._is_given_up = False
 
     def add(self, kept: Sequence[Path]) -> None:
-        """Mirror the kept checkpoints in the background; return at once.
+        """Mirror the kept checkpoints, the newest first, in the background; return at once.
 
         An unreachable bucket does not end a job that has everything on its disk: the error is
         logged, and the next checkpoint retries.
-
-        Args:
-            kept: Folders of the kept checkpoints, the newest first.
         """
         if self._uri is None or not kept:
             return
@@ -84,11 +74,7 @@ class Copies:
                 self._thread.start()
 
     def wait(self, at_most_s: float | None = None) -> None:
-        """Wait until all is copied or failed; log a timeout.
-
-        Args:
-            at_most_s: Timeout in seconds; by default based on the duration of earlier copies.
-        """
+        """Wait until all is copied or failed; log a timeout."""
         begun = time.monotonic()
         with self._changed:
             limit_s = self._patience_s if at_most_s is None else at_most_s
@@ -106,13 +92,7 @@ class Copies:
                 )
 
     def fetch(self, root: Path) -> None:
-        """Fetch all copies into ``root``, all or nothing.
-
-        None of them may exist there.
-
-        Raises:
-            InputError: The copies cannot be read.
-        """
+        """Fetch all copies into ``root``, all or nothing; none of them may exist there."""
         if self._uri is None:
             return
         found = _found_at(self._uri)

@@ -14,17 +14,10 @@ from timonel.data.load_registry import Stream
 
 
 class Feed:
-    """Training data that can only restart with each epoch.
+    """Training data that can only restart with each epoch."""
 
-    Attributes:
-        can_seek: Whether a call can resume within an epoch.
-        note: Description for the log.
-        lost: State of the data that cannot be saved, or restored.
-        validation: The validation data, if their passes must be counted.
-    """
-
-    lost: Sequence[str] = ()
-    validation: Feed | None = None
+    lost: Sequence[str] = ()  # state of the data that cannot be saved, or restored
+    validation: Feed | None = None  # the validation data, if their passes must be counted
     can_seek = False
     note = "its data can be begun anew only: it is saved at the ends of epochs"
 
@@ -43,23 +36,12 @@ class Feed:
         return {}
 
     def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
-        """Restore a position; return completed steps of the current pass.
-
-        Args:
-            position: Result of `position`.
-            trained: Completed steps of the call.
-            within: Whether the position is within an epoch, not at its end.
-        """
+        """Restore a position within an epoch, or at its end; return steps done of its pass."""
         del position, trained, within
         return 0
 
     def seek_validation(self, position: Mapping[str, Any] | None, *, within: bool) -> None:
-        """Restore the position in the validation data.
-
-        Args:
-            position: Position of `validation`, if it had one.
-            within: Whether it is within a pass, which is then begun again.
-        """
+        """Restore the position in the validation data; a broken-off pass begins again."""
         if self.validation is not None and position:
             self.validation.seek_end({"pass": position["pass"] - within})
 
@@ -69,13 +51,7 @@ class Feed:
 
 
 class StreamFeed(Feed):
-    """Data ordered by seed and epoch, with immediate access to every step.
-
-    Args:
-        stream: Position of the next pass.
-        note: Description for the log.
-        steps: Steps of a pass; defaults to those of the stream.
-    """
+    """Data ordered by seed and epoch, with immediate access to every step."""
 
     can_seek = True
 

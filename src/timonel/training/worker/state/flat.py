@@ -39,11 +39,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def write(path: Path, contents: Sequence[Bytes]) -> str:
-    """Write ``contents`` in sequence, durably, and return the file's digest.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Write ``contents`` in sequence, durably, and return the file's digest."""
     total = sum(map(len, contents))
     direct = getattr(os, "O_DIRECT", 0) if total >= _DIRECT_FROM else 0
     descriptor = _open(path, direct)
@@ -62,12 +58,7 @@ def checksum(array: np.ndarray[Any, Any]) -> str:
 
 
 class Reader:
-    """Sequential reader that checks the digest at the end.
-
-    Args:
-        path: File to read.
-        expected: Digest from `write`.
-    """
+    """Sequential reader that checks the digest of `write` at the end."""
 
     def __init__(self, path: Path, expected: str) -> None:
         self._path = path
@@ -85,11 +76,7 @@ class Reader:
         self._file.close()
 
     def read(self, size: int) -> Bytes:
-        """Return the next ``size`` bytes.
-
-        Raises:
-            CorruptError: The file has fewer.
-        """
+        """Return the next ``size`` bytes."""
         content = np.empty(size, np.uint8)
         done = 0
         while done < size:
@@ -101,11 +88,7 @@ class Reader:
         return content
 
     def check(self) -> None:
-        """Check for the end of the file, and the digest.
-
-        Raises:
-            CorruptError: The file is longer, or its digest differs.
-        """
+        """Check for the end of the file, and the digest."""
         if self._file.read(1):
             raise self._corrupt("it has extra bytes")
         if _digest(self._crc) != self._expected:

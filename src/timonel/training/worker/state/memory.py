@@ -13,14 +13,7 @@ _OUT_OF_MEMORY = frozenset({"MemoryError", "ResourceExhaustedError"})
 
 
 def advice(batch_size: int, replicas: int) -> str | None:
-    """Return advice for a too large batch.
-
-    None if there is no smaller one.
-
-    Args:
-        batch_size: Global batch size.
-        replicas: Number of replicas.
-    """
+    """Return advice for a too large global batch; None if there is no smaller one."""
     smaller = batch_size // 2 // replicas * replicas
     if smaller < 1:
         return None
@@ -33,12 +26,8 @@ def explained(
 ) -> Iterator[None]:
     """Add the batch size to out-of-memory errors.
 
-    A process killed by the kernel raises nothing, so the same advice is in a file meanwhile.
-
-    Args:
-        batch_size: Global batch size, if known.
-        replicas: Number of replicas that share a batch.
-        last_words: File from which the engine takes the report of a task that ran out of memory.
+    A process killed by the kernel raises nothing, so the same advice is meanwhile in the file
+    ``last_words``, from which the engine takes the report of a task that ran out of memory.
     """
     said = advice(batch_size, replicas) if batch_size else None
     if said is not None and last_words is not None:

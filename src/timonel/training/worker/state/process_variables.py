@@ -30,32 +30,21 @@ _Key = tuple[str, ...]
 
 @dataclass
 class _Created:
-    """A variable or table that was created.
+    """A variable or table that was created."""
 
-    Attributes:
-        key: What equals that of its counterpart in another process.
-        number: How many with this key were created before it.
-        thing: Returns it; None once nobody holds it.
-        is_each: Each replica updates its own value.
-        place: Where the script created it, as ``file:line``.
-        shape: Its shape, if it is a variable.
-        before: Checksum of its value when the call of ``fit`` began.
-    """
-
-    key: _Key
-    number: int
-    thing: Callable[[], Any]
-    is_each: bool
-    place: str
-    shape: tuple[int, ...] = ()
-    before: str | None = None
+    key: _Key  # equals that of its counterpart in another process
+    number: int  # how many with this key were created before it
+    thing: Callable[[], Any]  # returns it; None once nobody holds it
+    is_each: bool  # each replica updates its own value
+    place: str  # where the script created it, as ``file:line``
+    shape: tuple[int, ...] = ()  # empty for tables
+    before: str | None = None  # checksum of its value when the call of ``fit`` began
 
 
 class ProcessVariables:
     """Watches what a process creates; captures and restores what a call of ``fit`` changes.
 
-    Args:
-        replicas: Replicas that hold the variables.
+    Arguments ``owned`` are the ``id`` of TensorFlow's variables that are saved with the model.
     """
 
     def __init__(self, replicas: Replicas | None = None) -> None:
@@ -73,11 +62,7 @@ class ProcessVariables:
             yield
 
     def begin(self, owned: Collection[int]) -> None:
-        """Note all values at the beginning of a call: only changed ones are saved.
-
-        Args:
-            owned: ``id`` of TensorFlow's variables that are saved with the model.
-        """
+        """Note all values at the beginning of a call: only changed ones are saved."""
         for each in self._alive():
             if id(each.thing()) in owned:
                 continue
@@ -99,9 +84,6 @@ class ProcessVariables:
 
         Restored ones that still wait for their creation are among them. With several workers this
         is collective.
-
-        Args:
-            owned: ``id`` of TensorFlow's variables that are saved with the model.
         """
         if self._has_garbage(owned):
             gc.collect()
@@ -153,10 +135,7 @@ class ProcessVariables:
     ) -> None:
         """Set variables on a model that callbacks have set on it, if their values are known.
 
-        Args:
-            model: The model.
-            attributes: Result of `attributes_of`.
-            owned: By what variables are matched whose values are saved with the model.
+        Those of ``owned`` are saved with the model.
         """
         for name, saved_key, number, trainable in attributes:
             key = tuple(saved_key)

@@ -78,12 +78,7 @@ class _Instance:
 
 
 def capture(thing: Any, ignored: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
-    """Return an object's state, and the names of attributes that cannot be saved.
-
-    Args:
-        thing: A callback or sequence.
-        ignored: Attributes that are no state.
-    """
+    """Return an object's state, and the names of attributes that cannot be saved."""
     has_protocol = hasattr(thing, "get_state") and hasattr(thing, "set_state")
     attributes = {_OWN: thing.get_state()} if has_protocol else vars(thing)
     plain: dict[str, Any] = {}
@@ -103,13 +98,7 @@ def capture(thing: Any, ignored: Collection[str] = ()) -> tuple[dict[str, Any], 
 
 
 def restore(thing: Any, state: Mapping[str, Any], skips: Callable[[Any], bool]) -> list[str]:
-    """Restore the state from `capture`; return attributes that cannot be restored.
-
-    Args:
-        thing: The object that the script has made again.
-        state: Its state.
-        skips: Whether the present value of an attribute stays.
-    """
+    """Restore the state from `capture`; return attributes that cannot be restored."""
     others = []
     for name in [*state["plain"], *state["pickled"]]:
         old = getattr(thing, name, None)
@@ -197,13 +186,7 @@ def _unpickled(content: Any) -> Any:
 
 
 def _merged(old: Any, new: Any, done: dict[int, Any]) -> Any:
-    """Return the value ``new``, as the object ``old`` where that can take it.
-
-    Args:
-        old: What the script has made again.
-        new: What was saved.
-        done: Results by ``id`` of what was saved.
-    """
+    """Return the saved value ``new``, as the script's object ``old`` if that can take it."""
     if id(new) in done:
         return done[id(new)][0]
     if isinstance(new, _Instance):

@@ -29,14 +29,7 @@ _READ_AHEAD: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class ReplayFeed(Feed):
-    """Position in a pipeline.
-
-    Args:
-        dataset: Pipeline.
-        keeps_pass: Whether a pass continues in the next epoch, as with ``steps_per_epoch``.
-        wraps: Whether passes must be counted or resumed in the middle.
-        is_sized: Whether the reader stops by itself at the pipeline's size.
-    """
+    """Position in a pipeline."""
 
     can_seek = True
     lost: Sequence[str] = ()
@@ -154,12 +147,7 @@ class ReplayFeed(Feed):
 
 
 def feed_of_pipeline(arguments: dict[str, Any], *, resumes: bool) -> Feed:
-    """Replace a pipeline by one that counts passes, and return its feed.
-
-    Args:
-        arguments: Arguments of the ``fit`` call; modified.
-        resumes: Whether the call resumes from a checkpoint.
-    """
+    """Replace a pipeline by one that counts passes, and return its feed."""
     feed = ReplayFeed(
         arguments["x"], keeps_pass=bool(arguments.get("steps_per_epoch")), wraps=resumes
     )
@@ -168,11 +156,7 @@ def feed_of_pipeline(arguments: dict[str, Any], *, resumes: bool) -> Feed:
 
 
 def feed_of_validation(arguments: dict[str, Any]) -> Feed | None:
-    """Replace validation data that are shuffled by a pipeline that counts passes.
-
-    Args:
-        arguments: Arguments of the ``fit`` call; modified.
-    """
+    """Replace validation data that are shuffled by a pipeline that counts passes."""
     data = arguments.get("validation_data")
     if not is_dataset(data):
         return None

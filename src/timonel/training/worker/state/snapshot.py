@@ -51,33 +51,17 @@ _NOT_RESTORED = "state that is not restored, so that the job differs"
 
 @dataclass(frozen=True)
 class Slots:
-    """Saved values of an optimizer.
-
-    Attributes:
-        values: Its variables.
-        sums: Its gradient sums [replicas, ...].
-    """
+    """Saved values of an optimizer."""
 
     values: Sequence[Array] = ()
-    sums: Sequence[Array] = ()
+    sums: Sequence[Array] = ()  # of gradients [replicas, ...]
 
 
 _NO_SLOTS = Slots()
 
 
 class Snapshot:
-    """State of a ``fit`` call.
-
-    All tasks of a job capture and restore it at the same steps.
-
-    Args:
-        model: Built model.
-        callbacks: Callbacks of the call, without timonel's own.
-        replicas: Replicas that hold the variables.
-        feed: Training data.
-        others: All variables of the process.
-        warn: Tells the user of state that is not saved, or not restored.
-    """
+    """State of a ``fit`` call. All tasks of a job capture and restore it at the same steps."""
 
     def __init__(
         self,
@@ -140,12 +124,7 @@ class Snapshot:
         )
 
     def restore(self, state: FitState) -> None:
-        """Restore everything except the epoch's metrics.
-
-        Raises:
-            TimonelError: The model differs from the saved one, also if a callback has compiled it
-                since: the epochs in which it did are not repeated.
-        """
+        """Restore everything except the epoch's metrics."""
         if state.extra["is_recompiled"] and not state.progress.finished:
             raise TimonelError(
                 "cannot resume: a callback has compiled the model before the checkpoint",
@@ -197,13 +176,8 @@ def restore_model(
 ) -> Slots:
     """Restore the variables of the model, its optimizer, and all others of the process.
 
-    The optimizer's are restored when the training step has created them.
-
-    Returns:
-        What was saved of the optimizer. A state that is saved before its first step includes it.
-
-    Raises:
-        TimonelError: The model differs from the saved one.
+    The optimizer's are restored when the training step has created them. They are returned: a state
+    that is saved before its first step includes them.
     """
     keys, sums = state.extra["model"], int(state.extra["sums"])
     # tf-keras counts them among the model's own.

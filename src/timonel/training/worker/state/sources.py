@@ -28,12 +28,9 @@ logger = logging.getLogger(__name__)
 
 
 class Elements:
-    """Common structure and types of batches.
+    """Common structure and types of batches, by the first ones.
 
-    Args:
-        keras: Keras of the model.
-        examples: First batches, which define types and shapes; the first dimension, and all in
-            which they differ, are unknown.
+    The first dimension, and all in which they differ, are unknown.
     """
 
     def __init__(self, keras: Any, examples: Sequence[Any]) -> None:
@@ -86,11 +83,7 @@ _OWN = "own"
 class OwnState:
     """The state of a sequence between epochs, such as an order or a generator of its own.
 
-    Arrays that did not change are data.
-
-    Args:
-        sequence: Sequence of the script.
-        feed: Its feed, whose `lost` is kept.
+    Arrays that did not change are data. What cannot be saved becomes `lost` of its feed.
     """
 
     def __init__(self, sequence: Any, feed: Feed) -> None:
@@ -122,11 +115,7 @@ class OwnState:
 
 
 class EpochwiseSequenceFeed(Feed):
-    """A sequence that Keras reads in processes of its own: its state between epochs is kept.
-
-    Args:
-        sequence: Sequence of the script.
-    """
+    """A sequence that Keras reads in processes of its own: its state between epochs is kept."""
 
     def __init__(self, sequence: Any) -> None:
         self._own = OwnState(sequence, self)
@@ -148,12 +137,7 @@ class EpochwiseSequenceFeed(Feed):
 
 
 class SequenceFeed(StreamFeed):
-    """Position in a sequence, and the sequence's own state between epochs.
-
-    Args:
-        sequence: Sequence of the script.
-        stream: Order of its batches.
-    """
+    """Position in a sequence, and its state between epochs, such as an order it has shuffled."""
 
     def __init__(self, sequence: Any, stream: Stream) -> None:
         super().__init__(
@@ -179,10 +163,7 @@ class SequenceFeed(StreamFeed):
             getattr(self._sequence, "on_epoch_end", lambda: None)()
 
     def position(self, trained: int) -> dict[str, Any]:
-        """Return the position with the sequence's own state.
-
-        For example an order that it has shuffled.
-        """
+        """Return the position with the sequence's own state."""
         return {**super().position(trained), **self._own.position()}
 
     def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
@@ -195,9 +176,7 @@ class SequenceFeed(StreamFeed):
 
 
 def feed_of_sequence(keras: Any, arguments: dict[str, Any], seed: int) -> Feed | None:
-    """Replace a sequence by a dataset and return its feed.
-
-    None if the data are no sequence.
+    """Replace a sequence by a dataset; return its feed, None if the data are no sequence.
 
     A sequence that uses multiprocessing is left to Keras: its data restart with each epoch.
     """
@@ -249,11 +228,7 @@ _READ_BY_FINISHED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class GeneratorFeed(Feed):
-    """Position in a generator. As thread-safe as the generator.
-
-    Args:
-        generator: Yields the same batches each time the script starts.
-    """
+    """Position in a generator, which yields the same batches each time; as thread-safe as it."""
 
     can_seek = True
     note = (
@@ -325,10 +300,7 @@ class GeneratorFeed(Feed):
 
 
 def feed_of_generator(keras: Any, arguments: dict[str, Any]) -> Feed | None:
-    """Replace a generator by a dataset and return its feed.
-
-    None if the data are no generator.
-    """
+    """Replace a generator by a dataset; return its feed, None if the data are no generator."""
     data: Any = arguments.get("x")
     if not hasattr(data, "__next__") or not hasattr(data, "__iter__"):
         return None
@@ -360,14 +332,7 @@ def keeps_state(data: Any) -> bool:
 
 
 def feed_of(keras: Any, arguments: dict[str, Any], number: int, *, resumes: bool) -> Feed:
-    """Return the feed for a call's data; may modify the call's arguments.
-
-    Args:
-        keras: Keras of the model.
-        arguments: Arguments of the call.
-        number: Number of the call: calls on the same arrays shuffle them differently.
-        resumes: Whether the call resumes from a checkpoint.
-    """
+    """Return the feed for a call's data; may modify the call's arguments."""
     feed = _feed_of_training(keras, arguments, number, resumes=resumes)
     feed.validation = feed_of_validation(arguments)
     return feed

@@ -19,11 +19,7 @@ from timonel.training.worker.state.checkpoint_format import dtype_named
 
 
 def check(variables: Sequence[Any], arrays: Sequence[np.ndarray[Any, Any]]) -> None:
-    """Check that saved values belong to these variables.
-
-    Raises:
-        TimonelError: The variables differ from the saved ones.
-    """
+    """Check that saved values belong to these variables."""
     here = [(tuple(variable.shape), _dtype(variable)) for variable in variables]
     there = [(array.shape, array.dtype) for array in arrays]
     if here != there:
@@ -35,11 +31,7 @@ def check(variables: Sequence[Any], arrays: Sequence[np.ndarray[Any, Any]]) -> N
 
 
 def restore(variables: Sequence[Any], arrays: Sequence[np.ndarray[Any, Any]]) -> None:
-    """Assign saved values to variables.
-
-    Raises:
-        TimonelError: The variables differ from the saved ones.
-    """
+    """Assign saved values to variables."""
     check(variables, arrays)
     for variable, array in zip(variables, arrays, strict=True):
         variable.assign(array)
@@ -69,12 +61,9 @@ class Buffers:
         self._lent: list[Bytes] = []
 
     def copies(self, values: list[Any]) -> list[Array]:
-        """Return a copy of each tensor in host memory.
+        """Return a copy of each eager tensor in host memory.
 
         Earlier copies stay valid while anything refers to them or to a view of them.
-
-        Args:
-            values: Eager TensorFlow tensors.
         """
         free: dict[int, list[Bytes]] = {}
         while self._lent:
@@ -96,10 +85,7 @@ class Buffers:
 
 
 def _looked_at(value: Any) -> Array | None:
-    """Return a view of a large tensor's memory.
-
-    None if the tensor is small, or its memory not accessible.
-    """
+    """Return a view of a tensor's memory; None if it is small, or not accessible."""
     if value.shape.num_elements() * value.dtype.size < _LARGE:
         return None
     try:
@@ -109,12 +95,7 @@ def _looked_at(value: Any) -> Array | None:
 
 
 class Replicas:
-    """Replicas of a strategy, or the only one without it.
-
-    Args:
-        strategy: A ``tf.distribute.Strategy``, or None.
-        workers: Number of training processes.
-    """
+    """Replicas of a strategy on ``workers`` processes, or the only one without it."""
 
     def __init__(self, strategy: Any, workers: int = 1) -> None:
         self._strategy = strategy
@@ -136,11 +117,8 @@ class Replicas:
     def read(self, variables: Sequence[Any], otherwise: Sequence[Array] = ()) -> list[Array]:
         """Return each variable's values on all replicas [replicas, ...].
 
-        With several workers this is collective: all must call it in the same order.
-
-        Args:
-            variables: Variables, or None for those that this process no longer has.
-            otherwise: The values of those.
+        With several workers this is collective: all must call it in the same order. A variable that
+        this process no longer has is None, and ``otherwise`` has its value.
         """
         if not variables:
             return []
@@ -160,13 +138,10 @@ class Replicas:
             part.assign(value)
 
     def assign(self, variables: Sequence[Any], values: Sequence[Array], *, sums: bool) -> None:
-        """Assign each replica its values.
+        """Assign each replica its values from `read`, in the same order.
 
-        Args:
-            variables: Variables, in the order in which they were read.
-            values: Values from `read`.
-            sums: If the number of replicas changed: whether to preserve the sum, as for metrics;
-                else floats are averaged, and integers taken from the first replicas.
+        If the number of replicas changed: ``sums`` preserves the sum, as for metrics; else floats
+        are averaged, and integers taken from the first replicas.
         """
         for variable, stacked in zip(variables, values, strict=True):
             parts = self._parts(variable)
