@@ -69,10 +69,7 @@ def sums_of(optimizer: Any) -> list[Any]:
 
 
 def add_sums_keras3(optimizer: Any, variables: list[Any]) -> None:
-    """Add gradient sums to an optimizer of Keras 3.
-
-    Called when the optimizer is built.
-    """
+    """Add gradient sums to an optimizer of Keras 3 when it is built."""
     from keras.src import backend  # noqa: PLC0415 - TensorFlow loads here
 
     def zeros(shape: Any, dtype: Any, name: str, **kind: str) -> Any:

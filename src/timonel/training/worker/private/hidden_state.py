@@ -46,11 +46,7 @@ def make_generators_restorable(keras: Any) -> None:
 
 
 def random_variables(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the variables of random generators outside the model's variables, with names.
-
-    Args:
-        model: Model in training.
-    """
+    """Yield names and variables of random generators outside the model's variables."""
     if stateful_random_ops.global_generator is not None:
         yield "tensorflow", stateful_random_ops.global_generator.state
     if _is_tf_keras(model):
@@ -89,10 +85,7 @@ def tensor_variable(variable: Any) -> Any:
 
 
 def wrapped(variable: Any) -> Iterator[Any]:
-    """Yield the TensorFlow variable of a Keras variable, and those inside the strategy's wrappers.
-
-    The strategy's wrappers use the one name, tf-keras' AutoCastVariable the other.
-    """
+    """Yield a variable's TensorFlow variable, and those in wrappers of strategy and tf-keras."""
     inner = tensor_variable(variable)
     while inner is not None:
         yield inner
@@ -188,13 +181,7 @@ def count_steps(model: Any, steps: int) -> None:
 
 
 def build_metrics(keras: Any, model: Any, spec: Any) -> None:
-    """Create the metrics' variables of a built model, which Keras creates in the first step.
-
-    Args:
-        keras: Keras of the model.
-        model: Built and compiled model.
-        spec: ``tf.TypeSpec`` of the training batches.
-    """
+    """Create the metrics' variables of a built model, which Keras creates in the first step."""
     if not all(isinstance(found, tf.TensorSpec) for found in tf.nest.flatten(spec)):
         return
     with model.distribute_strategy.scope():

@@ -50,10 +50,8 @@ def configure_coordination(cluster: Cluster) -> None:
 def keep_scope_when_cleared(again: Callable[[], object]) -> None:
     """Keep the strategy's scope when ``clear_session`` replaces the default graph, permanently.
 
-    The graph holds the scopes, so that later models would train without the strategy.
-
-    Args:
-        again: Called after each replacement, to set again what else ``clear_session`` resets.
+    The graph holds the scopes, so that later models would train without the strategy. ``again`` is
+    called after each replacement, to set again what else ``clear_session`` resets.
     """
     graphs = ops._default_graph_stack
     original = graphs.reset
@@ -70,10 +68,7 @@ def keep_scope_when_cleared(again: Callable[[], object]) -> None:
 
 
 def make_variables_numbers() -> None:
-    """Let Python and NumPy read distributed variables as numbers and arrays, permanently.
-
-    So can they read the results of assignments.
-    """
+    """Let Python and NumPy read distributed variables and results of assignments, permanently."""
     for kind in (float, int, complex):
         name = f"__{kind.__name__}__"
         read = lambda value, kind=kind: kind(tf.convert_to_tensor(value))  # noqa: E731
@@ -86,11 +81,7 @@ def make_variables_numbers() -> None:
 
 
 def require_supported(flavour: str, version: str) -> None:
-    """Check that distributed ``fit`` was verified with this release of Keras.
-
-    Raises:
-        TimonelError: The release is not supported.
-    """
+    """Check that distributed ``fit`` was verified with this release of Keras."""
     supported = SUPPORTED_KERAS if flavour == "keras" else SUPPORTED_TF_KERAS
     if ".".join(version.split(".")[:2]) not in supported:
         raise TimonelError(
@@ -190,10 +181,7 @@ def _with_mean_over_workers(original: Any) -> Any:
 
 
 def _mean(values: Any, strategy: Any) -> Any:
-    """Return the mean of each value over all replicas.
-
-    Scalars, such as losses and metrics, share one message per step instead of one each.
-    """
+    """Return the mean of each value over all replicas; scalars share one message per step."""
     import keras  # noqa: PLC0415 - tf-keras may be in use
 
     flat = keras.tree.flatten(values)

@@ -43,19 +43,12 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows from which terms are computed.
+    """The rows from which terms are computed."""
 
-    Attributes:
-        rows: Their number: a tensor of the step that is traced, or an int if it is static.
-        given: Tensors with these rows; further ones are those that enter the step.
-        unclear: Called where it is unknown whether values of a row depend on other rows.
-        is_independent: No values do, without a proof.
-    """
-
-    rows: Any
-    given: Sequence[Any] = ()
+    rows: Any  # a tensor of the step that is traced, or an int if it is static
+    given: Sequence[Any] = ()  # tensors with these rows; further ones are those that enter the step
     unclear: Callable[[], object] = lambda: None
-    is_independent: bool = False
+    is_independent: bool = False  # no values depend on other rows, without a proof
 
     def mixes(self, value: Any) -> bool:
         """Whether a tensor has not the rows of the batch, or computes them from each other."""
@@ -87,10 +80,7 @@ class Step:
 
     @property
     def has_own_terms(self) -> bool:
-        """Whether it took gradients of an unscaled term.
-
-        Terms in functions that the step calls are invisible, and count as scaled.
-        """
+        """Whether it took gradients of an unscaled term; called functions count as scaled."""
         return self.is_mixed or not self.has_scaled
 
     def look(self, loss: Any) -> None:

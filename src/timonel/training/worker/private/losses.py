@@ -78,12 +78,7 @@ def warn(line: str) -> None:
 
 
 def install(keras: Any, warn: Warn) -> None:
-    """Replace the scaling of losses of a Keras permanently, with effect within `weighted`.
-
-    Args:
-        keras: Keras module of the script.
-        warn: Shows a line to the user.
-    """
+    """Replace the scaling of losses of a Keras permanently, with effect within `weighted`."""
     losses = _module_of_losses(keras)
     wrap(losses, "scale_loss_for_distribution", _scaling)
     if keras.__name__ == "keras":
@@ -126,15 +121,7 @@ def _container_of_losses() -> Any:
 
 @contextlib.contextmanager
 def weighted(rows: Any, *, repeats: bool = False) -> Iterator[Any]:
-    """Weigh losses by the replica's share of rows: 1 if all replicas have equally many.
-
-    Args:
-        rows: Number of its rows; None if its data have none.
-        repeats: It may have rows that another replica counts, see `replica_rows.repetitions`.
-
-    Yields:
-        The number of its rows that count; static if all do.
-    """
+    """Weigh losses by the replica's share of rows, unless None; yield the rows that count."""
     layout = None if rows is None else layout_of(rows, repeats=repeats)
     with replaced(_present, layout=layout, outputs=[], terms={}):
         yield layout and layout.rows
@@ -229,11 +216,8 @@ def _calling(
 ) -> Iterator[None]:
     """Note the loss or metric function that is called within the block.
 
-    Args:
-        name: Its name.
-        function: Computes it.
-        given: Arguments of ``function``.
-        own: Function of the script or of Keras that computes its values.
+    ``function`` computes it from ``given``; ``own``, of the script or of Keras, computes its
+    values.
     """
     layout, depth = _present.layout, _present.depth + 1
 
@@ -295,12 +279,7 @@ def _calling_metric(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reducing(original: Callable[..., Any], losses: Any = None) -> Callable[..., Any]:
-    """Wrap the reduction of a loss's values.
-
-    Args:
-        original: Of either Keras.
-        losses: Module of Keras 3, which scales means here; tf-keras scales them later.
-    """
+    """Wrap the reduction of a loss's values; Keras 3 scales means in ``losses``, tf-keras later."""
 
     def scale(value: Any) -> Any:
         return losses.scale_loss_for_distribution(value) if losses else value
@@ -457,13 +436,7 @@ def _value_of_function(
 
 
 def _row_mean(value: Any, otherwise: Callable[[], Any], batch: Batch) -> Any:
-    """Return a number as a mean over the replica's rows.
-
-    Args:
-        value: A number of this replica.
-        otherwise: Called for a number that is neither a mean, nor a sum, nor a scaled loss.
-        batch: The rows from which it is computed.
-    """
+    """Return a number as a mean over the replica's rows; ``otherwise()`` if its kind is OTHER."""
     kind = loss_terms.kind_of(value, batch)
     if kind is Kind.SCALED:
         return _unscaled(value)

@@ -17,13 +17,10 @@ from timonel.training.worker.private.attributes import replaced, wrap
 
 @dataclass
 class Entrance:
-    """Entry point of the next epoch.
-
-    ``stands_in``: its steps are already complete.
-    """
+    """Entry point of the next epoch."""
 
     pending: tuple[int, int] | None = None
-    stands_in: bool = False
+    stands_in: bool = False  # its steps are already complete
 
 
 _entrance = Entrance()
@@ -31,15 +28,10 @@ _entrance = Entrance()
 
 
 def begin_at(step: int, seen: int, is_done: bool) -> None:
-    """Start the next enumerated epoch at ``step``.
+    """Start the next enumerated epoch at ``step``, after ``seen`` steps of the pass over the data.
 
     Keras needs the result of at least one step. So for a call that was interrupted after all steps
     of an epoch, before its validation, the last step runs again without training or callbacks.
-
-    Args:
-        step: Completed steps of the epoch.
-        seen: Completed steps of the current pass over the data.
-        is_done: Whether these are all steps of the epoch.
     """
     _entrance.stands_in = is_done
     _entrance.pending = (step - 1, max(0, seen - 1)) if is_done else (step, seen)
@@ -47,12 +39,7 @@ def begin_at(step: int, seen: int, is_done: bool) -> None:
 
 @contextlib.contextmanager
 def stepping(model: Any, before: Callable[[], None]) -> Iterator[None]:
-    """Call ``before`` ahead of each training step of ``model``, within the block.
-
-    Args:
-        model: Model of either Keras.
-        before: May raise, which ends ``fit``.
-    """
+    """Call ``before``, whose errors end ``fit``, ahead of each training step within the block."""
     make = model.make_train_function
 
     def hooked_make(*args: Any, **kwargs: Any) -> Any:

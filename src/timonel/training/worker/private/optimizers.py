@@ -63,11 +63,7 @@ def accumulates_by_itself(optimizer: Any) -> bool:
 
 
 def require_supported(optimizer: Any) -> None:
-    """Check that the job's options apply to an optimizer.
-
-    Raises:
-        SpecError: The optimizer is not supported.
-    """
+    """Check that the job's options apply to an optimizer."""
     if not any(isinstance(innermost(optimizer), owner) for owner, _, _ in _originals):
         raise SpecError(
             "the job's options for gradients and the learning rate do not apply to "

@@ -55,14 +55,9 @@ def raw(variable: Any) -> Any:
 
 
 def make_later_within(variable: Any, place: Callable[[], Any]) -> None:
-    """Create a variable within a context, even if Keras defers it.
+    """Create a variable in the context from ``place``, also if Keras 3 defers it.
 
-    Keras 3 defers it while a model is built symbolically, as for metrics whose shape is known only
-    then.
-
-    Args:
-        variable: Result of ``add_weight``.
-        place: Returns the context.
+    It does so for metrics whose shape is known only once a model is built symbolically.
     """
     original = getattr(variable, "_deferred_initialize", None)
     if original is None or getattr(variable, "_value", None) is not None:
@@ -78,12 +73,7 @@ def make_later_within(variable: Any, place: Callable[[], Any]) -> None:
 
 @contextlib.contextmanager
 def noting_results(model: Any, noted: list[tuple[Any, Any, str | None]]) -> Iterator[None]:
-    """Record the results of a model's metrics while its step is traced.
-
-    Args:
-        model: Model to watch.
-        noted: Gets each tensor with its metric, and its key if the metric returns a dict.
-    """
+    """Record each result of a model's metrics with its metric, and its key in a dict."""
 
     def noting(metric: Any, original: Callable[..., Any]) -> Callable[..., Any]:
         def result(*args: Any, **kwargs: Any) -> Any:
@@ -102,11 +92,7 @@ def noting_results(model: Any, noted: list[tuple[Any, Any, str | None]]) -> Iter
 
 @contextlib.contextmanager
 def handles(replacements: Mapping[Any, Any]) -> Iterator[None]:
-    """Replace variables' handles while a function is traced.
-
-    Args:
-        replacements: Variable and handle by the ID of each raw TensorFlow variable.
-    """
+    """Replace handles, given by ID of raw variables, while a function is traced."""
     with contextlib.ExitStack() as stack:
         for variable, handle in replacements.values():
             stack.enter_context(replaced(variable, _handle=handle))
@@ -173,15 +159,10 @@ def strategy_attribute(model: Any) -> str:
 
 
 def place_variables(strategy: Any, is_local: Callable[[Any], bool], device: str) -> None:
-    """Place variables that ``is_local`` selects on ``device``, others on parameter servers.
+    """Place variables whose shape ``is_local`` on ``device``, others on parameter servers.
 
     Each goes to the parameter server with the least data: with TensorFlow's round-robin placement,
     all large variables may end up on the same server.
-
-    Args:
-        strategy: A ParameterServerStrategy.
-        is_local: Takes the shape of a variable to create.
-        device: Device of this process.
     """
     extended = strategy.extended
     original = extended._create_variable
@@ -238,10 +219,7 @@ def as_one_replica(strategy: Any) -> contextlib.AbstractContextManager[None]:
 
 
 def build_compiled(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
-    """Build layers, loss and metrics from a batch, without training.
-
-    Metrics keep their values: an interrupted epoch may continue here.
-    """
+    """Build layers, loss and metrics from a batch, without training; metrics keep their values."""
     if hasattr(model, "_symbolic_build"):  # Keras 3
         batch = (x, y) if sample_weight is None else (x, y, sample_weight)
         model._symbolic_build(data_batch=batch)
@@ -254,11 +232,8 @@ def build_compiled(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
 def leave_out_unused_loss(model: Any, used: Container[int]) -> None:
     """Remove tf-keras' loss metric if the step does not update it.
 
-    Otherwise ``fit`` would show this metric, 0, instead of the loss that the step returns.
-
-    Args:
-        model: Model, after `build_compiled`.
-        used: IDs of the variables, as of `raw`, that its step changes.
+    Otherwise ``fit`` would show this metric, 0, instead of the loss that the step returns. ``used``
+    are IDs of the variables, as of `raw`, that the step changes.
     """
     loss = getattr(model, "compiled_loss", None)
     if loss is None or train_counter(model) is None:

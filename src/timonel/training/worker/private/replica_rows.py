@@ -19,23 +19,14 @@ def repetitions(part: int, total: int) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """The rows of a replica among those of all.
+    """The rows of a replica among those of all."""
 
-    Attributes:
-        given: Its rows, static if known.
-        rows: Its rows that count; another replica may count the others.
-        counts: The rows of each replica that count; None if a worker knows only its own.
-        position: Its position among the replicas.
-        weight: Its share of all rows, times the number of replicas.
-        ratio: Factor by which a sum over its rows counts more than their mean.
-    """
-
-    given: Any
-    rows: Any
-    counts: Any
-    position: int
-    weight: Any
-    ratio: Any
+    given: Any  # its rows, static if known
+    rows: Any  # its rows that count; another replica may count the others
+    counts: Any  # the rows of each replica that count; None if a worker knows only its own
+    position: int  # among the replicas
+    weight: Any  # its share of all rows, times the number of replicas
+    ratio: Any  # factor by which a sum over its rows counts more than their mean
 
     def gathered(self, value: Any) -> Any:
         """Return the rows of all replicas; gradients reach those of this one."""
@@ -55,12 +46,7 @@ class Layout:
 
 
 def layout_of(rows: Any, *, repeats: bool) -> Layout:
-    """Return the layout of the replica that is traced.
-
-    Args:
-        rows: Number of its rows.
-        repeats: It may have rows that another replica counts, see `repetitions`.
-    """
+    """Return the layout of the replica that is traced; its rows may repeat, see `repetitions`."""
     context = tf.distribute.get_replica_context()
     replicas, position = context.num_replicas_in_sync, context.replica_id_in_sync_group
     mine = tf.one_hot(position, replicas, dtype=tf.int32) * tf.cast(rows, tf.int32)

@@ -44,12 +44,7 @@ _metrics: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def install(keras: Any, warn: Callable[[str], object] = logger.warning) -> None:
-    """Make ``fit``, ``evaluate`` and ``predict`` of a Keras run these steps. Idempotent.
-
-    Args:
-        keras: Keras module of the script.
-        warn: Shows a line to the user; called once for each line.
-    """
+    """Make ``fit``, ``evaluate`` and ``predict`` of a Keras run these steps. Idempotent."""
     losses.install(keras, warn)
     wrap(tf.GradientTape, "gradient", loss_terms.watching)
     wrap(keras.metrics.Metric, "__init__", _noting_metric)
@@ -211,13 +206,9 @@ def _test(model: Any, original: Step, data: Any) -> Any:
 def _results_of_all(model: Any, step: str, restore: Callable[[], None]) -> Iterator[None]:
     """Let metrics return results over all replicas, in steps that the script defines.
 
-    Such a step may log any of them, under other names, or values computed from them. Logs of
-    Keras' own steps are replaced at the end of an epoch, which costs no communication per step.
-
-    Args:
-        model: The model.
-        step: Name of the step's method.
-        restore: Undoes updates of metrics by rows that do not count.
+    Such a step may log any of them, under other names, or values computed from them. Logs of Keras'
+    own steps are replaced at the end of an epoch, which costs no communication per step.
+    ``restore`` undoes updates of metrics by rows that do not count.
     """
     if not any(_is_own(model, name) for name in (step, "compute_metrics", "get_metrics_result")):
         yield

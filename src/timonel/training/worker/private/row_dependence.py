@@ -45,14 +45,9 @@ def is_data(value: Any) -> bool:
 def mixes_rows(value: Any, given: Sequence[Any], rows: Any) -> bool | None:
     """Return whether rows of a tensor depend on other rows, or on their position.
 
-    Args:
-        value: A tensor of the step that is traced. Its first axis has the rows of the batch, each
-            of which may have become several; a tensor without this axis counts as mixing.
-        given: Tensors to draw, besides the data that enter the step.
-        rows: Number of rows of the batch, an int if it is static.
-
-    Returns:
-        None if unknown: the operations have effects, are random, or reject drawn rows.
+    Each row of the batch may have become several; a tensor whose first axis is not that of the rows
+    counts as mixing. ``given`` are tensors to draw, besides the data that enter the step. None is
+    unknown: the operations have effects, are random, or reject drawn rows.
     """
     found = set()
     # The script has chosen the operations: some reject the values, or do not run by themselves.

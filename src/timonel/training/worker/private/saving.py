@@ -40,14 +40,7 @@ def backups_not_restored(keras: Any) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def moved_backup(callback: Any, place: Callable[[Any], Any]) -> Iterator[None]:
-    """Redirect Keras 3's ``BackupAndRestore`` to a copy of its folder.
-
-    The redirection ends with the block.
-
-    Args:
-        callback: Callback to redirect.
-        place: Returns the path of the copy.
-    """
+    """Redirect Keras 3's ``BackupAndRestore`` to a copy of its folder, within the block."""
     folder = os.fspath(callback.backup_dir).rstrip("/")
     copy = place(folder)
     # A backup of an earlier job: all tasks must start at the same epoch.
@@ -75,10 +68,6 @@ def redirected_lists(
     """Write lists and delete checkpoints at other paths, within the block.
 
     Lists contain the script's own paths, so ``tf.train.latest_checkpoint`` returns one of those.
-
-    Args:
-        for_writing: Maps the path of a list to write, or of a file to delete.
-        for_reading: Maps the path of a list or checkpoint to read.
     """
     management = checkpoint_management
     update = management.update_checkpoint_state_internal

@@ -49,19 +49,12 @@ _CHANGING = ("Assign", "PyFunc")
 
 @dataclass(frozen=True)
 class Memory:
-    """State that a pipeline keeps from one pass to the next.
+    """State that a pipeline keeps from one pass to the next."""
 
-    Attributes:
-        shuffles: Number of shuffles that draw a seed for each pass.
-        streams: Positions of the loads in the pipeline.
-        must_be_read: Whether a pass must be read to advance the state.
-        has_random_functions: Whether its functions draw random numbers in no fixed order.
-    """
-
-    shuffles: int
-    streams: tuple[load_registry.Stream, ...]
-    must_be_read: bool
-    has_random_functions: bool
+    shuffles: int  # that draw a seed for each pass
+    streams: tuple[load_registry.Stream, ...]  # positions of the loads in the pipeline
+    must_be_read: bool  # a pass must be read to advance the state
+    has_random_functions: bool  # that draw random numbers in no fixed order
 
     @property
     def is_any(self) -> bool:
@@ -151,17 +144,11 @@ def dataset_inputs(dataset: Any) -> list[Any]:
 
 
 def watch_batches(before: Look, after: Look) -> Callable[[], None]:
-    """Observe when this worker and all workers have their batches.
+    """Observe when this worker and all workers have their batches; return how to undo it.
 
     For datasets that end, workers exchange before each step whether they have a batch, so a worker
-    that gets its batch late delays the others there.
-
-    Args:
-        before: Gets tensors that are available once this worker has its batch.
-        after: Gets tensors that are available once all workers have reported theirs.
-
-    Returns:
-        A function that undoes the change.
+    that gets its batch late delays the others there. ``before`` and ``after`` get tensors that are
+    available once this worker has its batch, and all workers have reported theirs.
     """
     original = getattr(input_lib, AVAILABILITY_FUNCTION)
 
