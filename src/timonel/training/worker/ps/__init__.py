@@ -37,10 +37,6 @@ def serve(task: Any, termination: Any) -> None:
 
     A worker exits at once, as its work is computed again. A parameter server waits until the chief
     has saved its variables.
-
-    Args:
-        task: The `bootstrap.Task` of this process.
-        termination: Raises at SIGTERM.
     """
     from timonel.training.worker.ps import roles  # noqa: PLC0415 - imports TensorFlow
 

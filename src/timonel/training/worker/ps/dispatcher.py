@@ -34,14 +34,7 @@ class Counted:
 
 
 class Dispatcher:
-    """Dispatches pieces to workers. Thread-safe.
-
-    Args:
-        ledger: The bookkeeping; not to be used elsewhere while the dispatcher is open.
-        worker: Returns the number of the calling thread's worker.
-        clock: Monotonic seconds.
-        observe: Called for each piece with its worker and duration.
-    """
+    """Dispatches pieces of its ledger to workers, and observes their durations. Thread-safe."""
 
     def __init__(
         self,
@@ -62,12 +55,7 @@ class Dispatcher:
         self._is_open = True
 
     def add(self, compute: Compute, *, leaves: bool = False) -> int:
-        """Add a piece and return its number.
-
-        Args:
-            compute: Computes the piece.
-            leaves: An attempt stages data, which must be discarded if it does not count.
-        """
+        """Add a piece; return its number. An uncounted attempt ``leaves`` data to discard."""
         with self._changed:
             self._pieces += 1
             self._work[self._pieces] = compute, leaves
@@ -90,11 +78,7 @@ class Dispatcher:
                 self._observe(worker, self._clock() - attempt.since)
 
     def wait(self, check: Callable[[], object]) -> list[Counted]:
-        """Wait for the gradients of the next update and return them.
-
-        Args:
-            check: Raises errors of the workers' threads.
-        """
+        """Wait for the gradients of the next update; ``check`` raises errors of the workers."""
         while True:
             with self._changed:
                 due = self.ledger.due()

@@ -34,17 +34,11 @@ BATCHES_AHEAD = 2
 
 @dataclass(frozen=True)
 class Horizon:
-    """Limits for prefetching batches.
+    """Limits for prefetching batches."""
 
-    Attributes:
-        steps: Remaining steps of the epoch; None if the data determine the end.
-        every: Steps between two points where everything before has counted.
-        done: Steps of the call so far, from which ``every`` counts.
-    """
-
-    steps: int | None = None
-    every: int | None = None
-    done: int = 0
+    steps: int | None = None  # remaining steps of the epoch; None if the data determine the end
+    every: int | None = None  # steps between two points where everything before has counted
+    done: int = 0  # steps of the call so far, from which ``every`` counts
 
     def limit(self) -> int | None:
         """Return the maximum number of unfinished batches; None for no limit."""
@@ -54,17 +48,7 @@ class Horizon:
 
 
 class LoopPhase:
-    """Training or evaluation steps over the batches of successive iterators.
-
-    Args:
-        model: The model.
-        strategy: Its ParameterServerStrategy.
-        dispatcher: Dispatches pieces to workers.
-        workers: Number of workers.
-        training: Whether to train or to evaluate.
-        divides: Whether workers get parts of batches.
-        name: The name of the staging areas.
-    """
+    """Training or evaluation steps over the batches of successive iterators."""
 
     def __init__(
         self,
@@ -113,11 +97,7 @@ class LoopPhase:
         self.is_settling = False
 
     def step(self, iterator: Any, check: Callable[[], object]) -> Any:
-        """Make one update, or evaluate one batch, and return Keras' logs.
-
-        Raises:
-            tf.errors.OutOfRangeError: There are no more batches.
-        """
+        """Make one update, or evaluate one batch; return Keras' logs, or raise OutOfRangeError."""
         self._ledger.policy = self.policy
         self._take_ahead(iterator)
         if self._ledger.is_idle:
@@ -270,10 +250,7 @@ def _fits(here: Any, there: Any) -> bool:
 
 
 def _joint(here: Any, there: Any) -> Any:
-    """Return shapes that cover both, if only sizes differ.
-
-    Otherwise each new length would be traced again.
-    """
+    """Return shapes that cover both, if only sizes differ: each length would be traced again."""
     if there is None or not _alike(here, there):
         return here
     return tf.nest.map_structure(

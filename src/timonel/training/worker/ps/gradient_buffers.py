@@ -25,18 +25,11 @@ Staged = Mapping[str, Sequence["StagedGradient"]]
 
 @dataclass(frozen=True)
 class StagedGradient:
-    """The result of a step for one variable.
+    """The result of a step for one variable."""
 
-    Attributes:
-        variable: TensorFlow's own variable.
-        place: Index of the gradient in the optimizer's list; None for a change of a non-trainable
-            variable.
-        values: The tensors, while the step is traced: a dense one, or values and indices.
-    """
-
-    variable: Any
-    place: int | None
-    values: tuple[Any, ...]
+    variable: Any  # TensorFlow's own
+    place: int | None  # index in the optimizer's list; None for a non-trainable variable
+    values: tuple[Any, ...]  # tensors of the traced step: a dense one, or values and indices
 
     @classmethod
     def of_gradient(cls, place: int, gradient: Any, variable: Any) -> StagedGradient:
@@ -61,13 +54,7 @@ def stage(
 ) -> dict[str, tuple[StagedGradient, ...]]:
     """Stage entries under an attempt's number, on their variables' devices; when traced.
 
-    Args:
-        entries: Results of the step.
-        attempt: The number, int64.
-        name: The name of the staging areas.
-
-    Returns:
-        The entries by device, in the order in which `take` returns them.
+    They are returned by device, in the order of `take`.
     """
     by_device: dict[str, list[StagedGradient]] = {}
     for entry in entries:
@@ -86,10 +73,7 @@ def stage(
 
 
 def _pack(entries: Sequence[StagedGradient]) -> list[Any]:
-    """Join the dense tensors of each type into one vector.
-
-    One message replaces many.
-    """
+    """Join the dense tensors of each type into one vector: one message replaces many."""
     dense: dict[Any, list[Any]] = {}
     sparse: list[Any] = []
     for entry in entries:
@@ -104,11 +88,7 @@ def _pack(entries: Sequence[StagedGradient]) -> list[Any]:
 def take(
     entries: Sequence[StagedGradient], device: str, attempt: Any, name: str
 ) -> list[tuple[Any, ...]]:
-    """Take the tensors staged on a device under a number; when traced.
-
-    Returns:
-        The tensors of each entry, in the order of ``entries``.
-    """
+    """Take the tensors of each entry, staged on a device under a number; when traced."""
     dense, dtypes = _dense_dtypes(entries), _dtypes(entries)
     with tf.device(device):
         packed = tf.raw_ops.MapUnstage(
@@ -138,11 +118,8 @@ def combined(
 ) -> Any:
     """Combine several attempts' results for one variable into a gradient or change.
 
-    Args:
-        entry: The variable's entry.
-        taken: The tensors of each attempt.
-        weights: Weight of each attempt's gradient, float32 [attempts].
-        shares: Each attempt's fraction of all rows, float32 [attempts].
+    Gradients have weights, and changes the attempts' fractions of all rows, both float32
+    [attempts].
     """
     if entry.place is not None and entry.is_sparse:
         values = [part[0] * tf.cast(weights[n], part[0].dtype) for n, part in enumerate(taken)]
@@ -169,15 +146,7 @@ def add_change(variable: Any, change: Any) -> None:
 
 
 class Applier:
-    """Applies staged results. Used only by the chief's thread.
-
-    Args:
-        strategy: The ParameterServerStrategy.
-        optimizer: The optimizer of the gradients.
-        variables: All variables passed to it, with or without a gradient.
-        staged: Entries that an attempt stages.
-        name: The name of the staging areas.
-    """
+    """Applies staged results. Used only by the chief's thread."""
 
     def __init__(
         self, strategy: Any, optimizer: Any, variables: Sequence[Any], staged: Staged, name: str
@@ -193,13 +162,7 @@ class Applier:
     def apply(
         self, attempts: Sequence[int], weights: Sequence[float], shares: Sequence[float]
     ) -> None:
-        """Make one update from several attempts' staged results.
-
-        Args:
-            attempts: Their numbers.
-            weights: Weight of each gradient.
-            shares: Each attempt's fraction of all rows.
-        """
+        """Make one update from attempts' staged results; shares are their fractions of all rows."""
         count = len(attempts)
         if count not in self._functions:
             with ps_variables.inside_scope(self._strategy):

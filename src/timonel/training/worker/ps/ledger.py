@@ -28,19 +28,12 @@ _NEWEST = 0.2
 
 @dataclass(frozen=True)
 class Policy:
-    """Rules for updates.
+    """Rules for updates."""
 
-    Attributes:
-        needed: Gradients per update.
-        synchronous: All gradients must be computed on the weights that they are applied to.
-        max_staleness: Maximum age of a gradient's weights in updates; None for no limit.
-        attempts: Maximum number of concurrent attempts; None for one per worker.
-    """
-
-    needed: int = 1
-    synchronous: bool = False
-    max_staleness: int | None = None
-    attempts: int | None = None
+    needed: int = 1  # gradients per update
+    synchronous: bool = False  # gradients are computed on the weights that they are applied to
+    max_staleness: int | None = None  # maximum age of a gradient's weights in updates
+    attempts: int | None = None  # maximum number of concurrent attempts; None for one per worker
 
     def weight(self, staleness: int) -> float:
         """Return a gradient's factor; 0 drops it.
@@ -55,21 +48,13 @@ class Policy:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A worker's attempt at a piece.
+    """A worker's attempt at a piece."""
 
-    Attributes:
-        number: Unique among all attempts.
-        piece: The piece to compute.
-        worker: The worker's number.
-        version: Number of updates in the weights when the attempt began.
-        since: Start time in seconds.
-    """
-
-    number: int
+    number: int  # unique among all attempts
     piece: int
     worker: int
-    version: int
-    since: float
+    version: int  # number of updates in the weights when the attempt began
+    since: float  # start time in seconds
 
 
 @dataclass(frozen=True)

@@ -53,14 +53,8 @@ _names = itertools.count()
 class ParameterServerLoop:
     """Trains and evaluates models with workers. Used only by the script's thread.
 
-    Args:
-        keras: The Keras module, ``keras`` or ``tf_keras``; its ``fit`` must not be patched yet.
-        strategy: The ParameterServerStrategy.
-        coordinator: Its ClusterCoordinator.
-        settings: How the job trains.
-        workers: Number of workers; by default that of the settings.
-        is_asked: Tells whether the job was asked to save or stop.
-        tell: Shows the user a line about the job, passed as ``message``.
+    ``fit`` of ``keras`` must not be patched yet. ``is_asked`` tells whether the job was asked to
+    save or stop.
     """
 
     def __init__(
@@ -94,11 +88,7 @@ class ParameterServerLoop:
         self._settle_s = SETTLE_S if seconds is None else min(SETTLE_S, float(seconds))
 
     def install(self, warn: losses.Warn = logger.warning) -> None:
-        """Patch ``compile``, ``evaluate`` and ``predict`` of this process's Keras.
-
-        Args:
-            warn: Shows the user a line on what workers compute otherwise than one process.
-        """
+        """Patch ``compile``, ``evaluate`` and ``predict`` of this process's Keras."""
         check_precision(self._keras, self._settings)
         losses.install_functions(self._keras, warn)
         self._replace("compile", self._compile)

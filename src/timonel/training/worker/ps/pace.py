@@ -20,13 +20,7 @@ class _Sums:
 
 
 class WorkerPaceReporter:
-    """Reports each worker's pace to the run. The workers' threads call `note`.
-
-    Args:
-        run: The run's writer.
-        parts: Number of separately computed parts of a batch.
-        clock: Monotonic seconds.
-    """
+    """Reports each worker's pace to the run. The workers' threads call `note`."""
 
     def __init__(
         self, run: RunWriter, *, parts: int, clock: Callable[[], float] = time.monotonic

@@ -75,11 +75,7 @@ def summarize(settings: Settings, tally: Tally) -> str | None:
 
 
 def check_precision(keras: Any, settings: Settings) -> None:
-    """Check that this Keras supports the precision with parameter servers.
-
-    Raises:
-        TimonelError: It does not.
-    """
+    """Check that this Keras supports the precision with parameter servers."""
     if keras.__name__ == "tf_keras" and settings.numerics.precision == "float16":
         raise TimonelError(
             "--precision float16 scales the loss, which tf-keras does not support with parameter "
@@ -89,17 +85,7 @@ def check_precision(keras: Any, settings: Settings) -> None:
 
 
 def check_model(keras: Any, model: Any, settings: Settings, *, is_compiled: bool = False) -> None:
-    """Check that workers can train a model.
-
-    Args:
-        keras: The Keras module.
-        model: A compiled model.
-        settings: How the job trains.
-        is_compiled: The script requested XLA.
-
-    Raises:
-        TimonelError: They cannot; the message names the reason.
-    """
+    """Check that workers can train a compiled model; ``is_compiled``: the script asked for XLA."""
     if model.run_eagerly:
         raise TimonelError(
             "parameter servers do not support run_eagerly=True",

@@ -38,11 +38,7 @@ _PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
 
 def refuse_python(graph: Any) -> None:
-    """Reject steps that call Python, as workers do not run the script.
-
-    Raises:
-        TimonelError: The graph has such an operation.
-    """
+    """Reject steps that call Python, as workers do not run the script."""
     for name, kind in _operations(graph):
         if kind in _PYTHON_OPS:
             raise TimonelError(
@@ -62,11 +58,7 @@ def _operations(graph: Any) -> Iterator[tuple[str, str]]:
 
 
 def refuse_writes(graph: Any, names: Mapping[int, Any]) -> None:
-    """Reject steps that assign unwatched variables, as this could not be undone.
-
-    Raises:
-        TimonelError: The graph has such an assignment.
-    """
+    """Reject steps that assign unwatched variables, as this could not be undone."""
     captured = {inner.ref(): outer for outer, inner in graph.captures if inner.dtype == tf.resource}
     known = {
         variable.handle.ref() if hasattr(variable, "handle") else None: variable

@@ -30,12 +30,7 @@ _POLL_S = 0.5
 
 
 def serve(cluster: Cluster, task_dir: Path) -> Any:
-    """Start a TensorFlow server for the chief; the caller must keep it.
-
-    Args:
-        cluster: The job's tasks and this task's position.
-        task_dir: Folder of the files that tell the engine that the task is ready and alive.
-    """
+    """Start a TensorFlow server for the chief; the caller must keep it."""
     if cluster.role == "ps":
         with contextlib.suppress(RuntimeError):  # already initialized: the task has no GPU
             tf.config.set_visible_devices([], "GPU")
@@ -63,13 +58,6 @@ def leave_after_saving(
 
     The chief needs this server's variables to save them. It then exits, which also ends this
     process; otherwise the patience of ``termination`` does.
-
-    Args:
-        termination: Raises at a second SIGTERM, or when its patience ends.
-        requests: Folder of requests to the chief.
-
-    Raises:
-        Terminated: The process should exit.
     """
     asked: list[bool] = []
     with termination.deferred(lambda: asked.append(True)):
@@ -103,10 +91,7 @@ def spec_of(cluster: Cluster) -> Any:
 
 
 def keep_metrics_local(keras: Any) -> None:
-    """Create the variables of metrics in the chief.
-
-    It is their only reader and writer.
-    """
+    """Create the variables of metrics in the chief, their only reader and writer."""
     for name in ("add_weight", "add_variable"):
         if hasattr(keras.metrics.Metric, name):
             setattr(keras.metrics.Metric, name, _locally(getattr(keras.metrics.Metric, name)))

@@ -13,17 +13,11 @@ from timonel.training.worker.private import hidden_state, ps_variables
 
 @dataclass(frozen=True)
 class StepState:
-    """A variable that a step changes besides its gradients.
+    """A variable that a step changes besides its gradients."""
 
-    Attributes:
-        variable: TensorFlow's own variable.
-        is_metric: It belongs to a metric: changes by all pieces are summed.
-        is_seed: It is a random generator's state: each piece draws different numbers.
-    """
-
-    variable: Any
-    is_metric: bool = False
-    is_seed: bool = False
+    variable: Any  # TensorFlow's own
+    is_metric: bool = False  # changes by all pieces are summed
+    is_seed: bool = False  # a random generator's state: each piece draws different numbers
 
     @property
     def goes_to_chief(self) -> bool:
@@ -31,12 +25,10 @@ class StepState:
         return self.is_seed or "/job:ps" not in self.variable.device
 
     def elsewhere(self, batch: Any, part: Any) -> Any:
-        """Return a generator's offset for draws unique to one piece.
+        """Return a generator's offset for draws unique to a part of a batch.
 
-        Args:
-            batch: Batches begun since the state was last set. With 0, the first part draws the same
-                numbers as one process.
-            part: Index of the part within its batch.
+        Batches count since the state was last set: the first part of 0 draws the same numbers as
+        one process.
         """
         if self.variable.shape.num_elements() == 2:  # Keras 3: a seed, and the draws so far
             return [part * 65536, batch * 4096]
@@ -44,10 +36,7 @@ class StepState:
 
 
 def states_of(model: Any) -> list[StepState]:
-    """Return the variables that a step may change besides its gradients.
-
-    These are the state of metrics, of random generators, and other non-trainable variables.
-    """
+    """Return metrics' and generators' states, and other non-trainable variables of a model."""
     trained = {id(ps_variables.raw(variable)) for variable in model.trainable_variables}
     metrics = itertools.chain.from_iterable(metric.variables for metric in model.metrics)
     found: dict[int, StepState] = {}

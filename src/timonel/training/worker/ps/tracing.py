@@ -29,39 +29,23 @@ from timonel.training.worker.ps.states import StepState, begin, change_of, state
 class Step:
     """A traced step.
 
-    Attributes:
-        function: Takes a batch's tensors, the numbers of batch and part, the attempt's number, and
-            the part's share of the rows; returns one float64 vector: the changes of states, then
-            the logs.
-        sent: The states in the vector, in order.
-        log_names: The names of all logs.
-        values: Shapes of the logs in the vector, by name.
-        metrics: Metric and dict key of each log that is a metric's result, by log name.
-        entries: Entries staged on the parameter servers, by device.
-        optimizer: The optimizer of the staged gradients; None in evaluation.
+    ``function`` takes a batch's tensors, the numbers of batch and part, the attempt's number, and
+    the part's share of the rows; it returns one float64 vector: the changes of states, then the
+    logs.
     """
 
     function: Any
-    sent: tuple[StepState, ...]
-    log_names: tuple[str, ...]
-    values: Mapping[str, tuple[int, ...]]
-    entries: Mapping[str, tuple[StagedGradient, ...]]
-    optimizer: Any
+    sent: tuple[StepState, ...]  # the states in the vector, in order
+    log_names: tuple[str, ...]  # of all logs
+    values: Mapping[str, tuple[int, ...]]  # shapes of the logs in the vector, by name
+    entries: Mapping[str, tuple[StagedGradient, ...]]  # staged on the parameter servers, by device
+    optimizer: Any  # of the staged gradients; None in evaluation
     variables: tuple[Any, ...]
     metrics: Mapping[str, tuple[Any, str | None]] = field(default_factory=dict)
 
 
 def build(model: Any, strategy: Any, batch: Any, *, training: bool) -> None:
-    """Create all variables of a model and its training before tracing.
-
-    They include those of the optimizer, loss and metrics.
-
-    Args:
-        model: A compiled model.
-        strategy: Its ParameterServerStrategy.
-        batch: A batch as in ``fit``: x, or a tuple of x, y and sample weights.
-        training: Whether the model will be trained.
-    """
+    """Create all variables before tracing: of model, optimizer, loss and metrics."""
     x, y, sample_weight = unpack(batch)
     with ps_variables.inside_scope(strategy):
         if not is_without_call(model):
@@ -80,19 +64,7 @@ def unpack(batch: Any) -> tuple[Any, Any, Any]:
 def trace(
     model: Any, strategy: Any, batch: Any, *, training: bool, name: str, divides: bool = False
 ) -> Step:
-    """Trace a model's ``train_step`` or ``test_step`` for any batch size.
-
-    Args:
-        model: A built and compiled model.
-        strategy: Its ParameterServerStrategy.
-        batch: Tensors, or their specs.
-        training: Whether to train or to evaluate.
-        name: The name of the staging areas.
-        divides: Whether workers get parts of batches.
-
-    Raises:
-        TimonelError: The step cannot be sent to workers; the message names the reason.
-    """
+    """Trace a model's ``train_step`` or ``test_step`` for any batch size."""
     traced_for = functools.partial(
         _traced, model, strategy, batch, training=training, name=name, divides=divides
     )

@@ -18,12 +18,7 @@ Vectors = Sequence[Any]
 
 
 class StepResults:
-    """Processes the results of steps' parts. Used only by the chief's thread.
-
-    Args:
-        model: The model.
-        step: The step that workers compute.
-    """
+    """Processes the results of steps' parts. Used only by the chief's thread."""
 
     def __init__(self, model: Any, step: Step) -> None:
         self._model = model
@@ -33,12 +28,7 @@ class StepResults:
         self._drawn: dict[int, Any] = {}
 
     def add(self, vectors: Vectors, shares: Sequence[float]) -> None:
-        """Add an update's results to the states that the chief keeps.
-
-        Args:
-            vectors: Result of each part.
-            shares: Each part's fraction of all rows.
-        """
+        """Add an update's results to the chief's states; parts have fractions of all rows."""
         begin = 0
         for state in self._step.sent:
             end = begin + int(state.variable.shape.num_elements())
@@ -53,10 +43,7 @@ class StepResults:
             counter.assign_add(1)
 
     def rest(self, batches: int) -> None:
-        """Advance random generators past the batches since the last rest.
-
-        After a single batch the state equals that of one process.
-        """
+        """Advance random generators past the batches since the last rest, as one process would."""
         for state in self._step.sent:
             if state.is_seed:
                 drawn = self._drawn.pop(id(state.variable))

@@ -29,34 +29,21 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 
 @dataclass(frozen=True)
 class HostPosition:
-    """A process's position among those of its job.
+    """A process's position among those of its job."""
 
-    Attributes:
-        number: Index among the processes on its host.
-        neighbours: Number of processes on its host.
-        several_workers: Whether it trains together with other processes.
-    """
-
-    number: int = 0
-    neighbours: int = 1
-    several_workers: bool = False
+    number: int = 0  # index among the processes on its host
+    neighbours: int = 1  # number of processes on its host
+    several_workers: bool = False  # it trains together with other processes
 
 
 @dataclass(frozen=True)
 class DeviceResources:
-    """Host resources assigned to a process.
+    """Host resources assigned to a process."""
 
-    Attributes:
-        kind: ``GPU`` or ``CPU``.
-        names: Its devices.
-        threads: Number of compute threads.
-        memory: Memory of each GPU, as text.
-    """
-
-    kind: str
+    kind: str  # ``GPU`` or ``CPU``
     names: tuple[str, ...]
-    threads: int
-    memory: str | None = None
+    threads: int  # for computing
+    memory: str | None = None  # of each GPU, as text
 
     def record(self) -> dict[str, Any]:
         """Return the fields for the run's record."""
@@ -64,17 +51,7 @@ class DeviceResources:
 
 
 def assign_gpus(count: int, *, per_worker: int, place: int, neighbours: int) -> range:
-    """Return the numbers of the GPUs assigned to a process.
-
-    Args:
-        count: Number of GPUs of the host.
-        per_worker: GPUs per process.
-        place: Index of the process on its host.
-        neighbours: Number of processes on the host.
-
-    Raises:
-        SpecError: The host has too few GPUs.
-    """
+    """Return the numbers of the GPUs assigned to the process at a place among its neighbours."""
     if count < per_worker * neighbours:
         raise SpecError(
             f"{neighbours} processes need {per_worker * neighbours} GPUs, this machine has {count}",
@@ -84,21 +61,14 @@ def assign_gpus(count: int, *, per_worker: int, place: int, neighbours: int) -> 
 
 
 def threads(cores: float, neighbours: int, requested: int | None = None) -> int:
-    """Return the number of compute threads for a process.
-
-    Args:
-        cores: Number of usable cores.
-        neighbours: Number of the job's processes that share them.
-        requested: The user's choice.
-    """
+    """Return the number of compute threads for one of the neighbours that share cores."""
     return requested or max(1, math.floor(cores / neighbours))
 
 
 def tpu_address(environ: Mapping[str, str] = os.environ, device_dir: Path = Path("/dev")) -> Any:
-    """Return the address of this machine's TPU, ``local`` for a built-in one.
+    """Return the address of this machine's TPU, ``local`` for a built-in one, None without.
 
-    Returns:
-        None without a TPU. TensorFlow's own search would wait for a network response.
+    TensorFlow's own search would wait for a network response.
     """
     named = next((environ[name] for name in _TPU_VARIABLES if environ.get(name)), None)
     return named or ("local" if (device_dir / "accel0").exists() else None)
@@ -107,19 +77,10 @@ def tpu_address(environ: Mapping[str, str] = os.environ, device_dir: Path = Path
 def configure(
     place: HostPosition, *, per_worker: int, memory: int | None, requested_threads: int | None
 ) -> DeviceResources:
-    """Configure TensorFlow's devices, memory and threads in this process.
+    """Configure TensorFlow's devices, memory and threads in this process, before it starts.
 
-    Without a GPU, ``per_worker`` logical CPU devices replace them.
-
-    Args:
-        place: The process's position among those of its job.
-        per_worker: Number of devices to use.
-        memory: Maximum bytes of each GPU; None lets it grow as needed.
-        requested_threads: Number of compute threads; None shares the cores.
-
-    Raises:
-        SpecError: The host has too few GPUs, or the options need GPUs.
-        TimonelError: TensorFlow is already initialized.
+    Without a GPU, ``per_worker`` logical CPU devices replace them. ``memory`` is the maximum of
+    each GPU in bytes; None lets it grow as needed.
     """
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
@@ -193,12 +154,8 @@ def configure_evaluator(
 ) -> DeviceResources:
     """Configure TensorFlow's devices and threads in an evaluator process.
 
-    It uses the host's last GPU if the trainers leave any, else none.
-
-    Args:
-        place: The trainers on this host.
-        per_worker: Number of devices of each trainer.
-        requested_threads: Number of compute threads; None shares the cores with the trainers.
+    It uses the host's last GPU if the trainers leave any, else none; and it shares the cores with
+    them. ``place`` and ``per_worker`` are those of the trainers on this host.
     """
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 

@@ -14,15 +14,9 @@ from timonel.training.worker import peers
 
 
 def build(name: StrategyName, cluster: Cluster, settings: Settings) -> Any:
-    """Build a strategy; blocks until all workers have joined.
+    """Build a strategy; blocks until all workers have joined. None: one replica without a strategy.
 
     TensorFlow must be configured but not initialized.
-
-    Returns:
-        A ``tf.distribute.Strategy``, or None for one replica without a strategy.
-
-    Raises:
-        SpecError: This machine lacks a device that the strategy needs.
     """
     if name is StrategyName.ONE_DEVICE:
         return _one_device(settings.distribution.devices_per_worker)
@@ -149,10 +143,6 @@ def adopt(strategy: Any, name: StrategyName) -> None:
     Scripts written for several workers, such as TensorFlow's tutorials, create a strategy and enter
     its scope. The job has already created one, and TensorFlow cannot mix two: constructing another
     kind of strategy raises a SpecError from then on.
-
-    Args:
-        strategy: The job's ``tf.distribute.Strategy``.
-        name: Its kind.
     """
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
@@ -183,11 +173,9 @@ def adopt(strategy: Any, name: StrategyName) -> None:
 def check_own(environ: Mapping[str, str]) -> None:
     """Check strategies that a script creates in a job without one, permanently.
 
-    From then on, the constructors raise a SpecError for what this task lacks: the other tasks of
-    a cluster, which the script would wait for, and GPUs, without which it would hang.
-
-    Args:
-        environ: The environment, in which the script may set ``TF_CONFIG``.
+    From then on, the constructors raise a SpecError for what this task lacks: the other tasks of a
+    cluster, which the script would wait for, and GPUs, without which it would hang. The script may
+    set ``TF_CONFIG`` in ``environ``.
     """
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
