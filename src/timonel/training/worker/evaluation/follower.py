@@ -36,13 +36,7 @@ Evaluate = Callable[[Checkpoint], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class EvaluationPolicy:
-    """Follow-up of evaluations: best checkpoint and early stopping.
-
-    Attributes:
-        best: Metric that selects the best checkpoint to keep, if any.
-        stopping: Early-stopping rule, if any.
-        ask_to_stop: Asks the trainers to end a ``fit`` call.
-    """
+    """Follow-up of evaluations: best checkpoint and early stopping."""
 
     best: Best | None = None
     stopping: EarlyStopping | None = None
@@ -53,14 +47,8 @@ class Follower:
     """Evaluates the checkpoints of one ``fit`` call after another as they appear.
 
     If several appeared meanwhile, it evaluates the newest and counts the others as skipped.
-
-    Args:
-        checkpoints: Checkpoints of the job.
-        records: Evaluation records.
-        policy: Use of the results.
-        tell: Reports a result to the run, unless it has been reported.
-        saved: Returns the names of all checkpoints of a call that the run knows.
-        sleep: Sleep function, replaceable in tests.
+    ``tell`` reports a result to the run, unless it has been reported; ``saved`` returns the names
+    of all checkpoints of a call that the run knows.
     """
 
     def __init__(
@@ -85,15 +73,7 @@ class Follower:
     def follow(self, fit: int, evaluate: Evaluate | None) -> Checkpoint | None:
         """Evaluate a call's checkpoints until it is finished; return the last one.
 
-        Args:
-            fit: Number of the call.
-            evaluate: Evaluates a checkpoint; None without validation data.
-
-        Returns:
-            None if the trainers finished the script without finishing this call.
-
-        Raises:
-            CorruptError: The last checkpoint is damaged.
+        None if the trainers finished the script without finishing this call.
         """
         self._go_on(fit)
         while True:
@@ -202,11 +182,6 @@ class Follower:
 
 
 def passed_over(saved: Collection[str], done: Collection[str]) -> set[str]:
-    """Return the checkpoints that were skipped for a newer one.
-
-    Args:
-        saved: Names of all checkpoints of a call.
-        done: Names of the evaluated ones.
-    """
+    """Return the saved checkpoints of a call that were skipped for a newer one."""
     newest = max((age(name) for name in done), default=(-1, 0))
     return {name for name in saved if name not in done and age(name) < newest}

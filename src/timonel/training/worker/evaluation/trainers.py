@@ -21,14 +21,7 @@ NEVER: list[int] = []
 
 
 def evaluation_of(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the arguments with which Keras' ``fit`` would call ``evaluate``.
-
-    Args:
-        arguments: Arguments of the ``fit`` call, by name.
-
-    Returns:
-        None if the call has no validation data.
-    """
+    """Return arguments of ``evaluate`` in Keras' ``fit``; None without validation data."""
     data = arguments.get("validation_data")
     if data is None:
         data = _split_off(arguments)
@@ -47,16 +40,10 @@ def evaluation_of(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def who_validates(keras: Any, given: Any) -> str | None:
-    """Return the class name of a callback that may use validation results.
-
-    None if there is none.
+    """Return the class name of a callback that may use validation results, if any.
 
     An evaluator's results arrive after the end of an epoch, too late for callbacks, so the trainers
     then validate too. Any callback that is not Keras' own may use them.
-
-    Args:
-        keras: Keras module.
-        given: Callbacks of the ``fit`` call.
     """
     for callback in callback_state.listed(given):
         if _may_look(keras, callback):
@@ -123,15 +110,7 @@ _CLOCKS_APART_S = 5.0
 
 
 class Trainers(FitPlugin):
-    """Validation of a task's ``fit`` calls. Not thread-safe.
-
-    Args:
-        keras: Keras module.
-        records: Records of the evaluator.
-        task_dir: Folder of this task.
-        clock: Monotonic clock in seconds.
-        sleep: Sleep function, replaceable in tests.
-    """
+    """Validation of a task's ``fit`` calls. Not thread-safe."""
 
     def __init__(
         self,
@@ -205,9 +184,6 @@ class Trainers(FitPlugin):
 
 
 def patience_s(record: FitEvaluations) -> float:
-    """Return how long trainers wait for the last evaluation.
-
-    Based on the duration of earlier ones.
-    """
+    """Return how long trainers wait for the last evaluation, given the earlier ones."""
     longest = max((found.seconds for found in record.done), default=0.0)
     return max(_LEAST_PATIENCE_S, _TIMES * longest)

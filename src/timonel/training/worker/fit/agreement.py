@@ -46,11 +46,8 @@ class TaskAction(Enum):
 class Agreement:
     """Pending requests. Signal handlers and other threads may call `ask`.
 
-    Args:
-        exchange: Sums the workers' numbers; None for one worker.
-        is_chief: Whether this task schedules the next exchange.
-        requests: Folder of requests by other processes.
-        clock: Monotonic seconds.
+    ``exchange`` sums the workers' numbers; None for one worker. Other processes write to
+    ``requests``.
     """
 
     def __init__(
@@ -101,13 +98,7 @@ class Agreement:
         return bool(self._pending) or self._clock() >= self._look_at
 
     def at_boundary(self, actions: Sequence[TaskAction] = ()) -> frozenset[TaskAction]:
-        """Return the actions for all tasks.
-
-        All workers must call this equally often.
-
-        Args:
-            actions: Further requests of this task, such as timed saves.
-        """
+        """Return the actions for all tasks. All workers must call this equally often."""
         due = self.is_due()
         self._boundary += 1
         if not due:
@@ -154,11 +145,7 @@ class Agreement:
 
 
 def exchange_over(strategy: Any) -> Exchange:
-    """Return a function that sums numbers over the strategy's workers; traced once.
-
-    Args:
-        strategy: A ``tf.distribute.MultiWorkerMirroredStrategy``.
-    """
+    """Return a function that sums numbers over the strategy's workers; traced once."""
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
     share = 1.0 / max(1, len(strategy.extended.worker_devices))

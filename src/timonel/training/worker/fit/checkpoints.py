@@ -44,12 +44,8 @@ Published = Callable[[Path, Progress], None]
 class Checkpoints:
     """The checkpoints of one job. Used only by the training thread.
 
-    Args:
-        root: Folder of the checkpoints.
-        writes: Whether this task writes them; the others only take part.
-        progress: File from which the engine reads the training progress.
-        policy: Which checkpoints to keep, and where to copy them.
-        records: Results of an evaluator, if any.
+    Only one task ``writes`` them. The engine reads the training progress from the file
+    ``progress``.
     """
 
     def __init__(
@@ -75,11 +71,8 @@ class Checkpoints:
         """Save a ``fit`` call's state; return the folder if this task writes.
 
         Returns before the state is written; errors are raised by the next call, or by `wait`.
-
-        Args:
-            fit: The number of the call.
-            state: Its state. Its arrays must not be changed afterwards.
-            published: Called from another thread once the checkpoint is complete.
+        Arrays of the state must not be changed afterwards. Another thread calls ``published`` once
+        the checkpoint is complete.
         """
         self.note_steps(state.progress.steps, resting=state.progress.finished)
         if not self._writes:
@@ -89,15 +82,10 @@ class Checkpoints:
         return target
 
     def note_steps(self, steps: int, *, resting: bool = False) -> None:
-        """Report progress to the engine.
-
-        The engine detects crashes that repeat at the same step.
+        """Report progress to the engine, which detects crashes that repeat at the same step.
 
         Written in place at each step: opening the file each time would take thirty times as long.
-
-        Args:
-            steps: Completed optimizer steps.
-            resting: The next phase has no steps: validation, or the end of the script.
+        ``resting``: the next phase has no steps, as validation or the end of the script.
         """
         if self._progress_file is None:
             self._progress_file = os.open(self._progress, os.O_WRONLY | os.O_CREAT, 0o644)
@@ -105,27 +93,19 @@ class Checkpoints:
         os.pwrite(self._progress_file, f"{text:<31}\n".encode(), 0)
 
     def wait(self, *, leaving: bool = False) -> None:
-        """Wait until the last checkpoint is written and copied.
-
-        Args:
-            leaving: The process must exit soon: copies get only a few seconds.
-        """
+        """Wait until the last checkpoint is written and copied; for seconds only if ``leaving``."""
         self._writer.wait()
         self._copies.wait(_LEAVING_S if leaving else None)
 
     def drain(self) -> None:
-        """Wait as `wait` does, but suppress errors.
-
-        For use while another error propagates.
-        """
+        """Wait as `wait` does, but suppress errors, for use while another error propagates."""
         self._writer.drain()
         self._copies.wait(_LEAVING_S)
 
     def latest(self, fit: int) -> Checkpoint | None:
         """Return the newest valid checkpoint of a call, or None.
 
-        Raises:
-            FormatError: A newer release wrote it; training from scratch would discard it.
+        One of a newer release is a FormatError: training from scratch would discard it.
         """
         for folder in layout.newest_first(self.root, fit):
             try:
@@ -135,12 +115,7 @@ class Checkpoints:
         return None
 
     def at(self, fit: int, name: str) -> Checkpoint:
-        """Return a checkpoint by its folder's name.
-
-        Raises:
-            NotFoundError: It does not exist.
-            CorruptError: It is damaged.
-        """
+        """Return a checkpoint by its folder's name."""
         return checkpoint_format.read(layout.fit_folder(self.root, fit) / name)
 
     def newest_folder(self, fit: int) -> Path | None:

@@ -58,18 +58,10 @@ def _outside_a_job(cluster: Cluster, job_dir: Path) -> Services:
 
 
 class LoopCheckpointer:
-    """Saves and restores a custom loop.
+    """Saves and restores a custom loop. All tasks of a job must run the same loop.
 
-    All tasks of a job must run the same loop.
-
-    Args:
-        services: Services of the job.
-        number: Index of the loop within the process.
-        things: Keras models, optimizers and metrics, and TensorFlow variables, by name.
-        data: The ``tf.data`` pipeline of training batches.
-
-    Attributes:
-        state: Plain data of the script, which is saved too.
+    ``number`` is the index of the loop within the process. The script's plain data in ``state`` are
+    saved too.
     """
 
     def __init__(

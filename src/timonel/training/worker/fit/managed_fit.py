@@ -44,16 +44,11 @@ class Fitted:
 
 
 class Fits:
-    """The ``fit`` calls of one process.
+    """The ``fit`` calls of one process. Not thread-safe: scripts call ``fit`` from one thread.
 
-    Not thread-safe: scripts call ``fit`` from one thread.
-
-    Args:
-        services: Services of the task.
-        plugins: Features that hook into each call, in order.
-        loop: Replacement for Keras' own ``fit``: a `ps.loop.ParameterServerLoop`. Its ``fit``
-            starts at ``arguments["initial_epoch"]`` and ``watch.first_step``, and calls
-            `FitWatch.step_boundary` between steps.
+    ``loop`` replaces Keras' own ``fit``: a `ps.loop.ParameterServerLoop`. Its ``fit`` starts at
+    ``arguments["initial_epoch"]`` and ``watch.first_step``, and calls `FitWatch.step_boundary`
+    between steps.
     """
 
     def __init__(

@@ -20,12 +20,7 @@ _SWITCH = {"keras": "TF_USE_LEGACY_KERAS=1", "tf_keras": "TF_USE_LEGACY_KERAS=0"
 
 
 def replace_fit(keras: Any, call: Callable[[Callable[..., Any], Any, dict[str, Any]], Any]) -> None:
-    """Replace ``keras.Model.fit``.
-
-    Args:
-        keras: The Keras module.
-        call: Takes the original bound to the model, the model, and the arguments by name.
-    """
+    """Replace ``keras.Model.fit``; ``call`` gets the bound original, model, and arguments."""
     original = keras.Model.fit
     signature = inspect.signature(original)
 
@@ -72,11 +67,7 @@ def replayed_history(keras: Any, model: Any, progress: Progress) -> Any:
 
 
 def reject_other_keras(wrapped: str) -> None:
-    """Make ``Model.fit`` of the other Keras fail, imported or not.
-
-    Args:
-        wrapped: The Keras that the job wraps, ``keras`` or ``tf_keras``.
-    """
+    """Make ``Model.fit`` of the Keras that the job does not wrap fail, imported or not."""
     call_after_import(_OTHER[wrapped], lambda other: _guard(other, wrapped))
 
 

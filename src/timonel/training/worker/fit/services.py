@@ -21,33 +21,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Services:
-    """Services of a task.
+    """Services of a task."""
 
-    Attributes:
-        keras: The Keras module that the script uses; None for custom loops outside a job.
-        cluster: The job's tasks and this task's position.
-        checkpoints: State kept between generations.
-        tensorboard_dir: Folder of TensorBoard's event files.
-        strategy: The strategy that the script runs under; None without one.
-        settings: How the job trains.
-        run: The chief's run writer; None in other tasks.
-        agreement: Requests that all tasks handle at the same step.
-        termination: Tells whether the process was asked to stop.
-        barrier: Waits for all tasks before they exit.
-        variables: All variables of the process.
-    """
-
-    keras: Any
+    keras: Any  # the script's; None for custom loops outside a job
     cluster: Cluster
     checkpoints: Checkpoints
     tensorboard_dir: Path
-    strategy: Any = None
+    strategy: Any = None  # that the script runs under; None without one
     settings: Settings = field(default_factory=Settings)
-    run: RunWriter | None = None
-    agreement: Agreement = field(default_factory=Agreement)
+    run: RunWriter | None = None  # the chief's; None in other tasks
+    agreement: Agreement = field(default_factory=Agreement)  # handles requests at the same step
     termination: Termination = field(default_factory=Termination)
-    barrier: Callable[[], None] = lambda: None
-    variables: ProcessVariables = field(default_factory=ProcessVariables)
+    barrier: Callable[[], None] = lambda: None  # waits for all tasks before they exit
+    variables: ProcessVariables = field(default_factory=ProcessVariables)  # all of the process
 
     @property
     def replicas(self) -> int:
@@ -58,8 +44,7 @@ class Services:
     def workers(self) -> int:
         """Number of processes that run the training loop together.
 
-        1 without a strategy. With parameter servers, only the chief runs it; it distributes all
-        data itself.
+        With parameter servers, only the chief runs it; it distributes all data itself.
         """
         if self.strategy is None or self.settings.uses_parameter_servers:
             return 1

@@ -30,30 +30,19 @@ They stay on the device, unread.
 
 @dataclass(frozen=True)
 class FitCall:
-    """One ``fit`` call of the script.
+    """One ``fit`` call of the script."""
 
-    Attributes:
-        number: Number of the call in the process.
-        model: The trained model.
-        arguments: The call's arguments by name.
-        before: Progress of earlier calls, or of earlier generations of this one.
-        saved: The checkpoint to resume from, if any.
-    """
-
-    number: int
+    number: int  # of the call in the process
     model: Any
-    arguments: dict[str, Any]
-    before: Progress
-    saved: Checkpoint | None = None
+    arguments: dict[str, Any]  # by name
+    before: Progress  # progress of earlier calls, or of earlier generations of this one
+    saved: Checkpoint | None = None  # the checkpoint to resume from, if any
 
 
 class Losses:
     """The losses of the latest steps of one ``fit`` call.
 
     They are checked about once a second; a NaN is located to the step.
-
-    Args:
-        ends_job: Whether a loss that is NaN or infinite ends the job.
     """
 
     def __init__(self, *, ends_job: bool = False) -> None:
@@ -78,11 +67,7 @@ class Losses:
         return self._found is not None
 
     def fail(self, newest: Path | None) -> NoReturn:
-        """Raise the error that ends the job, naming the last checkpoint.
-
-        Raises:
-            TimonelError: Always.
-        """
+        """Raise the error that ends the job, naming the last checkpoint."""
         where = f" at epoch {self._found[0] + 1}, step {self._found[1]}" if self._found else ""
         kept = "no checkpoint exists yet" if newest is None else f"the last checkpoint is {newest}"
         raise TimonelError(
@@ -94,13 +79,7 @@ class Losses:
 class FitWatch:
     """Reports one ``fit`` call, saves its state, and ends it on request.
 
-    Args:
-        services: Services of the task.
-        call: The call.
-        snapshots: Captures and restores the state.
-        reporter: Reports to the run; None in tasks that do not report.
-        feed: The training data.
-        average: Averages state that each replica changed separately.
+    ``average`` averages state that each replica changed separately.
     """
 
     def __init__(
@@ -170,16 +149,9 @@ class FitWatch:
             self._reporter.epoch_begins(epoch)
 
     def step_boundary(self, step: int | None = None) -> None:
-        """Handle due actions between two steps.
+        """Handle due actions after ``step`` steps of the epoch, by default as in `batch_ends`.
 
         All tasks call this at the same steps, so that they save their state at the same ones.
-
-        Args:
-            step: Completed steps of the epoch; None for the number given to `batch_ends`.
-
-        Raises:
-            Terminated: The job is left; the state is saved.
-            TimonelError: The loss is NaN or infinite, and that ends the job.
         """
         before = self._arrive(self._step if step is None else step)
         self._checkpoints.note_steps(self.progress.steps_before_epoch + self._step)
@@ -216,10 +188,7 @@ class FitWatch:
             self._leave(is_done=True)
 
     def epoch_ends(self, epoch: int, logs: Mapping[str, Any], *, is_last: bool) -> None:
-        """Save and report an epoch.
-
-        `finish` saves the last one, once ``fit`` has ended.
-        """
+        """Save and report an epoch; `finish` saves the last one, once ``fit`` has ended."""
         self._end_steps()
         steps = self._step
         self.progress = self.progress.after(epoch, logs, self.progress.steps_before_epoch + steps)
@@ -233,10 +202,7 @@ class FitWatch:
             self._save(self.progress)
 
     def finish(self) -> None:
-        """Save the final state after ``fit``.
-
-        Callbacks may have changed the model at the end.
-        """
+        """Save the final state after ``fit``: callbacks may have changed the model at the end."""
         recall(self._model.history, self._restored)
         self.progress = self.progress.as_finished()
         self._save(self.progress)

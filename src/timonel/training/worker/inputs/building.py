@@ -34,11 +34,8 @@ def has_call(model: Any) -> bool:
 def ensure_built(keras: Any, model: Any, data: Any) -> None:
     """Build a model and its metrics before restoring saved state.
 
-    A model without ``call()``, such as a GAN, cannot be built from here: its parts are models.
-
-    Raises:
-        TimonelError: The model takes its shapes from the data, which cannot be read without
-            consuming them.
+    A model without ``call()``, such as a GAN, cannot be built from here: its parts are models. Data
+    that cannot be read without consuming them are an error if the model takes its shapes from them.
     """
     if not has_call(model):
         return
@@ -55,11 +52,6 @@ def averaging(model: Any, strategy: Any, replicas: int) -> Callable[[], None]:
     training them, differ between replicas: workers would validate and export different models. All
     tasks of a job must call the function together, as in training. The model need not be built
     before the first call.
-
-    Args:
-        model: A Keras model.
-        strategy: The strategy that it is trained under, if any.
-        replicas: Number of replicas.
     """
     if replicas == 1:
         return lambda: None

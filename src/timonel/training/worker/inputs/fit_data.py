@@ -19,15 +19,10 @@ _HARMLESS = ("Options", "Prefetch", "Cache", "Repeat", "Take", "Skip", "Shuffle"
 
 @dataclass(frozen=True)
 class Loaded:
-    """The load behind a dataset.
-
-    Attributes:
-        stream: The load's stream.
-        is_changed: Whether the user has transformed the loaded data.
-    """
+    """The load behind a dataset."""
 
     stream: load_registry.Stream
-    is_changed: bool
+    is_changed: bool  # the user has transformed the loaded data
 
     @property
     def record(self) -> load_registry.LoadRecord:
@@ -98,13 +93,6 @@ def make_global(arguments: MutableMapping[str, Any], replicas: int) -> None:
     """Convert a per-replica batch size of ``fit`` to a global one.
 
     Datasets of `timonel.data.load` already have global batches.
-
-    Args:
-        arguments: The call's arguments by name.
-        replicas: Number of replicas that train together.
-
-    Raises:
-        SpecError: The data's batch size is unknown or cannot be changed.
     """
     data = arguments.get("x")
     if replicas == 1 or find_loaded(data) is not None:
@@ -125,14 +113,7 @@ def make_global(arguments: MutableMapping[str, Any], replicas: int) -> None:
 def describe_batches(
     total: int, *, replicas: int, per_replica: bool = False, accumulate: int = 1
 ) -> str:
-    """Describe the batches in words.
-
-    Args:
-        total: Rows of a batch over all replicas.
-        replicas: Number of replicas that train together.
-        per_replica: The script's batch size is that of one replica.
-        accumulate: Batches that make up one update.
-    """
+    """Describe batches of ``total`` rows over all replicas, and how many make up an update."""
     words = f"the batch size {total} is global, divided among {replicas} replicas"
     if replicas == 1:
         words = f"the batch size is {total}"

@@ -24,15 +24,10 @@ from timonel.training.worker.private import replica_rows
 
 @dataclass(frozen=True)
 class Share:
-    """The parts of a batch for one worker's replicas.
+    """The parts of a batch for one worker's replicas."""
 
-    Attributes:
-        parts: Index of each local replica's part.
-        total: Number of parts.
-    """
-
-    parts: tuple[int, ...]
-    total: int
+    parts: tuple[int, ...]  # index of each local replica's part
+    total: int  # number of parts
 
     @property
     def is_everything(self) -> bool:
@@ -41,14 +36,7 @@ class Share:
 
 
 def share_of(worker: int, *, workers: int, replicas: int, sharded: bool) -> Share:
-    """Return a worker's share of each batch.
-
-    Args:
-        worker: The worker's rank.
-        workers: Number of workers.
-        replicas: Number of replicas of all workers.
-        sharded: The dataset contains only the worker's own rows.
-    """
+    """Return a worker's share of each batch; a sharded dataset has only the worker's own rows."""
     local = replicas // workers
     if sharded:
         return Share(tuple(range(local)), local)
@@ -56,10 +44,7 @@ def share_of(worker: int, *, workers: int, replicas: int, sharded: bool) -> Shar
 
 
 def bounds(rows: Any, part: int, total: int) -> tuple[Any, Any]:
-    """Return the bounds of a part of ``rows`` rows.
-
-    Sizes of parts differ by at most one.
-    """
+    """Return the bounds of a part of ``rows`` rows; sizes of parts differ by at most one."""
     return rows * part // total, rows * (part + 1) // total
 
 
@@ -67,10 +52,7 @@ _next_is_training_data = False
 
 
 def expect_training_data() -> None:
-    """Mark the next distributed dataset as training data.
-
-    ``fit`` distributes its training data first, then its validation data.
-    """
+    """Mark the next distributed dataset as training data, which ``fit`` distributes first."""
     global _next_is_training_data  # noqa: PLW0603 - a process runs one `fit` at a time
     _next_is_training_data = True
 
@@ -90,17 +72,11 @@ def install(strategy: Any, workers: int) -> None:
 
 
 def distribute(strategy: Any, dataset: Any, *, sharded: bool, fill: bool) -> Any:
-    """Return ``dataset`` distributed over the replicas of ``strategy``.
+    """Return ``dataset`` distributed over the replicas; None if it has no rows to divide.
 
-    Args:
-        strategy: A ``tf.distribute.Strategy`` with several replicas.
-        dataset: A ``tf.data.Dataset`` of batches.
-        sharded: It contains only this worker's rows.
-        fill: Repeat rows of a batch with fewer rows than replicas. Without it some replicas get no
-            rows of that batch, which is right when predictions are counted.
-
-    Returns:
-        A ``tf.distribute.DistributedDataset``; or None if its elements have no rows to divide.
+    A ``sharded`` dataset has only this worker's rows. ``fill`` repeats rows of a batch with fewer
+    rows than replicas. Without it some replicas get no rows of that batch, which is right when
+    predictions are counted.
     """
     if not _has_rows(dataset.element_spec):
         return None

@@ -42,26 +42,16 @@ after_reduce: list[Callable[[Gradients], Gradients]] = []
 
 @dataclass(frozen=True)
 class GradientPlan:
-    """Processing of gradients.
+    """Processing of gradients."""
 
-    Attributes:
-        compression: Type in which they are sent; None: their own.
-        accumulate: Number of batches per update.
-    """
-
-    compression: Compression | None = None
-    accumulate: int = 1
+    compression: Compression | None = None  # type in which they are sent; None: their own
+    accumulate: int = 1  # number of batches per update
 
 
 def reduced(gradients: Gradients, compression: Compression | None, reduce: Reduce) -> Gradients:
-    """Return the sums of gradients over all replicas.
+    """Return the sums of gradients over all replicas; called on each replica.
 
-    Called on each replica. Slices, the gradients of embeddings, are sent unchanged.
-
-    Args:
-        gradients: Tensors or ``tf.IndexedSlices``.
-        compression: Type to send.
-        reduce: Sums a list of tensors over all replicas.
+    Slices, the gradients of embeddings, are sent unchanged. ``reduce`` sums a list of tensors.
     """
     for hook in before_reduce:
         gradients = hook(gradients)

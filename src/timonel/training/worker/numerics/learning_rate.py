@@ -17,15 +17,10 @@ from timonel.training.train_options import LearningRateRule
 
 @dataclass(frozen=True)
 class RateScaling:
-    """Scaling rule of the learning rate.
-
-    Attributes:
-        scale: Factor.
-        warmup: Updates of a linear warm-up: update ``n``, from 1, uses ``n / warmup`` of the rate.
-    """
+    """Scaling rule of the learning rate."""
 
     scale: float = 1.0
-    warmup: int = 0
+    warmup: int = 0  # updates of a linear warm-up: ``n``, from 1, uses ``n / warmup`` of the rate
 
     @property
     def changes_nothing(self) -> bool:
@@ -33,11 +28,7 @@ class RateScaling:
         return self.scale == 1.0 and self.warmup <= 1
 
     def factor(self, updates: Any) -> Any:
-        """Return the factor of the learning rate after ``updates`` updates.
-
-        Args:
-            updates: An int, or an integer tensor.
-        """
+        """Return the factor of the learning rate after updates, an int or an integer tensor."""
         if self.warmup <= 1:
             return self.scale
         if isinstance(updates, int):

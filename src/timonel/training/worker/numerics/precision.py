@@ -14,10 +14,7 @@ _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mix
 
 
 def configure(keras: Any, settings: Numerics) -> None:
-    """Apply settings that must precede the script's first layer.
-
-    The seed is set already.
-    """
+    """Apply settings, except for the seed, that must precede the script's first layer."""
     if settings.deterministic:
         import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
 
@@ -54,13 +51,7 @@ def record(policy: str, name: StrategyName, strategy: Any, settings: Settings) -
 
 
 def compile_with_xla(model: Any) -> None:
-    """Compile ``fit``, ``evaluate`` and ``predict`` of a model with XLA.
-
-    Keras 3 leaves XLA off without a GPU.
-
-    Raises:
-        TimonelError: The model cannot be compiled.
-    """
+    """Compile a model with XLA, which Keras 3 leaves off without a GPU."""
     if model.jit_compile:
         return
     if model.run_eagerly:

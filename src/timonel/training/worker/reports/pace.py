@@ -33,17 +33,11 @@ _WORK, _WAIT = (1.0, 1.0, 0.0, 0.0), (1.0, 0.0, 1.0, 0.0)
 
 @dataclass(frozen=True)
 class Reading:
-    """Measurements since the last reading.
-
-    Attributes:
-        steps: Number of steps.
-        work_s: Compute time of the task.
-        wait_s: Time the task waited for others, or for communication.
-    """
+    """Measurements since the last reading."""
 
     steps: int
     work_s: float
-    wait_s: float
+    wait_s: float  # for others, or for communication
 
 
 class Stopwatch:
@@ -105,10 +99,7 @@ class Stopwatch:
         return Reading(round(steps), work_s, wait_s)
 
     def _note(self, tensors: list[Any], goes_to: tuple[float, ...]) -> Any:
-        """Add the time since the last moment; return the new one.
-
-        It is taken when the tensors are available.
-        """
+        """Add the time since the last moment; return that at which the tensors are available."""
         tf = self._tf
         with tf.control_dependencies([_dense(found) for found in tensors]), tf.device("CPU:0"):
             now = tf.timestamp()
@@ -128,17 +119,9 @@ class Stopwatch:
 
 
 class PaceReporter:
-    """Reports a stopwatch's readings to the run.
+    """Reports a stopwatch's readings to the run. Callable from any thread.
 
-    Callable from any thread.
-
-    Args:
-        run: Writer of the run.
-        task: Task ID.
-        read: Returns the measurements since the last call.
-        share: This task's share of each batch.
-        names_slowest: Whether this task compares all tasks and names the slowest.
-        clock: Monotonic clock in seconds.
+    ``share`` is this task's share of each batch. ``names_slowest``: it compares all tasks.
     """
 
     def __init__(
@@ -186,14 +169,7 @@ class PaceReporter:
 
 
 class StragglerWarning:
-    """Warns once if one task delays the others.
-
-    Based on the reports of all tasks.
-
-    Args:
-        run: Writer of the run.
-        consequence: Text that follows the warning.
-    """
+    """Warns once if one task delays the others, based on the reports of all tasks."""
 
     def __init__(self, run: RunWriter, *, consequence: str = "") -> None:
         path = run.folder / FILE_NAME

@@ -24,20 +24,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class StepCount:
-    """Numbers the steps of a call through its epochs.
+    """Numbers the steps of a call through its epochs."""
 
-    Attributes:
-        initial_epoch: Initial epoch of the call, as the script made it.
-        epoch: Current epoch.
-        before: Steps of earlier epochs; None if unknown.
-        last: Number of the last completed step.
-        has_begun: Whether a step has begun.
-    """
-
-    initial_epoch: int
+    initial_epoch: int  # of the call, as the script made it
     epoch: int = 0
-    before: int | None = None
-    last: int = 0
+    before: int | None = None  # steps of earlier epochs; None if unknown
+    last: int = 0  # number of the last completed step
     has_begun: bool = False
 
     def begin(self, batch: int, params: Mapping[str, Any]) -> tuple[int | None, int | None]:
@@ -66,13 +58,8 @@ Tell = Callable[[str, dict[str, Any]], None]
 class Profiler:
     """Profiles steps of a ``fit`` call. Used by the training thread.
 
-    Args:
-        steps: Steps to profile.
-        logdir: TensorBoard folder of the job.
-        host: Name of this task in TensorBoard.
-        scratch: Temporary folder of this task.
-        tell: Reports the profile, or why there is none: a message, and the profile's fields.
-        marks_steps: Whether to mark step boundaries in the profile; False if others do.
+    ``host`` is the name of this task in TensorBoard. ``tell`` gets a message, and the profile's
+    fields if there is one. ``marks_steps`` is false if others mark step boundaries in the profile.
     """
 
     def __init__(
@@ -98,13 +85,8 @@ class Profiler:
     def begins(self, total: int | None, per_call: int, done: int | None) -> None:
         """Check the call's steps before the first one.
 
-        Args:
-            total: Total number of steps, if known.
-            per_call: Steps per execution.
-            done: Steps completed by earlier generations; None if unknown.
-
-        Raises:
-            SpecError: These steps cannot be profiled.
+        ``per_call`` are the steps per execution, ``done`` those of earlier generations, None if
+        unknown.
         """
         first, last = self._steps.first, self._steps.last
         if (first - 1) % per_call or last % per_call:
@@ -137,12 +119,7 @@ class Profiler:
             self._mark(step)
 
     def step_ends(self, step: int, finish: Callable[[], object]) -> None:
-        """Record the end of a step.
-
-        Args:
-            step: Number of the step.
-            finish: Waits until the step is complete on the device.
-        """
+        """Record the end of a step; ``finish`` waits until the device has completed it."""
         if not self._is_running:
             return
         if step >= self._steps.last:
@@ -240,11 +217,6 @@ def callback_for(keras: Any, profiler: Profiler, initial_epoch: int) -> Any:
 
     It is not marked as safe beside the training loop, so Keras waits for it: a profiled step starts
     after the profile does.
-
-    Args:
-        keras: Keras module.
-        profiler: Profiler of the steps.
-        initial_epoch: Initial epoch of the call, as the script made it.
     """
     import numpy as np  # noqa: PLC0415 - TensorFlow has it
 

@@ -25,9 +25,6 @@ class Summaries:
 
     ``train`` has ``batch_loss`` by step and ``epoch_loss`` by epoch, ``validation`` has the
     ``epoch_loss`` of validation; an evaluator's values are in ``evaluator``, by step.
-
-    Args:
-        folder: Folder of the event files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -75,27 +72,16 @@ INTERVAL_S = 0.5
 
 @dataclass(frozen=True)
 class FitPlan:
-    """Plan of a ``fit`` call.
+    """Plan of a ``fit`` call."""
 
-    Attributes:
-        fit: Number of the call.
-        epochs: Number of the last epoch, from 1.
-        first_epoch: Epoch to start with, from 0.
-        first_step: Steps of that epoch completed before.
-        steps: Steps per epoch, if known.
-        batch_size: Global batch size, if known.
-        steps_before: Optimizer steps before its first epoch.
-        epochs_before: Epochs of earlier calls.
-    """
-
-    fit: int
-    epochs: int
-    first_epoch: int = 0
-    first_step: int = 0
-    steps: int | None = None
-    batch_size: int | None = None
-    steps_before: int = 0
-    epochs_before: int = 0
+    fit: int  # number of the call
+    epochs: int  # number of the last epoch, from 1
+    first_epoch: int = 0  # from 0
+    first_step: int = 0  # steps of that epoch completed before
+    steps: int | None = None  # per epoch, if known
+    batch_size: int | None = None  # global, if known
+    steps_before: int = 0  # optimizer steps before its first epoch
+    epochs_before: int = 0  # epochs of earlier calls
 
 
 @dataclass(frozen=True)
@@ -108,15 +94,7 @@ class Pace:
 
 
 def pace(plan: FitPlan, *, epoch: int, step: int, steps_done: int, elapsed_s: float) -> Pace:
-    """Return the pace after ``steps_done`` steps in ``elapsed_s`` seconds.
-
-    Args:
-        plan: Plan of the call.
-        epoch: Current epoch, from 0.
-        step: Completed steps of the epoch.
-        steps_done: Steps in the measured time.
-        elapsed_s: Measured time in seconds.
-    """
+    """Return the pace after ``steps_done`` steps in ``elapsed_s`` seconds."""
     if steps_done <= 0 or elapsed_s <= 0:
         return Pace(None, None, None)
     rate = steps_done / elapsed_s
@@ -128,17 +106,7 @@ def pace(plan: FitPlan, *, epoch: int, step: int, steps_done: int, elapsed_s: fl
 
 
 class Reporter:
-    """Reports one ``fit`` call to a run.
-
-    `batch` may be called from any thread.
-
-    Args:
-        run: Writer of the run.
-        summaries: TensorBoard event files.
-        plan: Plan of the call.
-        clock: Monotonic clock in seconds.
-        learning_rate: Returns the current learning rate; None without one.
-    """
+    """Reports one ``fit`` call to a run. `batch` may be called from any thread."""
 
     def __init__(
         self,
@@ -191,14 +159,7 @@ class Reporter:
         self._tell(step, logs, recent, total)
 
     def epoch_ends(self, epoch: int, logs: Mapping[str, Any], *, steps: int, took_s: float) -> None:
-        """Report the metrics of an epoch.
-
-        Args:
-            epoch: Number of the epoch, from 0.
-            logs: Logs of Keras.
-            steps: Steps of the epoch.
-            took_s: Duration of the steps in seconds, without validation.
-        """
+        """Report the metrics of an epoch, whose steps took ``took_s`` without validation."""
         values = {name: float(value) for name, value in logs.items() if np.ndim(value) == 0}
         values.update(self.beside())
         number = self.plan.epochs_before + epoch

@@ -25,10 +25,7 @@ from timonel.tracking.events import SUMMARIES
 def recorded_summaries(run: RunWriter | None) -> Iterator[None]:
     """Record the folders of event files, and write all values at the end of the block.
 
-    Does nothing in a process that has not imported TensorFlow.
-
-    Args:
-        run: Writer of the run; None in other tasks than the chief.
+    Does nothing in a process that has not imported TensorFlow. Only the chief has a ``run``.
     """
     tf = sys.modules.get("tensorflow")
     if tf is None:
@@ -64,10 +61,8 @@ class _Writers:
     def noted(self, original: Callable[..., Any], *, suffix: str, **flush: int) -> Any:
         """Return a function or ``__init__`` that also notes the writer it creates.
 
-        Args:
-            original: The function.
-            suffix: Default suffix of a file's name.
-            **flush: The option that writes each value at once.
+        ``suffix`` is the default of a file's name, ``flush`` the option that writes each value at
+        once.
         """
         signature = inspect.signature(original)
 
