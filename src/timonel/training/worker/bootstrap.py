@@ -73,12 +73,7 @@ class Task:
 
 
 def run(spec_path: Path, environ: Mapping[str, str]) -> int:
-    """Run a task to its end and return its exit code.
-
-    Args:
-        spec_path: The tasks' document, see `timonel.training.spec`.
-        environ: The environment set by the engine.
-    """
+    """Run a task, in the environment set by the engine, to its end and return its exit code."""
     _log_to_stderr()
     task_dir = Path(environ["TIMONEL_TASK_DIR"])
     try:
@@ -330,10 +325,7 @@ def _open_run(task: Task) -> RunWriter | None:
 
 
 def _log_to_stderr() -> None:
-    """Write timonel's log messages to the task's log.
-
-    Other loggers belong to the script.
-    """
+    """Write timonel's log messages to the task's log; other loggers belong to the script."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("timonel: %(message)s"))
     own = logging.getLogger("timonel")

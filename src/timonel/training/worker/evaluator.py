@@ -46,13 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class EvaluationReport:
-    """Reports evaluations to a run, each once.
-
-    Args:
-        run: Writer of the run.
-        task_id: Task ID of the evaluator.
-        summaries: TensorBoard event files.
-    """
+    """Reports evaluations to a run and TensorBoard's event files, each once."""
 
     def __init__(self, run: RunWriter, task_id: str, summaries: Summaries) -> None:
         self._run = run
@@ -65,11 +59,7 @@ class EvaluationReport:
         self._is_shared = False
 
     def fit_begins(self, *, is_shared: bool) -> None:
-        """Record the start of a call.
-
-        Args:
-            is_shared: Whether the trainers also validate at epoch ends, and report to the run.
-        """
+        """Record the start of a call; if shared, the trainers report epoch ends, too."""
         self._is_shared = is_shared
 
     def tell(self, fit: int, done: CheckpointEvaluation) -> None:
@@ -121,16 +111,7 @@ class EvaluationReport:
 
 
 class EvaluatorFits:
-    """``fit`` calls of an evaluator.
-
-    Not thread-safe: scripts call ``fit`` from one thread.
-
-    Args:
-        keras: Keras module, ``keras`` or ``tf_keras``.
-        follower: Follower of the checkpoints.
-        records: Evaluation records.
-        report: Report to the run.
-    """
+    """``fit`` calls of an evaluator. Not thread-safe: scripts call ``fit`` from one thread."""
 
     def __init__(
         self, keras: Any, follower: Follower, records: EvaluationRecords, report: EvaluationReport
@@ -170,11 +151,7 @@ class EvaluatorFits:
 
 
 def restore_weights(model: Any, found: Checkpoint) -> None:
-    """Load the weights of a checkpoint into a model.
-
-    Raises:
-        TimonelError: The model differs from the saved one.
-    """
+    """Load the weights of a checkpoint into a model."""
     own = list(model.variables)
     restore(own, found.state.variables[: len(own)])
 

@@ -70,19 +70,12 @@ _OUT_OF_MEMORY_ERRORS = frozenset({"MemoryError", "ResourceExhaustedError"})
 
 @dataclass(frozen=True)
 class TaskOutcome:
-    """How a task ends.
-
-    Attributes:
-        exit_code: The process's exit code.
-        cause: Cause of the failure, if any.
-        message: One-line description.
-        traceback: Traceback for the user; None if it would not help.
-    """
+    """How a task ends."""
 
     exit_code: int
     cause: FailureCause | None = None
-    message: str = ""
-    traceback: str | None = None
+    message: str = ""  # one line
+    traceback: str | None = None  # for the user; None if it would not help
 
 
 DONE = TaskOutcome(EXIT_DONE)
@@ -94,11 +87,8 @@ def of_exception(
 ) -> TaskOutcome:
     """Return the outcome of a task that raised ``error``.
 
-    Args:
-        error: Raised by the user's program or by the code around it.
-        script: The path of the user's program.
-        peers: Number of other tasks that train.
-        terminating: SIGTERM was received, so that any later error counts as its consequence.
+    ``peers`` is the number of other tasks that train. ``terminating``: SIGTERM was received, so
+    that any later error counts as its consequence.
     """
     if terminating or isinstance(error, Terminated):
         return LEFT
@@ -119,10 +109,7 @@ def explained(
 ) -> BaseException:
     """Return the timonel error behind a TensorFlow error, else the error.
 
-    Args:
-        error: Raised by the user's program.
-        faults: Errors raised inside TensorFlow operations, which forward only their text.
-        is_served: The job has parameter servers.
+    ``faults`` were raised inside TensorFlow operations, which forward only their text.
     """
     if any(words in str(error) for words in _OUTSIDE_REPLICAS):
         return SpecError(_OWN_SERVED_LOOP if is_served else _OWN_LOOP)
@@ -167,10 +154,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _memory_message(error: BaseException) -> str:
-    """Return the line about the failed allocation.
-
-    TensorFlow puts it below a generic first line.
-    """
+    """Return the line about the failed allocation, which is below a generic first line."""
     for line in str(error).splitlines():
         before, found, after = line.partition("OOM when allocating")
         if found and not before.strip():
@@ -271,10 +255,7 @@ def _own_frames(part: traceback.TracebackException, script: str) -> list[traceba
 
 
 def _first_user_frame(frames: Sequence[traceback.FrameSummary], script: str) -> int | None:
-    """Return the index of the first frame in the user's code.
-
-    That is the script, or a module imported to run it.
-    """
+    """Return the index of the first frame in the script, or in a module imported to run it."""
     for number, frame in enumerate(frames):
         if _is_script(frame.filename, script):
             return number

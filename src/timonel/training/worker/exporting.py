@@ -83,11 +83,7 @@ def export_own(
 
 
 def export_fitted(folder: Path, fitted: Fitted | None) -> str | None:
-    """Export the last fitted model, unless the script exported one itself.
-
-    Returns:
-        The reason for a missing export; None if one exists.
-    """
+    """Export the last fitted model, unless the script exported one; return why it could not."""
     if _exported_by_script:
         return None
     if fitted is None:

@@ -24,10 +24,6 @@ class PaceReports(FitPlugin):
     """Measures and reports the time that a task computes and waits per step.
 
     Create it outside the strategy's scope: the measurements are local to the process.
-
-    Args:
-        services: Services of the task.
-        run: Writer of the run; each task has one.
     """
 
     def __init__(self, services: Services, run: RunWriter) -> None:
@@ -55,13 +51,7 @@ class PaceReports(FitPlugin):
 
 
 class ServedWorkerPaces(FitPlugin):
-    """Reports the pace of the workers of parameter servers.
-
-    Args:
-        services: Services of the chief.
-        run: Writer of the run.
-        loop: The chief's `ps.loop.ParameterServerLoop`.
-    """
+    """Reports the pace of the workers of parameter servers."""
 
     def __init__(self, services: Services, run: RunWriter, loop: Any) -> None:
         backups = services.settings.parameter_servers.backup_workers
@@ -81,14 +71,7 @@ class ServedWorkerPaces(FitPlugin):
 
 
 class StepProfile(FitPlugin):
-    """Profiles the requested steps of the first ``fit`` call.
-
-    Args:
-        services: Services of the task.
-        run: Writer of the run.
-        task_dir: The task's folder.
-        steps: The requested steps, as in ``10:20``.
-    """
+    """Profiles the requested steps, as in ``10:20``, of the first ``fit`` call."""
 
     def __init__(self, services: Services, run: RunWriter, task_dir: Path, steps: str) -> None:
         self._keras = services.keras

@@ -15,10 +15,7 @@ from types import ModuleType
 
 
 def call_before_import(names: Collection[str], prepare: Callable[[], None]) -> None:
-    """Call ``prepare`` once, before the first of these modules is imported.
-
-    It may import them itself.
-    """
+    """Call ``prepare``, which may import them, once before one of these modules is imported."""
 
     def find(name: str) -> ModuleSpec | None:
         prepare()

@@ -54,16 +54,7 @@ def services_of(
     task_dir: Path,
     termination: Termination,
 ) -> Services:
-    """Return a task's services; fetch and tidy the checkpoints.
-
-    Args:
-        keras: The Keras module that the script uses.
-        context: The job's training context.
-        settings: How the job trains.
-        run: The chief's run writer; None in other tasks.
-        task_dir: The task's folder.
-        termination: Tells whether the process was asked to stop.
-    """
+    """Return a task's services; fetch and tidy the checkpoints. Only the chief has a ``run``."""
     checkpoints = Checkpoints(
         context.checkpoint_dir,
         writes=run is not None,
@@ -108,14 +99,7 @@ def services_of(
 def prepared(
     services: Services, context: TrainingContext, run: RunWriter, task_dir: Path
 ) -> Iterator[Fits]:
-    """Adapt ``data.load``, ``fit`` and custom loops, and enter the strategy's scope.
-
-    Args:
-        services: Services of the task.
-        context: The job's training context.
-        run: Writer of the run; each task has one.
-        task_dir: The task's folder.
-    """
+    """Adapt ``data.load``, ``fit`` and custom loops, and enter the strategy's scope."""
     _configure_loading(services, context)
     loop = (
         _parameter_server_loop(services, context)
@@ -138,14 +122,8 @@ def plugins_of(
 ) -> list[FitPlugin]:
     """Return the plug-ins of a task, in the order of their installation and calls.
 
-    `Fits` is installed last: its ``fit`` surrounds what the plug-ins replace.
-
-    Args:
-        services: Services of the task.
-        run: Writer of the run.
-        job_dir: The job's folder.
-        task_dir: The task's folder.
-        loop: The loop of a job with parameter servers, else None.
+    `Fits` is installed last: its ``fit`` surrounds what the plug-ins replace. ``loop`` is that of a
+    job with parameter servers, else None.
     """
     keras, settings = services.keras, services.settings
     plugins: list[FitPlugin] = [

@@ -60,11 +60,7 @@ class OptimizerOptions(FitPlugin):
 
 
 def check_optimizer(optimizer: Any, plan: GradientPlan) -> None:
-    """Check that the job's options apply to an optimizer.
-
-    Raises:
-        SpecError: They do not.
-    """
+    """Check that the job's options apply to an optimizer."""
     optimizers.require_supported(optimizer)
     if plan.accumulate > 1 and optimizers.accumulates_by_itself(optimizer):
         raise SpecError(

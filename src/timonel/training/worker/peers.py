@@ -15,12 +15,7 @@ _PATIENCE_S = 10.0
 
 
 def await_leader(address: str, patience_s: float = _PATIENCE_S) -> bool:
-    """Wait until ``address`` accepts connections or ``patience_s`` passes; tell if it does.
-
-    Args:
-        address: ``host:port``.
-        patience_s: Maximum waiting time in seconds.
-    """
+    """Wait until ``host:port`` accepts connections or ``patience_s`` passes; tell if it does."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + patience_s
     while not (found := _listens(host.strip("[]"), int(port))) and time.monotonic() < deadline:

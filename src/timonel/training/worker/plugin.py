@@ -9,10 +9,7 @@ from typing import Any
 
 
 class FitPlugin:
-    """A feature that patches TensorFlow or Keras, or hooks into ``fit`` calls.
-
-    By default the methods do nothing.
-    """
+    """A feature that patches TensorFlow or Keras, or hooks into ``fit`` calls; does nothing."""
 
     is_for_inner_fits = False
     """Whether it applies to a ``fit`` inside a callback of another, too."""

@@ -50,15 +50,10 @@ _PLACEHOLDER = re.compile(rf"\{{(\{{)?({'|'.join(_PLACEHOLDERS)})(?(1)\}})\}}")
 def fill_placeholders(
     args: Sequence[str], tasks: Mapping[str, Sequence[str]], role: str, index: int
 ) -> list[str]:
-    """Return ``args`` with placeholders replaced by the cluster's values.
+    """Return the script's ``args`` with placeholders replaced by the cluster's values.
 
-    ``{{job_name}}`` gives ``{job_name}``. Other braces, as of JSON, are left alone.
-
-    Args:
-        args: Arguments of a script.
-        tasks: ``host:port`` of every task, by role.
-        role: The role of the receiving task.
-        index: Its index within the role.
+    ``{{job_name}}`` gives ``{job_name}``. Other braces, as of JSON, are left alone. ``role`` and
+    ``index`` are those of the receiving task.
     """
     values = _values(tasks, role, index, has_chief=_asks_for_chief(args))
 
@@ -103,10 +98,8 @@ def recording_parameters(
 ) -> Iterator[None]:
     """Record how ``argparse`` parses the command line within this block.
 
-    Args:
-        record: Takes the parameters by the names of their attributes, without secrets.
-        known: Names that are already recorded, spelled like flags.
-        warn: Told at the end of flags of ``known`` that every parser left unread.
+    ``record`` takes the parameters by the names of their attributes, without secrets. ``known`` are
+    already recorded, spelled like flags; ``warn`` is told of those that every parser left unread.
     """
     original = argparse.ArgumentParser.parse_known_args
     left_out = {name.replace("-", "_") for name in known}
@@ -175,10 +168,7 @@ def _as_parameter(value: Any) -> bool | int | float | str:
 
 
 def record_result(run: RunWriter, value: Any) -> None:
-    """Record a function's return value, or log that JSON cannot represent it.
-
-    NumPy and TensorFlow numbers and arrays become Python's.
-    """
+    """Record a function's return value, or log that JSON cannot represent it."""
     try:
         plain = json.loads(json.dumps(value, default=_as_json))
     except (TypeError, ValueError, RecursionError):
@@ -196,16 +186,7 @@ def _as_json(value: Any) -> Any:
 
 
 def run_program(spec: TrainSpec, argv: Sequence[str], keywords: Mapping[str, Any]) -> Any:
-    """Run a job's program; return a function's return value.
-
-    Args:
-        spec: The tasks' document.
-        argv: Its ``sys.argv``.
-        keywords: Keywords for a function in addition to its own.
-
-    Raises:
-        BaseException: Any exception of the program, unchanged.
-    """
+    """Run a job's program; return a function's return value, given further keywords."""
     if spec.entry == "notebook":
         run_notebook(argv)
     elif spec.entry == "module":
@@ -218,11 +199,7 @@ def run_program(spec: TrainSpec, argv: Sequence[str], keywords: Mapping[str, Any
 
 
 def run_script(argv: Sequence[str]) -> None:
-    """Run the script ``argv[0]`` with ``argv`` as ``sys.argv``.
-
-    Raises:
-        NotFoundError: The script does not exist, as when the image of the task lacks it.
-    """
+    """Run the script ``argv[0]`` with ``argv`` as ``sys.argv``."""
     path = Path(argv[0])
     try:
         source = path.read_bytes()

@@ -42,11 +42,7 @@ _SCHEME = re.compile(r"^([a-z0-9]+)://", re.IGNORECASE)
 
 
 class SavedCopies:
-    """A task's copies of the files that its script saves. Not thread-safe.
-
-    Args:
-        folder: Folder for the copies; emptied at the start.
-    """
+    """A task's copies of the files that its script saves. Not thread-safe. Empties its folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -59,13 +55,7 @@ class SavedCopies:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def for_writing(self, path: Any) -> Any:
-        """Return the path to write instead of ``path``.
-
-        The parent folders of both exist.
-
-        Args:
-            path: A path or URI. Anything else, such as an open file, is returned unchanged.
-        """
+        """Return the path to write instead of ``path``. The parent folders of both exist."""
         copy = self._copy_of(path)
         if copy is None:
             return path
@@ -137,12 +127,7 @@ def suspended() -> Iterator[None]:
 
 @contextlib.contextmanager
 def redirected(keras: Any, folder: Path) -> Iterator[None]:
-    """Redirect saves and loads of Keras and TensorFlow within the block.
-
-    Args:
-        keras: The Keras module that the script uses.
-        folder: The scratch folder; removed at the end.
-    """
+    """Redirect saves and loads of Keras and TensorFlow within the block to a scratch folder."""
     scratch = SavedCopies(folder)
     _scratch[:] = [scratch]
     with contextlib.ExitStack() as stack:

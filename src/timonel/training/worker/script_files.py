@@ -11,11 +11,7 @@ _GENERATED = "__autograph_generated_file"
 
 
 def is_of_script(file: str | None) -> bool:
-    """Return whether code of this file belongs to the script or to modules beside it.
-
-    Args:
-        file: Name of the file, as code objects and modules have it; None for built-in modules.
-    """
+    """Return whether code of a file, None if built in, is of the script or modules beside it."""
     if file is None or file.startswith("<") or _GENERATED in file:
         return False
     return not file.startswith((*_LIBRARIES, _OURS))

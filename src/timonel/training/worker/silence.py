@@ -16,11 +16,7 @@ _CHECK_S = 5.0
 
 
 class Silence:
-    """Notes when the number of completed steps last changed.
-
-    Args:
-        began: Time of the start in seconds of a monotonic clock.
-    """
+    """Notes when the number of completed steps last changed. Time is monotonic seconds."""
 
     def __init__(self, began: float) -> None:
         self._changed = began
@@ -28,12 +24,7 @@ class Silence:
         self._told = 0.0
 
     def is_to_be_told(self, now: float, steps: str | None) -> float | None:
-        """Return for how many seconds no step was made, if that is to be told now.
-
-        Args:
-            now: The time.
-            steps: The content of the file of progress; None before the first step.
-        """
+        """Return for how many seconds no step was made, if that is to be told now."""
         if steps != self._steps:
             self._steps, self._changed, self._told = steps, now, 0.0
         silent = now - self._changed
@@ -44,12 +35,7 @@ class Silence:
 
 
 def watch(progress: Path, tell: Callable[[str], object]) -> None:
-    """Watch the main thread from now on, in a daemon thread.
-
-    Args:
-        progress: File with the number of completed steps.
-        tell: Called with what the program waits for.
-    """
+    """Watch the main thread and its file of completed steps from now on, in a daemon thread."""
     arguments = (progress, tell, threading.main_thread().ident)
     threading.Thread(target=_watch, args=arguments, name="timonel-silence", daemon=True).start()
 

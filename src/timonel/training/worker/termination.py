@@ -52,13 +52,10 @@ class Termination:
 
     @contextlib.contextmanager
     def deferred(self, ask: Callable[[], None]) -> Iterator[None]:
-        """Make the first SIGTERM in this block only call ``ask``.
+        """Make the first SIGTERM in this block only call ``ask``, from the signal handler.
 
         After `PATIENCE_S`, or on a second SIGTERM, the process exits as usual. Leaving the block
         after a SIGTERM raises `Terminated`.
-
-        Args:
-            ask: Called from the signal handler.
         """
         self._ask = ask
         try:
@@ -92,9 +89,8 @@ _THREADS = Path("/proc/self/task")
 def watch_peers(is_leaving: Callable[[], bool], is_writing: Callable[[], bool]) -> None:
     """Start the watchdog; call it from the main thread.
 
-    Args:
-        is_leaving: Whether the main thread is already exiting.
-        is_writing: Whether another thread is writing data worth waiting for.
+    It ends the process unless the main thread is already leaving, or another thread is writing data
+    worth waiting for.
     """
     if not _THREADS.is_dir():
         return  # not Linux: the engine kills hanging tasks eventually
@@ -119,10 +115,7 @@ def _watch(reader: int, is_leaving: Callable[[], bool], is_writing: Callable[[],
 
 
 def all_others_sleep() -> bool:
-    """Tell whether all other threads sleep.
-
-    None of them runs or waits for a processor or a disk.
-    """
+    """Tell whether no other thread runs, or waits for a processor or a disk."""
     own = str(threading.get_native_id())
     return all(_state(thread) == "S" for thread in _THREADS.iterdir() if thread.name != own)
 
