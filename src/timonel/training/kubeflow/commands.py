@@ -20,29 +20,15 @@ _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][A-Za-z0-9_.-]*)\)")
 
 @dataclass(frozen=True)
 class ProgramCommand:
-    """A Python program and its arguments.
-
-    Attributes:
-        kind: Script or module.
-        name: Path of the script in the container, or name of the module.
-        args: Arguments.
-    """
+    """A Python program and its arguments."""
 
     kind: Literal["script", "module"]
-    name: str
+    name: str  # of the module, or path of the script in the container
     args: tuple[str, ...] = ()
 
 
 def parse_command(command: Sequence[str], where: str) -> ProgramCommand:
-    """Parse ``python SCRIPT ARGS`` or ``python -m MODULE ARGS``, also within ``sh -c``.
-
-    Args:
-        command: Command and arguments of a container.
-        where: The container, for messages.
-
-    Raises:
-        SpecError: The command does not run a Python program.
-    """
+    """Parse ``python SCRIPT ARGS`` or ``python -m MODULE ARGS``, also within ``sh -c``."""
     words = without_shell(list(command))
     if not words:
         raise SpecError(

@@ -14,31 +14,20 @@ _NAMES = {dict: "a mapping", list: "a list", str: "text", int: "a whole number",
 
 @dataclass
 class Fields:
-    """Fields of an object in a manifest.
+    """Fields of an object in a manifest. Not thread-safe.
 
-    Each field is taken, noted or refused; `close` refuses all that are left. Not thread-safe.
-
-    Attributes:
-        path: Path of the object, for messages.
-        values: Fields that are left.
-        notes: Notes about the whole manifest, shared by all objects.
-        known: Names of fields that were read.
-        nulls: Names of fields with the value null, which `values` leaves out.
+    Each field is taken, noted or refused; `close` refuses all that are left.
     """
 
-    path: str
-    values: dict[str, Any]
-    notes: dict[str, None]
-    known: set[str] = field(default_factory=set)
-    nulls: frozenset[str] = frozenset()
+    path: str  # for messages
+    values: dict[str, Any]  # those that are left
+    notes: dict[str, None]  # about the whole manifest, shared by all objects
+    known: set[str] = field(default_factory=set)  # names of fields that were read
+    nulls: frozenset[str] = frozenset()  # names of fields with the value null, not in `values`
 
     @classmethod
     def of(cls, path: str, value: object, notes: dict[str, None]) -> Fields:
-        """Return the fields of a mapping; those with the value null count as absent.
-
-        Raises:
-            SpecError: The value is not a mapping.
-        """
+        """Return the fields of a mapping; those with the value null count as absent."""
         if not isinstance(value, Mapping):
             raise SpecError(f"{path} must be a mapping, got {_shown(value)}")
         present = {str(name): found for name, found in value.items() if found is not None}
@@ -46,11 +35,7 @@ class Fields:
         return cls(path, present, notes, nulls=nulls)
 
     def take(self, name: str, kind: type[_T]) -> _T | None:
-        """Return a field and count it as read; None if it is absent.
-
-        Raises:
-            SpecError: Its value is of another type.
-        """
+        """Return a field and count it as read; None if it is absent."""
         self.known.add(name)
         value = self.values.pop(name, None)
         is_number = kind is int and isinstance(value, bool)
@@ -59,11 +44,7 @@ class Fields:
         return value
 
     def amount(self, name: str, least: int = 0, most: int | None = None) -> int | None:
-        """Return a whole number, checked against its minimum and maximum.
-
-        Raises:
-            SpecError: It is no such number.
-        """
+        """Return a whole number, checked against its minimum and maximum."""
         value = self.take(name, int)
         if value is not None and value < least:
             raise SpecError(f"{self.at(name)} must be at least {least}, got {value}")
@@ -72,11 +53,7 @@ class Fields:
         return value
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
-        """Return a field that has one of a few values.
-
-        Raises:
-            SpecError: It has another value.
-        """
+        """Return a field that has one of a few values."""
         value = self.take(name, str)
         if value is not None and value not in choices:
             allowed = ", ".join(each or '""' for each in choices)
@@ -97,11 +74,7 @@ class Fields:
         ]
 
     def texts(self, name: str) -> list[str]:
-        """Return a list of texts.
-
-        Raises:
-            SpecError: An item is no text.
-        """
+        """Return a list of texts."""
         found = self.take(name, list) or []
         for item in found:
             if not isinstance(item, str):
@@ -112,33 +85,18 @@ class Fields:
         return found
 
     def mapping(self, name: str) -> dict[str, str]:
-        """Return a mapping from text to text.
-
-        Raises:
-            SpecError: A value is no text.
-        """
+        """Return a mapping from text to text."""
         inner = self.child(name)
         return {key: inner.take(key, str) or "" for key in list(inner.values)}
 
     def note(self, noted: Mapping[str, str]) -> None:
-        """Take fields that have no effect, and note those that are present.
-
-        Args:
-            noted: What to say, by name of the field.
-        """
+        """Take fields that have no effect, and note the given reasons of those present."""
         for name in [name for name in noted if name in self.values]:
             del self.values[name]
             self.notes[f"{name} has no effect: {noted[name]}"] = None
 
     def close(self, refused: Mapping[str, str] | None = None) -> None:
-        """Check that no field is left.
-
-        Args:
-            refused: Cures, by name of a known field.
-
-        Raises:
-            SpecError: A field is left.
-        """
+        """Check that no field is left; ``refused`` has cures by name of a known field."""
         for name in self.values:
             if refused and name in refused:
                 raise SpecError(f"{self.at(name)} is not supported", hint=refused[name])

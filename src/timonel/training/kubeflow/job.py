@@ -38,53 +38,32 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class Replica:
-    """Replicas of one role.
+    """Replicas of one role."""
 
-    Attributes:
-        type_name: The replica type, as the manifest spells it.
-        replicas: Their number.
-        restart: Their restart policy.
-        pod: Their pod template.
-    """
-
-    type_name: str
+    type_name: str  # as the manifest spells it
     replicas: int
-    restart: str
+    restart: str  # their restart policy
     pod: PodSpec
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a job.
+    """Limits of a job."""
 
-    Attributes:
-        restarts: Maximum number of restarts, if given.
-        runtime_s: Maximum run time in seconds, if given.
-    """
-
-    restarts: int | None
-    runtime_s: int | None
+    restarts: int | None  # the maximum, if given
+    runtime_s: int | None  # the maximum, if given
 
 
 @dataclass(frozen=True)
 class ManifestJob:
-    """A checked TFJob or MPIJob.
-
-    Attributes:
-        name: Its name.
-        replicas: Its replicas by role, the leading role first.
-        limits: Its limits.
-        success: Whether the leader or all workers must succeed.
-        notes: What has no effect, and why.
-        is_mpi: Whether its tasks replace the processes of an MPIJob.
-    """
+    """A checked TFJob or MPIJob."""
 
     name: str | None
-    replicas: Mapping[RoleName, Replica]
+    replicas: Mapping[RoleName, Replica]  # by role, the leading role first
     limits: Limits
-    success: Literal["chief", "all-workers"]
-    notes: tuple[str, ...]
-    is_mpi: bool = False
+    success: Literal["chief", "all-workers"]  # who must succeed
+    notes: tuple[str, ...]  # what has no effect, and why
+    is_mpi: bool = False  # tasks replace the processes of an MPIJob
 
 
 def parse_metadata(metadata: Fields) -> str | None:
@@ -103,15 +82,7 @@ def parse_replica(
     count: int = 1,
     restart: str = "Never",
 ) -> Replica:
-    """Parse a replica specification.
-
-    Args:
-        fields: The specification.
-        type_name: The replica type, as the manifest spells it.
-        container_name: Name that the operator expects; None: any.
-        count: Default number of replicas.
-        restart: Default restart policy.
-    """
+    """Parse a replica specification, with defaults for its number and restart policy."""
     replicas = fields.amount("replicas", most=MAX_TASKS)
     policy = fields.choice("restartPolicy", ("", *RESTARTS))
     pod = parse_template(fields.child("template"), container_name)

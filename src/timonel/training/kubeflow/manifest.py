@@ -48,12 +48,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
 def parse_manifest(text: str, *, needs_command: bool = True) -> ManifestJob:
     """Parse a YAML document with a TFJob or an MPIJob.
 
-    Args:
-        text: The document.
-        needs_command: Refuse a command of mpirun that cannot be parsed.
-
-    Raises:
-        SpecError: The text is not YAML, is not one such job, or has a field that is not supported.
+    ``needs_command`` refuses a command of mpirun that cannot be parsed.
     """
     root = Fields.of("", _document(text), {})
     version, kind = root.take("apiVersion", str), root.take("kind", str)

@@ -94,23 +94,14 @@ _NAME_SCRIPT = "or name the script as well: timonel train SCRIPT -f FILE -- ARGS
 
 @dataclass(frozen=True)
 class MpiCommand:
-    """A launcher's command.
+    """A launcher's command."""
 
-    Attributes:
-        program: The program and its arguments.
-        processes: Number of processes, if given.
-        per_pod: Number of processes of each pod, if given.
-        env: Environment of the processes that the launcher sets.
-        working_dir: Their working folder, if given.
-        ignored: Options without effect.
-    """
-
-    program: tuple[str, ...]
+    program: tuple[str, ...]  # with its arguments
     processes: int | None = None
     per_pod: int | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)  # of the processes that the launcher sets
     working_dir: str | None = None
-    ignored: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()  # options without effect
 
 
 def parse_mpi_command(
@@ -118,13 +109,7 @@ def parse_mpi_command(
 ) -> MpiCommand:
     """Parse ``mpirun OPTIONS PROGRAM ARGS``, also within ``sh -c``.
 
-    Args:
-        command: Command and arguments of the launcher's container.
-        implementation: The MPI implementation of the manifest.
-        env: Environment of the launcher, whose variables are passed to the processes.
-
-    Raises:
-        SpecError: It cannot be parsed with certainty.
+    Variables of the launcher's ``env`` are passed to the processes.
     """
     words = without_shell(list(command))
     dialect = _dialect(words[0] if words else "", implementation)

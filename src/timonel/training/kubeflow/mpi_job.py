@@ -35,17 +35,10 @@ NOTED: Mapping[str, Mapping[str, str]] = {
 def parse_mpi_job(
     version: str, name: str | None, spec: Fields, *, needs_command: bool = True
 ) -> ManifestJob:
-    """Parse the specification of an MPIJob.
+    """Parse the specification of an MPIJob; the API version decides defaults.
 
-    Args:
-        version: Its API version, on which defaults depend.
-        name: Its name.
-        spec: Its specification.
-        needs_command: Refuse a Launcher's command that cannot be parsed. Otherwise each slot gets
-            a task.
-
-    Raises:
-        SpecError: It has a field that is not supported, or a command that cannot be parsed.
+    ``needs_command`` refuses a Launcher's command that cannot be parsed. Otherwise each slot gets a
+    task.
     """
     slots = spec.amount("slotsPerWorker", least=1) or 1
     implementation = spec.choice("mpiImplementation", ("OpenMPI", "Intel", "MPICH"))

@@ -24,9 +24,6 @@ def check_program(program: Program) -> None:
     """Check that a program does not use MPI itself: each task would train alone, without an error.
 
     Only the program's own file is read.
-
-    Raises:
-        SpecError: It imports Horovod or mpi4py, or reads its rank from MPI's variables.
     """
     if program.kind == "notebook":
         text = "\n".join(cell.code for cell in notebook.read_cells(Path(program.file)))

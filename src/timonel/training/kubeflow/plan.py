@@ -25,30 +25,17 @@ _SET_BY_MANIFEST = (
 
 @dataclass(frozen=True)
 class ManifestPlan:
-    """A job of Kubeflow as a training request.
-
-    Attributes:
-        job: The job.
-        program: The program.
-        args: Arguments of the leader's program.
-        role_args: Arguments of the other roles' programs.
-        shares_machine: Whether the engine runs tasks on this machine.
-        is_in_image: Whether the program is in the image, and not on this machine.
-    """
+    """A job of Kubeflow as a training request."""
 
     job: ManifestJob
     program: Program
-    args: tuple[str, ...]
-    role_args: Mapping[RoleName, tuple[str, ...]]
-    shares_machine: bool
-    is_in_image: bool
+    args: tuple[str, ...]  # of the leader's program
+    role_args: Mapping[RoleName, tuple[str, ...]]  # of the other roles' programs
+    shares_machine: bool  # the engine runs tasks on this machine
+    is_in_image: bool  # the program is, and not on this machine
 
     def options(self, given: Container[str]) -> dict[str, Any]:
-        """Return the options of `train`, without those that the user gave.
-
-        Raises:
-            SpecError: The user gave an option that the manifest sets.
-        """
+        """Return the options of `train`, without those that the user gave."""
         for name in _SET_BY_MANIFEST:
             if name in given:
                 raise SpecError(
@@ -77,11 +64,7 @@ class ManifestPlan:
         return {name: value for name, value in found.items() if name not in given}
 
     def complete(self, spec: JobSpec) -> JobSpec:
-        """Return the engine's specification with what the manifest says about pods.
-
-        Raises:
-            SpecError: Roles need different images, or different volumes at one path.
-        """
+        """Return the engine's specification with what the manifest says about pods."""
         found: dict[str, Any] = {"roles": tuple(map(self._role, spec.roles))}
         graces = [pod.stop_grace_s for pod in self._pods if pod.stop_grace_s is not None]
         if graces:
@@ -180,19 +163,7 @@ def plan_manifest(
     *,
     shares_machine: bool,
 ) -> ManifestPlan:
-    """Read a manifest and find its program.
-
-    Args:
-        path: The manifest.
-        entry: A program to run instead of the manifest's.
-        args: Arguments of the program, instead of the manifest's.
-        environ: The environment.
-        shares_machine: Whether the engine runs tasks on this machine.
-
-    Raises:
-        NotFoundError: The manifest or the program does not exist.
-        SpecError: The manifest is invalid, or not supported.
-    """
+    """Read a manifest and find its program, or that of ``entry``, which replaces it."""
     job = parse_manifest(_read(path), needs_command=entry is None)
     replicas = job.replicas
     environ = {**environ, **next(iter(replicas.values())).pod.env}

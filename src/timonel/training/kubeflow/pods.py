@@ -95,41 +95,21 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 @dataclass(frozen=True)
 class PodSpec:
-    """What a job takes from a pod template.
-
-    Attributes:
-        image: Image of the container.
-        has_command: Whether the command is in the manifest, and not in the image.
-        command: Command and arguments, with variables expanded.
-        working_dir: Working folder in the container.
-        env: Environment.
-        resources: Resources of each pod.
-        placement: Nodes that may run it.
-        volumes: Mounted storage.
-        stop_grace_s: Grace period; None: the engine's.
-    """
+    """What a job takes from a pod template."""
 
     image: str | None
-    has_command: bool
-    command: tuple[str, ...]
-    working_dir: str | None
+    has_command: bool  # in the manifest, and not in the image
+    command: tuple[str, ...]  # with arguments, and with variables expanded
+    working_dir: str | None  # in the container
     env: Mapping[str, str]
     resources: Resources
     placement: Placement
     volumes: tuple[Volume, ...]
-    stop_grace_s: int | None
+    stop_grace_s: int | None  # None: the engine's
 
 
 def parse_template(template: Fields, container_name: str | None) -> PodSpec:
-    """Parse a pod template with one container.
-
-    Args:
-        template: The template.
-        container_name: Name that the operator expects; None: any.
-
-    Raises:
-        SpecError: It has a field with no equivalent that matters, or a wrong value.
-    """
+    """Parse a pod template with one container, which has a name that the operator expects."""
     metadata = template.child("metadata")
     metadata.note(NOTED["template.metadata"])
     metadata.close()
@@ -264,10 +244,7 @@ def _mounts(container: Fields, sources: Mapping[str, tuple[str, bool]]) -> Itera
 
 
 def _resources(fields: Fields) -> Resources:
-    """Return the requests; limits count where there is no request.
-
-    Memory is the limit, as the engine limits it.
-    """
+    """Return the requests, or limits without them; memory is the limit, as the engine limits it."""
     limits, requests = (_quantities(fields.child(name)) for name in ("limits", "requests"))
     fields.close()
     merged = {**limits, **requests}
