@@ -58,13 +58,7 @@ def follow(run: Run) -> None:
 
 
 class NotebookDisplay:
-    """Display of one job in a cell's output. Used by one thread.
-
-    Args:
-        job_id: The job.
-        show: Creates an output; replaced in tests.
-        clock: Monotonic seconds.
-    """
+    """Display of one job in a cell's output. Used by one thread."""
 
     def __init__(
         self,

@@ -26,13 +26,7 @@ _EVEN = 1.1
 
 
 def role_lines(job: JobStatus, paces: Paces, width: int = 120) -> list[Text]:
-    """Return one line per role with its tasks' states and speed.
-
-    Args:
-        job: The job's status.
-        paces: Speed reported by its tasks.
-        width: Maximum columns; details that do not fit are dropped.
-    """
+    """Return one line per role with its tasks' states, and speed as far as it fits."""
     known = {pace.task: pace for pace in paces.tasks}
     roles = [list(tasks) for _, tasks in groupby(job.tasks, key=lambda task: task.role)]
     states = [_states(tasks) for tasks in roles]

@@ -32,13 +32,7 @@ Epoch and step always stay. Metrics take the remaining room.
 
 
 def progress_line(now: Mapping[str, Any], width: int, *, bar: bool = True) -> Text:
-    """Return a line with the progress and speed of training.
-
-    Args:
-        now: A progress event.
-        width: Maximum columns; epoch and step are shown even if they exceed it.
-        bar: Draw a progress bar.
-    """
+    """Return a line with the progress and speed of training; epoch and step may exceed it."""
     parts = _parts(now, bar=bar)
     for name in _LATER:
         if _length(parts) <= width:
@@ -105,14 +99,10 @@ _BESIDE = ("learning_rate", "staleness_mean", "staleness_max", "dropped_gradient
 
 
 class TrainingView:
-    """Converts events to permanent lines and a live display.
+    """Converts events to permanent lines and a live display. Not thread-safe.
 
-    Not thread-safe.
-
-    Args:
-        width: Maximum columns; less important parts that do not fit are dropped.
-        every_s: Without a live display: emit a progress line after so many seconds without any.
-            None disables it.
+    Without a live display, a progress line follows after ``every_s`` seconds without any, unless
+    None.
     """
 
     def __init__(self, width: int = 80, every_s: float | None = None) -> None:
@@ -212,13 +202,7 @@ class TrainingView:
 def progress_lines(
     status: JobStatus, events: Iterable[Mapping[str, Any]], width: int = 80
 ) -> list[Text]:
-    """Return current training progress as lines; empty after the job's end.
-
-    Args:
-        status: The job's status.
-        events: All events of its run.
-        width: Maximum columns of a line.
-    """
+    """Return current training progress, from all events, as lines; empty after the job's end."""
     if status.state.is_final:
         return []
     view = TrainingView(width)
@@ -231,13 +215,9 @@ def progress_lines(
 def epoch_line(
     done: Mapping[str, Any], progress: Mapping[str, Any], took_s: float | None, width: int
 ) -> Text:
-    """Format a finished epoch as a line.
+    """Format a finished epoch's metrics, which may exceed the width, as a line.
 
-    Args:
-        done: Its metrics event.
-        progress: The progress event after it, or the last one before it.
-        took_s: Its duration, if known.
-        width: Maximum columns; the metrics may exceed it.
+    ``progress`` is the progress event after it, or the last one before it.
     """
     is_same = progress.get("epoch") is not None
     epoch = progress["epoch"] if is_same else done["epoch"] + 1
@@ -261,12 +241,7 @@ def epoch_line(
 
 
 def evaluation_line(event: Mapping[str, Any], width: int) -> Text:
-    """Format an evaluator's result for a checkpoint as a line.
-
-    Args:
-        event: Its metrics event.
-        width: Maximum columns; the metrics may exceed it.
-    """
+    """Format an evaluator's result for a checkpoint, which may exceed the width, as a line."""
     place = f"epoch {event.get('fit_epoch')}"
     if not event.get("is_epochs_end", True):
         place += f", step {event.get('step')}"

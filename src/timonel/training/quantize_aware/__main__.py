@@ -56,11 +56,7 @@ def main() -> None:
 
 
 def fine_tune(args: argparse.Namespace) -> None:
-    """Fine-tune a model with simulated integers.
-
-    Raises:
-        ModelError: The model cannot be trained this way.
-    """
+    """Fine-tune a model with simulated integers."""
     export = read_export(args.model)
     architecture = read_architecture(args.model)
     task = context()
@@ -122,11 +118,7 @@ def _tolerance(architecture: Architecture) -> float:
 
 
 def _check(rebuilt: Any, signature: Any, inputs: Any, tolerance: float) -> None:
-    """Compare the rebuilt model with the original on a batch.
-
-    Raises:
-        ModelError: It computes something else.
-    """
+    """Compare the rebuilt model with the original on a batch."""
     (name,) = signature.structured_input_signature[1]
     expected = next(iter(signature(**{name: inputs}).values())).numpy()
     found = np.asarray(rebuilt(inputs, training=False)).reshape(expected.shape)

@@ -28,14 +28,7 @@ _Registry = tfmot.default_8bit.Default8BitQuantizeRegistry
 
 
 def quantized(model: Any) -> tuple[Any, list[str]]:
-    """Return a model that computes with simulated integers, and its layers that stay in float.
-
-    Args:
-        model: A flat tf-keras model with its weights.
-
-    Raises:
-        ModelError: No layer can be quantized.
-    """
+    """Return a flat model that computes with simulated integers, and its layers left in float."""
     registry = _Registry()
     floats: list[str] = []
 
@@ -69,10 +62,6 @@ def calibrate(model: Any, batches: Sequence[Any]) -> None:
 
     The library's ranges of activations begin at -6 to 6 and move by a thousandth a batch, too
     slowly for a few epochs. A layer's range depends on those before it, so it takes several rounds.
-
-    Args:
-        model: A model with simulated integers.
-        batches: Inputs of the model.
     """
     ranges = [
         variable

@@ -24,15 +24,7 @@ _MODELS = {"Functional", "Sequential", "Model"}
 
 
 def rebuild(architecture: Architecture, variables: Sequence[Any]) -> Any:
-    """Build a float32 tf-keras model with the same layers and weights.
-
-    Args:
-        architecture: The architecture of a Keras 3 or tf-keras model.
-        variables: Variables of its SavedModel, in order.
-
-    Raises:
-        ModelError: tf-keras has no such layer, or the layer cannot be described.
-    """
+    """Build a float32 tf-keras model with the same layers and variables of a SavedModel."""
     if architecture.keras == "tf_keras":
         model = tf_keras.models.model_from_json(json.dumps(architecture.config))
     else:
@@ -59,11 +51,7 @@ def rebuild(architecture: Architecture, variables: Sequence[Any]) -> Any:
 
 
 def known_settings(config: Mapping[str, Any], known: type) -> dict[str, Any]:
-    """Return the settings of Keras 3 that a class of tf-keras takes.
-
-    Raises:
-        ModelError: tf-keras lacks a setting that is not at None or False.
-    """
+    """Return the settings of Keras 3 that a class of tf-keras takes."""
     names = {name for each in inspect.getmro(known) for name in inspect.signature(each).parameters}
     kept = {}
     for name, value in config.items():
@@ -77,11 +65,7 @@ def known_settings(config: Mapping[str, Any], known: type) -> dict[str, Any]:
 
 
 class _Graph:
-    """The graph of a model in the configuration of Keras 3.
-
-    Attributes:
-        inputs: Name, shape and dtype of its inputs.
-    """
+    """The graph of a model in the configuration of Keras 3."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config["config"]

@@ -25,13 +25,7 @@ DEFAULTS: Mapping[str, Any] = {"epochs": 3, "learning_rate": 1e-4, "batch_size":
 
 
 class FineTuning(NamedTuple):
-    """Program and arguments of a job that fine-tunes a model.
-
-    Attributes:
-        entry: The module of the program.
-        data: The dataset.
-        params: Parameters of the program.
-    """
+    """Program and arguments of a job that fine-tunes a model."""
 
     entry: str
     data: str
@@ -44,20 +38,7 @@ def plan_fine_tuning(
     params: Mapping[str, Any],
     data: str | None,
 ) -> FineTuning:
-    """Plan the fine-tuning of a run's model.
-
-    Args:
-        workspace: The workspace of the run.
-        run: The run: its ID or a prefix of it, its name, or ``last``.
-        params: Parameters that differ from `DEFAULTS`.
-        data: The dataset; by default that of the run.
-
-    Raises:
-        NotFoundError: The run does not exist.
-        SpecError: A parameter is unknown, or the run has no dataset.
-        ModelError: The run has no model, or its layers are unknown.
-        MissingExtraError: tensorflow-model-optimization is missing.
-    """
+    """Plan the fine-tuning of a run's model, by default on its dataset."""
     if importlib.util.find_spec("tensorflow_model_optimization") is None:
         raise MissingExtraError("--quantize-aware", "quantization")
     unknown = params.keys() - DEFAULTS.keys()
