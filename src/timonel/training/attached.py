@@ -23,15 +23,10 @@ from timonel.training.spec import TrainSpec
 
 @dataclass(frozen=True)
 class ClusterMember:
-    """This process's task within its cluster.
+    """This process's task within its cluster."""
 
-    Attributes:
-        cluster: The cluster and this task; None if MPI provides it later.
-        settings: How it trains, with the cluster's numbers of tasks.
-    """
-
-    cluster: Cluster | None
-    settings: Settings
+    cluster: Cluster | None  # the cluster and this task; None if MPI provides it later
+    settings: Settings  # with the cluster's numbers of tasks
 
 
 def find_place(
@@ -44,17 +39,7 @@ def find_place(
 ) -> ClusterMember | None:
     """Return this process's task; None if a new job should be started.
 
-    Args:
-        settings: How to train.
-        cluster: The cluster, as `read_cluster` takes it; None: no cluster of the user's.
-        task_type: This task's role, if given.
-        task_index: Its index, if given.
-        environ: The environment.
-        given: Names of the options that the user gave.
-
-    Raises:
-        SpecError: The options contradict each other or the cluster.
-        NotFoundError: The cluster file or variable does not exist.
+    ``given`` are the names of the options that the user gave.
     """
     is_mpi = settings.distribution.launcher == "mpi"
     if cluster is None:
@@ -81,13 +66,7 @@ def find_place(
 def train_here(
     request: Request, workspace: Workspace, options: JobOptions, place: ClusterMember
 ) -> Run:
-    """Run this process's task to its end.
-
-    Raises:
-        SpecError: The task's port is in use; nothing has been recorded.
-        JobError: The task failed; the error's exit code is the task's.
-        Interrupted: The user pressed Ctrl-C.
-    """
+    """Run this process's task to its end."""
     if place.cluster is None:
         return _train_as_rank(request, workspace, options)
     cluster = place.cluster
@@ -187,11 +166,7 @@ def _has_chief_apart(settings: Settings, cluster: Cluster) -> bool:
 def _sized(
     settings: Settings, sizes: Mapping[str, int], source: str, given: Container[str]
 ) -> Settings:
-    """Return the settings with these numbers of tasks.
-
-    Raises:
-        SpecError: Different numbers were requested.
-    """
+    """Return the settings with these numbers of tasks; the user may have given no others."""
     distribution, servers = settings.distribution, settings.parameter_servers
     least, most = distribution.min_workers, distribution.workers
     requested = {"workers": most if least == most else f"{least}:{most}", "ps": servers.ps}

@@ -25,13 +25,7 @@ def fit_folder(root: Path, fit: int) -> Path:
 
 
 def name_of(next_epoch: int, step: int, *, finished: bool) -> str:
-    """Return a checkpoint's folder name.
-
-    Args:
-        next_epoch: Number of completed epochs.
-        step: Completed steps of the next epoch.
-        finished: Whether the call has returned.
-    """
+    """Return a checkpoint's folder name, after ``step`` steps of the next epoch."""
     if finished:
         return FINAL
     return f"epoch-{next_epoch:04d}" + (f"-step-{step:07d}" if step else "")
@@ -61,14 +55,7 @@ def newest_first(root: Path, fit: int) -> list[Path]:
 def best_folder(
     root: Path, fit: int, by: Best | None, records: EvaluationRecords | None
 ) -> Path | None:
-    """Return the folder of a call's best checkpoint, if one is kept.
-
-    Args:
-        root: Folder of the job's checkpoints.
-        fit: Number of the call.
-        by: Criterion of the best checkpoint, if any.
-        records: Results of an evaluator, if the job has one.
-    """
+    """Return the folder of a call's best checkpoint by a criterion, if one is kept."""
     if by is None:
         return None
     if records is not None and by.needs_evaluation:

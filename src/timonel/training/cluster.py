@@ -29,21 +29,13 @@ _ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
 
 @dataclass(frozen=True)
 class Cluster:
-    """The tasks of a job and this process's position among them.
+    """The tasks of a job and this process's position among them."""
 
-    Attributes:
-        tasks: ``host:port`` of every task, by role.
-        role: This task's role.
-        index: Its index within the role.
-        generation: Number of the job's current start, counting from 1.
-        reason: Why the previous generation ended, if known.
-    """
-
-    tasks: Mapping[str, Sequence[str]]
+    tasks: Mapping[str, Sequence[str]]  # ``host:port`` of every task, by role
     role: str
-    index: int
-    generation: int = 1
-    reason: str | None = None
+    index: int  # within the role
+    generation: int = 1  # number of the job's current start
+    reason: str | None = None  # why the previous generation ended, if known
 
     @property
     def task_id(self) -> str:
@@ -87,9 +79,6 @@ class Cluster:
         """Return the cluster with worker 0 as its chief, and the other workers renumbered.
 
         Parameter servers need a chief, which the field's articles leave out of ``TF_CONFIG``.
-
-        Raises:
-            SpecError: No worker would be left.
         """
         if self.tasks.get("chief"):
             return self
@@ -114,11 +103,7 @@ class Cluster:
 
 
 def parse_cluster(text: str) -> Cluster:
-    """Parse the cluster from the value of ``TIMONEL_CLUSTER``.
-
-    Raises:
-        SpecError: The text does not have the expected structure.
-    """
+    """Parse the cluster from the value of ``TIMONEL_CLUSTER``."""
     try:
         value = json.loads(text)
         tasks = {str(role): tuple(map(str, found)) for role, found in value["cluster"].items()}
@@ -138,18 +123,7 @@ def parse_cluster(text: str) -> Cluster:
 def read_cluster(
     source: str, task_type: str | None, task_index: int | None, environ: Mapping[str, str]
 ) -> Cluster:
-    """Read a user's cluster and this process's position in it.
-
-    Args:
-        source: A file, or ``env``.
-        task_type: This task's role, if the cluster does not say it.
-        task_index: Its index within the role, if the cluster does not say it.
-        environ: The environment.
-
-    Raises:
-        NotFoundError: The file or variable does not exist.
-        SpecError: The content describes no cluster, or not this task.
-    """
+    """Read a user's cluster from a file or ``env``, and this process's position in it."""
     content = _read_document(source, environ)
     tasks = _check_tasks(content.get("cluster"), source)
     named = content.get("task")

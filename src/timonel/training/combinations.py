@@ -27,11 +27,7 @@ _FLAGS = {
 
 
 def check_settings(settings: Settings) -> None:
-    """Check that the options can be combined.
-
-    Raises:
-        SpecError: They cannot; the message names the cure.
-    """
+    """Check that the options can be combined."""
     distribution = settings.distribution
     chosen = choose(
         distribution.strategy,
@@ -48,18 +44,8 @@ def choose(
 ) -> StrategyName:
     """Return the strategy for a job's size; ``none`` for one device.
 
-    ``auto`` follows tensorflow-cloud's rule: a TPU if available, multi-worker for several
-    workers, mirrored for several devices, else none; and parameter servers if requested.
-
-    Args:
-        requested: The user's choice.
-        workers: Number of training processes.
-        devices: Number of devices of each process.
-        ps: Number of parameter servers.
-        tpu: Whether this machine has a TPU, if known.
-
-    Raises:
-        SpecError: The strategy does not support that many workers.
+    ``auto`` follows tensorflow-cloud's rule: a TPU if available, multi-worker for several workers,
+    mirrored for several devices, else none; and parameter servers if requested.
     """
     if requested in _OF_ONE_WORKER and workers > 1:
         raise SpecError(

@@ -35,24 +35,14 @@ _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 @dataclass(frozen=True)
 class Program:
-    """A user's training program.
-
-    Attributes:
-        kind: Script, notebook, module or function.
-        file: The source file. A function's file need not exist.
-        name: Display name.
-        source: The program's text, which is recorded; empty if unavailable.
-        keras: Which Keras it uses.
-        sets_environment: Whether it changes environment variables before it imports TensorFlow.
-        function: The function, if the program is one.
-    """
+    """A user's training program."""
 
     kind: EntryKind
-    file: str
-    name: str
-    source: bytes
+    file: str  # a function's file need not exist
+    name: str  # to be displayed
+    source: bytes  # the text, which is recorded; empty if unavailable
     keras: KerasFlavour
-    sets_environment: bool = False
+    sets_environment: bool = False  # before it imports TensorFlow
     function: Callable[..., Any] | None = None
 
     @property
@@ -79,16 +69,7 @@ class Program:
 
 
 def find_program(entry: Entry, environ: Mapping[str, str]) -> Program:
-    """Find the program that ``entry`` names.
-
-    Args:
-        entry: A file's path, a module's name, or a function.
-        environ: The environment, which may choose the Keras.
-
-    Raises:
-        NotFoundError: The file or module does not exist.
-        SpecError: The entry cannot be run.
-    """
+    """Find the program that a file's path, a module's name or a function names."""
     require_tensorflow_backend(environ.get(KERAS_BACKEND))
     if callable(entry):
         return _function(entry, environ)
@@ -154,11 +135,7 @@ def _function(function: Callable[..., Any], environ: Mapping[str, str]) -> Progr
 
 
 def _find_module(name: str) -> ModuleSpec | None:
-    """Find the module for ``python -m name``, without importing any parent.
-
-    Raises:
-        SpecError: The package has no ``__main__``.
-    """
+    """Find the module for ``python -m name``, without importing any parent."""
     spec = _resolved(name)
     if spec is None or spec.submodule_search_locations is None:
         return spec
@@ -247,13 +224,8 @@ def _names_legacy_keras(node: ast.AST) -> bool:
 def _sets_environment(nodes: Sequence[ast.AST], folder: Path, seen: set[Path]) -> bool:
     """Return whether a program changes environment variables before it imports TensorFlow.
 
-    Modules of its folder that it imports before count too. ``TF_CPP_MIN_LOG_LEVEL`` alone does not:
-    jobs are quiet anyway.
-
-    Args:
-        nodes: The program's syntax tree.
-        folder: The first place where its imports are searched.
-        seen: Modules that were read; the others are added.
+    Modules of its folder that it imports before count too, unless ``seen``, to which they are
+    added. ``TF_CPP_MIN_LOG_LEVEL`` alone does not: jobs are quiet anyway.
     """
     lines = {node: getattr(node, "lineno", sys.maxsize) for node in nodes}
     end = min((line for node, line in lines.items() if _imports_tensorflow(node)), default=None)

@@ -64,22 +64,13 @@ class FitEvaluations(BaseModel):
 
 
 class EvaluationRecords:
-    """Evaluation records of a job.
-
-    Args:
-        job_dir: Job folder.
-    """
+    """Evaluation records of a job."""
 
     def __init__(self, job_dir: Path) -> None:
         self._folder = job_dir / "evaluations"
 
     def read(self, fit: int) -> FitEvaluations:
-        """Return the record of a ``fit`` call; empty if there is none.
-
-        Raises:
-            CorruptError: The document is invalid.
-            FormatError: A newer release wrote it.
-        """
+        """Return the record of a ``fit`` call; empty if there is none."""
         path = self._path(fit)
         try:
             return FitEvaluations.model_validate(read_document(path, _KIND))

@@ -33,13 +33,7 @@ from timonel.training.upload import upload_job
 
 
 def finish_run(workspace: Workspace, run_id: str, outcome: JobStatus) -> None:
-    """Record a job's artifacts and outcome, unless the run is already finished.
-
-    Args:
-        workspace: Workspace of the run.
-        run_id: The run, whose id is also the job's.
-        outcome: How the job ended.
-    """
+    """Record a job's artifacts and outcome, unless the run is already finished."""
     if read_run(workspace, run_id).is_finished:
         return
     writer = open_run(workspace, run_id)
@@ -50,12 +44,7 @@ def finish_run(workspace: Workspace, run_id: str, outcome: JobStatus) -> None:
 
 
 def interruption(workspace: Workspace, run_id: str) -> Interrupted:
-    """Return the error for Ctrl-C, saying whether the job has checkpoints.
-
-    Args:
-        workspace: Workspace of the run.
-        run_id: The run of a job that has ended.
-    """
+    """Return the error for Ctrl-C, saying whether the job, which has ended, has checkpoints."""
     kept = any((workspace.jobs / run_id / "checkpoints").rglob(STATE))
     return Interrupted(
         f"interrupted, {run_id} has stopped",
@@ -112,10 +101,7 @@ def _checkpoint(folder: Path, *, is_best: bool) -> Iterator[Artifact]:
 
 
 def _identity(folder: Path, state: Mapping[str, Any]) -> str | None:
-    """Return a digest of a checkpoint's content.
-
-    A checksum, as some checkpoints have, does not identify it.
-    """
+    """Return a digest of a checkpoint's content: a checksum, as some have, does not identify it."""
     digest, arrays = str(state["digest"]), folder / ARRAYS
     if digest.startswith("sha256:"):
         return digest
@@ -123,10 +109,7 @@ def _identity(folder: Path, state: Mapping[str, Any]) -> str | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Finish the run named by the arguments.
-
-    The environment holds the job's outcome.
-    """
+    """Finish the run named by the arguments; the environment holds the job's outcome."""
     location, run_id = arguments
     outcome = JobStatus.model_validate_json(os.environ[OUTCOME])
     finish_run(find_workspace(location, create=False, offline=True), run_id, outcome)

@@ -41,17 +41,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def run_here(workspace: Workspace, spec: JobSpec, cluster: Cluster, *, serves: bool) -> None:
     """Run a task to its end; record the run's end if final.
 
-    Args:
-        workspace: Workspace of the run.
-        spec: The job, whose id is the run's, with the role of this task alone.
-        cluster: The job's tasks and this task's position.
-        serves: Whether the task serves others and should end with the run.
-
-    Raises:
-        SpecError: The task is running already.
-        JobError: The task failed; the error's exit code is the task's.
-        EngineError: The task could not be started.
-        Interrupted: The user pressed Ctrl-C.
+    The job has the role of this task alone. A task that ``serves`` others ends with the run. The
+    exit code of a JobError is the task's.
     """
     run_id, folder = spec.job_id, task_folder(workspace, spec.job_id, cluster)
     events = EventReader(workspace.runs / run_id / FILE_NAME)

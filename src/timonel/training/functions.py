@@ -25,25 +25,15 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class FunctionCall:
-    """A function call in a task: by name with keywords, or pickled.
+    """A function call in a task: by name with keywords, or pickled."""
 
-    Attributes:
-        target: ``module:qualname`` of an importable function.
-        keywords: Keyword arguments for ``target``.
-        pickled: Function and keywords by value, if they cannot be passed by name.
-    """
-
-    target: str | None
+    target: str | None  # ``module:qualname`` of an importable function
     keywords: Mapping[str, Any]
-    pickled: bytes | None
+    pickled: bytes | None  # function and keywords by value
 
 
 def call_of(function: Function, keywords: Mapping[str, Any]) -> FunctionCall:
-    """Return how another process calls ``function``.
-
-    Raises:
-        SpecError: The function cannot be passed to another process.
-    """
+    """Return how another process calls ``function``."""
     target = reference(function)
     if target is not None and is_json(keywords):
         return FunctionCall(target, dict(keywords), None)
@@ -70,11 +60,7 @@ def reference(function: Function) -> str | None:
 
 
 def check_call(function: Function, keywords: Mapping[str, Any]) -> None:
-    """Check that the function accepts these keywords.
-
-    Raises:
-        SpecError: A keyword is unknown, or a required argument is missing.
-    """
+    """Check that the function accepts these keywords."""
     try:
         inspect.signature(function).bind(**keywords)
     except TypeError as error:
@@ -95,11 +81,7 @@ def is_json(keywords: Mapping[str, Any]) -> bool:
 
 
 def by_value(function: Function, keywords: Mapping[str, Any]) -> bytes:
-    """Pickle a function and its keywords, for `pickle.loads` in a task.
-
-    Raises:
-        SpecError: They refer to an object that cannot be pickled.
-    """
+    """Pickle a function and its keywords, for `pickle.loads` in a task."""
     try:
         return cloudpickle.dumps((function, dict(keywords)))  # type: ignore[no-any-return] # untyped
     except Exception as error:  # noqa: BLE001 - whatever an object's own pickling raises
@@ -112,10 +94,7 @@ def by_value(function: Function, keywords: Mapping[str, Any]) -> bytes:
 
 
 def source_of(function: Function) -> tuple[str, str]:
-    """Return the file and text of a function's source.
-
-    The text may be empty.
-    """
+    """Return the file and text, which may be empty, of a function's source."""
     inner = inspect.unwrap(function)
     code = getattr(getattr(inner, "__func__", inner), "__code__", None)
     if code is None:

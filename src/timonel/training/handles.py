@@ -38,12 +38,7 @@ if TYPE_CHECKING:
 
 
 def scale_workers(engine: Engine, job_id: str, workers: int) -> None:
-    """Set a job's number of workers, as ``--workers`` counts them.
-
-    Raises:
-        SpecError: The job has no range of workers, or the number is outside the range.
-        JobError: The job has ended.
-    """
+    """Set a job's number of workers, as ``--workers`` counts them."""
     status = engine.status(job_id)
     size = next((size for size in status.sizes if size.role == "worker"), None)
     if not isinstance(engine, ElasticEngine) or (size is None and not status.state.is_final):
@@ -64,16 +59,7 @@ def scale_workers(engine: Engine, job_id: str, workers: int) -> None:
 def resume_job(workspace: Workspace, engine: Engine, job_id: str) -> None:
     """Continue a job and its run from its checkpoints; return once accepted.
 
-    Args:
-        workspace: Workspace of the run.
-        engine: The job's engine.
-        job_id: The job.
-
-    Raises:
-        NotFoundError: The job does not exist.
-        SpecError: The engine cannot restart jobs.
-        JobError: The job has not ended, or has succeeded.
-        EngineError: The job could not be started; job and run are unchanged.
+    If the job cannot be started, job and run are unchanged.
     """
     if not isinstance(engine, ResumingEngine):
         raise SpecError(f"The engine {engine.name} cannot restart jobs that have ended")
@@ -111,10 +97,7 @@ _LAST_LINES = 10
 
 @dataclass(frozen=True)
 class Job:
-    """Handle on a job of an engine. Thread-safe.
-
-    The job may be running, ended or deleted.
-    """
+    """Handle on a job of an engine: running, ended or deleted. Thread-safe."""
 
     id: str
     engine: Engine
@@ -247,14 +230,7 @@ class Run:
 
 
 def check_outcome(status: JobStatus, run: Run) -> None:
-    """Raise the error for a job's outcome, unless it succeeded.
-
-    Raises:
-        UserCodeError: The script raised.
-        JobError: The job failed for another reason.
-        EngineError: The engine failed.
-        Interrupted: The job was stopped.
-    """
+    """Raise the error for a job's outcome, unless it succeeded."""
     if status.state is JobState.SUCCEEDED:
         return
     if status.state is JobState.STOPPED:

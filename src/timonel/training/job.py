@@ -30,14 +30,7 @@ _PRELOAD = ("tensorflow", "timonel.training.worker.bootstrap", "timonel.training
 
 
 def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOptions) -> JobSpec:
-    """Build the engine's job specification for a training request.
-
-    Args:
-        request: The checked training request.
-        workspace: Workspace of the run and the job.
-        run_id: The run's id, which is also the job's.
-        options: How the job is run.
-    """
+    """Build the engine's job specification for a training request; the run's id is the job's."""
     is_mpi = request.settings.distribution.launcher == "mpi"
     # mpirun starts each rank anew; and what a program sets before its imports must come first.
     is_warm = options.warm and not is_mpi and not request.program.sets_environment
@@ -78,10 +71,7 @@ def _sidecars(workspace: Workspace, run_id: str) -> Iterator[CommandSpec]:
 
 
 def roles(settings: Settings) -> Iterator[RoleSpec]:
-    """Yield a job's roles for these settings, the leading role first.
-
-    An engine sees a job launched by mpirun as a single task.
-    """
+    """Yield a job's roles for these settings, the leading one first; ranks of MPI are one task."""
     has_chief = settings.distribution.chief == "chief"
     if has_chief:
         yield RoleSpec(name="chief")

@@ -56,11 +56,6 @@ def find_job(workspace: Workspace, ref: str) -> Job:
     """Return a job by its ID, a prefix of it, or ``last``.
 
     Reads the bucket of a workspace only if no job of this machine matches.
-
-    Raises:
-        NotFoundError: No job matches.
-        RemoteJobError: Another machine runs it.
-        SpecError: Several jobs match the prefix, or the job's engine is not installed.
     """
     engines = list(_engines(workspace))
     known = {name: engine for engine in reversed(engines) for name in engine.job_ids()}
@@ -114,11 +109,7 @@ def status_of(run: RunRecord) -> JobStatus:
 
 
 def _find_other(workspace: Workspace, ref: str) -> Job | None:
-    """Return an ended job of a cluster, of which only the bucket knows.
-
-    Raises:
-        RemoteJobError: Another machine runs the job.
-    """
+    """Return an ended job of a cluster, of which only the bucket knows."""
     if workspace.local_copy is None:
         workspace = find_workspace(workspace.uri, create=False)
     try:
@@ -150,12 +141,6 @@ def restore_job(
 
     Its program and its data must be at the same places as there. A job that has not ended is
     watched for a minute: if it lives, it is left alone.
-
-    Raises:
-        NotFoundError: No run matches, or it was not recorded in a bucket.
-        JobError: The run has succeeded, or still goes on elsewhere.
-        AlreadyExistsError: Another machine continued it meanwhile.
-        EngineError: The job could not be started.
     """
     run = read_run(workspace, ref, kind="train")
     if run.status == "succeeded":

@@ -122,13 +122,7 @@ def preview(  # noqa: PLR0913 - the arguments of `train`
     on: str | None,
     **options: Unpack[TrainOptions],
 ) -> list[dict[str, Any]]:
-    """Return the objects that `train` would create in a cluster; create and upload nothing.
-
-    Takes the arguments of `train`.
-
-    Raises:
-        SpecError: An argument is invalid, or the engine creates no objects.
-    """
+    """Return the objects that `train` would create in a cluster; create and upload nothing."""
     if options.get("cluster") is not None:
         raise SpecError("--dry-run cannot be used with --cluster: the task runs here")
     where = get_engine(on, workspace)
@@ -205,11 +199,7 @@ def _log_notes(plan: ManifestPlan, manifest: str | os.PathLike[str]) -> None:
 
 
 def _check_here(workspace: Workspace, given: Mapping[str, bool]) -> None:
-    """Check that a task of a user-managed cluster can run here.
-
-    Raises:
-        SpecError: The workspace is in a bucket, or an option needs an engine.
-    """
+    """Check that a task of a user-managed cluster can run here."""
     if workspace.is_remote:
         raise bucket_error("--cluster", workspace.uri)
     for option, is_given in given.items():
@@ -249,20 +239,8 @@ def submit(
 ) -> Run:
     """Start a job for a checked request; return its run at once.
 
-    Args:
-        request: The checked request.
-        workspace: The workspace of the run.
-        engine: The engine of the job.
-        options: How the job is run.
-        run_id: The run's ID; a new one by default.
-        parent: ID of the study that the run belongs to.
-        env: Further environment variables of the tasks.
-
-    Raises:
-        SpecError: The engine runs tasks on other machines, which do not see the workspace or the
-            program.
-        InputError: A dataset cannot be copied to where they see it.
-        EngineError: The job could not be started; its run has failed.
+    ``parent`` is the study that the run belongs to, ``env`` are further variables of the tasks. If
+    the job cannot be started, its run has failed.
     """
     original = request
     if not engine.shares_machine:
@@ -293,11 +271,7 @@ def submit(
 
 
 def _check_seen(request: Request, workspace: Workspace, engine: Engine) -> None:
-    """Check that tasks on other machines see what they need.
-
-    Raises:
-        SpecError: They do not.
-    """
+    """Check that tasks on other machines see what they need."""
     if not workspace.is_remote:
         raise SpecError(
             f"tasks on {engine.name} do not see the workspace {workspace.uri}",

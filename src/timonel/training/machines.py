@@ -24,29 +24,17 @@ _VOLUME = re.compile(r"([a-z]+://[^:\s]*):(/[^:]*)(:ro)?\Z")
 
 @dataclass(frozen=True)
 class Machines:
-    """What each task of a job needs; what is not stated stays as the job has it.
-
-    Attributes:
-        resources: CPUs and memory of every task.
-        accelerators: Accelerators of every task but parameter servers, by type.
-        placement: Machines that may run tasks.
-        volumes: Storage mounted into tasks.
-        image: Container image of tasks.
-    """
+    """What each task of a job needs; what is not stated stays as the job has it."""
 
     resources: Resources = field(default_factory=Resources)
-    accelerators: Mapping[str, int] = field(default_factory=dict)
+    accelerators: Mapping[str, int] = field(default_factory=dict)  # not of parameter servers
     placement: Placement = field(default_factory=Placement)
     volumes: tuple[Volume, ...] = ()
     image: str | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> Machines:
-        """Parse the options in `OPTIONS`.
-
-        Raises:
-            SpecError: A value is invalid; the message says what is valid.
-        """
+        """Parse the options in `OPTIONS`."""
         placement = Placement(
             node_selector=dict(
                 _pair("--node-selector", text, "LABEL=VALUE, such as pool=gpu")

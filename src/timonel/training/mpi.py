@@ -58,22 +58,14 @@ def rank_count(environ: Mapping[str, str]) -> int | None:
 
 
 def check_installed() -> None:
-    """Check that mpirun can start a job.
-
-    Raises:
-        MissingExtraError: mpirun or mpi4py is not installed.
-    """
+    """Check that mpirun can start a job."""
     if importlib.util.find_spec("mpi4py") is None:
         raise MissingExtraError(_FEATURE, _EXTRA)
     find_mpirun()
 
 
 def find_mpirun() -> str:
-    """Return mpirun's path: beside this Python, among the packages of an image, or the system's.
-
-    Raises:
-        MissingExtraError: mpirun is not installed.
-    """
+    """Return mpirun's path: beside this Python, among the packages of an image, or the system's."""
     # `timonel image build` installs packages with their programs into one folder.
     of_packages = Path(__file__).parents[2] / "bin/mpirun"
     for own in (Path(sys.executable).with_name("mpirun"), of_packages):
@@ -98,9 +90,6 @@ def joined() -> Iterator[tuple[Cluster, Any]]:
     """Join the other ranks; yield this rank's place among them, and the communicator.
 
     The address of this rank is reserved during the block.
-
-    Raises:
-        MissingExtraError: mpi4py is not installed.
     """
     world = _mpi().COMM_WORLD
     with PortReservation(1) as (own,):

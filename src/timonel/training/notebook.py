@@ -50,27 +50,16 @@ _REGISTERS = frozenset({"register_cell_magic", "register_line_cell_magic", "regi
 
 @dataclass(frozen=True)
 class Cell:
-    """A code cell.
+    """A code cell."""
 
-    Attributes:
-        number: Number among the code cells, from 1, as a fresh kernel counts them.
-        source: The original text.
-        code: The text as Python, with the same line numbers.
-        left_out: Original lines that a job does not run.
-    """
-
-    number: int
+    number: int  # among the code cells, from 1, as a fresh kernel counts them
     source: str
-    code: str
-    left_out: tuple[str, ...] = ()
+    code: str  # the source as Python, with the same line numbers
+    left_out: tuple[str, ...] = ()  # original lines that a job does not run
 
 
 def read_cells(path: Path) -> list[Cell]:
-    """Return the code cells of the notebook at ``path``.
-
-    Raises:
-        SpecError: The file is not a Python notebook, or needs a shell.
-    """
+    """Return the code cells of the notebook at ``path``."""
     cells, magics = [], dict[str, str]()
     sources = list(_sources(_read(path), path.name))
     for number, source in enumerate(sources, start=1):
@@ -81,17 +70,7 @@ def read_cells(path: Path) -> list[Cell]:
 
 
 def translate(name: str, number: int, source: str, magics: Mapping[str, str]) -> Cell:
-    """Translate a cell to Python.
-
-    Args:
-        name: The notebook's name.
-        number: The cell's number.
-        source: The cell's text.
-        magics: Functions of magics registered by earlier cells, by magic name.
-
-    Raises:
-        SpecError: The cell needs a shell.
-    """
+    """Translate a cell to Python; ``magics`` are functions that earlier cells registered."""
     if _is_python(source):
         return Cell(number, source, source)
     lines = source.split("\n")
@@ -115,10 +94,7 @@ def translate(name: str, number: int, source: str, magics: Mapping[str, str]) ->
 
 
 def without_outputs(path: Path) -> bytes:
-    """Return the notebook without outputs.
-
-    The same code always gives the same bytes.
-    """
+    """Return the notebook without outputs; the same code always gives the same bytes."""
     content = _read(path)
     for cell in content["cells"]:
         if cell.get("cell_type") == "code":

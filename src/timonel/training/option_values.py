@@ -25,15 +25,10 @@ _LARGER = re.compile(
 
 @dataclass(frozen=True)
 class Best:
-    """Criterion of the best checkpoint.
+    """Criterion of the best checkpoint."""
 
-    Attributes:
-        metric: Name in the epoch's logs, such as ``val_loss``.
-        larger: Whether larger is better.
-    """
-
-    metric: str
-    larger: bool
+    metric: str  # name in the epoch's logs, such as ``val_loss``
+    larger: bool  # is better
 
     @property
     def needs_evaluation(self) -> bool:
@@ -54,15 +49,10 @@ class Best:
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """Rule for the end of training.
-
-    Attributes:
-        by: Metric and direction.
-        patience: Number of checkpoints in a row without improvement after which training ends.
-    """
+    """Rule for the end of training."""
 
     by: Best
-    patience: int = PATIENCE
+    patience: int = PATIENCE  # checkpoints in a row without improvement after which training ends
 
 
 @dataclass(frozen=True)
@@ -82,11 +72,7 @@ def is_larger_better(metric: str) -> bool | None:
 
 
 def parse_best(text: str | None) -> Best | None:
-    """Parse a criterion such as ``val_loss`` or ``max:val_f1``.
-
-    Raises:
-        SpecError: The text is invalid.
-    """
+    """Parse a criterion such as ``val_loss`` or ``max:val_f1``."""
     if text is None:
         return None
     mode, colon, name = text.rpartition(":")
@@ -99,11 +85,7 @@ def parse_best(text: str | None) -> Best | None:
 
 
 def parse_early_stopping(text: str | None) -> EarlyStopping | None:
-    """Parse a rule such as ``val_loss``, ``val_loss:5`` or ``max:val_f1:5``.
-
-    Raises:
-        SpecError: The text is invalid, or the metric is not one of an evaluation.
-    """
+    """Parse a rule such as ``val_loss``, ``val_loss:5`` or ``max:val_f1:5``."""
     if text is None:
         return None
     name, colon, last = text.rpartition(":")
@@ -122,11 +104,7 @@ def parse_early_stopping(text: str | None) -> EarlyStopping | None:
 
 
 def parse_steps(text: str) -> StepRange:
-    """Parse steps of the form ``10`` or ``10:20``.
-
-    Raises:
-        SpecError: The range is invalid.
-    """
+    """Parse steps of the form ``10`` or ``10:20``."""
     first, _, last = text.partition(":")
     steps = StepRange(int(first), int(last or first))
     if not 1 <= steps.first <= steps.last:

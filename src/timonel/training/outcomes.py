@@ -25,10 +25,6 @@ def with_outcomes(workspace: Workspace, runs: Sequence[RunRecord]) -> list[RunRe
     An engine completes the records of jobs that ended without their coordinators when it is asked
     for their status. Runs whose submission was interrupted, or whose job ended long ago, are
     completed here. Without access to an engine, its runs stay as they are.
-
-    Args:
-        workspace: Workspace of the runs.
-        runs: Their records.
     """
     unfinished = [run for run in runs if run.job_id is not None and not run.is_finished]
     if unfinished and workspace.is_remote and workspace.local_copy is None:

@@ -36,13 +36,7 @@ def begin(
 ) -> RunWriter:
     """Create a training run's record. Steps that may fail belong in `describe`.
 
-    Args:
-        request: The checked training request.
-        workspace: Workspace of the record.
-        run_id: The run's id, which is also its job's.
-        options: How the job is run.
-        engine: Name of the job's engine; None for tasks started by hand.
-        parent: ID of the study that the run belongs to.
+    Tasks started by hand have no ``engine``; ``parent`` is the study that the run belongs to.
     """
     return start_run(
         workspace,
@@ -63,12 +57,8 @@ def describe(
 ) -> Path:
     """Write the program's source and the tasks' document; return the document's path.
 
-    Args:
-        request: The checked training request.
-        writer: Writes the run.
-        options: How the job is run.
-        copies: Whether the chief copies checkpoints to the bucket of the workspace; otherwise the
-            engine does, with all files of the job.
+    ``copies``: the chief copies checkpoints to the bucket of the workspace; otherwise the engine
+    does, with all files of the job.
     """
     program = request.program
     if program.source:

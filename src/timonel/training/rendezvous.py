@@ -42,22 +42,13 @@ _OWN = {"run_id", "workspace", "script", "import_path", "pickled", "source", "da
 
 
 def run_prefix(tasks: Mapping[str, Sequence[str]], name: str | None) -> str:
-    """Return the common prefix of a cluster's run ids.
-
-    Args:
-        tasks: The addresses of its tasks, by role.
-        name: The run's name.
-    """
+    """Return the common prefix of the run ids of a cluster and a run's name."""
     text = json.dumps([{role: list(found) for role, found in tasks.items()}, name])
     return f"train-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def lead(request: Request, workspace: Workspace, prefix: str, options: JobOptions) -> TrainSpec:
-    """Start a run or continue the unfinished one; return the tasks' document.
-
-    Raises:
-        SpecError: The unfinished run has different options.
-    """
+    """Start a run or continue the unfinished one; return the tasks' document."""
     newest = _newest(workspace, prefix)
     if newest is not None and not read_run(workspace, newest).is_finished:
         place = workspace.runs / newest / FILE_NAME
@@ -75,11 +66,7 @@ def lead(request: Request, workspace: Workspace, prefix: str, options: JobOption
 
 
 class AlreadyEndedError(JobError):
-    """The chief's run ended before this task had begun.
-
-    Attributes:
-        run_id: The run.
-    """
+    """The chief's run ended before this task had begun."""
 
     def __init__(self, run_id: str, status: str) -> None:
         super().__init__(
@@ -97,13 +84,7 @@ def follow(
     task_id: str,
     wait: Callable[[float], None] = time.sleep,
 ) -> TrainSpec:
-    """Wait for the chief's run; return this task's document, with local paths.
-
-    Raises:
-        AlreadyEndedError: The chief's run has just ended without this task.
-        JobError: The chief started no run within five minutes.
-        SpecError: The chief has different options.
-    """
+    """Wait for the chief's run; return this task's document, with local paths."""
     for number in range(int(_PATIENCE_S / _POLL_S)):
         if number == int(_SILENT_S / _POLL_S):
             _logger.warning(
@@ -125,13 +106,9 @@ def follow(
 
 @contextlib.contextmanager
 def naming_missing_tasks(cluster: Cluster, ready: Path) -> Iterator[None]:
-    """Show which tasks do not answer, as long as this one is not ready.
+    """Show which tasks do not answer, until this one creates the file ``ready``.
 
     TensorFlow waits for all tasks before it trains, and says nothing meanwhile.
-
-    Args:
-        cluster: The cluster and this task.
-        ready: File that this task creates when it is ready.
     """
     ended = threading.Event()
     watch = threading.Thread(target=_name_missing, args=(cluster, ready, ended), daemon=True)
@@ -179,12 +156,9 @@ def _answers(address: str) -> bool:
 
 
 def _check_not_missed(run: RunRecord, task_dir: Path) -> None:
-    """Check that this task has not missed the run.
+    """Check that the run has not ended in the last five minutes without this task.
 
     Each run is reported as missed once: a task started again waits for the next run.
-
-    Raises:
-        AlreadyEndedError: The run ended less than five minutes ago, without this task.
     """
     if task_dir.exists() or time.time() - (run.ended_at or 0.0) > _PATIENCE_S:
         return
@@ -204,11 +178,7 @@ def _newest(workspace: Workspace, prefix: str) -> str | None:
 def _check_same(
     request: Request, workspace: Workspace, theirs: TrainSpec, options: JobOptions
 ) -> TrainSpec:
-    """Return this task's version of the run's document.
-
-    Raises:
-        SpecError: The options that all tasks must share differ.
-    """
+    """Return this task's version of the run's document; shared options must be the same."""
     writer = open_run(workspace, theirs.run_id)
     ours = record.train_spec(request, writer, options, request.settings)
     for field in TrainSpec.model_fields.keys() - _OWN:

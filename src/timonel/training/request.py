@@ -30,26 +30,13 @@ _DATA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 @dataclass(frozen=True)
 class JobOptions:
-    """Job options that are not training settings.
-
-    Attributes:
-        seed: The seed shared by all tasks.
-        name: Name of the run.
-        max_restarts: How often the job restarts after it lost a task.
-        max_runtime: Time after which the job is stopped, in seconds or as in ``2h``.
-        warm: Whether tasks are forked from a process with TensorFlow imported.
-        pass_job_dir: Whether the program receives the job's folder as a flag or keyword.
-        wandb: Whether the run is copied to Weights & Biases.
-        wandb_project: The Weights & Biases project.
-        gpus, accelerator, cpus, memory, node_selector, toleration, priority_class, volume, image:
-            What tasks need of machines, see `Machines.parse`.
-    """
+    """Job options that are not training settings."""
 
     seed: int
     name: str | None = None
     max_restarts: int = 3
-    max_runtime: float | str | None = None
-    warm: bool = True
+    max_runtime: float | str | None = None  # in seconds, or as in ``2h``
+    warm: bool = True  # tasks are forked from a process with TensorFlow imported
     pass_job_dir: bool = False
     wandb: bool = False
     wandb_project: str | None = None
@@ -109,23 +96,13 @@ JOB_OPTION_NAMES = tuple(field.name for field in fields(JobOptions))
 
 @dataclass(frozen=True)
 class Request:
-    """A validated training request.
-
-    Attributes:
-        program: The program to run.
-        datasets: Training datasets by name; the unnamed one has the name ``''``.
-        settings: How it trains.
-        params: Parameters: text values for flags, or a function's keywords unchanged.
-        args: Further arguments of a program with a command line.
-        call: How tasks call the function, if the program is one.
-        manifest: The manifest that names program and tasks, if there is one.
-    """
+    """A validated training request."""
 
     program: Program
-    datasets: Mapping[str, Dataset]
+    datasets: Mapping[str, Dataset]  # by name; the unnamed one has the name ``''``
     settings: Settings
-    params: Mapping[str, Any]
-    args: tuple[str, ...]
+    params: Mapping[str, Any]  # texts for flags, or a function's keywords unchanged
+    args: tuple[str, ...]  # of a program with a command line
     call: functions.FunctionCall | None = None
     manifest: ManifestPlan | None = None
 
@@ -144,14 +121,7 @@ def check_request(
     args: Sequence[str],
     pass_job_dir: bool = False,
 ) -> Request:
-    """Check all that can be checked without running the program.
-
-    Raises:
-        NotFoundError: The program or a dataset does not exist.
-        SpecError: A value is invalid; the message says what is valid.
-        CorruptError: A shard of a dataset is missing or truncated.
-        MissingExtraError: No installed package can write to the checkpoint URI.
-    """
+    """Check all that can be checked without running the program."""
     if isinstance(entry, ManifestPlan):
         manifest, program = entry, entry.program
     else:

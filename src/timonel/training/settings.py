@@ -166,12 +166,7 @@ class Settings(_Group):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Settings:
-        """Build settings from flat option names.
-
-        Raises:
-            SpecError: A value is invalid; the message names the option.
-            KeyError: An option belongs to no group.
-        """
+        """Build settings from flat option names; errors name the option."""
         groups: dict[str, dict[str, Any]] = {}
         for name, value in given.items():
             groups.setdefault(_GROUP_OF[name], {})[name] = value
@@ -199,22 +194,14 @@ OPTION_NAMES = tuple(_GROUP_OF)
 
 
 def settings_of(options: Mapping[str, Any]) -> Settings:
-    """Build settings from complete options of `train`; those of the job itself are ignored.
-
-    Raises:
-        SpecError: A value is invalid.
-    """
+    """Build settings from complete options of `train`; those of the job itself are ignored."""
     least, most = parse_workers(options["workers"])
     chosen = {name: options[name] for name in OPTION_NAMES if name in options}
     return Settings.of({**chosen, "workers": most, "min_workers": least})
 
 
 def parse_workers(workers: int | str) -> tuple[int, int]:
-    """Parse ``4`` or ``2:8`` into the minimum and maximum number of workers.
-
-    Raises:
-        SpecError: The text is neither a number nor a valid range.
-    """
+    """Parse ``4`` or ``2:8`` into the minimum and maximum number of workers."""
     least, colon, most = str(workers).partition(":")
     if not (least.isdecimal() and (most.isdecimal() or not colon)):
         raise SpecError(

@@ -72,12 +72,7 @@ class TrainSpec(BaseModel):
     )
 
     def argv(self, job_dir: str, role: str = "chief") -> list[str]:
-        """Return the program's ``sys.argv``: its path, parameters as flags, the user's arguments.
-
-        Args:
-            job_dir: The job's folder.
-            role: The role of the receiving task.
-        """
+        """Return the program's ``sys.argv``: path, parameters as flags, the user's arguments."""
         flags = [f"--{name}={value}" for name, value in self.params.items()]
         place = [f"--job-dir={job_dir}"] if self.pass_job_dir else []
         if self.entry == "function":
@@ -85,12 +80,7 @@ class TrainSpec(BaseModel):
         return [self.script, *flags, *place, *self.role_args.get(role, self.args)]
 
     def with_paths(self, run_dir: Path, working_dir: Path) -> Self:
-        """Return this document with absolute paths.
-
-        Args:
-            run_dir: The run's folder.
-            working_dir: The folder of the job's source.
-        """
+        """Return this document with absolute paths, given the folders of run and source."""
         return self.model_copy(
             update={
                 "script": self.script
@@ -114,14 +104,7 @@ KERAS_BACKEND = "KERAS_BACKEND"
 
 
 def require_tensorflow_backend(backend: str | None) -> None:
-    """Check that Keras uses TensorFlow.
-
-    Args:
-        backend: Keras' backend, or what the environment says of it.
-
-    Raises:
-        SpecError: It uses another library.
-    """
+    """Check that Keras' backend, if the environment has one, is TensorFlow."""
     if backend not in {None, "", "tensorflow"}:
         raise SpecError(
             f"jobs train with Keras' TensorFlow backend, got {KERAS_BACKEND}={backend}",
@@ -137,11 +120,7 @@ def add_document_options(parser: argparse.ArgumentParser) -> None:
 
 
 def document_path(options: argparse.Namespace) -> Path:
-    """Return the path of the document that the options name.
-
-    Raises:
-        NotFoundError: The workspace does not exist.
-    """
+    """Return the path of the document that the options name."""
     if options.spec is not None:
         return Path(options.spec)
     # Tasks must not depend on the network once they have their document.
@@ -155,11 +134,5 @@ def document_path(options: argparse.Namespace) -> Path:
 
 
 def read_spec(path: Path) -> TrainSpec:
-    """Read a document written by `TrainSpec.write`.
-
-    Raises:
-        NotFoundError: The file does not exist.
-        CorruptError: The file is not such a document.
-        FormatError: A newer release wrote it.
-    """
+    """Read a document written by `TrainSpec.write`."""
     return TrainSpec.model_validate(read_document(path, "train"))

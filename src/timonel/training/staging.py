@@ -30,13 +30,7 @@ _logger = logging.getLogger(__name__)
 
 
 def with_copies(request: Request, workspace: Workspace, sees: Callable[[Path], bool]) -> Request:
-    """Return a request with the copies of its datasets that tasks see; copies nothing.
-
-    Args:
-        request: The request.
-        workspace: A workspace in a bucket.
-        sees: Whether tasks see a path of this machine.
-    """
+    """Return a request with the copies of its datasets that tasks see; copies nothing."""
     datasets = {
         name: replace(each, uri=_place(each, workspace), cached=each.path)
         if _is_hidden(each, workspace, sees)
@@ -47,12 +41,7 @@ def with_copies(request: Request, workspace: Workspace, sees: Callable[[Path], b
 
 
 def copy_datasets(request: Request, workspace: Workspace, sees: Callable[[Path], bool]) -> None:
-    """Copy the datasets of a request to where `with_copies` says, as far as they are not there.
-
-    Raises:
-        InputError: A file cannot be read, or the bucket cannot be written.
-        CorruptError: A file is not the one that the dataset's manifest lists.
-    """
+    """Copy the datasets of a request to where `with_copies` says, as far as they are not there."""
     for dataset in request.datasets.values():
         if _is_hidden(dataset, workspace, sees):
             _copy(dataset, ObjectStore(_place(dataset, workspace)))

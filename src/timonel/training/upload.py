@@ -36,16 +36,7 @@ _logger = logging.getLogger(__name__)
 
 
 def upload_job(workspace: Workspace, run_id: str) -> None:
-    """Upload a job's model, then its run, which tells readers that the model is there.
-
-    Args:
-        workspace: Workspace of the run.
-        run_id: The run, whose ID is also the job's.
-
-    Raises:
-        DivergedError: Another machine continued the run.
-        InputError: The bucket cannot be written.
-    """
+    """Upload a job's model, then its run, which tells readers that the model is there."""
     local_copy = workspace.local_copy
     if local_copy is None:
         return
@@ -72,13 +63,8 @@ def follow(
 ) -> bool:
     """Upload a run while it goes on; return whether all of it was uploaded.
 
-    Args:
-        uri: Location of the workspace.
-        run_id: The run.
-        stop: Whether to return after one last upload.
-        wait: Waits for some seconds; may return early.
-        taken_over: Called if another machine continues the job; then this returns.
-        now: Returns a time in seconds.
+    After ``stop`` it is uploaded a last time; ``wait`` may return early. If another machine
+    continues the job, ``taken_over`` is called.
     """
     local = find_workspace(uri, create=False, offline=True)
     events = EventReader(local.runs / run_id / FILE_NAME)
@@ -116,11 +102,7 @@ class _SignOfLife:
         self._written: set[bytes] = set()
 
     def renew(self, store: ObjectStore) -> None:
-        """Change the object.
-
-        Raises:
-            DivergedError: Another machine has changed it: the job continues there.
-        """
+        """Change the object; DivergedError if another machine has: the job continues there."""
         name, content = alive_name(self._run_id), uuid4().hex.encode()
         if self._written and store.read(name) not in self._written:
             raise DivergedError(f"{self._run_id} continues on another machine")
