@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 _BAR_WIDTH = 24
 _BAR_LEAST = 6
 _LATER = ("bar", "rate", "eta", "loss")
-"""Parts dropped from a line that is too long, in this order.
-
-Epoch and step always stay. Metrics take the remaining room.
-"""
+"""Parts dropped from a long line, in this order; epoch and step stay, metrics get the rest."""
 
 
 def progress_line(now: Mapping[str, Any], width: int, *, bar: bool = True) -> Text:

@@ -124,10 +124,7 @@ def explained(
 
 
 def write_report(task_dir: Path, outcome: TaskOutcome) -> None:
-    """Report a failure's cause to the engine.
-
-    A full disk is ignored, as the exit code still tells of the failure.
-    """
+    """Report a failure's cause to the engine, unless the disk is full: the exit code tells, too."""
     if outcome.cause is not None:
         report = {
             "cause": outcome.cause.value,

@@ -42,10 +42,7 @@ logger = logging.getLogger(__name__)
 _exported_by_script: list[Any] = []
 
 surrounding: Callable[[Any], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-"""Context manager around a model's export.
-
-It may copy remote variables into this process.
-"""
+"""Context manager around a model's export; may copy remote variables into this process."""
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,7 @@ from timonel.training.worker.private import saving
 logger = logging.getLogger(__name__)
 
 _BUDGET_BYTES = 2**30
-"""Size beyond which older copies are deleted.
-
-The chief finished those files long ago.
-"""
+"""Size beyond which older copies are deleted: the chief finished those files long ago."""
 _SCHEME = re.compile(r"^([a-z0-9]+)://", re.IGNORECASE)
 
 

@@ -29,10 +29,7 @@ class Terminated(BaseException):
 
 
 class Termination:
-    """SIGTERM handler and its state.
-
-    Python runs signal handlers between two bytecodes, so a running step is finished first.
-    """
+    """SIGTERM handler and its state. A running step is finished before Python calls it."""
 
     def __init__(self) -> None:
         self.requested = False

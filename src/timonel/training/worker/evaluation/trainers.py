@@ -99,10 +99,7 @@ def add_to_history(history: Any, record: FitEvaluations) -> None:
 
 TASK = "evaluator-0"
 GONE_S = 120.0
-"""Silence in seconds after which an evaluator counts as gone.
-
-A restart takes less.
-"""
+"""Silence in seconds, longer than a restart, after which an evaluator counts as gone."""
 _LEAST_PATIENCE_S = 600.0
 _TIMES = 10
 _POLL_S = 0.2

@@ -22,10 +22,7 @@ from timonel.training.worker.state.data_position import Feed
 from timonel.training.worker.termination import Terminated
 
 _MAX_LOSSES = 10_000
-"""Maximum number of losses kept between two checks.
-
-They stay on the device, unread.
-"""
+"""Maximum number of losses kept, unread and on the device, between two checks."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +37,7 @@ class FitCall:
 
 
 class Losses:
-    """The losses of the latest steps of one ``fit`` call.
-
-    They are checked about once a second; a NaN is located to the step.
-    """
+    """The latest losses of a ``fit`` call, checked once a second; a NaN is located to the step."""
 
     def __init__(self, *, ends_job: bool = False) -> None:
         self._ends_job = ends_job

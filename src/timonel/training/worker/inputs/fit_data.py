@@ -90,10 +90,7 @@ def is_arrays(data: Any) -> bool:
 
 
 def make_global(arguments: MutableMapping[str, Any], replicas: int) -> None:
-    """Convert a per-replica batch size of ``fit`` to a global one.
-
-    Datasets of `timonel.data.load` already have global batches.
-    """
+    """Make a per-replica batch size global, as that of `timonel.data.load` already is."""
     data = arguments.get("x")
     if replicas == 1 or find_loaded(data) is not None:
         return

@@ -32,10 +32,7 @@ _HALF_OF_FLOAT16 = 2.0**15
 _SMALLEST_EXPONENT, _LARGEST_EXPONENT = -100.0, 100.0
 
 before_reduce: list[Callable[[Gradients], Gradients]] = []
-"""Hooks for gradients before they are sent, called on each replica while a step is traced.
-
-Each returns them, possibly with operations added.
-"""
+"""Hooks for gradients before they are sent, on each replica of a traced step; return them."""
 after_reduce: list[Callable[[Gradients], Gradients]] = []
 """Hooks called likewise with the received sums."""
 

@@ -29,10 +29,7 @@ Step = Callable[[Any], Any]
 
 
 class _Present(threading.local):
-    """State of the replica that this thread traces: each has its own thread.
-
-    ``before_result`` is None outside a step that the script defines.
-    """
+    """Replica that this thread traces; ``before_result`` is None in Keras' own steps."""
 
     before_result: Callable[[], None] | None = None
     graph: Any = None

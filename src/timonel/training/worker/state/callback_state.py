@@ -9,10 +9,7 @@ from timonel.training.worker import redirected_saves
 from timonel.training.worker.state import python_state
 
 _NOT_STATE = frozenset({"model", "_model", "params", "validation_data", "append_header"})
-"""Attributes of the process, not of the state.
-
-The last one is CSVLogger's: whether its file still needs a header.
-"""
+"""Attributes that are no state; the last one: whether CSVLogger's file needs a header."""
 
 
 def listed(given: Any) -> list[Any]:

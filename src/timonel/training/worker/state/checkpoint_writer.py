@@ -38,10 +38,7 @@ _THREAD = "timonel-checkpoint"
 
 
 class BackgroundWriter:
-    """Runs one task at a time in a background thread.
-
-    Used from one thread. Errors of the task are raised by the next call of `submit` or `wait`.
-    """
+    """Runs one task at a time in a thread; its error is raised by the next `submit` or `wait`."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None

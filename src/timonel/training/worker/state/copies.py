@@ -26,15 +26,9 @@ from timonel.training import checkpoints
 logger = logging.getLogger(__name__)
 
 _LONG_S = 30.0
-"""Seconds after which a slow copy is logged.
-
-When the next copy is due.
-"""
+"""Seconds after which a slow copy is logged, when the next copy is due."""
 PATIENCE_S = 60.0
-"""Minimum timeout in seconds for copies at the end of a call.
-
-The timeout is at least ten times the longest copy so far.
-"""
+"""Least timeout of copies at the end of a call; it is at least ten times the longest copy."""
 
 
 class Copies:

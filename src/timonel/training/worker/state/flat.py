@@ -25,15 +25,9 @@ _STAGE = 4 << 20
 """Bytes per write."""
 _PAGE = 4096
 _DIRECT_FROM = 16 << 20
-"""Minimum bytes of a file written directly.
-
-Smaller files stay in the page cache, from which a restarted job reads them.
-"""
+"""Least size of a file written directly; a restarted job reads smaller ones from the page cache."""
 _PIECE = 1 << 18
-"""Bytes per checksum call.
-
-They fit into the CPU's cache, and limit how long Python's lock is held.
-"""
+"""Bytes per checksum call: they fit into the CPU's cache, and limit holding Python's lock."""
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 

@@ -149,10 +149,7 @@ class ProcessVariables:
             setattr(model, name, variable)
 
     def set_aside(self, model: Any) -> None:
-        """Let values wait until the model is trained again.
-
-        What the script creates before, or while it trains another model, is new.
-        """
+        """Let values wait until the model is trained again; variables created meanwhile are new."""
         if self._pending:
             self._aside[model] = self._pending
         self._pending = defaultdict(list)

@@ -28,10 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class Elements:
-    """Common structure and types of batches, by the first ones.
-
-    The first dimension, and all in which they differ, are unknown.
-    """
+    """Structure and types of batches; the first axis and sizes that differ are unknown."""
 
     def __init__(self, keras: Any, examples: Sequence[Any]) -> None:
         self._nest = tf.nest

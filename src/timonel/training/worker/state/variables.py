@@ -48,10 +48,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _LARGE = 1 << 20
 """Smaller copies come from the allocator's own memory."""
 _UNUSED = 2
-"""References to an unused buffer.
-
-The local variable, and the argument of `sys.getrefcount`.
-"""
+"""References to an unused buffer: a local variable, and the argument of `sys.getrefcount`."""
 
 
 class Buffers:

@@ -18,10 +18,7 @@ from timonel.units import format_bytes
 logger = logging.getLogger(__name__)
 
 _MIN_INTER_OP = 2
-"""Minimum number of inter-op threads.
-
-A collective blocks inside an op: another op must be able to run meanwhile.
-"""
+"""Least inter-op threads: a collective blocks in an op, and another must be able to run."""
 
 _TPU_VARIABLES = ("TPU_NAME", "COLAB_TPU_ADDR", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
