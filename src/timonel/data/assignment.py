@@ -13,13 +13,10 @@ from timonel.errors import DataError
 
 @dataclass(frozen=True)
 class SplitAssignment:
-    """How the records were assigned.
+    """How the records were assigned, with warnings of deviations from the thresholds.
 
-    Args:
-        fractions: The requested fractions, or the actual ones if the source assigned the splits.
-        given: The splits that the source assigned.
-        left_out: Copies of held-out records: key and reason.
-        warnings: Deviations from the division by thresholds, one line each.
+    The fractions are the actual ones if the source assigned the splits. ``left_out`` has key and
+    reason of copies of held-out records.
     """
 
     fractions: Fractions
@@ -35,13 +32,10 @@ def assign(
     by_label: bool,
     is_grouped: bool = False,
 ) -> SplitAssignment:
-    """Assign each record to a split.
+    """Assign each record to a split; identical records were found before.
 
-    Args:
-        catalogue: The records; identical ones were found.
-        fractions: Fractions of the splits; None to use the splits of the source, if it has any.
-        by_label: Each label needs training records.
-        is_grouped: The records of a group that the user named must stay in one split.
+    Without fractions, the splits are those of the source, if it has any. ``by_label``: each label
+    needs training records. ``is_grouped``: groups that the user named stay in one split.
     """
     given = catalogue.assigned()
     if fractions is not None or not given:

@@ -48,13 +48,7 @@ WHERE assigned IS NOT held ORDER BY key
 
 @dataclass(frozen=True)
 class Identical:
-    """Groups of identical records.
-
-    Args:
-        first: The first groups, those with contradictory labels before others.
-        count: Number of groups.
-        contradictions: Number of groups with more than one label.
-    """
+    """Groups of identical records; ``first`` has those with contradictory labels before others."""
 
     first: tuple[Duplicate, ...]
     count: int
@@ -62,12 +56,7 @@ class Identical:
 
 
 class Catalogue:
-    """Records of one scan. Not thread-safe.
-
-    Args:
-        path: The database file; an existing one is replaced.
-        seed: Seed of division and order.
-    """
+    """Records of one scan, in a database file that replaces an existing one. Not thread-safe."""
 
     def __init__(self, path: Path, seed: int) -> None:
         self._seed = seed
@@ -180,11 +169,7 @@ class Catalogue:
         )
 
     def leave_out_copies(self) -> list[tuple[str, str]]:
-        """Remove records with an identical copy in a later split of the source.
-
-        Returns:
-            Key and reason of each.
-        """
+        """Remove records with an identical copy in a later split; return key and reason of each."""
         rows = self._db.execute(_HELD).fetchall()
         self._db.executemany("DELETE FROM records WHERE key = ?", ((row[0],) for row in rows))
         return [
@@ -200,12 +185,7 @@ class Catalogue:
         return int(self._one("SELECT COUNT(*) FROM records WHERE split IS NULL"))
 
     def divide(self, fractions: Fractions, origin: Split | None = None) -> None:
-        """Divide records by thresholds on their positions.
-
-        Args:
-            fractions: Fractions of the splits.
-            origin: Split whose records are divided; None for the records in no split.
-        """
+        """Divide the records of a split, or those in none, by thresholds on their positions."""
         self._db.execute(
             "UPDATE records SET split = CASE WHEN place < ? THEN 0 WHEN place < ? THEN 1 ELSE 2 END"
             " WHERE split IS ?",
@@ -217,15 +197,9 @@ class Catalogue:
         self._db.execute("UPDATE records SET split = ? WHERE split IS NULL", (SPLITS.index(split),))
 
     def move_to_train(self, *, by_label: bool) -> list[str]:
-        """Give each label without training records the group that is nearest to train.
+        """Give each label without training records the group nearest to train; return the labels.
 
         Groups of records with several labels are the last choice.
-
-        Args:
-            by_label: Regard labels; otherwise all records have one.
-
-        Returns:
-            The labels.
         """
         label = "label" if by_label else "0"
         lost = f"{label} NOT IN (SELECT {label} FROM records WHERE split = 0)"  # noqa: S608 - no input
@@ -242,15 +216,8 @@ class Catalogue:
     def fill(self, split: Split, donors: Sequence[Split], *, by_label: bool) -> bool:
         """Move the group that is nearest to an empty split, from train if possible.
 
-        No label loses its last training group, and no split its last group.
-
-        Args:
-            split: The empty split.
-            donors: Splits that may give a group.
-            by_label: Regard labels.
-
-        Returns:
-            Whether there was such a group.
+        No label loses its last training group, and no split its last group. Returns whether there
+        was one.
         """
         label = "label" if by_label else "0"
         marks = ", ".join(str(SPLITS.index(each)) for each in donors)

@@ -25,10 +25,6 @@ def unfinished(uri: str, *, overwrite: bool) -> Iterator[ConversionJournal]:
 
     If the block raises, the journal is kept if it has finished shards, or rejected records for the
     user to see.
-
-    Args:
-        uri: Where the dataset will be.
-        overwrite: Replace a dataset there.
     """
     if is_local(uri):
         target = Path(uri)

@@ -27,12 +27,7 @@ _FIELD = descriptor_pb2.FieldDescriptorProto
 
 
 def encode_example(features: Mapping[str, Feature]) -> bytes:
-    """Return ``features`` as a serialised tf.train.Example.
-
-    Args:
-        features: By name: bytes or text, whole numbers, or floats; one or a sequence of one type.
-            An empty sequence encodes a feature without values.
-    """
+    """Return features by name as a serialised tf.train.Example; an empty sequence has no values."""
     entries: list[bytes] = []
     for name in sorted(features):
         value = features[name]

@@ -238,9 +238,7 @@ def schema_of(  # noqa: PLR0913 - the options of a conversion that concern the s
 def of_source(location: Location, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields of `SourceOptions`; a dataset as a source keeps its schema and labels.
 
-    Args:
-        location: The source.
-        given: The fields that the user sets, which go before those of the dataset.
+    Fields that the user sets go before those of the dataset.
     """
     manifest = dataset_manifest(location)
     if manifest is None:

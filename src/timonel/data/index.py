@@ -39,11 +39,10 @@ def write_index(folder: Path, parts: Iterable[Sequence[int]]) -> Sidecar:
 
 
 def read_positions(folder: Path, manifest: Manifest, split: str) -> list[npt.NDArray[np.int64]]:
-    """Return the positions of each record of a split, for each of its shards.
+    """Return the positions of each record of a split, for each of its shards [records, 4].
 
-    Returns:
-        For each shard [records, 4]: start and end of the bytes to read, in the shard; then offset
-        and length of the payload, in these bytes after decompression.
+    They are start and end of the bytes to read, in the shard; then offset and length of the
+    payload, in these bytes after decompression.
     """
     parts = zip(manifest.shards, read_numbers(folder, manifest), strict=True)
     return [_positions(part, shard.bytes) for shard, part in parts if shard.split == split]

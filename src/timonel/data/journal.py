@@ -54,11 +54,7 @@ AnyOutcome = TypeVar("AnyOutcome", bound=Outcome)
 
 
 class Journal(Generic[AnyOutcome]):
-    """Folder of unfinished work. Thread-safe for different shards.
-
-    Args:
-        root: The folder.
-    """
+    """Folder of unfinished work. Thread-safe for different shards."""
 
     work: ClassVar[str]
     """Verb for messages and the folder's name."""
@@ -96,11 +92,7 @@ class Journal(Generic[AnyOutcome]):
     def begin(self, digest: str, **facts: Any) -> bool:
         """Keep the finished shards of the plan with this digest, and remove all others.
 
-        Returns:
-            Whether finished shards of another plan were removed.
-
-        Raises:
-            InputError: The folder cannot be written.
+        Returns whether finished shards of another plan were removed.
         """
         removed = False
         if self.digest != digest:
@@ -112,11 +104,7 @@ class Journal(Generic[AnyOutcome]):
         return removed
 
     def receive(self, name: str, plan: bytes) -> None:
-        """Begin a journal elsewhere, for one shard whose file of the plan has this content.
-
-        Raises:
-            InputError: The folder cannot be written.
-        """
+        """Begin a journal elsewhere, for one shard whose file of the plan has this content."""
         write_bytes(self.plan_file(name), plan)
         self._make_folders()
 
@@ -138,20 +126,11 @@ class Journal(Generic[AnyOutcome]):
         return path.is_file() and digest_file(path) == digest
 
     def save(self, outcome: AnyOutcome) -> None:
-        """Record that a shard was written.
-
-        Raises:
-            InputError: The folder cannot be written.
-        """
+        """Record that a shard was written."""
         write_document(self.outcome_file(outcome.name), _OUTCOME, outcome.model_dump(mode="json"))
 
     def outcome(self, name: str) -> AnyOutcome:
-        """Return the result of writing a shard.
-
-        Raises:
-            NotFoundError: The shard is not finished.
-            CorruptError: The journal is damaged.
-        """
+        """Return the result of writing a shard, which is finished."""
         return self._outcome_type.model_validate(read_document(self.outcome_file(name), _OUTCOME))
 
     def has_finished(self) -> bool:
@@ -204,10 +183,6 @@ def locked(journal: Journal[Any], target: Path) -> Iterator[None]:
     """Hold the lock of a journal beside its output, and remove the journal after the block.
 
     If the block raises, the journal is kept if it has finished shards.
-
-    Raises:
-        LockedError: Another process works on the same output.
-        InputError: The folder cannot be written.
     """
     sweep(target.parent)
     try:

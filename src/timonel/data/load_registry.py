@@ -43,13 +43,9 @@ LabelMode = Literal["int", "onehot", "multihot", "binary", "regression"]
 class LoadRecord:
     """Record of one ``load`` call and its preprocessing.
 
-    Args:
-        batch_size: Rows of a global batch.
-        records: Records of the split, of all workers together.
-        steps: Batches of an epoch, on every worker.
-        labels: Names of the classes, by number; empty for a regression.
-        image_size: Height and width; None for a table.
-        name: Which of several ``--data NAME=URI``.
+    A global batch and an epoch are of all workers together, steps those of every worker. A
+    regression has no labels, a table no image size; ``name`` is which of several ``--data
+    NAME=URI``.
     """
 
     uri: str

@@ -45,13 +45,8 @@ def image_batch(spec: ImagePreprocessing, contents: Any, *, resize: bool = True)
     """Decode encoded images string [B] to float32 [B, H, W, C].
 
     One loop over a batch takes 0.65 of the time of a ``Dataset.map`` over single images of 8 x 8
-    pixels, and for photographs the same CPU time.
-
-    Args:
-        spec: The image preprocessing.
-        contents: The encoded images.
-        resize: False if all images are known to have the target size; resizing them would give
-            the same values more slowly.
+    pixels, and for photographs the same CPU time. Images that are known to have the target size
+    need no ``resize``, which would give the same values more slowly.
     """
     shape = (spec.height, spec.width, spec.channels)
     keeps_type = not resize or spec.method == "nearest"
@@ -107,9 +102,7 @@ def _shrunk(spec: ImagePreprocessing, content: Any) -> Any:
 def table_batch(spec: TablePreprocessing, columns: Mapping[str, Any]) -> Any:
     """Return columns [B] as float32 [B, F] or dict of [B, width].
 
-    Args:
-        spec: The table preprocessing.
-        columns: Numbers, NaN where missing; words as strings, empty where missing.
+    Missing numbers are NaN, missing words empty strings.
     """
     parts: dict[str, Any] = {}
     for column in spec.columns:
@@ -122,15 +115,10 @@ def table_batch(spec: TablePreprocessing, columns: Mapping[str, Any]) -> Any:
 
 
 def decode_column(transform: Decode, values: Any) -> dict[str, Any]:
-    """Decode a column that is neither a number nor a category.
+    """Decode scalars [B] or a ragged tensor of lists: neither numbers nor categories.
 
-    Args:
-        transform: The stored column, and the preprocessing of its images.
-        values: Scalars [B], or a ragged tensor of lists.
-
-    Returns:
-        The column by its name, padded if its rows have lists of several lengths; then also their
-        lengths int32 [B] by ``NAME/count``; for boxes their classes by ``NAME/class``.
+    Returns the column by its name, padded if its rows have lists of several lengths; then also
+    their lengths int32 [B] by ``NAME/count``; for boxes their classes by ``NAME/class``.
     """
     stored, name, image = transform.stored, transform.column, transform.image
     if isinstance(stored, NumbersColumn):
@@ -169,14 +157,9 @@ def _padded(name: str, values: Any, shortest: int, longest: int) -> dict[str, An
 def parse_dates(texts: Any, order: DateType = "date") -> Any:
     """Return texts string [B] such as 2024-01-31T12:30:00+02:00 as seconds since 1970, int64 [B].
 
-    As in a conversion: UTC without a time zone, missing if empty.
-
-    Args:
-        texts: The texts.
-        order: That of day and month in texts with the year last.
-
-    Raises:
-        tf.errors.InvalidArgumentError: A text is no date; also when the graph runs.
+    As in a conversion: UTC without a time zone, missing if empty; ``order`` is that of day and
+    month with the year last. A text that is no date is an InvalidArgumentError, also when the graph
+    runs.
     """
     texts = tf.strings.strip(texts)
     is_missing = tf.strings.regex_full_match(texts, NO_DATE)

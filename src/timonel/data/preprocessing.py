@@ -185,10 +185,7 @@ def table_preprocessing(
 ) -> TablePreprocessing:
     """Return the preprocessing of rows: z-scores, words, parts of dates, decoded values.
 
-    Args:
-        schema: The table's schema.
-        features: One vector per row, or one array per column.
-        images: Returns the preprocessing of a column of images or masks.
+    ``images`` returns the preprocessing of a column of images or masks.
     """
     columns: list[Normalise | OneHot | MultiHot | DateParts | Decode] = []
     for column in schema.columns:

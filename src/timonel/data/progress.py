@@ -31,13 +31,7 @@ _AnyPlan = TypeVar("_AnyPlan", bound=_Plan)
 
 
 def reported(items: Iterable[_Item], show: Progress | None, total: int = 0) -> Iterator[_Item]:
-    """Yield items, and report their number at most ten times a second.
-
-    Args:
-        items: The items.
-        show: Called with the number of items so far and ``total``.
-        total: Number of all items; 0 if it is not known.
-    """
+    """Yield items; report their number and the total (0 if unknown) ten times a second at most."""
     due = time.monotonic() + INTERVAL_S
     for number, item in enumerate(items, start=1):
         if show is not None and time.monotonic() >= due:
@@ -49,11 +43,7 @@ def reported(items: Iterable[_Item], show: Progress | None, total: int = 0) -> I
 class ShardProgress(Report):
     """Count records, report them at most ten times a second, and limit rejected ones.
 
-    Args:
-        found: Number of records in the shards.
-        limit: Greatest fraction of rejected records.
-        show: Called with the numbers of finished and of all records.
-        rejected: Records that were rejected before and are in no shard.
+    The limit is a fraction; records that were rejected before are in no shard.
     """
 
     fault: ClassVar[str]

@@ -136,16 +136,9 @@ def read_stream(path: Path) -> Iterator[bytes]:
 
 
 def read_appended(path: Path, offset: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the complete records of a growing file after an offset.
+    """Yield the complete records of a growing file, and the offset of the next one.
 
     A record that is cut off at the end of the file is still being written.
-
-    Args:
-        path: The file.
-        offset: Where a record starts, in bytes.
-
-    Yields:
-        The payload of a record, and the offset of the next one.
     """
     with path.open("rb") as file:
         file.seek(offset)
@@ -167,13 +160,7 @@ def check_payload(framed: bytes, span: Span, path: Path) -> bytes:
 
 
 def spans(content: mmap.mmap | bytes, path: Path, start: int = 0) -> Iterator[Span]:
-    """Yield the positions of the payloads in framed records, without reading the payloads.
-
-    Args:
-        content: The records.
-        path: Their file, for messages.
-        start: Where the first record starts, in bytes.
-    """
+    """Yield the positions of the payloads in framed records, without reading the payloads."""
     position, end = start, len(content)
     while position < end:
         header = content[position : position + HEADER_BYTES]

@@ -27,16 +27,7 @@ def check_limit(limit: float) -> float:
 def too_many(
     rejected: Sequence[Rejected], usable: int, total: int, *, fault: str, why: str, hint: str
 ) -> DataError:
-    """Return the error for too many unusable records.
-
-    Args:
-        rejected: Those that were found so far.
-        usable: Number of usable records so far.
-        total: Number of all records.
-        fault: What is wrong with them, such as ``records cannot be used``.
-        why: Why they are too many.
-        hint: A cure.
-    """
+    """Return the error for too many unusable records, of those found so far."""
     first, count = rejected[0], len(rejected)
     least = "at least " if count + usable < total else ""
     return DataError(

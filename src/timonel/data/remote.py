@@ -65,9 +65,6 @@ def unpublished_dataset(uri: str) -> Iterator[Path]:
 
     If the block raises or the process is killed, the folder stays for the next call with the same
     URI, until the cache needs its room.
-
-    Args:
-        uri: Where the dataset will be.
     """
     cache = _cache()
     with cache.partial(uri, "new") as folder:

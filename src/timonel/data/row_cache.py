@@ -52,9 +52,7 @@ class RowLayout:
 class RowCache:
     """Cache of the rows of one layout. Thread-safe, and safe between processes.
 
-    Args:
-        layout: The rows.
-        file: A file descriptor of its own, open for reading and writing.
+    The file descriptor is its own, open for reading and writing.
     """
 
     def __init__(self, layout: RowLayout, file: int) -> None:

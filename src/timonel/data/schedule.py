@@ -34,13 +34,9 @@ ABSENT = -1
 
 @dataclass(frozen=True)
 class InputShard:
-    """This process's part of every global batch.
+    """This process's part of every global batch, which each worker divides among its replicas.
 
-    Args:
-        index: Index of this worker.
-        count: Number of workers.
-        replicas: Number of replicas (devices) of each worker.
-        per_replica: Requested batch sizes are per replica instead of global.
+    ``per_replica``: requested batch sizes are per replica instead of global.
     """
 
     index: int = 0
@@ -64,19 +60,10 @@ class InputShard:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Records that a worker reads at each step.
+    """Records that a worker reads at each step, of a split and its global batches.
 
-    Args:
-        records: Number of records of the split.
-        batch: Rows of a global batch.
-        shard: This worker's part.
-        shuffle: Shuffle each epoch, for training: with several replicas all batches have exactly
-            ``batch`` rows. False is for evaluation: every record is read exactly once.
-        seed: Seed of the shuffle.
-        last_batch: Whether the last batch may be smaller, is padded, or is dropped.
-
-    Raises:
-        InputError: The batch cannot be divided among the replicas, or the records cannot.
+    With ``shuffle``, for training, and several replicas all batches have exactly ``batch`` rows;
+    without it, for evaluation, every record is read exactly once.
     """
 
     records: int

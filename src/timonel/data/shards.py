@@ -38,13 +38,7 @@ ReadRecord = tuple[Entry, Raw | UnusableError]
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """One shard to write.
-
-    Args:
-        name: File name of the shard.
-        split: Its split.
-        records: Number of records to read for it.
-    """
+    """One shard to write, by its file name, and the number of records to read for it."""
 
     name: str
     split: Split
@@ -78,11 +72,7 @@ class ShardOutcome(Outcome):
 
 
 class ConversionJournal(Journal[ShardOutcome]):
-    """Journal of a conversion. Its files of the plan have one record per line, as JSON arrays.
-
-    Args:
-        root: The folder.
-    """
+    """Journal of a conversion; its plans have one record per line, as JSON arrays."""
 
     work: ClassVar[str] = "convert"
     _outcome_type = ShardOutcome
@@ -137,12 +127,7 @@ def plan_digest(records: str, settings: dict[str, Any]) -> str:
 class Job:
     """What a runner needs to write the shards of one conversion.
 
-    Args:
-        source: The source.
-        journal: The folder of the conversion.
-        labels: Number of each class; empty for a regression, whose labels are numbers.
-        compression: Compression of the shards.
-        is_multilabel: Records have several labels.
+    A regression has numbers as labels, and so no numbers of classes.
     """
 
     source: Source
@@ -162,13 +147,8 @@ def plan_shards(
 ) -> list[ShardPlan]:
     """Cut each split into shards with nearly equal numbers of records.
 
-    Args:
-        counts: Records of each split.
-        sizes: Bytes of each split.
-        shard_bytes: Approximate maximum size of a shard.
-        shards: Number of shards of the training split, instead of ``shard_bytes``; other splits
-            get shards of about the same number of records.
-        compression: Compression of the shards, for their names.
+    ``shard_bytes`` is an approximate maximum, ``shards`` the number for the training split instead;
+    other splits get shards of about the same number of records.
     """
     for number, what in ((shards, "shards"), (shard_bytes, "bytes per shard")):
         if number is not None and number < 1:
@@ -217,11 +197,7 @@ def write_one(
 ) -> ShardOutcome:
     """Write one shard and record its outcome in the journal.
 
-    Args:
-        plan: The shard.
-        job: The conversion.
-        records: The shard's records, read in the order of the plan; by default read here.
-        tick: Called after each record.
+    The records, read in the order of the plan, are by default read here.
     """
     if records is None:
         records = (read_one(job.source, entry) for entry in job.journal.entries(plan))

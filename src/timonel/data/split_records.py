@@ -34,10 +34,6 @@ class SplitRecords(Sequence[dict[str, Any]]):
 
     Thread-safe: positioned reads move no file pointer. Pickles as its location, so that data
     loaders can send it to their processes.
-
-    Raises:
-        CorruptError: The index is damaged, or a shard is missing. Access to a damaged record
-            raises it as well.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, split: Split) -> None:

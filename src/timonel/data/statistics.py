@@ -27,14 +27,8 @@ from timonel.data.schema import (
 class ImageFacts:
     """Facts about a verified image.
 
-    Args:
-        format: File format.
-        height: Height in pixels, as TensorFlow decodes the image.
-        width: Width in pixels, as TensorFlow decodes the image.
-        channels: 1 for greyscale, else 3.
-        bytes: Size of the file.
-        digest: Digest of the file.
-        orientation: EXIF orientation, from 1 (upright) to 8. TensorFlow ignores it.
+    Height and width are as TensorFlow decodes it; channels 1 for greyscale, else 3. TensorFlow
+    ignores the EXIF orientation, from 1 (upright) to 8.
     """
 
     format: ImageFormat
@@ -48,14 +42,10 @@ class ImageFacts:
 
 @dataclass(frozen=True, slots=True)
 class ValueFacts:
-    """Facts about a record's value in one column.
+    """Facts about a record's value in one column, for its statistics.
 
-    Args:
-        length: Characters, bytes, or the number of values, images or boxes; NaN if the value is
-            missing, None for a kind without a length.
-        numbers: Numbers to summarise; NaN is missing.
-        words: Words to count.
-        images: Facts about each image.
+    The length is in characters, bytes, or the number of values, images or boxes; NaN if the value
+    is missing, None for a kind without a length.
     """
 
     length: float | None = None
@@ -67,13 +57,7 @@ class ValueFacts:
 class NumberStatistics(BaseModel):
     """Moments of a number; NaN counts as missing.
 
-    Args:
-        count: Values that are not missing.
-        missing: Missing values.
-        mean: Mean of the values.
-        squares: Sum of squared differences from the mean.
-        minimum: Smallest value; None without values.
-        maximum: Largest value; None without values.
+    The squares are of differences from the mean, summed. Without values there are no extremes.
     """
 
     count: int = 0
@@ -242,14 +226,7 @@ class Collector:
         image: ImageFacts | None = None,
         facts: Mapping[str, ValueFacts] | None = None,
     ) -> None:
-        """Count one record.
-
-        Args:
-            label: The class, several classes, or the number to predict.
-            features: The features of the record.
-            image: Facts about the image, if the record is a file of one.
-            facts: Facts about values by feature, for all but plain numbers and words.
-        """
+        """Count one record, with the facts that its source found."""
         self._records += 1
         if isinstance(label, float | int):
             self._targets.append(label)

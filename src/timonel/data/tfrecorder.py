@@ -55,20 +55,10 @@ def write_tfrecorder(
     shards: int = 1,
     now: datetime | None = None,
 ) -> dict[str, Any]:
-    """Write the images of a list in TFRecorder's layout.
+    """Write the images of a list in TFRecorder's layout, in a new folder named after the time.
 
-    Rows without a split are left out, with a warning.
-
-    Args:
-        location: The list.
-        output: Folder or URI in which a folder is created.
-        name: Last part of the folder's name.
-        compression: ``gzip``, or None.
-        shards: Number of files per split.
-        now: Time in the folder's name; by default the current one.
-
-    Returns:
-        ``job_id``, ``metrics`` and ``tfrecord_dir``.
+    Rows without a split are left out, with a warning. Returns ``job_id``, ``metrics`` and
+    ``tfrecord_dir``.
     """
     if compression not in {"gzip", None}:
         raise SpecError(f"expected the compression gzip or None, got {compression!r}")

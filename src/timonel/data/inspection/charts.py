@@ -54,10 +54,7 @@ def shortened(text: str, length: int = _LONGEST) -> str:
 def histogram(name: str, parts: Mapping[Split, Numbers], unit: str = "") -> str:
     """Return a figure with the shares of a column's values by split.
 
-    Args:
-        name: Name of the column.
-        parts: Values of each split, one of which has some.
-        unit: Unit of the values; ``bytes`` are shown as kB, MB and so on.
+    The unit ``bytes`` is shown as kB, MB and so on. One of the splits has values.
     """
     known = {split: part for split, part in parts.items() if part.count}
     edges = bin_edges(list(known.values()))

@@ -19,13 +19,9 @@ _PER_BIN = 10
 
 @dataclass(frozen=True)
 class Difference:
-    """Distance of two distributions.
+    """Distance of two distributions, from 0 to 1, and the largest difference in words.
 
-    Args:
-        measure: The measure of the distance.
-        distance: The distance, from 0 to 1.
-        noise: Distance that two samples of one distribution exceed with a given probability.
-        text: The largest difference in words.
+    Two samples of one distribution exceed the noise with a given probability.
     """
 
     measure: Measure
@@ -37,13 +33,8 @@ class Difference:
 def difference_of_words(one: Words, other: Words, chance: float) -> Difference | None:
     """Return the largest difference of a word's share (L-infinity).
 
-    Args:
-        one: A distribution.
-        other: Another one.
-        chance: Probability that the noise is exceeded by two samples of one distribution.
-
-    Returns:
-        None without values, or if there are too many words.
+    None without values, or if there are too many words. ``chance`` is the probability that two
+    samples of one distribution exceed the noise.
     """
     parts = [part.counts for part in (one, other) if part.counts]
     if len(parts) < 2:
@@ -60,13 +51,8 @@ def difference_of_words(one: Words, other: Words, chance: float) -> Difference |
 def difference_of_numbers(one: Numbers, other: Numbers, chance: float) -> Difference | None:
     """Return the Jensen-Shannon divergence to base 2, over bins with equal shares of both samples.
 
-    Args:
-        one: A distribution.
-        other: Another one.
-        chance: Probability that the noise is exceeded by two samples of one distribution.
-
-    Returns:
-        None without values.
+    None without values. ``chance`` is the probability that two samples of one distribution exceed
+    the noise.
     """
     totals = np.array([one.count, other.count])
     if not totals.all():

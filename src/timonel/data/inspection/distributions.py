@@ -36,10 +36,7 @@ class Numbers:
     A cell has all values that are equal in sign, exponent and the first bits of the mantissa. All
     bits count as long as there are few distinct values, so the histogram is exact; then bits are
     dropped until the cells suffice. The histogram depends on the values, but not on their order.
-    NaN and infinite values count as missing.
-
-    Args:
-        is_date: Whether the numbers are seconds since 1970 in UTC.
+    NaN and infinite values count as missing. Dates are seconds since 1970 in UTC.
     """
 
     def __init__(self, *, is_date: bool = False) -> None:
@@ -92,11 +89,7 @@ class Numbers:
         return self._bits
 
     def cells(self, bits: int = _MANTISSA_BITS) -> tuple[Floats, Counts]:
-        """Return the histogram: the values of the cells [N], ascending, and their counts [N].
-
-        Args:
-            bits: Bits of the mantissa that tell cells apart, at most.
-        """
+        """Return the histogram: the values of the cells [N], ascending, and their counts [N]."""
         self._fold()
         if bits >= self._bits:
             return self._values, self._counts

@@ -41,8 +41,7 @@ Thumbnails = npt.NDArray[np.int8]
 def signature_of(content: bytes) -> tuple[bytes, bytes] | None:
     """Return hash (32 bytes) and thumbnail (64 bytes) of an encoded image.
 
-    Returns:
-        None if the image is too small or damaged, or none that TensorFlow decodes.
+    None if the image is too small or damaged, or none that TensorFlow decodes.
     """
     try:
         with open_image(content) as image:  # type: ignore[union-attr] # None is caught below
@@ -69,14 +68,9 @@ def find_copies(
 ) -> list[tuple[int, int, int]]:
     """Find images with a near-duplicate in an earlier split, or with another label.
 
-    Args:
-        hashes: Hashes [N, 32].
-        thumbnails: Thumbnails [N, 64].
-        splits: Numbers of splits [N], train first.
-        labels: Labels [N].
-
-    Returns:
-        Each such image, its closest near-duplicate of these and their distance, the closest first.
+    From hashes [N, 32], thumbnails [N, 64], numbers of splits [N], train first, and labels [N].
+    Returns each such image, its closest near-duplicate of these and their distance, the closest
+    first.
     """
     words = np.ascontiguousarray(hashes).view(np.uint64)
     best = np.full(len(hashes), np.iinfo(np.int64).max)

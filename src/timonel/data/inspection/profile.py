@@ -44,11 +44,9 @@ _Item = TypeVar("_Item")
 
 @dataclass
 class Feature:
-    """Types and numbers of values of a feature.
+    """Numbers of records by type of a feature's values, and by their number.
 
-    Args:
-        types: Records by the type of the values: bytes, int64 or float.
-        lengths: Records by the number of values.
+    Types are bytes, int64 and float.
     """
 
     types: Counter[str] = field(default_factory=Counter)

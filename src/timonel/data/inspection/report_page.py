@@ -331,10 +331,7 @@ class _Page:
 def thumbnail(content: bytes, description: str, boxes: Iterable[Sequence[float]] = ()) -> str:
     """Return an HTML image with a small version of an encoded image; a text if it is damaged.
 
-    Args:
-        content: The image.
-        description: Text for those who do not see it.
-        boxes: Boxes to draw: ymin, xmin, ymax, xmax as fractions.
+    Boxes to draw are ymin, xmin, ymax, xmax as fractions.
     """
     file = io.BytesIO()
     try:

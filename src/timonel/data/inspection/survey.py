@@ -42,11 +42,7 @@ class Pair:
 class Identical:
     """Groups of records with the same content, besides key and label.
 
-    Args:
-        groups: Number of groups.
-        across_splits: Number of groups with records in several splits.
-        contradictory: Number of groups with several labels.
-        first: The first records of some groups: contradictory ones first, then across splits.
+    The first records are of contradictory groups, then of groups across splits.
     """
 
     groups: int
@@ -59,9 +55,7 @@ class Identical:
 class Survey:
     """Facts about the records of a dataset.
 
-    Args:
-        profiles: Statistics by split, of splits with records.
-        samples: Some records of each label; of a regression, those of the label "".
+    Profiles are of splits with records. Samples of a regression have the label "".
     """
 
     profiles: dict[Split, Profile] = field(default_factory=dict)
@@ -71,13 +65,7 @@ class Survey:
 
 
 def survey(dataset: Dataset, per_label: int, progress: Progress | None = None) -> Survey:
-    """Read all records once.
-
-    Args:
-        dataset: The dataset.
-        per_label: Number of samples of each label.
-        progress: Called with the number of read and of all records.
-    """
+    """Read all records once, and keep some samples of each label."""
     collected = _Collected(dataset, per_label)
     tick = ticker(dataset.count(), progress)
     with ThreadPoolExecutor(thread_name_prefix="hash") as pool:

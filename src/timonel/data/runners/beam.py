@@ -146,15 +146,7 @@ def build(
     plans: Sequence[Any],
     folder: Path,
 ) -> beam.Pipeline:
-    """Return the pipeline.
-
-    Args:
-        flags: Its options.
-        work: The work.
-        exchange: Where workers put shards.
-        plans: The shards.
-        folder: Receives the package for workers; must stay until they have it.
-    """
+    """Return the pipeline; the folder of the package must stay until the workers have it."""
     import apache_beam as beam  # noqa: PLC0415 - an extra
     from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
 
@@ -204,12 +196,7 @@ def _explained(error: Exception) -> InputError:
 class _Follower:
     """Thread that reports shards as they are finished, and workers that do not start.
 
-    Args:
-        exchange: Where workers put shards.
-        journal: Gets the shards.
-        plans: The shards.
-        report: Receives them; if it raises, the workers are stopped.
-        stop: Stops the workers.
+    If a report raises, the workers are stopped.
     """
 
     def __init__(

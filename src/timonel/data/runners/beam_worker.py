@@ -20,13 +20,7 @@ COUNTERS = ("records", "rejected", "bytes")
 
 
 class WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
-    """Write shards, except those that are finished.
-
-    Args:
-        work: The work.
-        exchange: Where the client is.
-        release: The client's release of timonel.
-    """
+    """Write shards, except those that are finished, with the client's release of timonel."""
 
     def __init__(self, work: PortableWork, exchange: Exchange, release: str) -> None:
         self._work = work

@@ -30,9 +30,8 @@ _STARTED = "worker"
 class Exchange:
     """Place of work for its client and its workers; can be pickled.
 
-    Args:
-        place: The folder of the client's journal, at the same path on all machines, or a URI in a
-            bucket. A killed client finds it again, because the URI depends on the plan's digest.
+    The folder of the client's journal, at the same path on all machines, or a URI in a bucket. A
+    killed client finds it again, because the URI depends on the plan's digest.
     """
 
     place: str
@@ -79,12 +78,7 @@ class Exchange:
     def shard(
         self, name: str, journal: Callable[[Path], Journal[Any]]
     ) -> Iterator[Journal[Any] | None]:
-        """Yield the journal to write a shard into; None if the shard is finished.
-
-        Args:
-            name: Name of the shard.
-            journal: Returns the journal in a folder.
-        """
+        """Yield the journal to write a shard into; None if the shard is finished."""
         if self.is_shared:
             found = journal(Path(self.place))
             yield None if found.is_finished(name) else found

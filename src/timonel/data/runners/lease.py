@@ -52,12 +52,7 @@ def held(exchange: Exchange) -> Iterator[Callable[[], None]]:
 
 
 class LeaseWatch:
-    """A worker's view of a lease. Compares no clocks of different machines.
-
-    Args:
-        exchange: Where the client renews it.
-        clock: Monotonic time in seconds.
-    """
+    """A worker's view of a lease. Compares no clocks of different machines."""
 
     def __init__(self, exchange: Exchange, clock: Callable[[], float] = time.monotonic) -> None:
         self._exchange = exchange

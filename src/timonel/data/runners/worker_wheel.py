@@ -39,12 +39,9 @@ def all_packages() -> tuple[str, ...]:
 
 
 def build_wheel(folder: Path, packages: Iterable[str]) -> Path:
-    """Build the wheel; return its path.
+    """Build the wheel in a folder; return its path.
 
-    Args:
-        folder: Receives it.
-        packages: The packages that it requires, in the versions that are installed here: other
-            releases might write other bytes.
+    It requires packages in the versions that are installed here: others might write other bytes.
     """
     files = {
         name: path.read_bytes()

@@ -51,13 +51,7 @@ _NO_IMAGES = RowImages()
 
 @dataclass
 class Cells:
-    """Columns of the kinds in `timonel.data.sources.kinds`. Thread-safe for reading.
-
-    Args:
-        files: Files that cells name.
-        kinds: Kind of each column.
-        columns: Arrow columns.
-    """
+    """Columns of the kinds in `timonel.data.sources.kinds`. Thread-safe for reading."""
 
     files: ListedFiles
     kinds: dict[str, Kind] = field(default_factory=dict)
@@ -74,12 +68,7 @@ class Cells:
         self.columns[name] = _as_python_has(values)
 
     def read(self, key: str, row: int) -> Raw:
-        """Parse the values of one row.
-
-        Args:
-            key: The row's key in errors.
-            row: The row.
-        """
+        """Parse the values of one row; errors name its key."""
         features: dict[str, Feature] = {}
         facts: dict[str, ValueFacts] = {}
         for name, kind in self.kinds.items():
@@ -172,13 +161,10 @@ class Cells:
 
 @dataclass(frozen=True)
 class RowGroups:
-    """Groups of identical rows.
+    """Groups of identical rows, by a fingerprint of each; None to divide a row by its key.
 
-    Args:
-        names: The fingerprint of each row, equal for identical ones; None for a row that is divided
-            by its key.
-        divided: Number of rows with so many equals that they are not kept together: values that
-            repeat by chance would make the splits uneven.
+    Rows with too many equals are divided and counted: values that repeat by chance would make the
+    splits uneven.
     """
 
     names: Sequence[str | None]
@@ -192,11 +178,6 @@ def group_rows(
 
     The fingerprint includes the columns that the user drops, so that dropping one does not move
     rows to other splits. Rows that differ only there are identical: all have the least one.
-
-    Args:
-        columns: Columns of numbers and words.
-        cells: The other columns.
-        dropped: Hashes of the columns that the user drops.
     """
     parts = {name: hashes_of(column) for name, column in columns.items()}
     parts |= {name: value_hashes(column) for name, column in cells.columns.items()}

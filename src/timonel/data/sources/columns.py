@@ -66,14 +66,10 @@ _NUMBER = re.compile(NUMBER, re.ASCII)
 
 @dataclass(frozen=True)
 class Inference:
-    """Inferred role of a column.
+    """Inferred role of a column; a note has the reason or a problem, unless obvious.
 
-    Args:
-        role: How to use the column.
-        note: The reason, or a problem to check; empty if obvious.
-        is_doubtful: Values are lost, so that the user should check.
-        first_bad: Row of the first value that is not a number, in a mixed column.
-        cure: How to use the column otherwise; empty if that is obvious.
+    Doubtful: values are lost, so that the user should check. ``first_bad`` is the row of the first
+    value that is not a number, in a mixed column.
     """
 
     role: ColumnType
@@ -199,13 +195,7 @@ def numeric_column(name: str, numbers: NumberStatistics) -> NumericColumn:
 
 
 def vocabulary_of(words: WordStatistics, given: tuple[str, ...], most: int) -> dict[str, Any]:
-    """Return the vocabulary of a column, and the number of rare words that it lacks.
-
-    Args:
-        words: The column's words in the training split.
-        given: The given vocabulary; if empty, that of the most frequent words, sorted.
-        most: Limit of such a vocabulary.
-    """
+    """Return the given vocabulary, or the most frequent words, sorted, and how many it lacks."""
     if given:
         return {"vocabulary": given}
     known = [word for word, _ in words.ranked()]
@@ -218,10 +208,7 @@ Values = NumberColumn | Words
 def infer(kinds: Kinds, name: str = "", *, is_typed: bool = False) -> Inference:
     """Return how to use a column.
 
-    Args:
-        kinds: The column's classified values.
-        name: The column's name: a column ``split`` with split names assigns the splits.
-        is_typed: The file's format has types, so that texts are not numbers.
+    A column ``split`` with split names assigns the splits. Texts of typed files are not numbers.
     """
     known = len(kinds.values) - count(kinds.missing)
     numbers, infinite, bad = count(kinds.number), count(kinds.infinite), count(kinds.bad)
@@ -381,11 +368,7 @@ def unassigned(texts: Any) -> list[str]:
 
 
 def multiple_labels(value: Any) -> str:
-    """Return labels sorted and joined by bars; '' if the value is missing, '|' if it is empty.
-
-    Args:
-        value: Text with bars, or a list; None if it is missing.
-    """
+    """Return labels sorted and joined by bars; '' if the value is missing, '|' if it is empty."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return ""
     labels = value.split("|") if isinstance(value, str) else [str(each) for each in value]

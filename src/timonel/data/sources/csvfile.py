@@ -33,18 +33,9 @@ _NO_SPLITS = frozenset({"unassigned", "discard", ""})
 
 
 class CsvFile:
-    """CSV file with its encoding, separator and column names.
+    """CSV file with its encoding and separator, detected by default, and its column names.
 
     A list of images, as in AutoML and TFRecorder, is recognised without a header.
-
-    Args:
-        location: The file.
-        encoding: Its encoding, detected by default.
-        delimiter: What separates values, detected by default.
-        names: Names of the columns of a file without a header.
-
-    Raises:
-        SpecError: The delimiter is not one character, or there is no such encoding.
     """
 
     def __init__(

@@ -85,11 +85,7 @@ def open_image(content: bytes) -> ImageFile | None:
 def verify_image(key: str, content: bytes, check: ImageCheck = "structure") -> ImageFacts:
     """Verify an image and return its facts.
 
-    Args:
-        key: The image's name in errors.
-        content: The encoded image.
-        check: How to check JPEG and PNG images; others are always decoded, because their structure
-            says little about their data.
+    Formats other than JPEG and PNG are always decoded, as their structure says little of the data.
     """
     format_ = image_format(content)
     if format_ is None:

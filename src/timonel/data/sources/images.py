@@ -207,14 +207,7 @@ def image_schema(statistics: Statistics, location: Location) -> ImageSchema:
 def image_entry(
     found: str | RemoteImage, key: str, label: str, split: Split | None
 ) -> Entry | None:
-    """Return the entry of a file; None if it is no image.
-
-    Args:
-        found: The path of a file, or a remote image.
-        key: Its key.
-        label: Its label.
-        split: Its split, if the source assigns one.
-    """
+    """Return the entry of a file or a remote image; None if it is no image."""
     if isinstance(found, RemoteImage):
         if not found.uri.lower().endswith(IMAGE_ENDINGS):
             return None

@@ -30,15 +30,7 @@ _FEW = 20
 
 
 class LabelColumn:
-    """Label column of a table.
-
-    Args:
-        table: The table, for messages.
-        file: Its content.
-        name: Name of the column.
-        task: The given task; None to infer it.
-        known: Labels of a given schema.
-    """
+    """Label column of a table, with a given task and known labels if a schema has them."""
 
     def __init__(
         self,

@@ -24,12 +24,7 @@ _WEB = ("http://", "https://")
 
 
 class WebFile(Location):
-    """File on a web server that a table names.
-
-    Args:
-        uri: Its address.
-        rules: The addresses that are allowed.
-    """
+    """File on a web server that a table names, and the addresses that are allowed."""
 
     def __init__(self, uri: str, rules: WebRules) -> None:
         super().__init__(uri)
@@ -51,15 +46,11 @@ class WebFile(Location):
 
 @dataclass(frozen=True)
 class ListedFiles:
-    """Files that a table names. Thread-safe.
+    """Files that a table, or the user, names. Thread-safe.
 
     A table on this machine may name all files; one from a bucket or web server may name files of
-    its bucket or server, and of other buckets and servers.
-
-    Args:
-        table: The table; None for names that the user gives.
-        http: Whether plain http is allowed.
-        private: Whether loopback and private addresses are allowed.
+    its bucket or server, and of other buckets and servers. Plain http, and loopback and private
+    addresses, must be allowed.
     """
 
     table: Location | None

@@ -25,12 +25,7 @@ def usable_words(
 ) -> tuple[Any, list[str]]:
     """Return a column as texts, empty where missing, and warnings of texts such as ``NA``.
 
-    Args:
-        name: Name of the column.
-        values: Its values.
-        known: Texts that are words, since the user lists them.
-        is_typed: The file can express missing values, so that all texts are words.
-        is_label: The words are labels.
+    Texts that the user lists are words; all are if the file's types can express missing values.
     """
     texts = as_texts(values)
     found = Markers.of(texts, known, is_typed=is_typed)
@@ -39,25 +34,14 @@ def usable_words(
 
 @dataclass(frozen=True)
 class Markers:
-    """Texts in a column of words that may stand for a missing value.
-
-    Args:
-        counts: Number of cells by text.
-        missing: The texts that count as missing values; the others are words.
-    """
+    """Cells by text that may stand for a missing value; those not in ``missing`` are words."""
 
     counts: Mapping[str, int]
     missing: Collection[str]
 
     @classmethod
     def of(cls, texts: Any, known: Collection[str], *, is_typed: bool) -> Self:
-        """Find the markers of missing values among trimmed texts.
-
-        Args:
-            texts: The column.
-            known: Texts that are words, since the user lists them.
-            is_typed: The file can express missing values, so that all texts are words.
-        """
+        """Find the markers of missing values among trimmed texts; see `usable_words`."""
         values = pa.array({*MISSING_WORDS, *MISSING} - {"", *known}, pa.string())
         is_marker = pc.or_(pc.is_in(texts, values), pc.is_in(pc.utf8_lower(texts), values))
         found = Counter(pc.filter(texts, is_marker).to_pylist())

@@ -46,12 +46,6 @@ class RecordFile:
     """TFRecord file whose records are read at any position. Thread-safe.
 
     Compressed files are decompressed to a temporary file, which ends with this object.
-
-    Args:
-        location: The file.
-
-    Raises:
-        DataError: The file cannot be decompressed or read.
     """
 
     def __init__(self, location: Location) -> None:
@@ -77,8 +71,7 @@ class RecordFile:
     def payloads(self, start: int = 0) -> Iterator[tuple[Span, bytes | None]]:
         """Yield position and payload of each record; None instead if its checksum is wrong.
 
-        Args:
-            start: Where the first record starts, in bytes of the decompressed file.
+        Positions are in bytes of the decompressed file.
         """
         for span, content in self._spans(start):
             framed = content[span.offset : span.offset + span.length + CRC_BYTES]

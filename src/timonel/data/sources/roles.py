@@ -27,15 +27,7 @@ from timonel.storage.location import Location
 def column_role(
     table: Location, file: TableFile, name: str, column: Any, options: SourceOptions
 ) -> tuple[Kinds | None, ColumnRole]:
-    """Return how to use a column, and its classified values if it has texts or numbers.
-
-    Args:
-        table: The table, for messages.
-        file: Its content.
-        name: Name of the column.
-        column: Its values.
-        options: The options of the source.
-    """
+    """Return how to use a column, and its classified values if it has texts or numbers."""
     given = options.columns.get(name)
     if given in KINDS:
         return None, ColumnRole(name=name, role=given, note="as given")

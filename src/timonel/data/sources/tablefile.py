@@ -91,12 +91,9 @@ def named_places(unit: str) -> Places:
 def joined(
     name: str, files: Sequence[tuple[str, TableFile]], optional: Collection[str] | None = ()
 ) -> TableFile:
-    """Return several files as one table.
+    """Return several files with unique names as one table, named after their folder or pattern.
 
-    Args:
-        name: Name of their folder or pattern.
-        files: The files with their unique names.
-        optional: Columns that have no values in files that lack them; None for all.
+    Optional columns, all if None, have no values in files that lack them.
     """
     parts = [replace(file, name=part) for part, file in files]
     first = parts[0]
@@ -137,12 +134,7 @@ def joined(
 
 
 class MemoryTable(Location):
-    """Table in memory, such as a DataFrame.
-
-    Args:
-        table: The Arrow table.
-        title: The table in messages.
-    """
+    """Table in memory, such as a DataFrame, with a title for messages."""
 
     def __init__(self, table: Any, title: str = "the DataFrame") -> None:
         self.table = table

@@ -38,14 +38,8 @@ def open_lines(location: Location) -> Iterator[BinaryIO]:
 class TextFile:
     """Lines of a text file as UTF-8, decompressed and without a byte order mark.
 
-    Args:
-        location: The file.
-        encoding: Its encoding; by default UTF-16 with a byte order mark, else UTF-8, else
-            Windows-1252 with a warning.
-
-    Raises:
-        DataError: The file cannot be decompressed or decoded.
-        SpecError: There is no such encoding.
+    By default the encoding is UTF-16 with a byte order mark, else UTF-8, else Windows-1252 with a
+    warning.
     """
 
     def __init__(self, location: Location, encoding: str | None = None) -> None:

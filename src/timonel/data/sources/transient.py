@@ -20,12 +20,7 @@ _T = TypeVar("_T")
 
 
 def retried(call: Callable[[], _T], sleep: Callable[[float], None] = time.sleep) -> _T:
-    """Return the result of ``call``, repeated after transient errors.
-
-    Args:
-        call: Reads a file.
-        sleep: Waits for a number of seconds.
-    """
+    """Return the result of ``call``, which reads a file, repeated after transient errors."""
     for wait in _WAITS_S:
         try:
             return call()

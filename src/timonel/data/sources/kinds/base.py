@@ -28,12 +28,7 @@ _SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Parsed value of a column.
-
-    Args:
-        feature: The feature to store.
-        facts: Facts for the statistics.
-    """
+    """Parsed value of a column: the feature to store, and facts for the statistics."""
 
     feature: Feature
     facts: ValueFacts
@@ -46,27 +41,15 @@ class Kind(abc.ABC):
 
     @abc.abstractmethod
     def parse(self, value: Any, read: ReadFile) -> Value:
-        """Parse and verify one value.
+        """Parse and verify one value, a text or typed by its source; None if it is missing.
 
-        Args:
-            value: The value, as text or as typed by its source; None if it is missing.
-            read: Reads a file that the value names.
-
-        Raises:
-            ValueError: The value is not of this kind; the message says what was expected.
-            UnusableError: A file that the value names cannot be used.
-            OSError: It cannot be read now.
+        A ValueError says what was expected. ``read`` reads a file that the value names, which may
+        be unusable, or not readable now: an OSError.
         """
 
     @abc.abstractmethod
     def describe(self, name: str, everything: Statistics, train: Statistics) -> Column:
-        """Return the description of a column.
-
-        Args:
-            name: The column.
-            everything: Statistics of all splits.
-            train: Statistics of the training split.
-        """
+        """Return the description of a column."""
 
 
 def is_empty(value: Any) -> bool:
@@ -84,11 +67,7 @@ def expected(what: str, value: Any) -> ValueError:
 
 
 def parse_list(value: Any, what: str) -> list[Any]:
-    """Return a list, or one written as JSON.
-
-    Raises:
-        ValueError: The value is no list.
-    """
+    """Return a list, or one written as JSON."""
     found = value
     if isinstance(value, str):
         try:

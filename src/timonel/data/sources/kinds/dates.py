@@ -64,8 +64,7 @@ _SECOND = dt.timedelta(seconds=1)
 class Date(Kind):
     """Points in time; those without a time zone are UTC.
 
-    Args:
-        order: That of day and month in texts with the year last; ``date`` if there are none.
+    The order is that of day and month in texts with the year last; ``date`` if there are none.
     """
 
     type = "date"
@@ -132,11 +131,7 @@ def expected_date(order: DateType) -> str:
 
 
 def rewrites(order: DateType) -> Iterator[tuple[str, str]]:
-    r"""Yield expressions to replace once, in order, so that texts are as `YEAR_FIRST`.
-
-    Args:
-        order: That of day and month in texts with the year last.
-    """
+    """Yield expressions to replace once, in order, so that texts are as `YEAR_FIRST`."""
     yield rf"(?i)^{_WEEKDAY}", ""
     yield r"^(\d{4})(\d{2})(\d{2})T(\d{2})(\d{2})(\d{2})", r"\1-\2-\3T\4:\5:\6"
     yield r"^(\d{4})(\d{2})(\d{2})($|T)", r"\1-\2-\3\4"

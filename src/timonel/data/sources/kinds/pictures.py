@@ -28,11 +28,7 @@ _MAX_CLASS = 255
 
 
 class Image(Kind):
-    """Images, one or several per row.
-
-    Args:
-        check: How images are checked.
-    """
+    """Images, one or several per row."""
 
     type = "image"
 
