@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from timonel.errors import SpecError
@@ -35,6 +37,14 @@ def test_the_direction_of_a_metric(text: str, larger: bool) -> None:
 def test_invalid_criteria_are_rejected(text: str) -> None:
     with pytest.raises(SpecError, match="needs a metric such as val_loss"):
         parse_best(text)
+
+
+@pytest.mark.parametrize("parse", [parse_best, parse_early_stopping])
+def test_a_name_that_shows_no_direction_needs_one(parse: Callable[[str], object]) -> None:
+    with pytest.raises(SpecError, match="'val_psnr' does not show whether larger") as caught:
+        parse("val_psnr")
+    assert caught.value.hint == "write max:val_psnr or min:val_psnr"
+    assert parse("max:val_psnr") is not None
 
 
 @pytest.mark.parametrize(
@@ -80,9 +90,11 @@ def test_invalid_steps_are_rejected(text: str) -> None:
         ("loss val_loss f1_loss mae mse val_mean_squared_error rmse logcosh perplexity", False),
         ("kullback_leibler_divergence false_positives word_error_rate wer hinge log_loss", False),
         ("binary_crossentropy mean_absolute_percentage_error error latency_ms", False),
+        ("mape smape brier_score fid val_fid_score val_cer", False),
         ("acc val_accuracy top_k_categorical_accuracy auc_1 precision recall_2 f1_score", True),
         ("mean_io_u one_hot_iou cosine_similarity r2_score score reward true_positives", True),
-        ("a quality samples x value lr epoch_time", None),
+        ("val_map mAP_50 map@0.5", True),
+        ("a quality samples x value lr epoch_time power confidence psnr", None),
     ],
 )
 def test_names_of_metrics_show_their_direction(names: str, larger: bool | None) -> None:

@@ -14,12 +14,12 @@ VALIDATION_PREFIX = "val_"
 """Keras' prefix for the metrics of an evaluation."""
 PATIENCE = 3
 _SMALLER = re.compile(
-    r"loss|err|ma[ep]|ms[el]|divergence|entropy|perplexity|hinge|poisson|log_?cosh|distance|false|"
-    r"latency|deviance|[wc]er$"
+    r"loss|err|mae|mape|ms[el]|divergence|entropy|perplexity|hinge|poisson|log_?cosh|distance|false|"
+    r"latency|deviance|brier|(?<![a-z])(fid|[wc]er$)"
 )
 _LARGER = re.compile(
     r"acc|auc|auroc|precision|recall|sensitivity|specificity|f_?measure|f1|f_?beta|io_?u|dice|"
-    r"jaccard|r2|score|similarity|bleu|rouge|ndcg|mrr|reward|return|true_"
+    r"jaccard|r2|score|similarity|bleu|rouge|ndcg|mrr|reward|return|true_|(?<![a-z])map(?![a-z])"
 )
 
 
@@ -73,15 +73,13 @@ def is_larger_better(metric: str) -> bool | None:
 
 def parse_best(text: str | None) -> Best | None:
     """Parse a criterion such as ``val_loss`` or ``max:val_f1``."""
-    if text is None:
-        return None
-    mode, colon, name = text.rpartition(":")
-    if not name.isidentifier() or (colon and mode not in {"min", "max"}):
+    best = None if text is None else _parse_criterion(text)
+    if text is not None and best is None:
         raise SpecError(
             f"--keep-best needs a metric such as val_loss or max:val_f1, got {text!r}",
             hint="use a name from Keras' logs, with the prefix min: or max: if needed",
         )
-    return Best(name, mode == "max" if colon else bool(is_larger_better(name)))
+    return best
 
 
 def parse_early_stopping(text: str | None) -> EarlyStopping | None:
@@ -91,16 +89,27 @@ def parse_early_stopping(text: str | None) -> EarlyStopping | None:
     name, colon, last = text.rpartition(":")
     has_patience = bool(colon) and last.isdecimal()
     metric, patience = (name, int(last)) if has_patience else (text, PATIENCE)
-    try:
-        by = parse_best(metric)
-    except SpecError:
-        by = None
+    by = _parse_criterion(metric)
     if by is None or patience < 1 or not by.needs_evaluation:
         raise SpecError(
             f"--early-stopping needs a validation metric, got {text!r}",
             hint="as in val_loss, max:val_f1 or val_loss:5",
         )
     return EarlyStopping(by, patience)
+
+
+def _parse_criterion(text: str) -> Best | None:
+    """Return a criterion; None if the text is none. A name that shows no direction needs one."""
+    mode, colon, name = text.rpartition(":")
+    if not name.isidentifier() or (colon and mode not in {"min", "max"}):
+        return None
+    larger = mode == "max" if colon else is_larger_better(name)
+    if larger is None:
+        raise SpecError(
+            f"the name {name!r} does not show whether larger values are better",
+            hint=f"write max:{name} or min:{name}",
+        )
+    return Best(name, larger)
 
 
 def parse_steps(text: str) -> StepRange:
