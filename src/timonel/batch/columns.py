@@ -11,8 +11,8 @@ from timonel.batch.plan import RECORD
 from timonel.batch.readers import TRUE_LABEL, TRUE_VALUE
 from timonel.data.examples import decode_example
 from timonel.data.schema import COLUMN_PREFIX, IMAGE_FEATURE
+from timonel.data.sources.arrowfile import open_parquet
 from timonel.data.sources.csvfile import CsvFile
-from timonel.data.sources.parquet import open_parquet
 from timonel.data.sources.recordfiles import RecordFile
 from timonel.data.sources.textfile import open_lines
 from timonel.errors import CorruptError, DataError, InputError, SpecError

@@ -13,7 +13,7 @@ from typing import Literal
 from timonel.batch.inputs import InputFile, InputFormat, local_copy
 from timonel.batch.tables import read_csv
 from timonel.data.records import FRAME_BYTES
-from timonel.data.sources.parquet import open_parquet
+from timonel.data.sources.arrowfile import open_parquet
 from timonel.data.sources.recordfiles import RecordFile
 from timonel.data.sources.textfile import open_lines
 from timonel.storage.location import Location

@@ -20,10 +20,10 @@ from timonel.batch.plan import RECORD, JobSpec, ShardPlan
 from timonel.batch.tables import Column, read_csv
 from timonel.data.examples import decode_example
 from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE
+from timonel.data.sources.arrowfile import open_parquet
 from timonel.data.sources.base import UnusableError
 from timonel.data.sources.imagefile import image_format
 from timonel.data.sources.listed import ListedFiles
-from timonel.data.sources.parquet import open_parquet
 from timonel.data.sources.recordfiles import RecordFile
 from timonel.data.sources.textfile import open_lines
 from timonel.data.sources.transient import retried, unreadable

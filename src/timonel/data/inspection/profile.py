@@ -27,6 +27,7 @@ from timonel.data.schema import (
 )
 from timonel.data.sources.imagefile import image_format, open_image
 from timonel.data.sources.kinds.dates import MISSING_DATE
+from timonel.data.sources.kinds.lists import BOX_VALUES
 
 Progress = Callable[[int, int], None]
 _LONGEST_WORD = 200
@@ -35,8 +36,6 @@ COUNT = "count"
 ASPECT_RATIO = "aspect ratio"
 """Part of a name of a distribution: numbers of values or boxes, of which none is missing."""
 _TEXTS = frozenset({"text", "json", "bytes"})
-BOX = 5
-"""Numbers of a box: ymin, xmin, ymax, xmax, class."""
 _KINDS = {bytes: "bytes", int: "int64", float: "float"}
 _Kind = TypeVar("_Kind", Numbers, Words)
 _Item = TypeVar("_Item")
@@ -130,9 +129,9 @@ class Profile:
             self._add_image(name, value)
 
     def _add_boxes(self, name: str, values: Sequence[float]) -> None:
-        self._numbers(name, COUNT).add([len(values) // BOX])
-        for start in range(0, len(values), BOX):
-            top, left, bottom, right, number = values[start : start + BOX]
+        self._numbers(name, COUNT).add([len(values) // BOX_VALUES])
+        for start in range(0, len(values), BOX_VALUES):
+            top, left, bottom, right, number = values[start : start + BOX_VALUES]
             self._numbers(name, "height").add([bottom - top])
             self._numbers(name, "width").add([right - left])
             self._words(name, "class").add([f"{number:g}"])

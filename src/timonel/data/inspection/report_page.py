@@ -20,13 +20,14 @@ from timonel.data.inspection import charts
 from timonel.data.inspection.browsing import Record, describe, record_of
 from timonel.data.inspection.distributions import Distribution, Numbers, Words, as_date
 from timonel.data.inspection.near_duplicates import MIN_SIDE
-from timonel.data.inspection.profile import BOX, Progress, types_of
+from timonel.data.inspection.profile import Progress, types_of
 from timonel.data.inspection.survey import MAX_GROUPS, Place, Survey, first_image, survey
 from timonel.data.manifest import Rejected
 from timonel.data.rejected import read_rejected
 from timonel.data.schema import COLUMN_PREFIX, LABEL_FEATURE, SPLITS, Split
 from timonel.data.sources.imagefile import open_image
 from timonel.data.sources.kinds.dates import MISSING_DATE
+from timonel.data.sources.kinds.lists import BOX_VALUES
 from timonel.data.summary import summarise
 from timonel.storage.location import Location
 from timonel.units import counted
@@ -308,7 +309,7 @@ class _Page:
         """Return ymin, xmin, ymax and xmax of each box, as fractions."""
         names = (name for name in record.features if self._types.get(name) == "boxes")
         found = itertools.chain.from_iterable(record.features[name] for name in names)
-        return [box[:4] for box in zip(*[found] * BOX, strict=True)]
+        return [box[:4] for box in zip(*[found] * BOX_VALUES, strict=True)]
 
     def _values(self, record: Record, name: str) -> str:
         values = record.features.get(name, [])

@@ -1,11 +1,15 @@
-"""Read Arrow files, also those of datasets that Hugging Face's ``datasets`` saved to disk."""
+"""Read Parquet and Arrow files, also datasets that Hugging Face's ``datasets`` saved to disk."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from timonel.data.sources.arrow import with_column, with_names
 from timonel.data.sources.tablefile import TableFile
@@ -13,6 +17,29 @@ from timonel.errors import DataError
 from timonel.storage.location import Location
 
 _STATE, _SPLITS, _INFO = "state.json", "dataset_dict.json", "dataset_info.json"
+
+
+@contextlib.contextmanager
+def open_parquet(location: Location) -> Iterator[Any]:
+    """Open a Parquet file, as ``pyarrow.parquet.ParquetFile``."""
+    try:
+        # The dataset reader would add columns for folders such as `year=2024`.
+        with pq.ParquetFile(location.local) as file:
+            yield file
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{location} is not a valid Parquet file: {reason}") from error
+
+
+def read_parquet(location: Location, rows: int | None = None) -> TableFile:
+    """Read a Parquet file, or its first rows."""
+    with open_parquet(location) as file:
+        if rows is None:
+            table = file.read()
+        else:
+            batches = itertools.islice(file.iter_batches(rows), 1)
+            table = pa.Table.from_batches(batches, file.schema_arrow)
+    return TableFile.of(location, table)
 
 
 def saved_files(location: Location) -> list[Location]:

@@ -19,7 +19,8 @@ import pyarrow.csv as pacsv
 
 from timonel.data.schema import IMAGE_ENDINGS, split_named
 from timonel.data.sources.base import UnusableError
-from timonel.data.sources.columns import Kinds, is_row_id, parse_number
+from timonel.data.sources.columns import Kinds, parse_number
+from timonel.data.sources.inference import is_row_id
 from timonel.data.sources.tablefile import TableFile
 from timonel.data.sources.textfile import TextFile
 from timonel.errors import DataError, SpecError

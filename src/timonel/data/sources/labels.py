@@ -11,15 +11,8 @@ import pyarrow as pa
 from timonel.data.manifest import Rejected
 from timonel.data.schema import PLAIN_NUMBERS, Task
 from timonel.data.sources.arrow import has_several_labels, is_text, usable, value_type
-from timonel.data.sources.columns import (
-    Kinds,
-    NumberColumn,
-    Words,
-    count,
-    has_codes,
-    infer,
-    multiple_labels,
-)
+from timonel.data.sources.columns import Kinds, NumberColumn, Words, count
+from timonel.data.sources.inference import has_codes, infer
 from timonel.data.sources.markers import usable_words
 from timonel.data.sources.tablefile import TableFile
 from timonel.errors import DataError
@@ -126,3 +119,13 @@ class LabelColumn:
                 f"column {name!r} of {self._table} is not usable as a label: {found.note}",
                 hint=f"{advice}, or force it with --task classification",
             )
+
+
+def multiple_labels(value: Any) -> str:
+    """Return labels sorted and joined by bars; '' if the value is missing, '|' if it is empty."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return ""
+    labels = value.split("|") if isinstance(value, str) else [str(each) for each in value]
+    if not isinstance(value, str) and any("|" in label for label in labels):
+        raise DataError(f"a label contains a bar: {labels}", hint="use another character")
+    return "|".join(sorted({label.strip() for label in labels} - {""})) or "|"

@@ -9,15 +9,8 @@ import numpy as np
 from timonel.data.schema import ColumnRole, columns_option, type_word
 from timonel.data.sources.arrow import as_texts, kind_of, usable
 from timonel.data.sources.base import SourceOptions
-from timonel.data.sources.columns import (
-    Inference,
-    Kinds,
-    count,
-    first_rounded,
-    infer,
-    shorten,
-    unassigned,
-)
+from timonel.data.sources.columns import Kinds, count, shorten
+from timonel.data.sources.inference import Inference, first_rounded, infer, unassigned
 from timonel.data.sources.kinds import KINDS
 from timonel.data.sources.tablefile import TableFile
 from timonel.errors import DataError

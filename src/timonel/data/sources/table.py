@@ -39,15 +39,14 @@ from timonel.data.sources.columns import (
     NumberColumn,
     Values,
     Words,
-    is_row_id,
-    no_group,
+    is_missing,
     numeric_column,
     shorten,
-    split_group,
     vocabulary_of,
     why_unusable,
 )
 from timonel.data.sources.images import INCOMPARABLE
+from timonel.data.sources.inference import is_row_id
 from timonel.data.sources.kinds import KINDS, Image
 from timonel.data.sources.labels import LabelColumn
 from timonel.data.sources.listed import ListedFiles
@@ -270,9 +269,12 @@ class TableSource(Source):
         if name is None:
             return []
         if name not in names:
-            raise no_group(self.location, name, names)
+            raise SpecError(
+                f"{self.location} has no column {name!r} to group by",
+                hint=f"the columns are {', '.join(names)}",
+            )
         words = as_texts(self._file.table[name]).to_pylist()
-        return [split_group(name, word) for word in words]
+        return [None if is_missing(word) else f"{name} {word}" for word in words]
 
     def _read_table(self) -> TableFile:
         return read_table(self.location, self.options)

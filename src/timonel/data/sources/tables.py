@@ -12,12 +12,11 @@ import pyarrow as pa
 
 from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE
 from timonel.data.sources.arrow import as_texts, is_text, with_column, with_names
-from timonel.data.sources.arrowfile import read_arrow, saved_files
+from timonel.data.sources.arrowfile import read_arrow, read_parquet, saved_files
 from timonel.data.sources.base import SourceOptions
 from timonel.data.sources.csvfile import CsvFile
 from timonel.data.sources.formats import file_format
 from timonel.data.sources.jsonlines import first_texts, read_json_lines
-from timonel.data.sources.parquet import read_parquet
 from timonel.data.sources.recordfiles import (
     dataset_manifest,
     label_names,

@@ -31,9 +31,9 @@ from timonel.data.sources.base import (
     SourceOptions,
     UnusableError,
 )
-from timonel.data.sources.columns import multiple_labels
 from timonel.data.sources.imagefile import image_format, verify_image
 from timonel.data.sources.images import ImageFolderSource
+from timonel.data.sources.labels import multiple_labels
 from timonel.data.sources.pixels import FEATURES, decode_pixels
 from timonel.data.sources.recordfiles import (
     Example,
