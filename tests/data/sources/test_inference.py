@@ -164,6 +164,13 @@ def test_numbers_of_the_type_text_are_words() -> None:
         ([*range(1, 20), 21], "n", False),
         ([*range(1, 20), 21], "customer_id", True),
         ([*range(1, 20), 21], "customerId", True),
+        # Names that pandas gives to an index; to_csv gives none.
+        ([*range(1, 20), 21], "Unnamed: 0", True),
+        ([21, *range(1, 20)], "index", True),
+        ([*range(1, 20), 21], "level_1", True),
+        ([*range(1, 20), 21], "", True),
+        ([*range(1, 20), 1], "Unnamed: 0", False),
+        ([*range(1, 20), 21], "body mass index", False),
         ([*range(1, 20), 1], "customer_id", False),
         ([*range(1, 20), None], "customer_id", False),
         ([each + 0.5 for each in range(20)], "customer_id", False),

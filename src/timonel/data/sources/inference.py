@@ -50,7 +50,8 @@ _ALMOST = (
     r"(\d{1,3}([,' \x{2019}\x{a0}\x{202f}]?\d{3})*([.,]\d+)?|\d{1,3}(\.\d{3})+,\d+)\s?[$€£¥%]?$"
 )
 """Numbers with a currency, percent sign, thousands separators or decimal comma."""
-_ID = re.compile(r"(^|[_ -])[iI][dD]$|[a-z]I[dD]$")
+_ID = re.compile(r"(^|[_ -])[iI][dD]$|[a-z]I[dD]$|^(Unnamed: \d+|index|level_\d+)?$")
+"""Names of ids, and of an index of pandas, which is the first column without a name in CSV."""
 _IMAGE = rf"(?i)({'|'.join(map(re.escape, IMAGE_ENDINGS))})$"
 _FIRST_DAY = 19_000_101
 _TEXT_WORDS = 3
@@ -136,8 +137,8 @@ def first_rounded(kinds: Kinds) -> int | None:
 def is_row_id(kinds: Kinds, name: str) -> bool:
     """Tell whether a column numbers its rows with distinct whole numbers.
 
-    They must be consecutive, unless the column has a name such as ``customer_id``. A named column
-    needs at least `FEW_ROWS` values.
+    They must be consecutive, unless the column has a name such as ``customer_id`` or is an index of
+    pandas. A named column needs at least `FEW_ROWS` values.
     """
     least = FEW_ROWS if name.strip() else 1
     if len(kinds.values) < least or count(kinds.number) < len(kinds.values):
