@@ -96,8 +96,8 @@ class NumberStatistics(BaseModel):
         self.squares += other.squares + gap * gap * self.count * other.count / total
         self.mean += gap * other.count / total
         self.count = total
-        self.minimum = _least(self.minimum, other.minimum)
-        self.maximum = _most(self.maximum, other.maximum)
+        self.minimum = min(_known(self.minimum, other.minimum))
+        self.maximum = max(_known(self.maximum, other.maximum))
 
     @property
     def std(self) -> float:
@@ -304,9 +304,5 @@ def _words(counts: Counter[str]) -> WordStatistics:
     return WordStatistics(counts=counts, missing=missing)
 
 
-def _least(one: float | None, other: float | None) -> float | None:
-    return min((value for value in (one, other) if value is not None), default=None)
-
-
-def _most(one: float | None, other: float | None) -> float | None:
-    return max((value for value in (one, other) if value is not None), default=None)
+def _known(*values: float | None) -> list[float]:
+    return [value for value in values if value is not None]
