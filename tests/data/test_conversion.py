@@ -9,6 +9,7 @@ import math
 import os
 import re
 import shutil
+import unicodedata
 from collections import Counter
 from pathlib import Path
 from typing import get_args
@@ -721,6 +722,15 @@ def test_labels_in_two_unicode_forms_are_named(
     dataset = convert(table, out, label="y", workspace=workspace)
     (warning,) = [each for each in summarise(dataset).warnings if "Unicode" in each]
     assert "'caf\u00e9'" in warning
+
+
+def test_words_in_two_unicode_forms_are_named(
+    make_csv: MakeCsv, out: Path, workspace: Workspace
+) -> None:
+    forms = [unicodedata.normalize(form, "café") for form in ("NFC", "NFD")]
+    path = make_csv("a,b,y", *(f"{i / 2},{forms[i // 2 % 2]},{i % 2}" for i in range(40)))
+    (warning,) = convert(path, out, label="y", workspace=workspace).manifest.source.warnings
+    assert warning.startswith("two words of column b look like 'café', in different Unicode")
 
 
 def records_of(dataset: Dataset) -> dict[str, str]:

@@ -21,7 +21,7 @@ from timonel.data.manifest import (
     write_manifest,
 )
 from timonel.data.rejected import REJECTED_NAME, write_rejected
-from timonel.data.schema import SPLITS, Compression, Split
+from timonel.data.schema import SPLITS, CategoricalColumn, Compression, Split, TableSchema
 from timonel.data.shards import ConversionJournal, ShardPlan
 from timonel.data.sources.base import Description, RawFiles, Scan, Source
 from timonel.data.statistics import NumberStatistics, Statistics
@@ -149,7 +149,10 @@ def _source(planned: Planned, results: _Results, facts: Description) -> SourceIn
     lost = _lost(planned, results.statistics["train"])
     has_images = any(each.images or each.column_images for each in results.statistics.values())
     warnings = [f"label {label!r} has no training records" for label in lost[:NAMED]]
-    warnings += _lookalikes(planned.labels)
+    warnings += _lookalikes("labels", planned.labels)
+    for column in facts.schema.columns if isinstance(facts.schema, TableSchema) else ():
+        if isinstance(column, CategoricalColumn):
+            warnings += _lookalikes(f"words of column {column.name}", column.vocabulary)
     if results.rotated:
         warnings.append(_sideways(results))
     return SourceInfo(
@@ -173,15 +176,15 @@ def _source(planned: Planned, results: _Results, facts: Description) -> SourceIn
     )
 
 
-def _lookalikes(labels: Sequence[str]) -> Iterator[str]:
-    """Yield a warning for each label that another one spells with other characters."""
+def _lookalikes(what: str, words: Sequence[str]) -> Iterator[str]:
+    """Yield a warning for each word that another one spells with other characters."""
     first: dict[str, str] = {}
-    for label in labels:
-        known = first.setdefault(unicodedata.normalize("NFC", label), label)
-        if known != label:
+    for word in words:
+        known = first.setdefault(unicodedata.normalize("NFC", word), word)
+        if known != word:
             yield (
-                f"two labels look like {label!r}, in different Unicode characters: normalize them "
-                "to NFC, or they are two classes"
+                f"two {what} look like {word!r}, in different Unicode characters: normalize them "
+                "to NFC, or they stay two"
             )
 
 

@@ -499,6 +499,8 @@ def test_a_column_without_values_is_left_out(make_csv: MakeCsv) -> None:
         (["a,,y", "1,2,x"], r"column 2 of .* has no name"),
         ([",a,y", "1,2,x", "1,2,z"], r"column 1 of .* has no name: name it"),
         ([",a,y", "u,2,x", "v,2,z"], r"column 1 of .* has no name: name it"),
+        (["sep=;", "a;y", "1;x", "2;z"], r"the first line of .* is 'sep=;', as Excel writes it"),
+        (["sep=,", "a,y", "1,x", "2,z"], r"the first line of .* is 'sep=,', as Excel writes it"),
         (["", ""], r"is empty"),
         (["a,y"], r"has no rows"),
         (["y", "x", "z"], r"has no feature columns besides the label 'y'"),

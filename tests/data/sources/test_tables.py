@@ -11,6 +11,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -475,6 +476,20 @@ def test_the_index_of_a_data_frame_is_no_column(tmp_path: Path) -> None:
         assert scan.notes == ["__index_level_0__: the index of a DataFrame, left out"]
         _, scan, _ = scanned(location, columns={"__index_level_0__": "numeric"})
         assert roles(scan)["__index_level_0__"] == ("numeric", "as given")
+
+
+def test_a_named_index_of_pandas_is_no_column(tmp_path: Path) -> None:
+    frame = rows().to_pandas()
+    frame.set_index(pd.Index([n * n for n in range(ROWS)], name="row")).to_parquet(
+        tmp_path / "a.parquet"
+    )
+    frame.to_parquet(tmp_path / "b.parquet")  # a range in the metadata only
+    _, scan, _ = scanned(tmp_path / "a.parquet")
+    assert roles(scan).keys() == {"x", "c", "y"}
+    assert scan.notes == ["row: the index of a DataFrame, left out"]
+    _, scan, _ = scanned(tmp_path / "a.parquet", columns={"row": "numeric"})
+    assert roles(scan)["row"] == ("numeric", "as given")
+    assert scanned(tmp_path / "b.parquet")[1].notes == []
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])

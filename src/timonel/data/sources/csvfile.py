@@ -152,6 +152,11 @@ class CsvFile:
         first = sample[0] if sample else []
         if self._given_names:
             return self._given_names, _is_same(first, self._given_names)
+        if "".join(first)[:4].lower() == "sep=" and len(self._first_line()) == 5:
+            raise DataError(
+                f"the first line of {self.location} is {self._first_line()!r}, as Excel writes it",
+                hint="remove this line; --delimiter names a separator",
+            )
         if any(_is_image(value) for value in first):
             return self._list_names(sample), False
         if first and all(parse_number(value) == parse_number(value) for value in first):

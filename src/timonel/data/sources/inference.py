@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -131,7 +132,8 @@ def first_rounded(kinds: Kinds) -> int | None:
     if not np.all(whole[known]):
         return None  # decimals are rounded anyway
     rounded = np.flatnonzero((size >= EXACT_INTEGERS) | (known & (values.astype("f4") != values)))
-    return int(rounded[0]) if len(rounded) else None
+    exact = ((row, Decimal(kinds.values[row].as_py())) for row in rounded.tolist())
+    return next((row for row, value in exact if value != int(np.float32(values[row]))), None)
 
 
 def is_row_id(kinds: Kinds, name: str) -> bool:

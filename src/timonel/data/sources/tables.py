@@ -55,7 +55,9 @@ def read_table(location: Location, options: SourceOptions) -> TableFile:
 def _without_index(file: TableFile, options: SourceOptions) -> TableFile:
     """Return a table without the index of a DataFrame, unless the user names it."""
     given = {*options.columns, options.label, options.group_by}
-    names = [name for name in file.table.column_names if _INDEX.match(name) and name not in given]
+    stored = (file.table.schema.pandas_metadata or {}).get("index_columns", ())
+    index = [name for name in file.table.column_names if name in stored or _INDEX.match(name)]
+    names = [name for name in index if name not in given]
     if not names:
         return file
     note = f"{', '.join(names)}: the index of a DataFrame, left out"
