@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import subprocess
@@ -11,7 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from timonel.data.preprocess import image_batch
+from timonel.data.preprocessing import ImagePreprocessing
 from timonel.edge import demo_page
 from timonel.edge.device_model import load_device_model
 from timonel.edge.process import convert
@@ -334,6 +338,41 @@ def test_the_script_of_the_page_runs_loops(tmp_path: Path) -> None:
     given = (np.arange(18, dtype=np.float32) / 18).reshape(1, 6, 3)
     (expected,) = original.run({original.specs[0].name: given}).values()
     assert found == pytest.approx(expected[0].tolist(), abs=1e-5)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+@pytest.mark.parametrize("shape", [(40, 52), (23, 31), (90, 61), (11, 80)])
+def test_the_page_shrinks_jpegs_as_training_does(tmp_path: Path, shape: tuple[int, int]) -> None:
+    import tensorflow as tf
+
+    generator = np.random.default_rng(0)
+    coarse = generator.integers(0, 256, (6, 8, 3), np.uint8)
+    photo = np.asarray(Image.fromarray(coarse).resize(shape[::-1], Image.Resampling.BICUBIC))
+    photo = np.clip(photo + generator.integers(-40, 40, photo.shape), 0, 255).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(photo).save(file, "JPEG", quality=95, subsampling=0)
+    spec = ImagePreprocessing(channels=3, height=11, width=12, scale=1.0, shrink_on_load=True)
+    expected = image_batch(spec, tf.constant([file.getvalue()])).numpy().ravel()
+    facts = {"size": [11, 12, 3], "resize": "bilinear", "shrinks": True}
+    element = {"textContent": json.dumps(facts)}
+    pixels = np.asarray(Image.open(file).convert("RGBA")).ravel().tolist()
+    script = f"""
+      const element = {{ ...{json.dumps(element)}, addEventListener() {{}} }};
+      globalThis.document = {{ getElementById: () => element }};
+      globalThis.window = element;
+      globalThis.loadModel = async () => ({{ predict() {{}} }});
+      const drawn = {{ drawImage() {{}}, getImageData: () => ({{ data: {json.dumps(pixels)} }}) }};
+      globalThis.OffscreenCanvas = class {{ getContext = () => drawn; }};
+      {demo_page._FILES.joinpath("page.js").read_text()}
+      const found = pixelsOf({{ width: {shape[1]}, height: {shape[0]} }}, true);
+      console.log(JSON.stringify(Array.from(found)));
+    """
+    (tmp_path / "page.js").write_text(script)
+    done = subprocess.run(
+        ["node", "page.js"], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    difference = np.abs(np.array(json.loads(done.stdout)) - expected)
+    assert difference.mean() < 3, difference.mean()
 
 
 def test_nothing_to_quantize(tmp_path: Path) -> None:

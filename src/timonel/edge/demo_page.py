@@ -22,15 +22,9 @@ _FILES = resources.files(__package__).joinpath("browser")
 
 
 def write_demo_page(folder: Path, report: ConversionReport) -> None:
-    """Write the page of a model into its folder.
+    """Write the page of a model into its folder, unless the page would show something else.
 
-    Args:
-        folder: The folder of the model.
-        report: The report of the conversion.
-
-    Raises:
-        SpecError: The model takes no images, has several outputs, or the page cannot prepare an
-            image as its training did.
+    The model takes images that the page can prepare as its training did, and has one output.
     """
     if report.layout != "image":
         raise SpecError("--page needs a model of images", hint="remove --page")
@@ -50,6 +44,7 @@ def write_demo_page(folder: Path, report: ConversionReport) -> None:
         "output": output.model_dump(),
         "size": image.shape[1:],
         "resize": resize,
+        "shrinks": report.preparation.get("shrink_on_load", False),
         "labels": report.labels,
         "model": (_flatbuffer if in_litert else _graph_model)(folder, report),
     }

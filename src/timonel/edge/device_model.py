@@ -144,7 +144,11 @@ def load_device_model(saved_model: Path, export: Export | None) -> DeviceModel:
             lambda pixels: _call(signature, specs, [_scaled(prepared, pixels)], export),
             (tf.TensorSpec(shape, tf.float32, IMAGE),),
             "image",
-            {"pixels": "0 to 255", "resize": prepared.method},
+            {
+                "pixels": "0 to 255",
+                "resize": prepared.method,
+                "shrink_on_load": prepared.shrink_on_load and prepared.method != "nearest",
+            },
             labels,
             loaded,
         )

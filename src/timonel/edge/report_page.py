@@ -85,9 +85,10 @@ def facts_of(report: ConversionReport) -> list[tuple[str, str]]:
     if report.layout == "image":
         height, width = report.inputs[0].shape[1:3]
         resize = report.preparation["resize"]
-        facts.append(
-            ("app passes", f"pixels from 0 to 255, resized to {width} x {height} ({resize})")
-        )
+        passed = f"pixels from 0 to 255, resized to {width} x {height} ({resize})"
+        if report.preparation.get("shrink_on_load"):
+            passed += ", JPEGs first decoded at 1/2, 1/4 or 1/8 if that covers this size"
+        facts.append(("app passes", passed))
     facts += [("note", note) for note in report.notes]
     return facts
 

@@ -24,8 +24,8 @@ async function load() {
   return model;
 }
 
-/** Returns the pixels of a drawable from 0 to 255, resized like the training data. */
-function pixelsOf(drawable) {
+/** Returns the pixels of a drawable from 0 to 255, as the training data has them. */
+function pixelsOf(drawable, isJpeg) {
   const size = [drawable.videoWidth || drawable.width, drawable.videoHeight || drawable.height];
   const context = new OffscreenCanvas(...size).getContext("2d", { willReadFrequently: true });
   context.drawImage(drawable, 0, 0);
@@ -36,7 +36,31 @@ function pixelsOf(drawable) {
       data[i] = 0.299 * data[i] + 0.587 * data[i + 1] + 0.114 * data[i + 2];
     }
   }
-  return resized(data, ...size);
+  return resized(...(isJpeg && facts.shrinks ? shrunk(data, ...size) : [data, ...size]));
+}
+
+/**
+ * Averages blocks of RGBA data if 1/2, 1/4 or 1/8 of the size still covers that of the model. Then
+ * load() decodes a JPEG at this scale, with values that differ by about 1.
+ */
+function shrunk(data, fromWidth, fromHeight) {
+  const sizeAt = (ratio) => [Math.ceil(fromWidth / ratio), Math.ceil(fromHeight / ratio)];
+  const ratio = [8, 4, 2, 1].find((each) => sizeAt(each)[0] >= width && sizeAt(each)[1] >= height);
+  if (!ratio) return [data, fromWidth, fromHeight];
+  const [columns, rows] = sizeAt(ratio);
+  const found = new Uint8ClampedArray(columns * rows * 4);
+  for (let at = 0; at < found.length; at++) {
+    const top = Math.floor(at / 4 / columns) * ratio;
+    const left = (Math.floor(at / 4) % columns) * ratio;
+    let [sum, count] = [0, 0];
+    for (let y = top; y < Math.min(top + ratio, fromHeight); y++) {
+      for (let x = left; x < Math.min(left + ratio, fromWidth); x++, count++) {
+        sum += data[(y * fromWidth + x) * 4 + (at % 4)];
+      }
+    }
+    found[at] = sum / count;
+  }
+  return [found, columns, rows];
 }
 
 /** Resizes RGBA data like tf.image.resize, with the same rounding. */
@@ -78,10 +102,10 @@ function nearest(from, to) {
   });
 }
 
-async function classify(drawable) {
+async function classify(drawable, isJpeg) {
   const model = await loading;
   const started = performance.now();
-  const values = await model.predict(pixelsOf(drawable));
+  const values = await model.predict(pixelsOf(drawable, isJpeg));
   const ms = performance.now() - started;
   show(values);
   state.textContent = `${ms.toFixed(0)} ms (${model.runtime})`;
@@ -118,7 +142,8 @@ async function classifyFile(file) {
     return null;
   }
   draw(image);
-  return classify(image);
+  const start = new Uint8Array(await file.slice(0, 3).arrayBuffer());
+  return classify(image, [0xff, 0xd8, 0xff].every((byte, i) => start[i] === byte));
 }
 
 function draw(drawable) {
@@ -146,7 +171,7 @@ async function useCamera() {
   await video.play();
   while (camera) {
     draw(video);
-    await classify(video);
+    await classify(video, true); // as a photograph of it
     await new Promise(requestAnimationFrame);
   }
 }
