@@ -29,6 +29,8 @@ _REFUSED_BY_SERVERS = {
     "compile": "parameter servers do not support compile() inside a callback of fit",
 }
 """Models and loops that parameter servers refuse."""
+_UNLISTED = frozenset({"layer_variable", "seed_generator"})
+"""States that a step of Keras 3 changes in variables that no layer lists."""
 _NOT_IN_TF_KERAS = frozenset({"seed_generator"})
 _SHARED = frozenset({"shared_dataset", "shared_sequence", "steps", "validated_dataset"})
 """Data that all calls of a script share, and that differ from one call to the next."""
@@ -93,7 +95,8 @@ class Draw:
             return None
         found = _REFUSED_BY_SERVERS.get(self.model) or _REFUSED_BY_SERVERS.get(self.loop)
         # A layer of tf-keras lists the variable as its own.
-        if found is None and self.keras == "keras" and "layer_variable" in self.states:
+        is_unlisted = not _UNLISTED.isdisjoint(self.states) and self.keras == "keras"
+        if found is None and is_unlisted:
             return "the train step assigns a variable that the model does not list"
         return found
 
