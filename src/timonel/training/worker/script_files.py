@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sysconfig
+import traceback
 from pathlib import Path
+from types import FrameType
 
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platlib"))
 _OURS = str(Path(__file__).parents[2])
@@ -15,3 +17,11 @@ def is_of_script(file: str | None) -> bool:
     if file is None or file.startswith("<") or _GENERATED in file:
         return False
     return not file.startswith((*_LIBRARIES, _OURS))
+
+
+def line_of_script(frame: FrameType) -> tuple[FrameType, str, int] | None:
+    """Return the innermost frame of the script, from this one on, with its file and line."""
+    for each, line in traceback.walk_stack(frame):
+        if is_of_script(name := each.f_code.co_filename):
+            return each, name.rpartition("/")[2], line
+    return None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from timonel.training.worker.script_files import is_of_script
+from timonel.training.worker.script_files import line_of_script
 
 _FIRST_S, _AGAIN_S = 120.0, 1200.0
 _CHECK_S = 5.0
@@ -42,20 +42,15 @@ def watch(progress: Path, tell: Callable[[str], object]) -> None:
 
 def place_of(frame: FrameType | None) -> str:
     """Return where a thread is: the line of the script, and what it has called."""
-    inner, script = frame, None
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if is_of_script(name):
-            script = f"{name.rpartition('/')[2]}, line {frame.f_lineno}"
-            break
-        frame = frame.f_back
-    if inner is None or script is None:
+    found = None if frame is None else line_of_script(frame)
+    if frame is None or found is None:
         return "the program has not begun"
-    if inner is frame:
-        return script
-    module = str(inner.f_globals.get("__name__", "")).partition(".")[0]
+    own, file, line = found
+    if own is frame:
+        return f"{file}, line {line}"
+    module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     whose = "TensorFlow" if module == "tensorflow" else module
-    return f"{script}, waits for {whose} ({inner.f_code.co_name})"
+    return f"{file}, line {line}, waits for {whose} ({frame.f_code.co_name})"
 
 
 def _watch(progress: Path, tell: Callable[[str], object], thread: int) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import random
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -61,11 +62,9 @@ def random_variables(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def generator_for_threads(model: Any) -> Callable[[], None]:
-    """Create Keras 3's global generator; return a function that makes a thread use it.
-
-    Keras keeps one per thread, and replicas are traced in threads that cannot create variables. It
-    is seeded from Python's generator, whose state is preserved for other users.
-    """
+    """Create Keras 3's global generator; return a function that makes a thread use it."""
+    # Keras keeps one per thread, and replicas are traced in threads that cannot create variables.
+    # It is seeded from Python's generator, whose state is preserved for other users.
     if _is_tf_keras(model):
         return lambda: None
     from keras.src.backend.common import global_state  # noqa: PLC0415 - TensorFlow loads here
@@ -216,13 +215,10 @@ def build_tf_keras_metrics(model: Any, x: Any, y: Any) -> None:
 
 def is_building_metrics() -> bool:
     """Return whether Keras is building a compiled model's metrics, in its first step."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "build" and code.co_filename.endswith(_BUILDS_METRICS):
-            return True
-        frame = frame.f_back  # type: ignore[assignment] # None for the outermost one
-    return False
+    codes = (frame.f_code for frame, _ in traceback.walk_stack(sys._getframe(1)))
+    return any(
+        code.co_name == "build" and code.co_filename.endswith(_BUILDS_METRICS) for code in codes
+    )
 
 
 def _tf_keras_generators(model: Any) -> Iterator[tuple[str, Any]]:

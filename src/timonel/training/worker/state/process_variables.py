@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from timonel.training.worker.private import hidden_state
-from timonel.training.worker.script_files import is_of_script
+from timonel.training.worker.script_files import line_of_script
 from timonel.training.worker.state.flat import checksum
 from timonel.training.worker.state.variables import Array, Replicas
 
@@ -85,7 +85,8 @@ class ProcessVariables:
         Restored ones that still wait for their creation are among them. With several workers this
         is collective.
         """
-        if self._has_garbage(owned):
+        # Variables that were created since the call began may be garbage.
+        if any(each.before is None and id(each.thing()) not in owned for each in self._alive()):
             gc.collect()
         others = [each for each in self._created if id(each.thing()) not in owned]
         gathered = [each for each in others if each.is_each]
@@ -200,10 +201,6 @@ class ProcessVariables:
     def _alive(self) -> list[_Created]:
         return [each for each in self._created if each.thing() is not None]
 
-    def _has_garbage(self, owned: Collection[int]) -> bool:
-        """Return whether variables were created since the call began that may be garbage."""
-        return any(each.before is None and id(each.thing()) not in owned for each in self._alive())
-
     def _first(self, each: _Created) -> Array:
         thing = each.thing()
         if each.key[0] == "table":
@@ -211,10 +208,8 @@ class ProcessVariables:
         return self._replicas.read_first([thing])[0]
 
     def _of_all_replicas(self, found: Sequence[_Created]) -> list[Array]:
-        """Return values [replicas, ...]; zeros where this process has dropped the variable.
-
-        All workers must gather the same shapes, and do not drop variables at the same time.
-        """
+        """Return values [replicas, ...]; zeros where this process has dropped the variable."""
+        # All workers must gather the same shapes, and do not drop variables at the same time.
         kept = [each.thing() for each in found]
         zeros = [np.zeros(each.shape, tf.as_dtype(each.key[2]).as_numpy_dtype) for each in found]
         return self._replicas.read(kept, zeros)
@@ -232,10 +227,5 @@ class ProcessVariables:
 
 def _place() -> str:
     """Return the line of the script, or of its own modules, that is being executed."""
-    frame = sys._getframe(2)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if is_of_script(name):
-            return f"{name.rpartition('/')[2]}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment] # None for the outermost one
-    return "created by a library"
+    found = line_of_script(sys._getframe(2))
+    return "created by a library" if found is None else f"{found[1]}:{found[2]}"
