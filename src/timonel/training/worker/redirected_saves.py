@@ -30,6 +30,7 @@ import tensorflow as tf
 
 from timonel.training.cluster import Cluster
 from timonel.training.worker.private import saving
+from timonel.training.worker.private.attributes import replaced
 
 logger = logging.getLogger(__name__)
 
@@ -128,10 +129,10 @@ def redirected(keras: Any, folder: Path) -> Iterator[None]:
     scratch = SavedCopies(folder)
     _scratch[:] = [scratch]
     with contextlib.ExitStack() as stack:
-        for holder, name, position, keyword in _savers(keras):
-            stack.enter_context(_replaced(holder, name, _saving, position, keyword))
-        for holder, name, position, keyword in _loaders(keras):
-            stack.enter_context(_replaced(holder, name, _loading, position, keyword))
+        for wrap, places in ((_saving, _savers(keras)), (_loading, _loaders(keras))):
+            for holder, name, position, keyword in places:
+                wrapped = wrap(getattr(holder, name), position, keyword)
+                stack.enter_context(replaced(holder, **{name: wrapped}))
         stack.enter_context(saving.redirected_lists(_for_writing, _for_reading))
         try:
             yield
@@ -153,23 +154,13 @@ def _redirected_callback(
     keras: Any, callback: Any, scratch: SavedCopies
 ) -> contextlib.AbstractContextManager[None]:
     if isinstance(callback, keras.callbacks.CSVLogger):
-        return _with(callback, "filename", scratch)
+        return replaced(callback, filename=scratch.for_writing(callback.filename))
     if keras.__name__ == "keras":  # tf_keras' own callbacks follow TensorFlow's rule
         if isinstance(callback, keras.callbacks.TensorBoard):
-            return _with(callback, "log_dir", scratch)
+            return replaced(callback, log_dir=scratch.for_writing(callback.log_dir))
         if isinstance(callback, keras.callbacks.BackupAndRestore):
             return saving.moved_backup(callback, scratch.for_writing)
     return contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def _with(callback: Any, name: str, scratch: SavedCopies) -> Iterator[None]:
-    original = getattr(callback, name)
-    setattr(callback, name, scratch.for_writing(original))
-    try:
-        yield
-    finally:
-        setattr(callback, name, original)
 
 
 def separate_caches(cluster: Cluster) -> None:
@@ -222,16 +213,6 @@ def _loaders(keras: Any) -> Iterator[_PathParameter]:
 
 
 _Wrap = Callable[..., Any]
-
-
-@contextlib.contextmanager
-def _replaced(holder: Any, name: str, wrap: _Wrap, position: int, keyword: str) -> Iterator[None]:
-    original = getattr(holder, name)
-    setattr(holder, name, wrap(original, position, keyword))
-    try:
-        yield
-    finally:
-        setattr(holder, name, original)
 
 
 def _saving(original: _Wrap, position: int, keyword: str) -> _Wrap:

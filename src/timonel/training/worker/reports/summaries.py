@@ -19,6 +19,7 @@ from typing import Any
 
 from timonel.tracking import RunWriter
 from timonel.tracking.events import SUMMARIES
+from timonel.training.worker.private.attributes import replaced
 
 
 @contextlib.contextmanager
@@ -37,11 +38,11 @@ def recorded_summaries(run: RunWriter | None) -> Iterator[None]:
     create_v1 = writers.noted(v1.__init__, suffix="", flush_secs=0)
     with contextlib.ExitStack() as stack:
         for module in (tf.summary, tf.compat.v2.summary):
-            stack.enter_context(_replaced(module, "create_file_writer", create))
+            stack.enter_context(replaced(module, create_file_writer=create))
         # `import tensorflow.summary` makes another module, from where the function is defined.
         home = sys.modules[original.__module__]
-        stack.enter_context(_replaced(home, original.__name__, create))
-        stack.enter_context(_replaced(v1, "__init__", create_v1))
+        stack.enter_context(replaced(home, **{original.__name__: create}))
+        stack.enter_context(replaced(v1, __init__=create_v1))
         try:
             yield
         finally:
@@ -104,13 +105,3 @@ class _Writers:
         if place not in self._folders:
             self._folders.add(place)
             self._run.event(SUMMARIES, folder=place)
-
-
-@contextlib.contextmanager
-def _replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
-    original = getattr(holder, name)
-    setattr(holder, name, value)
-    try:
-        yield
-    finally:
-        setattr(holder, name, original)
