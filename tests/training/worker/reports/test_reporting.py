@@ -7,19 +7,27 @@ import pytest
 
 from timonel.storage import Workspace
 from timonel.tracking import RunWriter, read_run, start_run
-from timonel.training.worker.reports.reporting import INTERVAL_S, FitPlan, Reporter, Summaries, pace
+from timonel.training.worker.reports.reporting import (
+    INTERVAL_S,
+    FitPlan,
+    Reporter,
+    Summaries,
+    _rate,
+    eta_s,
+)
 
 
-def test_pace() -> None:
-    plan = FitPlan(fit=0, epochs=3, steps=10, batch_size=32)
-    found = pace(plan, epoch=1, step=5, steps_done=20, elapsed_s=2.0)
-    assert (found.steps_per_s, found.examples_per_s, found.eta_s) == (10.0, 320.0, 1.5)
+def test_the_remaining_time() -> None:
+    plan = FitPlan(fit=0, epochs=3, steps=10)
+    assert eta_s(plan, epoch=1, step=5, rate=10.0) == 1.5
+    assert eta_s(plan, epoch=1, step=5, rate=None) is None
+    assert eta_s(FitPlan(fit=0, epochs=1), epoch=0, step=4, rate=2.0) is None
 
 
-def test_pace_of_what_is_not_known() -> None:
-    assert pace(FitPlan(fit=0, epochs=1), epoch=0, step=1, steps_done=0, elapsed_s=1).eta_s is None
-    found = pace(FitPlan(fit=0, epochs=1), epoch=0, step=4, steps_done=4, elapsed_s=2)
-    assert (found.steps_per_s, found.examples_per_s, found.eta_s) == (2.0, None, None)
+def test_the_rate_since_a_mark() -> None:
+    assert _rate((1.0, 10), 3.0, 30) == 10.0
+    assert _rate((1.0, 10), 3.0, 10) is None
+    assert _rate(None, 3.0, 30) is None
 
 
 class Clock:

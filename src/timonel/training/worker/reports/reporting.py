@@ -84,25 +84,11 @@ class FitPlan:
     epochs_before: int = 0  # epochs of earlier calls
 
 
-@dataclass(frozen=True)
-class Pace:
-    """Training speed, and estimated remaining time."""
-
-    steps_per_s: float | None
-    examples_per_s: float | None
-    eta_s: float | None
-
-
-def pace(plan: FitPlan, *, epoch: int, step: int, steps_done: int, elapsed_s: float) -> Pace:
-    """Return the pace after ``steps_done`` steps in ``elapsed_s`` seconds."""
-    if steps_done <= 0 or elapsed_s <= 0:
-        return Pace(None, None, None)
-    rate = steps_done / elapsed_s
-    examples = None if plan.batch_size is None else rate * plan.batch_size
-    if plan.steps is None:
-        return Pace(rate, examples, None)
-    left = max(0, (plan.epochs - epoch) * plan.steps - step)
-    return Pace(rate, examples, left / rate)
+def eta_s(plan: FitPlan, *, epoch: int, step: int, rate: float | None) -> float | None:
+    """Return the remaining time after a step of an epoch, from 0, at ``rate`` steps per second."""
+    if plan.steps is None or not rate:
+        return None
+    return max(0, (plan.epochs - epoch) * plan.steps - step) / rate
 
 
 class Reporter:
@@ -155,8 +141,7 @@ class Reporter:
         if self._call_mark is None:
             # The first step included tracing and compilation, so it is not representative.
             self._call_mark = self._epoch_mark = now, total
-        recent = self._pace_since(self._epoch_mark, step, now, total)
-        self._tell(step, logs, recent, total)
+        self._tell(step, logs, _rate(self._epoch_mark, now, total), total)
 
     def epoch_ends(self, epoch: int, logs: Mapping[str, Any], *, steps: int, took_s: float) -> None:
         """Report the metrics of an epoch, whose steps took ``took_s`` without validation."""
@@ -167,28 +152,22 @@ class Reporter:
         taken = steps - (self.plan.first_step if epoch == self.plan.first_epoch else 0)
         # Validation and callbacks after the last step do not count towards its pace.
         ended = min(self._clock(), self._epoch_begun + took_s)
-        recent = self._pace_since(self._epoch_mark, steps, ended, self._steps_before_epoch)
-        if recent.steps_per_s is None:
-            recent = pace(self.plan, epoch=epoch, step=steps, steps_done=taken, elapsed_s=took_s)
-        if recent.steps_per_s is not None:
-            values["step_ms"] = 1000 / recent.steps_per_s
-        if recent.examples_per_s is not None:
-            values["examples_per_s"] = recent.examples_per_s
-        rate = self._learning_rate()
-        if rate is not None:
-            # The rate used by updates: a callback may have written its own to the logs.
-            values["learning_rate"] = rate
+        rate = _rate(self._epoch_mark, ended, self._steps_before_epoch)
+        rate = rate or _rate((0.0, 0), took_s, taken)
+        # The learning rate used by updates: a callback may have written its own to the logs.
+        values |= ({"step_ms": 1000 / rate} if rate else {}) | self._speeds(rate)
         self._run.metrics(
             values, step=self.plan.steps_before + self._steps_before_epoch, epoch=number
         )
-        self._tell(steps, logs, recent, self._steps_before_epoch)
+        self._tell(steps, logs, rate, self._steps_before_epoch)
         self._summaries.epoch(values, number)
 
-    def _tell(self, step: int, logs: Mapping[str, Any], recent: Pace, total: int) -> None:
+    def _tell(self, step: int, logs: Mapping[str, Any], rate: float | None, total: int) -> None:
+        metrics, speeds = {**_finite(logs), **self.beside()}, self._speeds(rate)
+        trained = {name: value for name, value in metrics.items() if not name.startswith("val_")}
+        self._summaries.step(trained | speeds, self.plan.steps_before + total)
         # The remaining time includes validation, and so does the time since the call began.
-        whole = self._pace_since(self._call_mark, step, self._clock(), total)
-        metrics = {**_finite(logs), **self.beside()}
-        self._write_step(metrics, recent, total)
+        whole = _rate(self._call_mark, self._clock(), total)
         fields = {
             "fit": self.plan.fit,
             "epoch": self._epoch + 1,
@@ -197,33 +176,24 @@ class Reporter:
             "steps": self.plan.steps,
             "loss": metrics.pop("loss", None),
             "metrics": metrics or None,
-            "examples_per_s": recent.examples_per_s,
-            "steps_per_s": recent.steps_per_s,
-            "eta_s": whole.eta_s,
+            "examples_per_s": speeds.get("examples_per_s"),
+            "steps_per_s": rate,
+            "eta_s": eta_s(self.plan, epoch=self._epoch, step=step, rate=whole),
         }
         known = {name: value for name, value in fields.items() if value is not None}
         self._run.event("progress", **known)
 
-    def _write_step(self, metrics: Mapping[str, float], recent: Pace, total: int) -> None:
-        values = {name: value for name, value in metrics.items() if not name.startswith("val_")}
-        rate = self._learning_rate()
-        if rate is not None:
-            values["learning_rate"] = rate
-        if recent.examples_per_s is not None:
-            values["examples_per_s"] = recent.examples_per_s
-        self._summaries.step(values, self.plan.steps_before + total)
+    def _speeds(self, rate: float | None) -> dict[str, float]:
+        size = self.plan.batch_size
+        examples = None if rate is None or size is None else rate * size
+        found = {"examples_per_s": examples, "learning_rate": self._learning_rate()}
+        return {name: value for name, value in found.items() if value is not None}
 
-    def _pace_since(
-        self, mark: tuple[float, int] | None, step: int, now: float, total: int
-    ) -> Pace:
-        begun, before = mark or (now, total)
-        return pace(
-            self.plan,
-            epoch=self._epoch,
-            step=step,
-            steps_done=total - before,
-            elapsed_s=now - begun,
-        )
+
+def _rate(mark: tuple[float, int] | None, now: float, total: int) -> float | None:
+    """Return the steps per second since a mark, if there were any."""
+    begun, before = mark or (now, total)
+    return (total - before) / (now - begun) if total > before and now > begun else None
 
 
 def _finite(logs: Mapping[str, Any]) -> dict[str, float]:
