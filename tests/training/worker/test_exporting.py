@@ -47,7 +47,7 @@ def test_a_model_with_inputs_that_no_client_can_send_is_refused(tmp_path: Path) 
         )
     )
     with pytest.raises(SpecError, match="but column 'note' is bytes") as caught:
-        export_own(tmp_path / "export", object(), None, None)
+        export_own(tmp_path / "export", object(), None)
     assert "preprocess=" in str(caught.value.hint)
     assert not (tmp_path / "export").exists()
 

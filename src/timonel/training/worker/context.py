@@ -95,8 +95,14 @@ class TrainingContext:
         from timonel.training.worker import exporting  # noqa: PLC0415 - imports TensorFlow
 
         chosen = input_kind or ("table" if columns else "image")
-        own = exporting.OwnPreprocessing(preprocess, chosen, columns) if preprocess else None
-        exporting.export_own(self.export_dir, model, own, labels)
+        exporting.export_own(
+            self.export_dir,
+            model,
+            labels,
+            preprocess=preprocess,
+            input_kind=chosen,
+            columns=columns,
+        )
 
     def checkpointer(self, things: Mapping[str, Any], *, data: Any) -> Any:
         """Return a checkpointer for a custom training loop.

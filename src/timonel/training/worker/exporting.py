@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,26 +44,20 @@ surrounding: Callable[[Any], contextlib.AbstractContextManager[None]] = contextl
 """Context manager around a model's export; may copy remote variables into this process."""
 
 
-@dataclass(frozen=True)
-class OwnPreprocessing:
-    """The user's preprocessing of a raw example."""
-
-    apply: Callable[[Any], Any]
-    input_kind: Literal["image", "table"]
-    columns: Mapping[str, str] | None
-
-
 def export_own(
     folder: Path,
     model: Any,
-    own: OwnPreprocessing | None,
     labels: Sequence[str] | None,
+    *,
+    preprocess: Callable[[Any], Any] | None = None,
+    input_kind: Literal["image", "table"] = "image",
+    columns: Mapping[str, str] | None = None,
 ) -> None:
     """Export a model chosen by the script; the last one is kept."""
     record = load_registry.loads[-1] if load_registry.loads else None
     _exported_by_script.append(model)
     with surrounding(model), redirected_saves.suspended():
-        if own is None:
+        if preprocess is None:
             _export(folder, model, record, None, labels)
             return
         export_live(
@@ -72,10 +65,10 @@ def export_own(
             folder,
             preprocessing=None,
             labels=labels or (record.labels if record else None),
-            input_kind=own.input_kind,
+            input_kind=input_kind,
             label_mode=record.label_mode if record else None,
-            columns=own.columns or (_columns(record.preprocessing) if record else None),
-            preprocess=own.apply,
+            columns=columns or (_columns(record.preprocessing) if record else None),
+            preprocess=preprocess,
         )
 
 
@@ -131,19 +124,8 @@ def _export(
         transform=_transform(record.preprocessing, spec),
         columns=_columns(record.preprocessing),
         input_spec=spec,
-        reference=_reference_or_none(model, record, spec),
+        reference=_reference(model, record, spec),
     )
-
-
-def _reference_or_none(
-    model: Any, record: load_registry.LoadRecord, spec: Any
-) -> dict[str, Any] | None:
-    """Return reference predictions, or None if the held-out records are damaged."""
-    try:
-        return _reference(model, record, spec)
-    except DataError as error:
-        logger.warning("no reference predictions in the export: %s", error)
-        return None
 
 
 def _transform(
@@ -195,32 +177,26 @@ def _as_input(features: Any, spec: Any) -> Any:
 
 def _reference(model: Any, record: load_registry.LoadRecord, spec: Any) -> dict[str, Any] | None:
     """Return the training pipeline's predictions for held-out records, for the export check."""
-    dataset = Dataset.open(record.uri)
-    split = next((name for name in ("test", "validation") if dataset.count(name)), None)
-    if split is None:
+    try:
+        dataset = Dataset.open(record.uri)
+        split = next((name for name in ("test", "validation") if dataset.count(name)), None)
+        if split is None:
+            return None
+        examples = list(itertools.islice(dataset.examples(split), MAX_EXAMPLES))
+        outputs, labels = _predict(model, record, split, len(examples), spec)
+    except DataError as error:  # the records are damaged
+        logger.warning("no reference predictions in the export: %s", error)
         return None
-    examples = list(itertools.islice(dataset.examples(split), MAX_EXAMPLES))
-    outputs, labels = _predict(model, record, split, len(examples), spec)
     if outputs is None:
         return None
-    is_image = isinstance(record.preprocessing, ImagePreprocessing)
-    source = Path(dataset.manifest.source.uri)
-    columns = (
-        () if isinstance(record.preprocessing, ImagePreprocessing) else record.preprocessing.columns
-    )
-    dates = _dates(columns).keys()
-    return {
-        "keys": [example[KEY_FEATURE] for example in examples],
-        "sources": [
-            str(source / example[KEY_FEATURE]) if is_image else _row(example, dates)
-            for example in examples
-        ],
-        "digests": [digest_bytes(example[IMAGE_FEATURE]) for example in examples]
-        if is_image
-        else None,
-        "scores": outputs,
-        "labels": labels,
-    }
+    keys = [example[KEY_FEATURE] for example in examples]
+    found = {"keys": keys, "scores": outputs, "labels": labels, "digests": None}
+    if isinstance(record.preprocessing, ImagePreprocessing):
+        source = Path(dataset.manifest.source.uri)
+        digests = [digest_bytes(example[IMAGE_FEATURE]) for example in examples]
+        return {**found, "sources": [str(source / key) for key in keys], "digests": digests}
+    dates = _dates(record.preprocessing.columns).keys()
+    return {**found, "sources": [_row(example, dates) for example in examples]}
 
 
 def _predict(
