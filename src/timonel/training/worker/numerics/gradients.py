@@ -52,16 +52,13 @@ def reduced(gradients: Gradients, compression: Compression | None, reduce: Reduc
     """
     for hook in before_reduce:
         gradients = hook(gradients)
-    sums = _sums(gradients, compression, reduce)
+    if compression is None or tf.distribute.get_strategy().num_replicas_in_sync == 1:
+        sums = reduce(gradients)
+    else:
+        sums = _compressed(gradients, compression, reduce)
     for hook in after_reduce:
         sums = hook(sums)
     return sums
-
-
-def _sums(gradients: Gradients, compression: Compression | None, reduce: Reduce) -> Gradients:
-    if compression is None or tf.distribute.get_strategy().num_replicas_in_sync == 1:
-        return reduce(gradients)
-    return _compressed(gradients, compression, reduce)
 
 
 def is_between_workers() -> bool:
@@ -94,20 +91,10 @@ def _compressed(gradients: Gradients, compression: Compression, reduce: Reduce) 
     scales = None
     if compression == "float16":
         scales = _scales([gradients[place] for place in compressible], reduce)
-    return _reduced_as(gradients, compressible, compression, scales, reduce)
-
-
-def _reduced_as(
-    gradients: Gradients,
-    compressible: list[int],
-    dtype: str,
-    scales: Gradients | None,
-    reduce: Reduce,
-) -> Gradients:
     sent = list(gradients)
     for number, place in enumerate(compressible):
         found = gradients[place] if scales is None else gradients[place] * scales[number]
-        sent[place] = tf.cast(found, dtype)
+        sent[place] = tf.cast(found, compression)
     sums = reduce(sent)
     for number, place in enumerate(compressible):
         total = tf.cast(sums[place], gradients[place].dtype)
@@ -117,12 +104,10 @@ def _reduced_as(
 
 
 def _scales(gradients: Gradients, reduce: Reduce) -> Gradients:
-    """Return the scales of gradients for float16, whose largest number is 65504.
-
-    The replicas sum the largest magnitude of each tensor, which bounds every sum in it. The scale
-    is the power of two that brings this bound to half of float16's range, which also loses as
-    little as possible at the lower end. A non-finite gradient stays non-finite.
-    """
+    """Return the scales of gradients for float16, whose largest number is 65504."""
+    # The replicas sum the largest magnitude of each tensor, which bounds every sum in it. The scale
+    # is the power of two that brings this bound to half of float16's range, which also loses as
+    # little as possible at the lower end. A non-finite gradient stays non-finite.
     # Unlike the magnitudes, neither of these creates a tensor of that size.
     largest = [tf.maximum(tf.reduce_max(found), -tf.reduce_min(found)) for found in gradients]
     (bounds,) = reduce([tf.stack(largest)])
