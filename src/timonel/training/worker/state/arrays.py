@@ -12,10 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from timonel.data.load_registry import Stream
 from timonel.data.loader import steps_of
 from timonel.data.schedule import Indices, Schedule, permutation
+from timonel.training.worker.private import tf_data
 from timonel.training.worker.state.data_position import Feed, StreamFeed
 
 _DEFAULT_BATCH_SIZE = 32
@@ -38,10 +40,8 @@ class BatchShuffled(Schedule):
 
 def feed_of_arrays(keras: Any, arguments: dict[str, Any], seed: int) -> Feed | None:
     """Replace array arguments by a dataset; return its feed, None if they are other data."""
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
-
     given = [arguments.get(name) for name in ("x", "y", "sample_weight")]
-    if given[0] is None or not all(_is_array(tf, leaf) for leaf in tf.nest.flatten(given)):
+    if given[0] is None or not all(_is_array(leaf) for leaf in tf.nest.flatten(given)):
         return None
     if given[2] is not None and arguments.get("class_weight") is not None:
         return None  # Keras rejects this with its own message
@@ -60,7 +60,7 @@ def feed_of_arrays(keras: Any, arguments: dict[str, Any], seed: int) -> Feed | N
     shuffle = arguments.get("shuffle", True)
     kind = BatchShuffled if shuffle == "batch" else Schedule
     stream = Stream(None, kind(count, batch, shuffle=bool(shuffle), seed=seed))
-    dataset = _dataset(tf, keras, stream, given)
+    dataset = _dataset(keras, stream, given)
     steps = arguments.get("steps_per_epoch")
     if keras.__name__ != "tf_keras" or steps is None or steps >= stream.schedule.steps:
         steps = None
@@ -73,7 +73,7 @@ def feed_of_arrays(keras: Any, arguments: dict[str, Any], seed: int) -> Feed | N
     return StreamFeed(stream, _NOTE, steps)
 
 
-def _is_array(tf: Any, leaf: Any) -> bool:
+def _is_array(leaf: Any) -> bool:
     if leaf is None:
         return True
     dense = isinstance(leaf, tf.Tensor) or (
@@ -92,8 +92,8 @@ def _batch_size(arguments: dict[str, Any], count: int) -> int:
     return math.ceil(count / int(steps)) if steps else _DEFAULT_BATCH_SIZE
 
 
-def _dataset(tf: Any, keras: Any, stream: Stream, given: list[Any]) -> Any:
-    x, y, weight = lists_to_tuples(tf.nest.map_structure(_tensor_of(tf, keras), given))
+def _dataset(keras: Any, stream: Stream, given: list[Any]) -> Any:
+    x, y, weight = lists_to_tuples(tf.nest.map_structure(_tensor_of(keras), given))
     if weight is not None and tf.nest.is_nested(y) and tf.is_tensor(weight):
         weight = tf.nest.map_structure(lambda _: weight, y)  # one weight for all outputs
     parts = keras.utils.pack_x_y_sample_weight(x, y, weight)
@@ -106,9 +106,7 @@ def _dataset(tf: Any, keras: Any, stream: Stream, given: list[Any]) -> Any:
         )
 
     dataset = steps_of(stream).map(batch, num_parallel_calls=cores, deterministic=True)
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return dataset.prefetch(_PREFETCHED).with_options(options)
+    return tf_data.without_tuner(dataset.prefetch(_PREFETCHED))
 
 
 def lists_to_tuples(structure: Any) -> Any:
@@ -121,7 +119,7 @@ def lists_to_tuples(structure: Any) -> Any:
     return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
 
 
-def _tensor_of(tf: Any, keras: Any) -> Callable[[Any], Any]:
+def _tensor_of(keras: Any) -> Callable[[Any], Any]:
     """Return a function that converts arrays to tensors, and floats to ``floatx``."""
 
     def convert(array: Any) -> Any:

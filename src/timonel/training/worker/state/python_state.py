@@ -222,10 +222,10 @@ def _take_list(old: list[Any], new: list[Any], done: dict[int, Any]) -> None:
     ]
 
 
-def _take_deque(old: Any, new: Any, done: dict[int, Any]) -> None:
+def _take_items(old: Any, new: Any, done: dict[int, Any]) -> None:
     items = [_merged(None, item, done) for item in new]
     old.clear()
-    old.extend(items)
+    (old.update if isinstance(old, set) else old.extend)(items)
 
 
 def _take_dict(old: MutableMapping[Any, Any], new: Any, done: dict[int, Any]) -> None:
@@ -234,30 +234,18 @@ def _take_dict(old: MutableMapping[Any, Any], new: Any, done: dict[int, Any]) ->
     old.update(items)
 
 
-def _take_set(old: set[Any], new: set[Any], done: dict[int, Any]) -> None:
-    items = {_merged(None, item, done) for item in new}
-    old.clear()
-    old.update(items)
-
-
-def _take_array(old: Any, new: Any, _: dict[int, Any]) -> None:
-    old[...] = new
-
-
-def _take_generator(old: Any, new: Any, _: dict[int, Any]) -> None:
-    old.bit_generator.state = new.bit_generator.state
-
-
 _TAKERS: dict[type, Callable[[Any, Any, dict[int, Any]], None]] = {
     list: _take_list,
-    deque: _take_deque,
+    deque: _take_items,
     dict: _take_dict,
     Counter: _take_dict,
     OrderedDict: _take_dict,
     defaultdict: _take_dict,
-    set: _take_set,
-    np.ndarray: _take_array,
-    np.random.Generator: _take_generator,
+    set: _take_items,
+    np.ndarray: lambda old, new, _: np.copyto(old, new),
+    np.random.Generator: lambda old, new, _: setattr(
+        old.bit_generator, "state", new.bit_generator.state
+    ),
     np.random.RandomState: lambda old, new, _: old.set_state(new.get_state()),
     random.Random: lambda old, new, _: old.setstate(new.getstate()),
 }

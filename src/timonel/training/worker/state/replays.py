@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from timonel.training.worker.inputs.fit_data import is_dataset
 from timonel.training.worker.private import tf_data
@@ -123,8 +124,6 @@ class ReplayFeed(Feed):
             logger.info("%d passes over the data were gone through in %.1f s", passes, took_s)
 
     def _wrapped(self) -> Any:
-        import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
-
         def begin(_: Any) -> Any:
             skipped = tf.numpy_function(self._begin, [], tf.int64)
             skipped.set_shape(())

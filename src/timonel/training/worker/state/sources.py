@@ -77,73 +77,53 @@ _PREFETCHED = 2
 _OWN = "own"
 
 
-class OwnState:
-    """The state of a sequence between epochs, such as an order or a generator of its own.
+class EpochwiseSequenceFeed(Feed):
+    """A sequence whose state between epochs, such as an order of its own, is kept.
 
-    Arrays that did not change are data. What cannot be saved becomes `lost` of its feed.
+    Arrays that did not change are data. Keras may read it in processes of its own.
     """
 
-    def __init__(self, sequence: Any, feed: Feed) -> None:
+    def __init__(self, sequence: Any) -> None:
         self._sequence = sequence
-        self._feed = feed
         self._data = {name: checksum(value) for name, value in self._arrays().items()}
 
-    def position(self) -> dict[str, Any]:
-        """Return the state as a part of a position."""
+    def position(self, trained: int) -> dict[str, Any]:
+        """Return the position with the sequence's own state."""
         found = self._arrays()
         unchanged = {n for n, crc in self._data.items() if n in found and checksum(found[n]) == crc}
-        state, self._feed.lost = python_state.capture(self._sequence, unchanged)
-        return {_OWN: state}
+        own, self.lost = python_state.capture(self._sequence, unchanged)
+        return {**super().position(trained), _OWN: own}
 
-    def seek(self, position: Mapping[str, Any]) -> dict[str, Any]:
-        """Restore the state, and return the rest of a position."""
+    def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
+        """Restore the position and the sequence's own state."""
+        self.seek_end(position)
+        rest = {name: value for name, value in position.items() if name != _OWN}
+        return super().seek(rest, trained, within=within)
+
+    def seek_end(self, position: Mapping[str, Any]) -> None:
+        """Restore the sequence's own state."""
         if _OWN in position:
-            state = position[_OWN]
-            self._feed.lost = python_state.restore(self._sequence, state, lambda _: False)
-        return {name: value for name, value in position.items() if name != _OWN}
+            self.lost = python_state.restore(self._sequence, position[_OWN], lambda _: False)
 
     def _arrays(self) -> dict[str, Any]:
-        own = vars(self._sequence).items()
         return {
             name: value
-            for name, value in own
+            for name, value in vars(self._sequence).items()
             if isinstance(value, np.ndarray) and not value.dtype.hasobject
         }
 
 
-class EpochwiseSequenceFeed(Feed):
-    """A sequence that Keras reads in processes of its own: its state between epochs is kept."""
-
-    def __init__(self, sequence: Any) -> None:
-        self._own = OwnState(sequence, self)
-
-    def position(self, trained: int) -> dict[str, Any]:
-        """Return the sequence's own state."""
-        del trained
-        return self._own.position()
-
-    def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
-        """Restore the sequence's own state."""
-        del trained, within
-        self.seek_end(position)
-        return 0
-
-    def seek_end(self, position: Mapping[str, Any]) -> None:
-        """Restore the sequence's own state."""
-        self._own.seek(position)
-
-
-class SequenceFeed(StreamFeed):
-    """Position in a sequence, and its state between epochs, such as an order it has shuffled."""
+class SequenceFeed(EpochwiseSequenceFeed, StreamFeed):
+    """Position in a sequence that this process reads, and its state between epochs."""
 
     def __init__(self, sequence: Any, stream: Stream) -> None:
-        super().__init__(
+        EpochwiseSequenceFeed.__init__(self, sequence)
+        StreamFeed.__init__(
+            self,
             stream,
             f"{type(sequence).__name__} goes on at its exact batch; what it draws from global "
             "random state is not repeated",
         )
-        self._sequence = sequence
-        self._own = OwnState(sequence, self)
         self._is_begun = False
 
     def epoch_begins(self, epoch: int) -> None:
@@ -159,24 +139,10 @@ class SequenceFeed(StreamFeed):
             self._is_begun = False
             getattr(self._sequence, "on_epoch_end", lambda: None)()
 
-    def position(self, trained: int) -> dict[str, Any]:
-        """Return the position with the sequence's own state."""
-        return {**super().position(trained), **self._own.position()}
-
-    def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
-        """Restore the position and the sequence's own state."""
-        return super().seek(self._own.seek(position), trained, within=within)
-
-    def seek_end(self, position: Mapping[str, Any]) -> None:
-        """Restore the sequence's own state."""
-        self._own.seek(position)
-
 
 def feed_of_sequence(keras: Any, arguments: dict[str, Any], seed: int) -> Feed | None:
-    """Replace a sequence by a dataset; return its feed, None if the data are no sequence.
-
-    A sequence that uses multiprocessing is left to Keras: its data restart with each epoch.
-    """
+    """Replace a sequence by a dataset; return its feed, None if the data are no sequence."""
+    # A sequence that uses multiprocessing is left to Keras: its data restart with each epoch.
     data = arguments.get("x")
     kind = getattr(keras.utils, "PyDataset", keras.utils.Sequence)
     if not isinstance(data, kind):
@@ -200,9 +166,7 @@ def feed_of_sequence(keras: Any, arguments: dict[str, Any], seed: int) -> Feed |
 
     workers = int(getattr(data, "workers", None) or arguments.get("workers") or 1)
     dataset = steps_of(stream).map(batch, num_parallel_calls=workers, deterministic=True)
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    arguments["x"] = dataset.prefetch(_PREFETCHED).with_options(options)
+    arguments["x"] = tf_data.without_tuner(dataset.prefetch(_PREFETCHED))
     arguments["shuffle"] = False
     return SequenceFeed(data, stream)
 
