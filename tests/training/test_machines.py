@@ -8,12 +8,11 @@ import pytest
 
 from timonel.engines import JobSpec, Placement, Resources, RoleSpec, Toleration, Volume
 from timonel.errors import SpecError
-from timonel.training.machines import OPTIONS, Machines
+from timonel.options import with_defaults
+from timonel.training.machines import Machines
+from timonel.training.train_options import TrainOptions
 
-NONE: dict[str, Any] = {
-    **dict.fromkeys(OPTIONS),
-    **dict.fromkeys(("accelerator", "node_selector", "toleration", "volume"), ()),
-}
+NONE: dict[str, Any] = {**with_defaults(TrainOptions, {})}
 SPEC = JobSpec(
     job_id="job",
     module="x",

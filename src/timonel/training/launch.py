@@ -6,8 +6,9 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, ClassVar, Literal, Unpack, cast
 
 from timonel.engines import Engine, PreviewingEngine, get_engine
 from timonel.errors import Interrupted, SpecError
@@ -22,8 +23,8 @@ from timonel.training.handles import Job, Run
 from timonel.training.job import job_spec
 from timonel.training.kubeflow.plan import ManifestPlan, plan_manifest
 from timonel.training.quantize_aware.plan import FineTuning, plan_fine_tuning
-from timonel.training.request import JOB_OPTION_NAMES, JobOptions, Request, check_request
-from timonel.training.settings import settings_of
+from timonel.training.request import JobOptions, Request, check_request
+from timonel.training.settings import Settings, settings_of
 from timonel.training.staging import copy_datasets, with_copies
 from timonel.training.train_options import TrainOptions
 
@@ -76,53 +77,36 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
         Interrupted: The job was stopped, or the user pressed Ctrl-C.
     """
     found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
+    asked = _Asked(entry, data, params, args, quantize_aware, manifest)
     plan = None
     if manifest is not None:
         on = _engine(on, found)
-        plan = _plan(manifest, entry, args, on)
+        plan = asked.plan(on)
     given = _given(options, plan)
     settings = settings_of(given)
     place = attached.find_place(
         settings, given["cluster"], given["task_type"], given["task_index"], os.environ, options
     )
-    job_options = JobOptions.of(**{name: given[name] for name in JOB_OPTION_NAMES})
-    request = _request(
-        found,
-        entry,
-        plan,
-        quantize_aware,
-        data=data,
-        settings=settings if place is None else place.settings,
-        params=params,
-        args=args,
-        pass_job_dir=job_options.pass_job_dir,
-    )
+    job_options = JobOptions.of(given)
+    request = asked.request(found, plan, settings if place is None else place.settings, job_options)
     if place is not None:
         _check_here(found, {"detach": detach, "on": on is not None})
         return attached.train_here(request, found, job_options, place)
     if settings.distribution.launcher == "mpi":
         mpi.check_installed()
     run = submit(request, found, _engine(on, found), job_options)
-    if plan is not None and manifest is not None:
-        _log_notes(plan, manifest)
+    asked.log_notes(plan)
     if not detach:
         _follow(run, progress)
     return run
 
 
-def preview(  # noqa: PLR0913 - the arguments of `train`
-    entry: Entry | None,
-    *,
-    data: str | os.PathLike[str] | Mapping[str, str] | None,
-    params: Mapping[str, Any],
-    args: Sequence[str],
-    quantize_aware: str | None,
-    manifest: str | os.PathLike[str] | None,
-    workspace: Workspace,
-    on: str | None,
-    **options: Unpack[TrainOptions],
+def preview(
+    entry: Entry | None, *, workspace: Workspace, on: str | None, **arguments: Any
 ) -> list[dict[str, Any]]:
-    """Return the objects that `train` would create in a cluster; create and upload nothing."""
+    """Return the objects that `train` with these arguments would create; create nothing."""
+    asked = _Asked(entry, **{name: arguments.pop(name) for name in _Asked.NAMES})
+    options = cast("TrainOptions", arguments)
     if options.get("cluster") is not None:
         raise SpecError("--dry-run cannot be used with --cluster: the task runs here")
     where = get_engine(on, workspace)
@@ -131,26 +115,76 @@ def preview(  # noqa: PLR0913 - the arguments of `train`
             f"--dry-run shows objects of a cluster, and the engine {where.name} creates none",
             hint="add --on kubernetes",
         )
-    plan = None if manifest is None else _plan(manifest, entry, args, where)
+    plan = asked.plan(where)
     given = _given(options, plan)
-    job_options = JobOptions.of(**{name: given[name] for name in JOB_OPTION_NAMES})
-    request = _request(
-        workspace,
-        entry,
-        plan,
-        quantize_aware,
-        data=data,
-        settings=settings_of(given),
-        params=params,
-        args=args,
-        pass_job_dir=job_options.pass_job_dir,
-    )
+    job_options = JobOptions.of(given)
+    request = asked.request(workspace, plan, settings_of(given), job_options)
     _check_seen(request, workspace, where)
     request = with_copies(request, workspace, where.sees)
     objects = where.preview(job_spec(request, workspace, new_run_id("train"), job_options))
-    if plan is not None and manifest is not None:
-        _log_notes(plan, manifest)
+    asked.log_notes(plan)
     return objects
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Arguments of `train` that say what is trained."""
+
+    NAMES: ClassVar = ("data", "params", "args", "quantize_aware", "manifest")
+
+    entry: Entry | None
+    data: str | os.PathLike[str] | Mapping[str, str] | None
+    params: Mapping[str, Any] | None
+    args: Sequence[str]
+    quantize_aware: str | None
+    manifest: str | os.PathLike[str] | None
+
+    def plan(self, engine: Engine) -> ManifestPlan | None:
+        if self.manifest is None:
+            return None
+        path, shares = Path(self.manifest), engine.shares_machine
+        return plan_manifest(path, self.entry, self.args, os.environ, shares_machine=shares)
+
+    def request(
+        self,
+        workspace: Workspace,
+        plan: ManifestPlan | None,
+        settings: Settings,
+        options: JobOptions,
+    ) -> Request:
+        entry, data, params, args = plan or self.entry, self.data, self.params, self.args
+        if plan is not None:
+            if self.quantize_aware is not None:
+                raise SpecError("--file and --quantize-aware cannot be used together")
+            args = plan.args
+        elif self.quantize_aware is not None:
+            entry, data, params = self._fine_tuning(workspace, self.quantize_aware)
+        if entry is None:
+            raise SpecError("nothing to train", hint="give a script, a notebook or a module")
+        return check_request(
+            entry,
+            data=data,
+            settings=settings,
+            params=params,
+            args=args,
+            pass_job_dir=options.pass_job_dir,
+        )
+
+    def _fine_tuning(self, workspace: Workspace, run: str) -> FineTuning:
+        if self.entry is not None:
+            raise SpecError(
+                f"--quantize-aware trains the model of run {run}, and no script",
+                hint=f"remove {self.entry}",
+            )
+        if isinstance(self.data, Mapping):
+            raise SpecError("--quantize-aware takes one dataset", hint="give --data FOLDER")
+        dataset = None if self.data is None else os.fspath(self.data)
+        return plan_fine_tuning(workspace, run, self.params or {}, dataset)
+
+    def log_notes(self, plan: ManifestPlan | None) -> None:
+        """Log what of an accepted manifest has no effect."""
+        for note in plan.notes() if plan else ():
+            _logger.warning("%s: %s", Path(self.manifest or "").name, note)
 
 
 def _given(options: TrainOptions, plan: ManifestPlan | None) -> Mapping[str, Any]:
@@ -159,43 +193,8 @@ def _given(options: TrainOptions, plan: ManifestPlan | None) -> Mapping[str, Any
     return {**with_defaults(TrainOptions, options), **of_manifest}
 
 
-def _request(
-    workspace: Workspace,
-    entry: Entry | None,
-    plan: ManifestPlan | None,
-    quantize_aware: str | None,
-    *,
-    data: str | os.PathLike[str] | Mapping[str, str] | None,
-    params: Mapping[str, Any] | None,
-    args: Sequence[str],
-    **arguments: Any,
-) -> Request:
-    if plan is not None:
-        if quantize_aware is not None:
-            raise SpecError("--file and --quantize-aware cannot be used together")
-        return check_request(plan, data=data, params=params, args=plan.args, **arguments)
-    if quantize_aware is not None:
-        entry, data, params = _fine_tuning(workspace, quantize_aware, entry, data, params)
-    if entry is None:
-        raise SpecError("nothing to train", hint="give a script, a notebook or a module")
-    return check_request(entry, data=data, params=params, args=args, **arguments)
-
-
 def _engine(engine: str | Engine | None, workspace: Workspace) -> Engine:
     return engine if isinstance(engine, Engine) else get_engine(engine, workspace)
-
-
-def _plan(
-    manifest: str | os.PathLike[str], entry: Entry | None, args: Sequence[str], engine: Engine
-) -> ManifestPlan:
-    shares_machine = engine.shares_machine
-    return plan_manifest(Path(manifest), entry, args, os.environ, shares_machine=shares_machine)
-
-
-def _log_notes(plan: ManifestPlan, manifest: str | os.PathLike[str]) -> None:
-    """Log what of an accepted manifest has no effect."""
-    for note in plan.notes():
-        _logger.warning("%s: %s", Path(manifest).name, note)
 
 
 def _check_here(workspace: Workspace, given: Mapping[str, bool]) -> None:
@@ -207,24 +206,6 @@ def _check_here(workspace: Workspace, given: Mapping[str, bool]) -> None:
             raise SpecError(
                 f"--{option} cannot be used with --cluster or mpirun: the task runs here"
             )
-
-
-def _fine_tuning(
-    workspace: Workspace,
-    run: str,
-    entry: Entry | None,
-    data: str | os.PathLike[str] | Mapping[str, str] | None,
-    params: Mapping[str, Any] | None,
-) -> FineTuning:
-    if entry is not None:
-        raise SpecError(
-            f"--quantize-aware trains the model of run {run}, and no script",
-            hint=f"remove {entry}",
-        )
-    if isinstance(data, Mapping):
-        raise SpecError("--quantize-aware takes one dataset", hint="give --data FOLDER")
-    dataset = None if data is None else os.fspath(data)
-    return plan_fine_tuning(workspace, run, params or {}, dataset)
 
 
 def submit(

@@ -13,10 +13,6 @@ from timonel.engines import JobSpec, Placement, Resources, RoleSpec, Toleration,
 from timonel.errors import SpecError
 from timonel.units import parse_bytes
 
-OPTIONS = (
-    "gpus", "accelerator", "cpus", "memory", "node_selector", "toleration", "priority_class",
-    "volume", "image",
-)  # fmt: skip
 _GPU = "nvidia.com/gpu"
 _TOLERATION = re.compile(r"([^=:\s]+)(?:=([^=:\s]*))?(?::(\w+))?\Z")
 _VOLUME = re.compile(r"([a-z]+://[^:\s]*):(/[^:]*)(:ro)?\Z")
@@ -34,7 +30,7 @@ class Machines:
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> Machines:
-        """Parse the options in `OPTIONS`."""
+        """Parse the options of the panel `MACHINES` among all options of `train`."""
         placement = Placement(
             node_selector=dict(
                 _pair("--node-selector", text, "LABEL=VALUE, such as pool=gpu")

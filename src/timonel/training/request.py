@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from timonel.data import Dataset
@@ -18,7 +18,7 @@ from timonel.training import functions
 from timonel.training.combinations import check_settings
 from timonel.training.entries import Entry, Program, find_program
 from timonel.training.kubeflow.plan import ManifestPlan
-from timonel.training.machines import OPTIONS, Machines
+from timonel.training.machines import Machines
 from timonel.training.settings import Settings
 from timonel.units import parse_seconds
 
@@ -35,40 +35,14 @@ class JobOptions:
     seed: int
     name: str | None = None
     max_restarts: int = 3
-    max_runtime: float | str | None = None  # in seconds, or as in ``2h``
+    max_runtime_s: float | None = None
     warm: bool = True  # tasks are forked from a process with TensorFlow imported
     pass_job_dir: bool = False
     wandb: bool = False
     wandb_project: str | None = None
-    gpus: int | None = None
-    accelerator: Sequence[str] = ()
-    cpus: float | None = None
-    memory: int | str | None = None
-    node_selector: Sequence[str] = ()
-    toleration: Sequence[str] = ()
-    priority_class: str | None = None
-    volume: Sequence[str] = ()
-    image: str | None = None
-
-    @property
-    def machines(self) -> Machines:
-        """What tasks need of the machines that run them."""
-        return Machines.parse({name: getattr(self, name) for name in OPTIONS})
-
-    @property
-    def max_runtime_s(self) -> float | None:
-        """Time in seconds after which the job is stopped."""
-        if self.max_runtime is None:
-            return None
-        try:
-            return parse_seconds(self.max_runtime)
-        except SpecError as error:
-            raise SpecError(f"--max-runtime: {error.message}") from None
+    machines: Machines = field(default_factory=Machines)
 
     def __post_init__(self) -> None:
-        _ = self.machines  # checks them
-        if self.max_runtime_s == 0:
-            raise SpecError(f"--max-runtime must be more than 0, got {self.max_runtime}")
         if self.max_restarts < 0:
             raise SpecError(f"--max-restarts must be at least 0, got {self.max_restarts}")
         if not 0 <= self.seed < _SEEDS:
@@ -85,13 +59,23 @@ class JobOptions:
             )
 
     @classmethod
-    def of(cls, seed: int | None, **others: Any) -> Self:
-        """Return options with the given seed, or a random one."""
-        return cls(seed=secrets.randbelow(1 << 31) if seed is None else seed, **others)
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Return the job's options among all options of `train`; the seed is random if None."""
+        machines = Machines.parse(given)
+        own = {each.name: given[each.name] for each in fields(cls) if each.name in given}
+        if own["seed"] is None:
+            own["seed"] = secrets.randbelow(1 << 31)
+        return cls(**own, max_runtime_s=_runtime_s(given["max_runtime"]), machines=machines)
 
 
-JOB_OPTION_NAMES = tuple(field.name for field in fields(JobOptions))
-"""Names of the job options, as `train` takes them."""
+def _runtime_s(given: float | str | None) -> float | None:
+    try:
+        found = None if given is None else parse_seconds(given)
+    except SpecError as error:
+        raise SpecError(f"--max-runtime: {error.message}") from None
+    if found == 0:
+        raise SpecError(f"--max-runtime must be more than 0, got {given}")
+    return found
 
 
 @dataclass(frozen=True)

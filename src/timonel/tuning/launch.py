@@ -23,7 +23,7 @@ from timonel.storage.locks import LockedError
 from timonel.training.handles import Run
 from timonel.training.job import roles
 from timonel.training.launch import submit
-from timonel.training.request import JOB_OPTION_NAMES, JobOptions, Request, check_request
+from timonel.training.request import JobOptions, Request, check_request
 from timonel.training.settings import settings_of
 from timonel.tuning.controller import Controller, Notify
 from timonel.tuning.objectives import parse_objectives
@@ -266,7 +266,7 @@ def _request(
         args=settings.args,
         pass_job_dir=bool(given["pass_job_dir"]),
     )
-    return request, JobOptions.of(**{name: given[name] for name in JOB_OPTION_NAMES})
+    return request, JobOptions.of(given)
 
 
 def _warn_of_cores(processes: int) -> None:

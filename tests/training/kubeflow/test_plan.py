@@ -18,7 +18,7 @@ from timonel.options import with_defaults
 from timonel.storage import Workspace, find_workspace
 from timonel.training.job import job_spec
 from timonel.training.kubeflow.plan import ManifestPlan, plan_manifest
-from timonel.training.request import JOB_OPTION_NAMES, JobOptions, check_request
+from timonel.training.request import JobOptions, check_request
 from timonel.training.settings import settings_of
 from timonel.training.train_options import TrainOptions
 
@@ -45,7 +45,7 @@ def planned(path: Path, *args: str, entry: Any = None, local: bool = True) -> Ma
 
 def spec_of(plan: ManifestPlan, workspace: Workspace) -> JobSpec:
     given = {**with_defaults(TrainOptions, {"seed": 1}), **plan.options(())}
-    options = JobOptions.of(**{name: given[name] for name in JOB_OPTION_NAMES})
+    options = JobOptions.of(given)
     request = check_request(
         plan, data=None, settings=settings_of(given), params=None, args=plan.args
     )
