@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from timonel.errors import CorruptError, NotFoundError
 from timonel.storage import read_document, write_document
@@ -29,12 +29,12 @@ class CheckpointEvaluation(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    checkpoint: str = Field(description="Name of the checkpoint's folder.")
-    epoch: int = Field(description="Epoch within the fit call, from 0.")
-    step: int = Field(description="Optimizer steps of the job before the checkpoint.")
-    is_epochs_end: bool = Field(description="Whether the checkpoint ends an epoch.")
-    values: Mapping[str, float | str] = Field(description="Metrics; NaN is text.")
-    seconds: float = Field(description="Duration of the evaluation.")
+    checkpoint: str  # name of its folder
+    epoch: int  # within the fit call, from 0
+    step: int  # optimizer steps of the job before the checkpoint
+    is_epochs_end: bool
+    values: Mapping[str, float | str]  # metrics; NaN is text
+    seconds: float  # duration of the evaluation
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -48,10 +48,10 @@ class FitEvaluations(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    evaluating: str | None = Field(default=None, description="Checkpoint under evaluation.")
-    best: str | None = Field(default=None, description="Best checkpoint by --keep-best.")
-    skipped: int = Field(default=0, description="Checkpoints skipped for newer ones.")
-    done: tuple[CheckpointEvaluation, ...] = Field(default=(), description="Results, in order.")
+    evaluating: str | None = None  # checkpoint
+    best: str | None = None  # checkpoint by --keep-best
+    skipped: int = 0  # checkpoints, for newer ones
+    done: tuple[CheckpointEvaluation, ...] = ()  # results, in order
 
     @property
     def held(self) -> frozenset[str]:

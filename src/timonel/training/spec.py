@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from timonel.errors import SpecError
 from timonel.storage import find_workspace, read_document, write_document
@@ -27,49 +27,24 @@ class TrainSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    run_id: str = Field(description="The run that the job reports to.")
-    workspace: str = Field(description="Location of the workspace.")
-    entry: EntryKind = Field(default="script", description="What kind of program is run.")
-    script: str = Field(
-        description="The file that the user's program is in; relative to the job's source."
-    )
-    target: str | None = Field(
-        default=None, description="A module's name; module:name of a function to be imported."
-    )
-    pickled: str | None = Field(
-        default=None,
-        description="A function and its keywords by value: a file in the run's folder.",
-    )
-    keywords: Mapping[str, Any] = Field(
-        default_factory=dict, description="Keywords of an imported function."
-    )
-    import_path: tuple[str, ...] = Field(
-        default=(), description="Folders in which a function's modules are looked for."
-    )
-    source: str | None = Field(
-        default=None, description="The recorded text of a function: a file in the run's folder."
-    )
-    args: tuple[str, ...] = Field(default=(), description="Arguments of the script, as given.")
-    role_args: Mapping[str, tuple[str, ...]] = Field(
-        default_factory=dict, description="Arguments by role, where they differ."
-    )
-    params: Mapping[str, str] = Field(
-        default_factory=dict, description="Parameters; each becomes the flag --name=value."
-    )
-    data: Mapping[str, str] = Field(
-        default_factory=dict, description="Datasets by name; the unnamed one has the name ''."
-    )
-    settings: Settings = Field(default_factory=Settings, description="How it trains.")
-    keras: Literal["keras", "tf_keras"] = Field(default="keras", description="Which Keras.")
-    imports_late: bool = Field(
-        default=False,
-        description="TensorFlow is imported when the program does: it changes the environment "
-        "before.",
-    )
-    pass_job_dir: bool = Field(default=False, description="Give the script --job-dir as well.")
-    seed: int = Field(
-        default=0, description="Seed that all tasks share, so that they shuffle alike."
-    )
+    run_id: str
+    workspace: str  # its location
+    entry: EntryKind = "script"
+    script: str  # the program's file, relative to the job's source
+    target: str | None = None  # a module's name; module:name of a function to be imported
+    pickled: str | None = None  # a function and its keywords by value: a file in the run's folder
+    keywords: Mapping[str, Any] = {}  # of an imported function
+    import_path: tuple[str, ...] = ()  # folders in which a function's modules are looked for
+    source: str | None = None  # the recorded text of a function: a file in the run's folder
+    args: tuple[str, ...] = ()  # of the script, as given
+    role_args: Mapping[str, tuple[str, ...]] = {}  # where they differ
+    params: Mapping[str, str] = {}  # each becomes the flag --name=value
+    data: Mapping[str, str] = {}  # datasets by name; the unnamed one has the name ''
+    settings: Settings = Settings()
+    keras: Literal["keras", "tf_keras"] = "keras"
+    imports_late: bool = False  # of TensorFlow, as the program changes the environment before
+    pass_job_dir: bool = False  # give the script --job-dir as well
+    seed: int = 0  # all tasks share it, so that they shuffle alike
 
     def argv(self, job_dir: str, role: str = "chief") -> list[str]:
         """Return the program's ``sys.argv``: path, parameters as flags, the user's arguments."""
