@@ -76,10 +76,8 @@ class Cluster:
         return here.index(self.rank), len(here)
 
     def with_chief(self) -> Cluster:
-        """Return the cluster with worker 0 as its chief, and the other workers renumbered.
-
-        Parameter servers need a chief, which the field's articles leave out of ``TF_CONFIG``.
-        """
+        """Return the cluster with worker 0 as its chief, and the other workers renumbered."""
+        # Parameter servers need a chief, which the field's articles leave out of ``TF_CONFIG``.
         if self.tasks.get("chief"):
             return self
         first, *rest = self.tasks["worker"]

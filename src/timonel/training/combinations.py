@@ -9,12 +9,7 @@ from timonel.training.option_values import parse_best, parse_early_stopping, par
 from timonel.training.settings import Settings, StrategyName
 
 _OF_ONE_WORKER = frozenset(
-    {
-        StrategyName.ONE_DEVICE,
-        StrategyName.MIRRORED,
-        StrategyName.CENTRAL_STORAGE,
-        StrategyName.TPU,
-    }
+    {StrategyName.ONE_DEVICE, StrategyName.MIRRORED, StrategyName.CENTRAL_STORAGE, StrategyName.TPU}
 )
 _REDUCING = frozenset({StrategyName.MIRRORED, StrategyName.MULTI_WORKER})
 """Strategies whose replicas all-reduce their gradients."""
@@ -42,11 +37,9 @@ def check_settings(settings: Settings) -> None:
 def choose(
     requested: StrategyName, *, workers: int, devices: int, ps: int = 0, tpu: bool = False
 ) -> StrategyName:
-    """Return the strategy for a job's size; ``none`` for one device.
-
-    ``auto`` follows tensorflow-cloud's rule: a TPU if available, multi-worker for several workers,
-    mirrored for several devices, else none; and parameter servers if requested.
-    """
+    """Return the strategy for a job's size; ``none`` for one device."""
+    # ``auto`` follows tensorflow-cloud's rule: a TPU if available, multi-worker for several
+    # workers, mirrored for several devices, else none; and parameter servers if requested.
     if requested in _OF_ONE_WORKER and workers > 1:
         raise SpecError(
             f"the strategy '{requested.value}' runs in one worker, but --workers is {workers}",

@@ -222,11 +222,9 @@ def _names_legacy_keras(node: ast.AST) -> bool:
 
 
 def _sets_environment(nodes: Sequence[ast.AST], folder: Path, seen: set[Path]) -> bool:
-    """Return whether a program changes environment variables before it imports TensorFlow.
-
-    Modules of its folder that it imports before count too, unless ``seen``, to which they are
-    added. ``TF_CPP_MIN_LOG_LEVEL`` alone does not: jobs are quiet anyway.
-    """
+    """Return whether a program changes environment variables before it imports TensorFlow."""
+    # Modules of its folder that it imports before count too, unless ``seen``, to which they are
+    # added. ``TF_CPP_MIN_LOG_LEVEL`` alone does not: jobs are quiet anyway.
     lines = {node: getattr(node, "lineno", sys.maxsize) for node in nodes}
     end = min((line for node, line in lines.items() if _imports_tensorflow(node)), default=None)
     before = [node for node, line in lines.items() if end is None or line < end]

@@ -15,13 +15,7 @@ from timonel.engines import JobState, JobStatus
 from timonel.engines.environment import OUTCOME
 from timonel.errors import Interrupted, TimonelError
 from timonel.models.exports import read_export, saved_model_of
-from timonel.storage import (
-    Workspace,
-    digest_file,
-    find_workspace,
-    is_local,
-    read_document,
-)
+from timonel.storage import Workspace, digest_file, find_workspace, is_local, read_document
 from timonel.storage.atomic import sweep
 from timonel.tracking import Artifact, RunWriter, open_run, read_run
 from timonel.training.checkpoints import ARRAYS, STATE, best_folder, newest_first

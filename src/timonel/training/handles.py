@@ -43,8 +43,7 @@ def scale_workers(engine: Engine, job_id: str, workers: int) -> None:
     size = next((size for size in status.sizes if size.role == "worker"), None)
     if not isinstance(engine, ElasticEngine) or (size is None and not status.state.is_final):
         raise SpecError(
-            f"{job_id} is not elastic",
-            hint="start it with --workers MIN:MAX, as in --workers 2:8",
+            f"{job_id} is not elastic", hint="start it with --workers MIN:MAX, as in --workers 2:8"
         )
     # The chief counts as a worker, except with parameter servers, where it only coordinates.
     chiefs = 0 if size is not None and size.serves else 1

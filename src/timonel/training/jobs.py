@@ -44,19 +44,15 @@ class RemoteJobError(JobError):
 
 
 def list_jobs(workspace: Workspace) -> list[JobStatus]:
-    """Return the status of all jobs of a workspace, newest first.
-
-    Jobs of other machines, and those that clusters deleted, have the status of their runs.
-    """
+    """Return the status of all jobs of a workspace, newest first."""
+    # Jobs of other machines, and those that clusters deleted, have the status of their runs.
     found = [status for engine in _engines(workspace) for status in engine.jobs()]
     return sorted([*found, *_others(workspace, found)], key=lambda status: -status.created_at)
 
 
 def find_job(workspace: Workspace, ref: str) -> Job:
-    """Return a job by its ID, a prefix of it, or ``last``.
-
-    Reads the bucket of a workspace only if no job of this machine matches.
-    """
+    """Return a job by its ID, a prefix of it, or ``last``."""
+    # Reads the bucket of a workspace only if no job of this machine matches.
     engines = list(_engines(workspace))
     known = {name: engine for engine in reversed(engines) for name in engine.job_ids()}
     if ref in known:

@@ -151,8 +151,7 @@ def _sources(content: Mapping[str, Any], name: str) -> Iterator[str]:
             text = lines if isinstance(lines, str) else "".join(lines)
         except (KeyError, TypeError):
             raise SpecError(
-                f"a cell of {name} has no type or no source",
-                hint="open and save it with Jupyter",
+                f"a cell of {name} has no type or no source", hint="open and save it with Jupyter"
             ) from None
         if kind == "code" and text.strip():
             yield text
@@ -167,10 +166,9 @@ def _is_python(text: str) -> bool:
 
 
 def _statements(lines: Sequence[str]) -> Iterator[int]:
-    """Yield the indices of lines that begin a statement.
-
-    A line inside brackets or a multi-line string may begin with ``%`` or ``!`` and still be Python.
-    """
+    """Yield the indices of lines that begin a statement."""
+    # A line inside brackets or a multi-line string may begin with ``%`` or ``!`` and still be
+    # Python.
     pending: list[str] = []
     is_continued = False
     for number, line in enumerate(list(lines)):

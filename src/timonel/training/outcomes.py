@@ -20,12 +20,10 @@ _logger = logging.getLogger(__name__)
 
 
 def with_outcomes(workspace: Workspace, runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """Return runs with the outcomes of their jobs, as far as their engines know them.
-
-    An engine completes the records of jobs that ended without their coordinators when it is asked
-    for their status. Runs whose submission was interrupted, or whose job ended long ago, are
-    completed here. Without access to an engine, its runs stay as they are.
-    """
+    """Return runs with the outcomes of their jobs, as far as their engines know them."""
+    # An engine completes the records of jobs that ended without their coordinators when it is asked
+    # for their status. Runs whose submission was interrupted, or whose job ended long ago, are
+    # completed here. Without access to an engine, its runs stay as they are.
     unfinished = [run for run in runs if run.job_id is not None and not run.is_finished]
     if unfinished and workspace.is_remote and workspace.local_copy is None:
         workspace = find_workspace(workspace.uri, create=False)

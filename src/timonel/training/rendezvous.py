@@ -106,10 +106,8 @@ def follow(
 
 @contextlib.contextmanager
 def naming_missing_tasks(cluster: Cluster, ready: Path) -> Iterator[None]:
-    """Show which tasks do not answer, until this one creates the file ``ready``.
-
-    TensorFlow waits for all tasks before it trains, and says nothing meanwhile.
-    """
+    """Show which tasks do not answer, until this one creates the file ``ready``."""
+    # TensorFlow waits for all tasks before it trains, and says nothing meanwhile.
     ended = threading.Event()
     watch = threading.Thread(target=_name_missing, args=(cluster, ready, ended), daemon=True)
     watch.start()
@@ -156,10 +154,8 @@ def _answers(address: str) -> bool:
 
 
 def _check_not_missed(run: RunRecord, task_dir: Path) -> None:
-    """Check that the run has not ended in the last five minutes without this task.
-
-    Each run is reported as missed once: a task started again waits for the next run.
-    """
+    """Check that the run has not ended in the last five minutes without this task."""
+    # Each run is reported as missed once: a task started again waits for the next run.
     if task_dir.exists() or time.time() - (run.ended_at or 0.0) > _PATIENCE_S:
         return
     task_dir.mkdir(parents=True)

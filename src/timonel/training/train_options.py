@@ -105,8 +105,7 @@ class TrainOptions(TypedDict, total=False):
         Collectives, Option("auto", "All-reduce between processes.", DISTRIBUTION)
     ]
     compress_gradients: Annotated[
-        Compression | None,
-        Option(None, "Compress exchanged gradients to this type.", DISTRIBUTION),
+        Compression | None, Option(None, "Compress exchanged gradients to this type.", DISTRIBUTION)
     ]
     chief: Annotated[
         ChiefRole,
@@ -238,13 +237,7 @@ class TrainOptions(TypedDict, total=False):
     ]
     memory_per_device: Annotated[
         int | str | None,
-        Option(
-            None,
-            "Memory limit per GPU.",
-            DEVICES,
-            computed="grows as needed",
-            metavar="SIZE",
-        ),
+        Option(None, "Memory limit per GPU.", DEVICES, computed="grows as needed", metavar="SIZE"),
     ]
     threads: Annotated[
         int | None,
@@ -252,16 +245,10 @@ class TrainOptions(TypedDict, total=False):
     ]
     profile: Annotated[
         str | None,
-        Option(
-            None,
-            "Steps to profile for TensorBoard. Example: 10:20.",
-            DEVICES,
-            metavar="A[:B]",
-        ),
+        Option(None, "Steps to profile for TensorBoard. Example: 10:20.", DEVICES, metavar="A[:B]"),
     ]
     gpus: Annotated[
-        int | None,
-        Option(None, "GPUs of each task, except parameter servers.", MACHINES, least=1),
+        int | None, Option(None, "GPUs of each task, except parameter servers.", MACHINES, least=1)
     ]
     accelerator: Annotated[
         Sequence[str],

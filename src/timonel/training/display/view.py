@@ -81,8 +81,7 @@ def _bar(step: int, steps: int | None, width: int) -> Text:
 
 
 def _named(name: str, value: Any) -> Text:
-    shown = number(value) if isinstance(value, int | float) else str(value)
-    return Text.assemble((f"{name} ", "dim"), shown)
+    return Text.assemble((f"{name} ", "dim"), _number(value))
 
 
 def _of(part: object, whole: object) -> str:

@@ -170,8 +170,7 @@ class _Reader:
             self._option()
         if self._position == len(self._words):
             raise SpecError(
-                f"{self._launcher} has no program",
-                hint=f"add it after the options, {_NAME_SCRIPT}",
+                f"{self._launcher} has no program", hint=f"add it after the options, {_NAME_SCRIPT}"
             )
         if not self._counts and (self._dialect == "Hydra" or self._is_placed):
             raise SpecError(
@@ -244,8 +243,7 @@ class _Reader:
     def _next(self, option: str) -> str:
         if self._position == len(self._words):
             raise SpecError(
-                f"{option} of {self._launcher} has no value",
-                hint=f"add the value, {_NAME_SCRIPT}",
+                f"{option} of {self._launcher} has no value", hint=f"add the value, {_NAME_SCRIPT}"
             )
         self._position += 1
         return self._words[self._position - 1]

@@ -27,7 +27,7 @@ NOTED: Mapping[str, Mapping[str, str]] = {
         "launcherCreationPolicy": _NO_LAUNCHER,
         "waitForWorkers": _NO_LAUNCHER,
         "mainContainer": "a pod has one container",
-    },
+    }
 }
 """Fields without effect, with the reason, by object."""
 

@@ -31,8 +31,7 @@ def check_program(program: Program) -> None:
         text = program.source.decode(errors="replace")
     for line, found, cure in uses_of_mpi(text):
         raise SpecError(
-            f"{program.name} uses {found} (line {line}), and each task would train alone",
-            hint=cure,
+            f"{program.name} uses {found} (line {line}), and each task would train alone", hint=cure
         )
 
 

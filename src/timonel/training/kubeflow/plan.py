@@ -99,10 +99,8 @@ class ManifestPlan:
 
     @property
     def _creates_strategy(self) -> bool:
-        """Whether the program creates the strategy that `auto` chooses for these roles.
-
-        Keras' ``fit`` does not work with it alone; the program gets that of the job.
-        """
+        """Whether the program creates the strategy that `auto` chooses for these roles."""
+        # Keras' ``fit`` does not work with it alone; the program gets that of the job.
         has_servers = "ps" in self.job.replicas
         if has_servers and "chief" not in self.job.replicas:
             return False

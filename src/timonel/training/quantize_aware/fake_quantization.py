@@ -58,11 +58,10 @@ def quantized(model: Any) -> tuple[Any, list[str]]:
 
 
 def calibrate(model: Any, batches: Sequence[Any]) -> None:
-    """Set the ranges of what layers pass on to those of the data.
-
-    The library's ranges of activations begin at -6 to 6 and move by a thousandth a batch, too
-    slowly for a few epochs. A layer's range depends on those before it, so it takes several rounds.
-    """
+    """Set the ranges of what layers pass on to those of the data."""
+    # The library's ranges of activations begin at -6 to 6 and move by a thousandth a batch, too
+    # slowly for a few epochs. A layer's range depends on those before it, so it takes several
+    # rounds.
     ranges = [
         variable
         for variable in model.non_trainable_variables

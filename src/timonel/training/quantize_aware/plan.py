@@ -10,11 +10,7 @@ from timonel.data import Dataset
 from timonel.data.schema import TableSchema
 from timonel.errors import MissingExtraError, SpecError
 from timonel.models.architecture import read_architecture
-from timonel.models.exports import (
-    saved_model_of,
-    simulates_integers,
-    verify_export,
-)
+from timonel.models.exports import saved_model_of, simulates_integers, verify_export
 from timonel.models.publish import find_model, open_export
 from timonel.models.schema import Export
 from timonel.storage import Workspace
@@ -33,10 +29,7 @@ class FineTuning(NamedTuple):
 
 
 def plan_fine_tuning(
-    workspace: Workspace,
-    run: str,
-    params: Mapping[str, Any],
-    data: str | None,
+    workspace: Workspace, run: str, params: Mapping[str, Any], data: str | None
 ) -> FineTuning:
     """Plan the fine-tuning of a run's model, by default on its dataset."""
     if importlib.util.find_spec("tensorflow_model_optimization") is None:
