@@ -189,7 +189,7 @@ def _managed(
     settings = task.spec.settings
     require_tensorflow_backend(os.environ.get(KERAS_BACKEND))
     from timonel.training.worker import managed, redirected_saves  # noqa: PLC0415 - TensorFlow
-    from timonel.training.worker.private import dtype_policies, keras_fit  # noqa: PLC0415 - TensorFlow
+    from timonel.training.worker.private import keras_fit  # noqa: PLC0415 - TensorFlow
 
     for noisy in ("tensorflow", "absl"):  # they log each device and each all-reduce
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -229,7 +229,7 @@ def _managed(
             _warn_of_shared_cores(task, resources, run)
         run.event(
             "devices",
-            **precision.record(dtype_policies.policy_of(keras), name, strategy, settings),
+            **precision.record(keras_fit.policy_of(keras), name, strategy, settings),
             **resources.record(),
         )
     services = managed.services_of(

@@ -11,7 +11,7 @@ from timonel.training.worker.inputs import fit_data
 from timonel.training.worker.numerics import learning_rate, precision
 from timonel.training.worker.numerics.gradients import GradientPlan
 from timonel.training.worker.plugin import FitPlugin
-from timonel.training.worker.private import dtype_policies, optimizers
+from timonel.training.worker.private import keras_fit, optimizers
 
 logger = logging.getLogger(__name__)
 
@@ -42,9 +42,9 @@ class OptimizerOptions(FitPlugin):
 
     def fit_begins(self, model: Any, arguments: dict[str, Any]) -> None:
         """Compile with XLA, check the optimizer, and make batch sizes global."""
-        policy = dtype_policies.policy_of(self._keras)
+        policy = keras_fit.policy_of(self._keras)
         precision.warn_of_own_policy(policy, self._settings.numerics)
-        self._record(dtype_policies.policies_in(model))
+        self._record(keras_fit.policies_in(model))
         if self._settings.numerics.xla:
             precision.compile_with_xla(model)
         if self._plan != GradientPlan() or not self._rule.changes_nothing:

@@ -22,7 +22,7 @@ from timonel.training.worker.inputs import fit_data, sharding
 from timonel.training.worker.numerics import gradients, precision
 from timonel.training.worker.numerics.gradients import GradientPlan
 from timonel.training.worker.numerics.learning_rate import RateScaling
-from timonel.training.worker.private import dtype_policies, keras_fit, optimizers
+from timonel.training.worker.private import keras_fit, optimizers
 from timonel.training.worker.strategy import devices, strategies
 
 FLAVOUR = sys.argv[1]
@@ -344,7 +344,7 @@ def of_float16_policy(mirrored: Any) -> dict[str, Any]:
     optimizers.install(keras, GradientPlan(), RateScaling())
     exact = weights(fitted())
     precision.configure(keras, Numerics(precision="float16"))
-    policy, model = dtype_policies.policy_of(keras), fitted()
+    policy, model = keras_fit.policy_of(keras), fitted()
     result = {
         "policy": policy,
         "optimizer": type(model.optimizer).__name__,
@@ -388,12 +388,12 @@ def of_own_policy() -> dict[str, str]:
     precision.configure(keras, Numerics(precision="float16"))
     precision._set_policy(keras, "mixed_bfloat16")
     with logged() as text:
-        policy = dtype_policies.policy_of(keras)
+        policy = keras_fit.policy_of(keras)
         precision.warn_of_own_policy(policy, Numerics(precision="float16"))
     inputs = keras.Input((8,))
     model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
     precision._set_policy(keras, "float32")
-    layers = dtype_policies.policies_in(model)
+    layers = keras_fit.policies_in(model)
     return {"policy": policy, "log": text.getvalue(), "layers": layers}
 
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from timonel.errors import SpecError
-from timonel.training.worker.private import loss_terms, losses
+from timonel.training.worker.private import layer_losses, loss_terms, losses, row_means
 from timonel.training.worker.private.loss_terms import Batch, Kind
 
 WEIGHTS = tf.Variable(tf.ones([3, 2]))
@@ -100,12 +100,12 @@ def test_a_part_of_a_batch_counts_by_its_share() -> None:
     update = losses._counting(lambda _, values, weight: counted.append((values, weight)))
 
     def step(x: Any) -> None:
-        with losses.part_of(tf.constant(0.25), tf.shape(x)[0]):
+        with row_means.part_of(tf.constant(0.25), tf.shape(x)[0]):
             update(SimpleNamespace(name="seen"), mean(x))
             update(None, x)
-            assert losses._term(mean(x)).op.type == "Mean"
+            assert layer_losses._term(mean(x)).op.type == "Mean"
             with pytest.raises(SpecError, match="a term of add_loss"):
-                losses._term(tf.sqrt(mean(x)))
+                layer_losses._term(tf.sqrt(mean(x)))
 
     traced(step)
     (value, share), (rows, nothing) = counted
@@ -116,7 +116,7 @@ def test_a_part_of_a_batch_counts_by_its_share() -> None:
 def test_functions_of_a_part_of_a_batch() -> None:
     def found(x: Any, function: Callable[[Any], Any]) -> Any:
         with (
-            losses.part_of(tf.constant(0.25), tf.shape(x)[0]),
+            row_means.part_of(tf.constant(0.25), tf.shape(x)[0]),
             losses._calling("root", function, x),
         ):
             return losses._value_of_function(function(x), None)

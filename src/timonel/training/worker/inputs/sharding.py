@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from timonel.data import load_registry
-from timonel.training.worker.private import replica_rows
+from timonel.training.worker.private import row_means, tf_data
 
 
 @dataclass(frozen=True)
@@ -89,23 +89,9 @@ def distribute(strategy: Any, dataset: Any, *, sharded: bool, fill: bool) -> Any
             sharded=sharded,
         )
         mine = dataset if share.is_everything else _split(dataset, share, fill=fill)
-        return mine.with_options(_without_tuner())
+        return tf_data.without_tuner(mine)
 
     return strategy.distribute_datasets_from_function(local)
-
-
-def _without_tuner() -> Any:
-    """Return options that disable tf.data's autotuner.
-
-    AUTOTUNE then means one call per core.
-
-    The iterators of a distributed dataset are destroyed at the end of each epoch and wait for the
-    tuner's thread, which sleeps for 10, 20, 40 s ... between its checks. Measured with TensorFlow
-    2.21 and two workers: epochs of 10 s took 20 to 50 s.
-    """
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return options
 
 
 def _split(dataset: Any, share: Share, *, fill: bool) -> Any:
@@ -116,9 +102,7 @@ def _split(dataset: Any, share: Share, *, fill: bool) -> Any:
         if not fill or (isinstance(rows, int) and rows >= 2 * share.total):
             return _of_each(lambda value: value[begin:end], batch)
         rows = tf.cast(rows, tf.int64)
-        repeated = tf.range(rows * replica_rows.repetitions(part, share.total)) % tf.maximum(
-            rows, 1
-        )
+        repeated = tf.range(rows * row_means.repetitions(part, share.total)) % tf.maximum(rows, 1)
         return tf.cond(
             rows >= share.total,
             lambda: _of_each(lambda value: value[begin:end], batch),
@@ -135,10 +119,8 @@ def _split(dataset: Any, share: Share, *, fill: bool) -> Any:
 
 
 def _mapped(method: Callable[..., Any], function: Callable[[Any], Any]) -> Any:
-    """Call ``map`` or ``flat_map`` with a function of the whole element.
-
-    They pass an element that is a tuple, also ``(x,)``, as separate arguments.
-    """
+    """Call ``map`` or ``flat_map`` with a function of the whole element."""
+    # They pass an element that is a tuple, also ``(x,)``, as separate arguments.
     if type(method.__self__.element_spec) is tuple:  # type: ignore[attr-defined] # a bound method
         return method(lambda *parts: function(parts))
     return method(function)

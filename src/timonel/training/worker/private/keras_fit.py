@@ -20,6 +20,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import config, ops
 
 from timonel.errors import TimonelError
+from timonel.models.keras_model import is_without_call
 from timonel.training.cluster import Cluster
 from timonel.training.worker.private import replica_steps
 from timonel.training.worker.private.attributes import wrap
@@ -48,11 +49,9 @@ def configure_coordination(cluster: Cluster) -> None:
 
 
 def keep_scope_when_cleared(again: Callable[[], object]) -> None:
-    """Keep the strategy's scope when ``clear_session`` replaces the default graph, permanently.
-
-    The graph holds the scopes, so that later models would train without the strategy. ``again`` is
-    called after each replacement, to set again what else ``clear_session`` resets.
-    """
+    """Keep the strategy's scope when ``clear_session`` replaces the default graph, permanently."""
+    # The graph holds the scopes, so that later models would train without the strategy. ``again``
+    # is called after each replacement, to set again what else ``clear_session`` resets.
     graphs = ops._default_graph_stack
     original = graphs.reset
 
@@ -142,10 +141,8 @@ def _outside_step(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _build_from_local_batch(model: Any, iterator: Any = None, data_batch: Any = None) -> None:
     """Build model, metrics and optimizer from one local replica's batch."""
-    import keras  # noqa: PLC0415 - tf-keras may be in use
-
     strategy = model._distribute_strategy
-    if strategy is None or type(model).call is keras.Model.call:
+    if strategy is None or is_without_call(model):
         return  # a model without call(), such as a GAN: its parts are built models
     if iterator is not None:
         data_batch = _first_local_batch(strategy, iterator)
@@ -204,3 +201,26 @@ def _is_scalar(value: Any, strategy: Any) -> bool:
         getattr(local, "shape", None) == () and getattr(local, "dtype", None) == "float32"
         for local in locals_
     )
+
+
+def policy_of(keras: Any) -> str:
+    """Return the name of the precision policy for new layers."""
+    if keras.__name__ == "tf_keras":
+        return str(keras.mixed_precision.global_policy().name)
+    from keras.src.backend.common import global_state  # noqa: PLC0415 - TensorFlow loads here
+
+    # Keras' own function sets a policy from `floatx`, which then has no effect any more.
+    policy = global_state.get_global_attribute("dtype_policy", None)
+    return str(keras.config.floatx() if policy is None else policy.name)
+
+
+def policies_in(model: Any) -> str:
+    """Return the names of the precision policies of the layers that compute."""
+    layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else model.layers
+    names = {
+        each.dtype_policy.name
+        for each in layers
+        # Inputs of mixed precision are float32, and compute nothing.
+        if type(each).__name__ != "InputLayer" and getattr(each, "dtype_policy", None)
+    }
+    return ", ".join(sorted(names))

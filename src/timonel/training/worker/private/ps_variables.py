@@ -55,10 +55,8 @@ def raw(variable: Any) -> Any:
 
 
 def make_later_within(variable: Any, place: Callable[[], Any]) -> None:
-    """Create a variable in the context from ``place``, also if Keras 3 defers it.
-
-    It does so for metrics whose shape is known only once a model is built symbolically.
-    """
+    """Create a variable in the context from ``place``, also if Keras 3 defers it."""
+    # It does so for metrics whose shape is known only once a model is built symbolically.
     original = getattr(variable, "_deferred_initialize", None)
     if original is None or getattr(variable, "_value", None) is not None:
         return
@@ -105,12 +103,10 @@ def temporary(dtype: Any, shape: Any) -> Any:
 
 
 def run_on_workers(coordinator: Any, function: Callable[[], Any], count: int) -> None:
-    """Call a Python function ``count`` times in the threads of free workers.
-
-    Its operations run on that worker. If the worker is lost, the function raises and is called
-    again once a worker is free. The coordinator's public ``schedule`` accepts traced functions
-    only.
-    """
+    """Call a Python function ``count`` times in the threads of free workers."""
+    # Its operations run on that worker. If the worker is lost, the function raises and is called
+    # again once a worker is free. The coordinator's public ``schedule`` accepts traced functions
+    # only.
     for _ in range(count):
         coordinator._cluster.schedule(function, (), {})
 
@@ -122,10 +118,8 @@ def worker_index() -> int:
 
 @contextlib.contextmanager
 def outside_scope() -> Iterator[None]:
-    """Leave all strategy scopes within the block, for work local to this process.
-
-    What watches the variables of the process stays: it was entered last.
-    """
+    """Leave all strategy scopes within the block, for work local to this process."""
+    # What watches the variables of the process stays: it was entered last.
     graph = ops.get_default_graph()
     strategies, creators = graph._distribution_strategy_stack, graph._variable_creator_stack
     owners = [getattr(creator, "__self__", None) for _, creator in creators]
@@ -159,11 +153,9 @@ def strategy_attribute(model: Any) -> str:
 
 
 def place_variables(strategy: Any, is_local: Callable[[Any], bool], device: str) -> None:
-    """Place variables whose shape ``is_local`` on ``device``, others on parameter servers.
-
-    Each goes to the parameter server with the least data: with TensorFlow's round-robin placement,
-    all large variables may end up on the same server.
-    """
+    """Place variables whose shape ``is_local`` on ``device``, others on parameter servers."""
+    # Each goes to the parameter server with the least data: with TensorFlow's round-robin
+    # placement, all large variables may end up on the same server.
     extended = strategy.extended
     original = extended._create_variable
     held = dict.fromkeys(range(extended._num_ps), 0)
@@ -194,11 +186,9 @@ def place_variables(strategy: Any, is_local: Callable[[Any], bool], device: str)
 
 
 def as_one_replica(strategy: Any) -> contextlib.AbstractContextManager[None]:
-    """Let an optimizer update variables within conditions, as if on one replica.
-
-    Keras 3 updates within conditions (gradient accumulation, moving averages of weights), where
-    this strategy cannot merge its replicas. It has only one, so nothing needs merging.
-    """
+    """Let an optimizer update variables within conditions, as if on one replica."""
+    # Keras 3 updates within conditions (gradient accumulation, moving averages of weights), where
+    # this strategy cannot merge its replicas. It has only one, so nothing needs merging.
     extended = strategy.extended
 
     def update(
@@ -230,11 +220,9 @@ def build_compiled(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
 
 
 def leave_out_unused_loss(model: Any, used: Container[int]) -> None:
-    """Remove tf-keras' loss metric if the step does not update it.
-
-    Otherwise ``fit`` would show this metric, 0, instead of the loss that the step returns. ``used``
-    are IDs of the variables, as of `raw`, that the step changes.
-    """
+    """Remove tf-keras' loss metric if the step does not update it."""
+    # Otherwise ``fit`` would show this metric, 0, instead of the loss that the step returns.
+    # ``used`` are IDs of the variables, as of `raw`, that the step changes.
     loss = getattr(model, "compiled_loss", None)
     if loss is None or train_counter(model) is None:
         return

@@ -20,7 +20,7 @@ from tensorflow.python.autograph.impl import api
 from tensorflow.python.framework import ops
 
 from timonel.errors import SpecError
-from timonel.training.worker.private import hidden_state, loss_terms, losses
+from timonel.training.worker.private import hidden_state, loss_terms, losses, row_means
 from timonel.training.worker.private.attributes import replaced, wrap
 
 logger = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ def _run_single_steps(model: Any) -> None:
     """Run one step at a time: with several replicas, TensorFlow fails in Keras 3's loop."""
     steps = getattr(model, "steps_per_execution", None)
     if isinstance(steps, int) and steps > 1:
-        losses.warn(
+        row_means.warn(
             f"steps_per_execution={steps} does not work with several replicas: each step runs "
             "alone, with the same result. Remove it from compile()."
         )
@@ -164,13 +164,13 @@ def _steps_of(model: Any) -> contextlib.AbstractContextManager[None]:
 
 def _train(model: Any, original: Step, data: Any) -> Any:
     seen = loss_terms.Step(model)
-    with losses.weighted(_rows(data), repeats=True) as rows, seen.watched():
+    with row_means.weighted(_rows(data), repeats=True) as rows, seen.watched():
         undoes = _may_be_none(rows) and not _shares_variables()
-        restore = _restoring(model, rows) if undoes else _nothing
+        restore = _restoring(model, rows) if undoes else lambda: None
         with _results_of_all(model, "train_step", restore):
             logs = _as_tensors(original(data))
     if seen.has_own_terms and (_is_own(model, "train_step") or _is_own(model, "compute_loss")):
-        losses.warn(_own_loss_warning(model))
+        row_means.warn(_own_loss_warning(model))
     restore()
     return logs
 
@@ -192,8 +192,8 @@ def _own_loss_warning(model: Any) -> str:
 
 def _test(model: Any, original: Step, data: Any) -> Any:
     rows = _rows(data)
-    restore = _restoring(model, rows) if _may_be_none(rows) else _nothing
-    with losses.weighted(rows), _results_of_all(model, "test_step", restore):
+    restore = _restoring(model, rows) if _may_be_none(rows) else lambda: None
+    with row_means.weighted(rows), _results_of_all(model, "test_step", restore):
         logs = _as_tensors(original(with_a_row(data)))
     restore()
     return logs
@@ -201,12 +201,10 @@ def _test(model: Any, original: Step, data: Any) -> Any:
 
 @contextlib.contextmanager
 def _results_of_all(model: Any, step: str, restore: Callable[[], None]) -> Iterator[None]:
-    """Let metrics return results over all replicas, in steps that the script defines.
-
-    Such a step may log any of them, under other names, or values computed from them. Logs of Keras'
-    own steps are replaced at the end of an epoch, which costs no communication per step.
-    ``restore`` undoes updates of metrics by rows that do not count.
-    """
+    """Let metrics return results over all replicas, in steps that the script defines."""
+    # Such a step may log any of them, under other names, or values computed from them. Logs of
+    # Keras' own steps are replaced at the end of an epoch, which costs no communication per step.
+    # ``restore`` undoes updates of metrics by rows that do not count.
     if not any(_is_own(model, name) for name in (step, "compute_metrics", "get_metrics_result")):
         yield
         return
@@ -236,7 +234,7 @@ def _of_all(original: Callable[..., Any]) -> Callable[..., Any]:
         if restore is None:
             return original(*args, **kwargs)
         if ops.get_default_graph() is not _present.graph:
-            losses.warn(
+            row_means.warn(
                 f"The step reads the result of the metric {metric.name} inside a tf.function or a "
                 "condition, where it counts the rows of one replica: read it outside."
             )
@@ -260,17 +258,12 @@ def _with_values_of_all(metric: Any) -> Any:
     return StatelessScope(state_mapping=list(zip(metric.variables, values, strict=True)))
 
 
-def _nothing() -> None:
-    pass
-
-
 def _predict(_: Any, original: Step, data: Any) -> Any:
     rows = _rows(data)
     if not _may_be_none(rows):
         return original(data)
     return tf.nest.map_structure(
-        lambda value: value[: tf.where(rows > 0, tf.shape(value)[0], 0)],
-        original(with_a_row(data)),
+        lambda value: value[: tf.where(rows > 0, tf.shape(value)[0], 0)], original(with_a_row(data))
     )
 
 

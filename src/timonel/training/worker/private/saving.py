@@ -22,10 +22,8 @@ from timonel.training.worker.private.attributes import replaced
 
 
 def checkpoint_saver() -> Any:
-    """Return the class whose ``save`` writes every TensorFlow checkpoint.
-
-    ``tf.train.Checkpoint`` and CheckpointManager record the path that they passed to it.
-    """
+    """Return the class whose ``save`` writes every TensorFlow checkpoint."""
+    # ``tf.train.Checkpoint`` and CheckpointManager record the path that they passed to it.
     return checkpoint.TrackableSaver
 
 
@@ -65,10 +63,8 @@ PathMap = Callable[[Any], Any]
 def redirected_lists(
     for_writing: PathMap, for_reading: PathMap
 ) -> contextlib.AbstractContextManager[None]:
-    """Write lists and delete checkpoints at other paths, within the block.
-
-    Lists contain the script's own paths, so ``tf.train.latest_checkpoint`` returns one of those.
-    """
+    """Write lists and delete checkpoints at other paths, within the block."""
+    # Lists contain the script's own paths, so ``tf.train.latest_checkpoint`` returns one of those.
     management = checkpoint_management
     update = management.update_checkpoint_state_internal
     list_of = management._GetCheckpointFilename

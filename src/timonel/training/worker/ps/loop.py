@@ -22,7 +22,7 @@ from timonel.errors import TimonelError
 from timonel.training.settings import Settings
 from timonel.training.worker.fit.model_fit import add_callback
 from timonel.training.worker.fit.watch import FitWatch
-from timonel.training.worker.private import losses, mid_epoch, ps_variables
+from timonel.training.worker.private import losses, mid_epoch, ps_variables, row_means
 from timonel.training.worker.ps.dispatcher import Dispatcher, Observe
 from timonel.training.worker.ps.feeding import Horizon, LoopPhase
 from timonel.training.worker.ps.ledger import Ledger, Policy, Tally
@@ -87,7 +87,7 @@ class ParameterServerLoop:
         seconds = settings.checkpoints.checkpoint_seconds
         self._settle_s = SETTLE_S if seconds is None else min(SETTLE_S, float(seconds))
 
-    def install(self, warn: losses.Warn = logger.warning) -> None:
+    def install(self, warn: row_means.Warn = logger.warning) -> None:
         """Patch ``compile``, ``evaluate`` and ``predict`` of this process's Keras."""
         check_precision(self._keras, self._settings)
         losses.install_functions(self._keras, warn)

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from timonel.errors import TimonelError
 from timonel.models.keras_model import is_without_call
-from timonel.training.worker.private import losses, ps_variables
+from timonel.training.worker.private import ps_variables, row_means
 from timonel.training.worker.ps.gradient_buffers import StagedGradient, stage
 from timonel.training.worker.ps.refusals import READS, refuse_python, refuse_writes
 from timonel.training.worker.ps.states import StepState, begin, change_of, states_of
@@ -112,7 +112,7 @@ def _traced(
         noted: list[tuple[Any, Any, str | None]] = []
 
         def step(data: Any) -> Any:  # the strategy runs it in another thread
-            with losses.part_of(share, rows) if divides else contextlib.nullcontext():
+            with row_means.part_of(share, rows) if divides else contextlib.nullcontext():
                 return (model.train_step if training else model.test_step)(data)
 
         with (

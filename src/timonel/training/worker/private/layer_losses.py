@@ -1,0 +1,115 @@
+"""Count terms that layers add to a loss, and what layers compute from them, over all rows."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from timonel.training.worker.private.attributes import replaced, wrap
+from timonel.training.worker.private.row_means import (
+    batch_of,
+    cannot_divide,
+    present,
+    replica,
+    row_mean,
+    warn_of_part,
+)
+
+_ADDED = "_timonel_added"
+
+
+def install(keras: Any) -> None:
+    """Replace calls of layers, and the sums of what they add to a loss, permanently."""
+    layer = keras.layers.Layer
+    wrap(layer, "__call__", functools.partial(_calling_layer, keras=keras))
+    wrap(layer, "add_loss", _adding_loss)
+    if keras.__name__ == "keras":
+        from keras.src.backend.tensorflow.trainer import TensorFlowTrainer  # noqa: PLC0415
+
+        layer._losses = _terms_of_replica()
+        wrap(TensorFlowTrainer, "_aggregate_additional_loss", _adding_keras3)
+    else:
+        from tf_keras.src.engine.compile_utils import LossesContainer  # noqa: PLC0415
+
+        wrap(LossesContainer, "__call__", _adding_tf_keras)
+
+
+def _calling_layer(original: Callable[..., Any], keras: Any) -> Callable[..., Any]:
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if present.layout is None:
+            return original(layer, *args, **kwargs)
+        is_outer, inputs = present.inputs is None, tf.nest.flatten((args, kwargs))
+        with replaced(present, inputs=inputs):
+            found = original(layer, *args, **kwargs)
+        # It averages over a replica's rows in any case.
+        is_normal = isinstance(layer, keras.layers.BatchNormalization)
+        if is_normal and replica() is None:
+            warn_of_part(layer.name)
+        if is_outer or is_normal:
+            present.outputs.append(found)
+        return found
+
+    return call
+
+
+def _adding_loss(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``add_loss`` to note from what a layer computes its terms."""
+
+    def add_loss(layer: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+        for term in tf.nest.flatten(loss):
+            if hasattr(term, "graph"):
+                what = f"a term of add_loss() of the layer {layer.name}"
+                setattr(term, _ADDED, (what, present.inputs or ()))
+        return original(layer, loss, *args, **kwargs)
+
+    return add_loss
+
+
+def _terms_of_replica() -> property:
+    """Return a list of Keras 3 for each replica: they take turns while a layer is called."""
+
+    def get(layer: Any) -> list[Any]:
+        if present.layout is None:
+            return vars(layer).setdefault("_losses", [])  # type: ignore[no-any-return] # of Keras
+        return present.terms.setdefault(id(layer), [])
+
+    return property(get, lambda layer, value: vars(layer).update(_losses=value))
+
+
+def _adding_keras3(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the scaling of ``add_loss`` and regularizers."""
+
+    def aggregate(model: Any, loss: Any) -> Any:
+        return original(model, loss if present.layout is None else _term(loss, may_be_vector=True))
+
+    return aggregate
+
+
+def _adding_tf_keras(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the sum of the losses of ``compile``, ``add_loss`` and regularizers."""
+
+    def call(container: Any, *given: Any, regularization_losses: Any = None, **weights: Any) -> Any:
+        if present.layout is not None:
+            terms = regularization_losses or ()
+            # It reports the mean of a vector, but trains its sum.
+            regularization_losses = [_term(loss) for loss in terms]
+        return original(container, *given, regularization_losses=regularization_losses, **weights)
+
+    return call
+
+
+def _term(value: Any, *, may_be_vector: bool = False) -> Any:
+    """Return a term of ``add_loss`` as a mean over rows."""
+    what, inputs = getattr(value, _ADDED, ("a term of add_loss()", ()))
+
+    def reject() -> Any:
+        cure = "add the mean over rows, each computed from itself, or a loss of a keras.losses.Loss"
+        raise cannot_divide(what, cure)
+
+    if value.shape.rank and not may_be_vector:
+        return reject()
+    value = tf.reduce_sum(value) if value.shape.rank else value
+    return row_mean(value, reject, batch_of(what, (inputs, present.outputs)))
