@@ -27,12 +27,7 @@ from timonel.training.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluste
 from timonel.training.combinations import choose
 from timonel.training.evaluations import EvaluationRecords
 from timonel.training.settings import StrategyName
-from timonel.training.spec import (
-    KERAS_BACKEND,
-    TrainSpec,
-    read_spec,
-    require_tensorflow_backend,
-)
+from timonel.training.spec import KERAS_BACKEND, TrainSpec, read_spec, require_tensorflow_backend
 from timonel.training.worker import exit_report, heartbeat, late_import, silence
 from timonel.training.worker.context import TrainingContext, enter
 from timonel.training.worker.exit_report import EXIT_FAILED, TaskOutcome
@@ -46,7 +41,7 @@ from timonel.training.worker.program import (
 )
 from timonel.training.worker.reports.summaries import recorded_summaries
 from timonel.training.worker.state.checkpoint_writer import is_writing
-from timonel.training.worker.strategy import devices, strategies
+from timonel.training.worker.strategy import devices
 from timonel.training.worker.termination import Termination, watch_peers
 
 logger = logging.getLogger(__name__)
@@ -190,6 +185,7 @@ def _managed(
     require_tensorflow_backend(os.environ.get(KERAS_BACKEND))
     from timonel.training.worker import managed, redirected_saves  # noqa: PLC0415 - TensorFlow
     from timonel.training.worker.private import keras_fit  # noqa: PLC0415 - TensorFlow
+    from timonel.training.worker.strategy import strategies  # noqa: PLC0415 - TensorFlow
 
     for noisy in ("tensorflow", "absl"):  # they log each device and each all-reduce
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -349,11 +345,9 @@ def _set_environment(task: Task) -> None:
 
 
 def _has_tf_config(task: Task) -> bool:
-    """Tell whether to set ``TF_CONFIG``.
-
-    Strategies build a cluster from it, which an evaluator does not belong to: an evaluator gets one
-    only with the strategy ``none``, for scripts that distribute themselves.
-    """
+    """Tell whether to set ``TF_CONFIG``."""
+    # Strategies build a cluster from it, which an evaluator does not belong to: an evaluator gets
+    # one only with the strategy ``none``, for scripts that distribute themselves.
     settings = task.spec.settings
     if settings.distribution.strategy is StrategyName.NONE and settings.evaluation.evaluator:
         return True

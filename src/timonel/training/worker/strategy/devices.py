@@ -63,10 +63,8 @@ def threads(cores: float, neighbours: int, requested: int | None = None) -> int:
 
 
 def tpu_address(environ: Mapping[str, str] = os.environ, device_dir: Path = Path("/dev")) -> Any:
-    """Return the address of this machine's TPU, ``local`` for a built-in one, None without.
-
-    TensorFlow's own search would wait for a network response.
-    """
+    """Return the address of this machine's TPU, ``local`` for a built-in one, None without."""
+    # TensorFlow's own search would wait for a network response.
     named = next((environ[name] for name in _TPU_VARIABLES if environ.get(name)), None)
     return named or ("local" if (device_dir / "accel0").exists() else None)
 
@@ -100,11 +98,9 @@ def configure(
 
 
 def keep_configuration() -> None:
-    """Handle calls of ``tf.config`` in the script, as TensorFlow is initialized; permanently.
-
-    Other threads or memory do not change what is trained, so they only cause a warning; other
-    devices raise a SpecError.
-    """
+    """Handle calls of ``tf.config`` in the script, as TensorFlow is initialized; permanently."""
+    # Other threads or memory do not change what is trained, so they only cause a warning; other
+    # devices raise a SpecError.
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
     threading, experimental = tf.config.threading, tf.config.experimental

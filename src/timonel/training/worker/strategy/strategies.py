@@ -7,10 +7,14 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
+import tensorflow as tf
+
 from timonel.errors import SpecError
 from timonel.training.cluster import Cluster
 from timonel.training.settings import Settings, StrategyName
 from timonel.training.worker import peers
+from timonel.training.worker.private import keras_fit
+from timonel.training.worker.strategy import devices
 
 
 def build(name: StrategyName, cluster: Cluster, settings: Settings) -> Any:
@@ -23,7 +27,9 @@ def build(name: StrategyName, cluster: Cluster, settings: Settings) -> Any:
     if name is StrategyName.MIRRORED:
         return _mirrored(settings)
     if name is StrategyName.CENTRAL_STORAGE:
-        return _central_storage()
+        return tf.distribute.experimental.CentralStorageStrategy(
+            _compute_devices(), "/device:CPU:0"
+        )
     if name is StrategyName.MULTI_WORKER:
         return _multi_worker(cluster, settings)
     if name is StrategyName.PARAMETER_SERVER:
@@ -34,8 +40,6 @@ def build(name: StrategyName, cluster: Cluster, settings: Settings) -> Any:
 
 
 def _one_device(devices: int) -> Any:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
     if devices > 1:
         # OneDeviceStrategy would keep all variables on the first device; with several, the script
         # places its layers itself.
@@ -45,8 +49,6 @@ def _one_device(devices: int) -> Any:
 
 
 def _mirrored(settings: Settings) -> Any:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
     wanted = settings.distribution.cross_device_ops
     if wanted == "nccl":
         _require_gpus("--cross-device-ops nccl", "use hierarchical or one-device")
@@ -62,17 +64,7 @@ def _mirrored(settings: Settings) -> Any:
     )
 
 
-def _central_storage() -> Any:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
-    return tf.distribute.experimental.CentralStorageStrategy(_compute_devices(), "/device:CPU:0")
-
-
 def _multi_worker(cluster: Cluster, settings: Settings) -> Any:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
-    from timonel.training.worker.private import keras_fit  # noqa: PLC0415 - imports TensorFlow
-
     wanted = settings.distribution.collectives
     if wanted == "nccl":
         _require_gpus("--collectives nccl", "use ring or auto")
@@ -89,10 +81,6 @@ def _multi_worker(cluster: Cluster, settings: Settings) -> Any:
 
 
 def _tpu() -> Any:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
-    from timonel.training.worker.strategy import devices  # noqa: PLC0415 - as late as its TensorFlow
-
     address = devices.tpu_address()
     if address is None:
         raise SpecError(
@@ -107,15 +95,11 @@ def _tpu() -> Any:
 
 
 def _compute_devices() -> list[str]:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
     found = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
     return [device.name for device in found]
 
 
 def _require_gpus(option: str, otherwise: str) -> None:
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
     if not tf.config.list_logical_devices("GPU"):
         raise SpecError(f"{option} needs GPUs, but this machine has none", hint=otherwise)
 
@@ -138,14 +122,11 @@ _CLASSES: Mapping[StrategyName, tuple[str, ...]] = {
 
 
 def adopt(strategy: Any, name: StrategyName) -> None:
-    """Make constructors of `tf.distribute` return the job's strategy, permanently.
+    """Make constructors of `tf.distribute` return the job's strategy, permanently."""
 
-    Scripts written for several workers, such as TensorFlow's tutorials, create a strategy and enter
-    its scope. The job has already created one, and TensorFlow cannot mix two: constructing another
-    kind of strategy raises a SpecError from then on.
-    """
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
-
+    # Scripts written for several workers, such as TensorFlow's tutorials, create a strategy and
+    # enter its scope. The job has already created one, and TensorFlow cannot mix two: constructing
+    # another kind of strategy raises a SpecError from then on.
     def find(path: str) -> Any:
         return operator.attrgetter(path)(tf.distribute)
 
@@ -177,11 +158,10 @@ def check_own(environ: Mapping[str, str]) -> None:
     cluster, which the script would wait for, and GPUs, without which it would hang. The script may
     set ``TF_CONFIG`` in ``environ``.
     """
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
     def check(kind: StrategyName, devices: Any) -> None:
         if kind is StrategyName.MIRRORED:
-            _require_devices(tf, devices or ())
+            _require_devices(devices or ())
         elif (size := _size_of(environ.get("TF_CONFIG", ""))) > 1:
             raise SpecError(
                 f"The script creates a strategy for the {size} tasks of its TF_CONFIG, but this "
@@ -201,7 +181,7 @@ def check_own(environ: Mapping[str, str]) -> None:
             operator.attrgetter(path)(tf.distribute).__new__ = checking(kind)
 
 
-def _require_devices(tf: Any, devices: Any) -> None:
+def _require_devices(devices: Any) -> None:
     count = len(tf.config.list_physical_devices("GPU"))
     for device in map(str, devices):
         spec = tf.DeviceSpec.from_string(device if device.startswith("/") else f"/{device}")
