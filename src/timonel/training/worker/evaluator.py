@@ -31,7 +31,7 @@ from timonel.training.worker.evaluation.follower import EvaluationPolicy, Follow
 from timonel.training.worker.evaluation.trainers import add_to_history
 from timonel.training.worker.fit.agreement import TaskAction
 from timonel.training.worker.fit.checkpoints import Checkpoint, Checkpoints
-from timonel.training.worker.fit.model_fit import replace_fit, replayed_history
+from timonel.training.worker.fit.model_fit import replace_method, replayed_history
 from timonel.training.worker.inputs import building
 from timonel.training.worker.numerics import precision
 from timonel.training.worker.reports.reporting import Summaries
@@ -56,11 +56,8 @@ class EvaluationReport:
         self._reported: set[tuple[int, str]] = set()
         self._saved: dict[int, set[str]] = {}
         self._epochs_before = 0
-        self._is_shared = False
-
-    def fit_begins(self, *, is_shared: bool) -> None:
-        """Record the start of a call; if shared, the trainers report epoch ends, too."""
-        self._is_shared = is_shared
+        self.is_shared = False
+        """Whether the trainers report epoch ends of the current call, too."""
 
     def tell(self, fit: int, done: CheckpointEvaluation) -> None:
         """Report the metrics of a checkpoint, unless they have been reported."""
@@ -68,27 +65,20 @@ class EvaluationReport:
         if (fit, done.checkpoint) in self._reported:
             return
         self._reported.add((fit, done.checkpoint))
-        if self._is_shared and done.is_epochs_end:
-            self._summarise(done)
-            return
-        self._run.event(
-            "metrics",
-            metrics=dict(done.values),
-            step=done.step,
-            epoch=self._epochs_before + done.epoch,
-            task=self._task_id,
-            fit=fit,
-            fit_epoch=done.epoch + 1,
-            is_epochs_end=done.is_epochs_end,
-            checkpoint=done.checkpoint,
-            seconds=done.seconds,
-        )
-        self._summarise(done)
-
-    def _summarise(self, done: CheckpointEvaluation) -> None:
-        values = {
-            name.removeprefix(VALIDATION_PREFIX): value for name, value in done.metrics.items()
-        }
+        if not (self.is_shared and done.is_epochs_end):
+            self._run.event(
+                "metrics",
+                metrics=dict(done.values),
+                step=done.step,
+                epoch=self._epochs_before + done.epoch,
+                task=self._task_id,
+                fit=fit,
+                fit_epoch=done.epoch + 1,
+                is_epochs_end=done.is_epochs_end,
+                checkpoint=done.checkpoint,
+                seconds=done.seconds,
+            )
+        values = {k.removeprefix(VALIDATION_PREFIX): value for k, value in done.metrics.items()}
         self._summaries.evaluation(values, done.step)
 
     def saved(self, fit: int) -> set[str]:
@@ -125,13 +115,13 @@ class EvaluatorFits:
 
     def install(self) -> None:
         """Replace ``fit`` of this process's Keras."""
-        replace_fit(self._keras, lambda _, model, arguments: self._fit(model, arguments))
+        replace_method(self._keras.Model, "fit", lambda _, *given: self._fit(*given))
 
     def _fit(self, model: Any, arguments: dict[str, Any]) -> Any:
         number, self.count = self.count, self.count + 1
         wanted = trainers.evaluation_of(arguments)
         looks = trainers.who_validates(self._keras, arguments.get("callbacks"))
-        self._report.fit_begins(is_shared=looks is not None)
+        self._report.is_shared = looks is not None
         if wanted is None:
             logger.info("fit %d has no validation data. The evaluator has nothing to do.", number)
         building.ensure_built(self._keras, model, arguments.get("x"))

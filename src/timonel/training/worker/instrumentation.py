@@ -14,7 +14,6 @@ from timonel.training.worker.inputs.fit_data import batch_size_of
 from timonel.training.worker.numerics import gradients
 from timonel.training.worker.plugin import FitPlugin
 from timonel.training.worker.private import tf_data
-from timonel.training.worker.ps.pace import WorkerPaceReporter
 from timonel.training.worker.reports import pace, profiling
 
 logger = logging.getLogger(__name__)
@@ -48,26 +47,6 @@ class PaceReports(FitPlugin):
         """Report the pace of the call."""
         self._reporter.batch_size = batch_size_of(arguments)
         add_callback(arguments, pace.callback_for(self._keras, self._stopwatch, self._reporter))
-
-
-class ServedWorkerPaces(FitPlugin):
-    """Reports the pace of the workers of parameter servers."""
-
-    def __init__(self, services: Services, run: RunWriter, loop: Any) -> None:
-        backups = services.settings.parameter_servers.backup_workers
-        workers = len(services.cluster.tasks.get("worker", ()))
-        # An asynchronous update covers a batch, a synchronous one a part from each worker.
-        parts = 1 if backups is None else max(1, workers - backups)
-        self._reporter = WorkerPaceReporter(run, parts=parts)
-        self._loop = loop
-
-    def install(self) -> None:
-        """Observe the loop."""
-        self._loop.observe = self._reporter.note
-
-    def fit_begins(self, model: Any, arguments: dict[str, Any]) -> None:  # noqa: ARG002
-        """Pass the call's batch size on."""
-        self._reporter.batch_size = batch_size_of(arguments)
 
 
 class StepProfile(FitPlugin):

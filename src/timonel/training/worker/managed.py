@@ -24,19 +24,11 @@ from timonel.training.worker.fit.managed_fit import Fits
 from timonel.training.worker.fit.services import Services
 from timonel.training.worker.inputs import sharding
 from timonel.training.worker.inputs.fit_data import batch_size_of
-from timonel.training.worker.instrumentation import (
-    PaceReports,
-    ServedWorkerPaces,
-    StepProfile,
-)
+from timonel.training.worker.instrumentation import PaceReports, StepProfile
 from timonel.training.worker.optimizing import OptimizerOptions
 from timonel.training.worker.plugin import Around, FitPlugin, Patch
-from timonel.training.worker.private import (
-    hidden_state,
-    keras_fit,
-    ps_variables,
-    replica_steps,
-)
+from timonel.training.worker.private import hidden_state, keras_fit, ps_variables, replica_steps
+from timonel.training.worker.ps.pace import WorkerPaceReporter
 from timonel.training.worker.state import callback_state, memory
 from timonel.training.worker.state.process_variables import ProcessVariables
 from timonel.training.worker.state.variables import Replicas
@@ -120,11 +112,9 @@ def prepared(
 def plugins_of(
     services: Services, run: RunWriter, job_dir: Path, task_dir: Path, loop: Any
 ) -> list[FitPlugin]:
-    """Return the plug-ins of a task, in the order of their installation and calls.
-
-    `Fits` is installed last: its ``fit`` surrounds what the plug-ins replace. ``loop`` is that of a
-    job with parameter servers, else None.
-    """
+    """Return the plug-ins of a task, in the order of their installation and calls."""
+    # `Fits` is installed last: its ``fit`` surrounds what the plug-ins replace. ``loop`` is that of
+    # a job with parameter servers, else None.
     keras, settings = services.keras, services.settings
     plugins: list[FitPlugin] = [
         # First, as layers and pipelines keep what they were created with.
@@ -146,7 +136,7 @@ def plugins_of(
         # Before callbacks are added: only the script's own may need the results of validation.
         plugins.append(Trainers(keras, EvaluationRecords(job_dir), task_dir))
     if loop is not None:
-        plugins.append(ServedWorkerPaces(services, run, loop))
+        plugins.append(WorkerPaceReporter(run, parts=loop.parts, loop=loop))
     elif services.workers > 1 and not settings.numerics.xla:  # XLA compiles no clock into a step
         plugins.append(PaceReports(services, run))
     if settings.profiling.profile is not None:

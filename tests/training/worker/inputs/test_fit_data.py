@@ -28,7 +28,7 @@ def test_a_load_is_found_through_what_the_user_does_to_it(dataset: Dataset) -> N
     mapped = find_loaded(direct.map(lambda x, y: (x * 2, y)).prefetch(1))
     assert mapped is not None
     assert mapped.is_changed
-    assert mapped.stream is found.stream
+    assert mapped.record is found.record
 
 
 def test_what_comes_from_no_load_or_from_several(dataset: Dataset) -> None:

@@ -17,14 +17,14 @@ def test_the_model_in_training_is_not_compiled_again() -> None:
     loop = ParameterServerLoop(keras, strategy=None, coordinator=None, settings=settings)
     compiled: list[Any] = []
 
-    def original(model: Any, **_: Any) -> None:
-        compiled.append(model)
+    def compile_model(model: Any) -> None:
+        loop._compile(lambda **_: compiled.append(model), model, {"optimizer": "sgd"})
 
     one, other = object.__new__(keras.Model), object.__new__(keras.Model)
     loop._training = one
     with pytest.raises(TimonelError, match=r"compile\(\) inside a callback of fit"):
-        loop._compile(original, one, {"optimizer": "sgd"})
-    loop._compile(original, other, {"optimizer": "sgd"})
+        compile_model(one)
+    compile_model(other)
     loop._training = None
-    loop._compile(original, one, {"optimizer": "sgd"})
+    compile_model(one)
     assert compiled == [other, one]

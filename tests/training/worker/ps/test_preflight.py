@@ -16,7 +16,7 @@ from timonel.training.worker.ps.preflight import (
     check_model,
     check_precision,
     describe,
-    divides_batches,
+    parts_of_batches,
     policy_of,
     summarize,
 )
@@ -45,9 +45,9 @@ def test_how_updates_are_made() -> None:
 
 
 def test_batches_are_divided_among_several_workers_that_are_waited_for() -> None:
-    assert divides_batches(_settings(backup_workers=1), 3)
-    assert not divides_batches(_settings(backup_workers=1), 2)  # one worker takes all of a batch
-    assert not divides_batches(_settings(), 3)
+    assert parts_of_batches(_settings(backup_workers=1), 3) == 2
+    assert parts_of_batches(_settings(backup_workers=1), 2) == 1  # one worker takes all of a batch
+    assert parts_of_batches(_settings(), 3) == 1
 
 
 def test_by_default_a_gradient_may_be_an_update_old_for_each_other_worker() -> None:

@@ -9,8 +9,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
 from timonel.training.checkpoints import FINAL
 from timonel.training.evaluations import EvaluationRecords, FitEvaluations
+from timonel.training.worker.inputs.fit_data import unpack
 from timonel.training.worker.plugin import FitPlugin
 from timonel.training.worker.state import callback_state
 
@@ -27,7 +30,7 @@ def evaluation_of(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
         data = _split_off(arguments)
     if data is None:
         return None
-    x, y, sample_weight = _unpacked(data)
+    x, y, sample_weight = unpack(data)
     return {
         "x": x,
         "y": y,
@@ -40,11 +43,9 @@ def evaluation_of(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def who_validates(keras: Any, given: Any) -> str | None:
-    """Return the class name of a callback that may use validation results, if any.
-
-    An evaluator's results arrive after the end of an epoch, too late for callbacks, so the trainers
-    then validate too. Any callback that is not Keras' own may use them.
-    """
+    """Return the class name of a callback that may use validation results, if any."""
+    # An evaluator's results arrive after the end of an epoch, too late for callbacks, so the
+    # trainers then validate too. Any callback that is not Keras' own may use them.
     for callback in callback_state.listed(given):
         if _may_look(keras, callback):
             return type(callback).__name__
@@ -67,8 +68,6 @@ def _split_off(arguments: Mapping[str, Any]) -> Any:
     if not share:
         return None
     given = tuple(arguments.get(name) for name in ("x", "y", "sample_weight"))
-    import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
-
     rows = tf.nest.flatten(given[0])[0].shape[0]
     begin = math.floor(rows * (1.0 - share))
     return tuple(
@@ -77,18 +76,9 @@ def _split_off(arguments: Mapping[str, Any]) -> Any:
     )
 
 
-def _unpacked(data: Any) -> tuple[Any, Any, Any]:
-    if not isinstance(data, list | tuple):
-        return data, None, None
-    x, y, sample_weight = (*data, None, None)[:3]
-    return x, y, sample_weight
-
-
 def add_to_history(history: Any, record: FitEvaluations) -> None:
-    """Add evaluations at epoch ends, unless the trainers validated themselves.
-
-    Skipped epochs are missing, as with Keras' ``validation_freq``.
-    """
+    """Add evaluations at epoch ends, unless the trainers validated themselves."""
+    # Skipped epochs are missing, as with Keras' ``validation_freq``.
     own = set(history.history)
     for done in record.done:
         if done.is_epochs_end:

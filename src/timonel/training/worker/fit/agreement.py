@@ -84,11 +84,9 @@ class Agreement:
         self._boundary, self._next, self._last = 0, 1, None
 
     def pace_changes(self) -> None:
-        """Exchange at the next boundary, as the time between boundaries changes.
-
-        The distance to the next exchange was computed for the previous pace: fast training steps,
-        then a slow validation, or the other way round.
-        """
+        """Exchange at the next boundary, as the time between boundaries changes."""
+        # The distance to the next exchange was computed for the previous pace: fast training steps,
+        # then a slow validation, or the other way round.
         self._next, self._last = self._boundary + 1, None
 
     def is_due(self) -> bool:
@@ -163,10 +161,8 @@ def exchange_over(strategy: Any) -> Exchange:
 
 
 def wait_for_all(strategy: Any) -> None:
-    """Wait until every task has arrived here, or a peer has left.
-
-    A peer may finish the collective's last step and exit before this task has read its part.
-    """
+    """Wait until every task has arrived here, or a peer has left."""
+    # A peer may finish the collective's last step and exit before this task has read its part.
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
     def count() -> Any:

@@ -1,8 +1,4 @@
-"""A job's checkpoints, one folder each, grouped by numbered ``fit`` call.
-
-<job folder>/checkpoints/fit-000/epoch-0003/                 the end of the third epoch
-<job folder>/checkpoints/fit-000/epoch-0003-step-0000050/    fifty steps of the next one
-<job folder>/checkpoints/fit-000/final/                      the call has returned
+"""A job's checkpoints, in the layout of `timonel.training.checkpoints`.
 
 Folders are created atomically, and the digest is verified before use. Every task takes part in
 reading the state; only the chief writes it, in a background thread.
@@ -82,11 +78,9 @@ class Checkpoints:
         return target
 
     def note_steps(self, steps: int, *, resting: bool = False) -> None:
-        """Report progress to the engine, which detects crashes that repeat at the same step.
-
-        Written in place at each step: opening the file each time would take thirty times as long.
-        ``resting``: the next phase has no steps, as validation or the end of the script.
-        """
+        """Report progress to the engine, which detects crashes that repeat at the same step."""
+        # Written in place at each step: opening the file each time would take thirty times as long.
+        # ``resting``: the next phase has no steps, as validation or the end of the script.
         if self._progress_file is None:
             self._progress_file = os.open(self._progress, os.O_WRONLY | os.O_CREAT, 0o644)
         text = f"{steps} resting" if resting else str(steps)
@@ -103,10 +97,8 @@ class Checkpoints:
         self._copies.wait(_LEAVING_S)
 
     def latest(self, fit: int) -> Checkpoint | None:
-        """Return the newest valid checkpoint of a call, or None.
-
-        One of a newer release is a FormatError: training from scratch would discard it.
-        """
+        """Return the newest valid checkpoint of a call, or None."""
+        # One of a newer release is a FormatError: training from scratch would discard it.
         for folder in layout.newest_first(self.root, fit):
             try:
                 return checkpoint_format.read(folder)

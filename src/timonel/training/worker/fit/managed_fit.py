@@ -18,7 +18,7 @@ from typing import Any
 from timonel.errors import SpecError
 from timonel.training.worker.fit.agreement import TaskAction
 from timonel.training.worker.fit.checkpoints import Checkpoint, Progress
-from timonel.training.worker.fit.model_fit import add_callback, replace_fit, replayed_history
+from timonel.training.worker.fit.model_fit import add_callback, replace_method, replayed_history
 from timonel.training.worker.fit.services import Services
 from timonel.training.worker.fit.watch import FitCall, FitWatch, callback_for
 from timonel.training.worker.inputs import building, fit_data, sharding
@@ -73,7 +73,7 @@ class Fits:
 
     def install(self) -> None:
         """Replace ``fit`` of this process's Keras."""
-        replace_fit(self._keras, self._fit)
+        replace_method(self._keras.Model, "fit", self._fit)
 
     def _fit(self, original: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
         if self._outer is not None:
@@ -194,10 +194,7 @@ class Fits:
     def _run_loop(self, original: Callable[..., Any], call: FitCall, watch: FitWatch) -> Any:
         if self._loop is not None:
             return self._loop.fit(call.model, call.arguments, watch)
-        with (
-            mid_epoch.entering(self._keras),
-            mid_epoch.stepping(call.model, watch.step_boundary),
-        ):
+        with mid_epoch.entering(self._keras), mid_epoch.stepping(call.model, watch.step_boundary):
             return original(**call.arguments)
 
     def _resume(self, call: FitCall, saved: Checkpoint) -> None:

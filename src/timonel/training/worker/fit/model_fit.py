@@ -19,18 +19,21 @@ _OTHER = {"keras": "tf_keras", "tf_keras": "keras"}
 _SWITCH = {"keras": "TF_USE_LEGACY_KERAS=1", "tf_keras": "TF_USE_LEGACY_KERAS=0"}
 
 
-def replace_fit(keras: Any, call: Callable[[Callable[..., Any], Any, dict[str, Any]], Any]) -> None:
-    """Replace ``keras.Model.fit``; ``call`` gets the bound original, model, and arguments."""
-    original = keras.Model.fit
+def replace_method(
+    owner: Any, name: str, call: Callable[[Callable[..., Any], Any, dict[str, Any]], Any]
+) -> None:
+    """Replace a model's method; ``call`` gets the bound original, model, and arguments by name."""
+    original = getattr(owner, name)
     signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
-        arguments = signature.bind(model, *args, **kwargs).arguments
-        arguments.pop(next(iter(signature.parameters)))
-        return call(functools.partial(original, model), model, dict(arguments))
+    def method(model: Any, *args: Any, **kwargs: Any) -> Any:
+        arguments = dict(signature.bind(model, *args, **kwargs).arguments)
+        del arguments[next(iter(signature.parameters))]
+        arguments |= arguments.pop("kwargs", {})
+        return call(functools.partial(original, model), model, arguments)
 
-    keras.Model.fit = fit
+    setattr(owner, name, method)
 
 
 def add_callback(arguments: dict[str, Any], callback: Any) -> None:

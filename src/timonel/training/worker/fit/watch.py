@@ -143,10 +143,8 @@ class FitWatch:
             self._reporter.epoch_begins(epoch)
 
     def step_boundary(self, step: int | None = None) -> None:
-        """Handle due actions after ``step`` steps of the epoch, by default as in `batch_ends`.
-
-        All tasks call this at the same steps, so that they save their state at the same ones.
-        """
+        """Handle due actions after ``step`` steps of the epoch, by default as in `batch_ends`."""
+        # All tasks call this at the same steps, so that they save their state at the same ones.
         before = self._arrive(self._step if step is None else step)
         self._checkpoints.note_steps(self.progress.steps_before_epoch + self._step)
         decided = self._decide()

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from timonel.errors import TimonelError
+from timonel.models.keras_model import is_without_call
 from timonel.training.worker.inputs.fit_data import is_dataset
 from timonel.training.worker.private import hidden_state
 
@@ -26,18 +27,13 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
     return list(own() if callable(own) and not isinstance(own, list) else own)
 
 
-def has_call(model: Any) -> bool:
-    """Return whether a model can be called; a GAN, for example, only has its own ``train_step``."""
-    return getattr(type(model).call, "__qualname__", "") != "Model.call"
-
-
 def ensure_built(keras: Any, model: Any, data: Any) -> None:
     """Build a model and its metrics before restoring saved state.
 
     A model without ``call()``, such as a GAN, cannot be built from here: its parts are models. Data
     that cannot be read without consuming them are an error if the model takes its shapes from them.
     """
-    if not has_call(model):
+    if is_without_call(model):
         return
     if not _is_built(model):
         model(_first_rows(keras, data))

@@ -21,13 +21,8 @@ _HARMLESS = ("Options", "Prefetch", "Cache", "Repeat", "Take", "Skip", "Shuffle"
 class Loaded:
     """The load behind a dataset."""
 
-    stream: load_registry.Stream
+    record: load_registry.LoadRecord
     is_changed: bool  # the user has transformed the loaded data
-
-    @property
-    def record(self) -> load_registry.LoadRecord:
-        """The loaded dataset and its preprocessing."""
-        return self.stream.record
 
 
 def find_loaded(dataset: Any) -> Loaded | None:
@@ -42,7 +37,7 @@ def _ancestors(dataset: Any, *, is_changed: bool) -> Iterator[Loaded]:
     except TypeError:  # not hashable, like arrays
         return
     if stream is not None:
-        yield Loaded(stream, is_changed)
+        yield Loaded(stream.record, is_changed)
         return
     changed = is_changed or not _is_harmless(dataset)
     for parent in tf_data.dataset_inputs(dataset):
@@ -51,6 +46,12 @@ def _ancestors(dataset: Any, *, is_changed: bool) -> Iterator[Loaded]:
 
 def _is_harmless(dataset: Any) -> bool:
     return type(dataset).__name__.lstrip("_").startswith(_HARMLESS)
+
+
+def unpack(batch: Any) -> tuple[Any, Any, Any]:
+    """Return x, y and sample weights of a batch or of validation data; missing ones are None."""
+    parts = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
+    return (*parts, None, None, None)[:3]
 
 
 def batch_size_of(arguments: Mapping[str, Any]) -> int | None:

@@ -33,11 +33,9 @@ from typing import Any
 
 
 def serve(task: Any, termination: Any) -> None:
-    """Run a worker or a parameter server until SIGTERM.
-
-    A worker exits at once, as its work is computed again. A parameter server waits until the chief
-    has saved its variables.
-    """
+    """Run a worker or a parameter server until SIGTERM."""
+    # A worker exits at once, as its work is computed again. A parameter server waits until the
+    # chief has saved its variables.
     from timonel.training.worker.ps import roles  # noqa: PLC0415 - imports TensorFlow
 
     termination.install()

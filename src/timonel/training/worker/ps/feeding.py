@@ -12,6 +12,7 @@ previous batches have counted, and no later ones.
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -158,7 +159,8 @@ class LoopPhase:
         self._batches += 1
         for part in range(parts):
             begin, end = bounds(rows, part, parts)
-            mine = batch if parts == 1 else _slice(batch, begin, end)
+            rows_of = operator.itemgetter(slice(begin, end))
+            mine = batch if parts == 1 else tf.nest.map_structure(rows_of, batch)
             compute = self._computing(mine, part, (end - begin) / rows)
             piece = self._dispatcher.add(compute, leaves=self._training)
             self._rows[piece] = end - begin
@@ -225,10 +227,6 @@ class LoopPhase:
         if self._ledger.is_idle and self._step_results is not None:
             self._step_results.rest(self._since_rest)
             self._since_rest = 0
-
-
-def _slice(batch: Any, begin: int, end: int) -> Any:
-    return tf.nest.map_structure(lambda value: value[begin:end], batch)
 
 
 def _rows(batch: Any) -> int:

@@ -32,16 +32,10 @@ class StagedGradient:
     values: tuple[Any, ...]  # tensors of the traced step: a dense one, or values and indices
 
     @classmethod
-    def of_gradient(cls, place: int, gradient: Any, variable: Any) -> StagedGradient:
-        """Return the entry of a dense or sparse gradient."""
-        if isinstance(gradient, tf.IndexedSlices):
-            return cls(variable, place, (gradient.values, gradient.indices))
-        return cls(variable, place, (gradient,))
-
-    @classmethod
-    def of_change(cls, change: Any, variable: Any) -> StagedGradient:
-        """Return the entry of a change of a non-trainable variable."""
-        return cls(variable, None, (change,))
+    def of(cls, place: int | None, value: Any, variable: Any) -> StagedGradient:
+        """Return the entry of a dense or sparse gradient, or of a change."""
+        is_sparse = isinstance(value, tf.IndexedSlices)
+        return cls(variable, place, (value.values, value.indices) if is_sparse else (value,))
 
     @property
     def is_sparse(self) -> bool:
@@ -95,7 +89,7 @@ def take(
             key=attempt, indices=tf.range(len(dtypes)), dtypes=dtypes, shared_name=name
         )
         parts = {
-            dtype: iter(_split(vector, [e for e in entries if _is_dense(e, dtype)]))
+            dtype: iter(_split(vector, dtype, entries))
             for dtype, vector in zip(dense, packed[: len(dense)], strict=True)
         }
         rest = iter(packed[len(dense) :])
@@ -105,12 +99,6 @@ def take(
             else (next(parts[entry.values[0].dtype]),)
             for entry in entries
         ]
-
-
-def discard(entries: Staged, attempt: Any, name: str) -> None:
-    """Take and discard the tensors staged under a number; when traced."""
-    for device, found in entries.items():
-        take(found, device, attempt, name)
 
 
 def combined(
@@ -157,7 +145,7 @@ class Applier:
         self._staged = staged
         self._name = name
         self._functions: dict[int, Any] = {}
-        self._discard: Any = None
+        self._discard = tf.function(self._take, autograph=False)
 
     def apply(
         self, attempts: Sequence[int], weights: Sequence[float], shares: Sequence[float]
@@ -165,13 +153,10 @@ class Applier:
         """Make one update from attempts' staged results; shares are their fractions of all rows."""
         count = len(attempts)
         if count not in self._functions:
+            update, spec = tf.function(self._update, autograph=False), tf.TensorSpec([count])
             with ps_variables.inside_scope(self._strategy):
-                self._functions[count] = tf.function(
-                    self._update, autograph=False
-                ).get_concrete_function(
-                    tf.TensorSpec([count], tf.int64),
-                    tf.TensorSpec([count], tf.float32),
-                    tf.TensorSpec([count], tf.float32),
+                self._functions[count] = update.get_concrete_function(
+                    tf.TensorSpec([count], tf.int64), spec, spec
                 )
         self._functions[count](
             tf.constant(attempts, tf.int64),
@@ -181,10 +166,6 @@ class Applier:
 
     def discard(self, attempt: int) -> None:
         """Discard an attempt's staged results."""
-        if self._discard is None:
-            self._discard = tf.function(
-                lambda number: discard(self._staged, number, self._name), autograph=False
-            ).get_concrete_function(tf.TensorSpec((), tf.int64))
         self._discard(tf.constant(attempt, tf.int64))
 
     def clear(self) -> None:
@@ -193,6 +174,10 @@ class Applier:
             packed = _dtypes(entries)
             with tf.device(device):
                 tf.raw_ops.MapClear(dtypes=packed, shared_name=self._name)
+
+    def _take(self, attempt: Any) -> None:
+        for device, entries in self._staged.items():
+            take(entries, device, attempt, self._name)
 
     def _update(self, attempts: Any, weights: Any, shares: Any) -> None:
         gradients: list[Any] = [None] * len(self._variables)
@@ -225,10 +210,6 @@ def _dense_dtypes(entries: Sequence[StagedGradient]) -> list[Any]:
     return list(dict.fromkeys(entry.values[0].dtype for entry in entries if not entry.is_sparse))
 
 
-def _is_dense(entry: StagedGradient, dtype: Any) -> bool:
-    return not entry.is_sparse and entry.values[0].dtype == dtype
-
-
 def _rows(entry: StagedGradient, values: Any, indices: Any) -> tuple[Any, Any]:
     """Restore the static shapes of a sparse gradient, which staging loses."""
     values.set_shape([None, *entry.variable.shape[1:]])
@@ -236,9 +217,8 @@ def _rows(entry: StagedGradient, values: Any, indices: Any) -> tuple[Any, Any]:
     return values, indices
 
 
-def _split(vector: Any, entries: Sequence[StagedGradient]) -> list[Any]:
-    sizes = [entry.variable.shape.num_elements() for entry in entries]
-    parts = tf.split(vector, sizes)
-    return [
-        tf.reshape(part, entry.variable.shape) for part, entry in zip(parts, entries, strict=True)
-    ]
+def _split(vector: Any, dtype: Any, entries: Sequence[StagedGradient]) -> list[Any]:
+    dense = (each for each in entries if not each.is_sparse and each.values[0].dtype == dtype)
+    shapes = [entry.variable.shape for entry in dense]
+    parts = tf.split(vector, [shape.num_elements() for shape in shapes])
+    return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]

@@ -36,11 +36,9 @@ class Policy:
     attempts: int | None = None  # maximum number of concurrent attempts; None for one per worker
 
     def weight(self, staleness: int) -> float:
-        """Return a gradient's factor; 0 drops it.
-
-        The rule of staleness-aware SGD (Zhang et al., arXiv:1511.05950): divide by the age. An age
-        of 1 is the normal case with two workers and counts in full.
-        """
+        """Return a gradient's factor; 0 drops it."""
+        # The rule of staleness-aware SGD (Zhang et al., arXiv:1511.05950): divide by the age. An
+        # age of 1 is the normal case with two workers and counts in full.
         if self.max_staleness is None:
             return 1.0
         return 1.0 / max(1, staleness) if staleness <= self.max_staleness else 0.0

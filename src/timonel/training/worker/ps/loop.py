@@ -7,8 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 import itertools
 import logging
 import time
@@ -20,9 +18,10 @@ import tensorflow as tf
 
 from timonel.errors import TimonelError
 from timonel.training.settings import Settings
-from timonel.training.worker.fit.model_fit import add_callback
+from timonel.training.worker.fit.model_fit import add_callback, replace_method
 from timonel.training.worker.fit.watch import FitWatch
 from timonel.training.worker.private import losses, mid_epoch, ps_variables, row_means
+from timonel.training.worker.private.attributes import replaced
 from timonel.training.worker.ps.dispatcher import Dispatcher, Observe
 from timonel.training.worker.ps.feeding import Horizon, LoopPhase
 from timonel.training.worker.ps.ledger import Ledger, Policy, Tally
@@ -30,7 +29,7 @@ from timonel.training.worker.ps.preflight import (
     check_model,
     check_precision,
     describe,
-    divides_batches,
+    parts_of_batches,
     policy_of,
     summarize,
 )
@@ -77,6 +76,7 @@ class ParameterServerLoop:
         self._coordinator = coordinator
         self._settings = settings
         self._workers = workers or settings.distribution.workers
+        self.parts = parts_of_batches(settings, self._workers)
         self._is_asked = is_asked
         self._tell = tell or (lambda **_: None)
         self._evaluating: dict[int, tuple[Any, LoopPhase]] = {}
@@ -91,9 +91,12 @@ class ParameterServerLoop:
         """Patch ``compile``, ``evaluate`` and ``predict`` of this process's Keras."""
         check_precision(self._keras, self._settings)
         losses.install_functions(self._keras, warn)
-        self._replace("compile", self._compile)
-        self._replace("evaluate", self._evaluate)
-        self._replace("predict", self._predict)
+        ours = {"compile": self._compile, "evaluate": self._evaluate, "predict": self._predict}
+        for name, call in ours.items():
+            # Patch the defining class: Keras does not compile a loaded model whose class seems to
+            # override compile().
+            owner = next(kind for kind in self._keras.Model.__mro__ if name in vars(kind))
+            replace_method(owner, name, call)
 
     def fit(self, model: Any, arguments: dict[str, Any], watch: FitWatch) -> Any:
         """Train and return the ``History``; see `managed_fit.Fits`."""
@@ -110,7 +113,7 @@ class ParameterServerLoop:
             add_callback(arguments, follow)
             try:
                 with (
-                    _functions(model, train=self._stepping(model, phase)),
+                    _function(model, "train", self._stepping(model, phase)),
                     self._testing(model, dispatcher),
                     mid_epoch.entering(self._keras),
                     mid_epoch.stepping(model, self._boundary(phase, watch)),
@@ -166,23 +169,23 @@ class ParameterServerLoop:
         (self._compiled.add if arguments.get("jit_compile") is True else self._compiled.discard)(
             model
         )
-        return original(model, **arguments)
+        return original(**arguments)
 
     def _evaluate(self, original: Callable[..., Any], model: Any, arguments: Any) -> Any:
         if self._dispatcher is not None:  # Keras validates within fit
             self._begin_evaluation(model, arguments)
-            return original(model, **arguments)
+            return original(**arguments)
         with (
             self._serving() as dispatcher,
             ps_variables.detached(model),
             self._testing(model, dispatcher),
         ):
             self._begin_evaluation(model, arguments)
-            return original(model, **arguments)
+            return original(**arguments)
 
     def _predict(self, original: Callable[..., Any], model: Any, arguments: Any) -> Any:
         with ps_variables.as_scheduled(self._strategy), ps_variables.detached(model):
-            return original(model, **arguments)
+            return original(**arguments)
 
     def _begin_evaluation(self, model: Any, arguments: Mapping[str, Any]) -> None:
         steps = arguments.get("steps")
@@ -197,7 +200,7 @@ class ParameterServerLoop:
         phase = self._phase(model, dispatcher, training=False)
         self._evaluating[id(model)] = model, phase
         try:
-            with _functions(model, test=self._stepping(model, phase)):
+            with _function(model, "test", self._stepping(model, phase)):
                 yield
         finally:
             del self._evaluating[id(model)]
@@ -209,7 +212,7 @@ class ParameterServerLoop:
             dispatcher,
             self._workers,
             training=training,
-            divides=training and divides_batches(self._settings, self._workers),
+            divides=training and self.parts > 1,
             name=f"timonel-{next(_names)}",
         )
 
@@ -236,21 +239,6 @@ class ParameterServerLoop:
         finally:
             self._dispatcher = None
             dispatcher.close()
-
-    def _replace(self, name: str, ours: Callable[..., Any]) -> None:
-        # Patch the defining class: Keras does not compile a loaded model whose class seems to
-        # override compile().
-        owner = next(kind for kind in self._keras.Model.__mro__ if name in vars(kind))
-        original = getattr(owner, name)
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def replacement(model: Any, *args: Any, **kwargs: Any) -> Any:
-            bound = signature.bind(model, *args, **kwargs).arguments
-            given = {key: value for key, value in bound.items() if key not in {"self", "kwargs"}}
-            return ours(original, model, {**given, **bound.get("kwargs", {})})
-
-        setattr(owner, name, replacement)
 
     def _report(self, tally: Tally) -> None:
         self.tally = tally
@@ -279,32 +267,17 @@ def localised(model: Any) -> Iterator[None]:
             for key, variable in found.items()
             if "/job:ps" in variable.device
         }
-        replaced = {key: (variable, copy.handle) for key, (variable, copy) in copies.items()}
-        with ps_variables.handles(replaced):
+        with ps_variables.handles({k: (each, copy.handle) for k, (each, copy) in copies.items()}):
             yield
 
 
-@contextlib.contextmanager
-def _functions(
-    model: Any, train: Callable[[Any], Any] | None = None, test: Callable[[Any], Any] | None = None
-) -> Iterator[None]:
-    """Replace a model's train and test functions within the block."""
-    given = {"train": train, "test": test}
-    wanted = {name: function for name, function in given.items() if function is not None}
-    before = {name: getattr(model, f"{name}_function", None) for name in wanted}
-    for name, function in wanted.items():
-        object.__setattr__(model, f"make_{name}_function", _maker(model, name, function))
-    try:
-        yield
-    finally:
-        for name in wanted:
-            model.__dict__.pop(f"make_{name}_function", None)
-            setattr(model, f"{name}_function", before[name])
+def _function(
+    model: Any, name: str, function: Callable[[Any], Any]
+) -> contextlib.AbstractContextManager[None]:
+    """Replace a model's train or test function within the block."""
 
-
-def _maker(model: Any, name: str, function: Callable[[Any], Any]) -> Callable[..., Any]:
     def make(*_: Any, **__: Any) -> Callable[[Any], Any]:
         setattr(model, f"{name}_function", function)
         return function
 
-    return make
+    return replaced(model, **{f"make_{name}_function": make, f"{name}_function": None})

@@ -6,9 +6,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from timonel.tracking import RunWriter
 from timonel.tracking.pace import PACE
+from timonel.training.worker.inputs.fit_data import batch_size_of
+from timonel.training.worker.plugin import FitPlugin
 from timonel.training.worker.reports.pace import INTERVAL_S, StragglerWarning
 
 
@@ -19,19 +22,33 @@ class _Sums:
     work_s: float = 0.0
 
 
-class WorkerPaceReporter:
+class WorkerPaceReporter(FitPlugin):
     """Reports each worker's pace to the run. The workers' threads call `note`."""
 
     def __init__(
-        self, run: RunWriter, *, parts: int, clock: Callable[[], float] = time.monotonic
+        self,
+        run: RunWriter,
+        *,
+        parts: int,
+        loop: Any = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.batch_size: int | None = None
+        self._loop = loop
         self._run = run
         self._parts = parts
         self._clock = clock
         self._lock = threading.Lock()
         self._sums: dict[int, _Sums] = {}
         self._slowest = StragglerWarning(run)
+
+    def install(self) -> None:
+        """Observe the chief's loop."""
+        self._loop.observe = self.note
+
+    def fit_begins(self, model: Any, arguments: dict[str, Any]) -> None:  # noqa: ARG002
+        """Note the call's batch size."""
+        self.batch_size = batch_size_of(arguments)
 
     def note(self, worker: int, took_s: float) -> None:
         """Record the duration of a worker's part in seconds; report if due."""

@@ -20,18 +20,16 @@ def policy_of(settings: Settings, workers: int, epoch: int) -> Policy:
     return Policy(max_staleness=_staleness_bound(settings, workers))
 
 
-def divides_batches(settings: Settings, workers: int) -> bool:
-    """Tell whether workers get parts of batches, after the warm-up."""
-    return policy_of(settings, workers, settings.parameter_servers.warmup_epochs).needed > 1
+def parts_of_batches(settings: Settings, workers: int) -> int:
+    """Return the number of parts of a batch, after the warm-up."""
+    return policy_of(settings, workers, settings.parameter_servers.warmup_epochs).needed
 
 
 def _staleness_bound(settings: Settings, workers: int) -> int | None:
-    """Return the maximum staleness that counts, by default ``workers - 1``.
-
-    This is the staleness that arises if each worker has one gradient in flight; older gradients
-    waited for the chief. Without a bound, two workers on one machine came to 2.7 on average: SGD
-    with momentum diverged where one process did not, and Adam took twice as many epochs.
-    """
+    """Return the maximum staleness that counts, by default ``workers - 1``."""
+    # This is the staleness that arises if each worker has one gradient in flight; older gradients
+    # waited for the chief. Without a bound, two workers on one machine came to 2.7 on average: SGD
+    # with momentum diverged where one process did not, and Adam took twice as many epochs.
     asked = settings.parameter_servers.max_staleness
     if asked is None:
         return workers - 1

@@ -11,28 +11,13 @@ from timonel.errors import TimonelError
 from timonel.training.worker.private import ps_variables
 
 READS = frozenset(
-    {
-        "ReadVariableOp",
-        "ResourceGather",
-        "ResourceGatherNd",
-        "VariableShape",
-        "VarIsInitializedOp",
-        "Identity",
-        "NoOp",
-    }
+    {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"}
+    | {"VarIsInitializedOp", "Identity", "NoOp"}
 )
 """Operations allowed on variables that are not watched."""
 _CALLS = frozenset(
-    {
-        "PartitionedCall",
-        "StatefulPartitionedCall",
-        "If",
-        "StatelessIf",
-        "While",
-        "StatelessWhile",
-        "Case",
-        "StatelessCase",
-    }
+    {"PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf"}
+    | {"While", "StatelessWhile", "Case", "StatelessCase"}
 )
 _PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 

@@ -54,11 +54,9 @@ def serve(cluster: Cluster, task_dir: Path) -> Any:
 def leave_after_saving(
     termination: Termination, requests: Path, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Wait for SIGTERM; let the chief save before only this process exits.
-
-    The chief needs this server's variables to save them. It then exits, which also ends this
-    process; otherwise the patience of ``termination`` does.
-    """
+    """Wait for SIGTERM; let the chief save before only this process exits."""
+    # The chief needs this server's variables to save them. It then exits, which also ends this
+    # process; otherwise the patience of ``termination`` does.
     asked: list[bool] = []
     with termination.deferred(lambda: asked.append(True)):
         while not asked:

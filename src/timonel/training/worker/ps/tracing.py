@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from timonel.errors import TimonelError
 from timonel.models.keras_model import is_without_call
+from timonel.training.worker.inputs.fit_data import unpack
 from timonel.training.worker.private import ps_variables, row_means
 from timonel.training.worker.ps.gradient_buffers import StagedGradient, stage
 from timonel.training.worker.ps.refusals import READS, refuse_python, refuse_writes
@@ -53,12 +54,6 @@ def build(model: Any, strategy: Any, batch: Any, *, training: bool) -> None:
         optimizer = getattr(model, "optimizer", None)
         if training and optimizer is not None and not getattr(optimizer, "built", False):
             optimizer.build(model.trainable_variables)
-
-
-def unpack(batch: Any) -> tuple[Any, Any, Any]:
-    """Return a batch's x, y and sample weights; missing ones are None."""
-    parts = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
-    return (*parts, None, None, None)[:3]
 
 
 def trace(
@@ -131,17 +126,7 @@ def _traced(
     numbers = tf.TensorSpec((2,), tf.int64), tf.TensorSpec((), tf.int64)
     spec = (tf.nest.map_structure(_spec, batch), *numbers, tf.TensorSpec((), tf.float32))
     function = tf.function(compute, autograph=False).get_concrete_function(*spec)
-    step = Step(
-        function=function,
-        sent=found["sent"],
-        log_names=found["log_names"],
-        values=found["values"],
-        metrics=found["metrics"],
-        entries=found["entries"],
-        optimizer=found["optimizer"],
-        variables=found["variables"],
-    )
-    return _Traced(step, function.graph, temporary)
+    return _Traced(Step(function=function, **found), function.graph, temporary)
 
 
 def _result(
@@ -164,12 +149,12 @@ def _result(
     optimizer, pairs = recorded[0] if recorded else (None, [])
     variables = tuple(variable for _, variable in pairs)
     entries = [
-        StagedGradient.of_gradient(place, gradient, ps_variables.raw(variable))
+        StagedGradient.of(place, gradient, ps_variables.raw(variable))
         for place, (gradient, variable) in enumerate(pairs)
         if gradient is not None
     ]
     remote = [(state, change) for state, change in changes if not state.goes_to_chief]
-    entries += [StagedGradient.of_change(change, state.variable) for state, change in remote]
+    entries += [StagedGradient.of(None, change, state.variable) for state, change in remote]
     found["entries"] = stage(entries, attempt, name)
     found["optimizer"], found["variables"] = optimizer, variables
     found["sent"] = tuple(state for state, _ in changes if state.goes_to_chief)
@@ -186,9 +171,10 @@ def _result(
 @contextlib.contextmanager
 def _recording(model: Any, recorded: list[tuple[Any, list[tuple[Any, Any]]]]) -> Iterator[None]:
     """Make the model's optimizers record gradients instead of applying them."""
+    attributes = [getattr(model, "optimizer", None), *vars(model).values()]
     optimizers = [
         value
-        for value in {id(found): found for found in _attributes(model)}.values()
+        for value in {id(found): found for found in attributes}.values()
         if hasattr(value, "apply_gradients") and hasattr(value, "iterations")
     ]
 
@@ -210,11 +196,6 @@ def _recording(model: Any, recorded: list[tuple[Any, list[tuple[Any, Any]]]]) ->
     finally:
         for optimizer in optimizers:
             del optimizer.__dict__["apply_gradients"], optimizer.__dict__["apply"]
-
-
-def _attributes(model: Any) -> Iterator[Any]:
-    yield getattr(model, "optimizer", None)
-    yield from list(vars(model).values())
 
 
 def _assigned(graph: Any, temporary: Mapping[int, Any]) -> set[int]:

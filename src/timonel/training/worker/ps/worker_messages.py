@@ -85,11 +85,9 @@ class StepResults:
         return self._model.get_metrics_result(), own
 
     def _counted_names(self) -> list[str]:
-        """Return the names of metric results that the step updates.
-
-        A step may return its own value under the name of a metric that it does not update, as is
-        usual with the loss.
-        """
+        """Return the names of metric results that the step updates."""
+        # A step may return its own value under the name of a metric that it does not update, as is
+        # usual with the loss.
         sent = {id(state.variable) for state in self._step.sent}
         found: list[str] = []
         for metric in self._model.metrics:

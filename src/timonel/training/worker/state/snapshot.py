@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from timonel.errors import TimonelError
+from timonel.models.keras_model import is_without_call
 from timonel.training.worker.inputs import building
 from timonel.training.worker.private import gradient_sums, hidden_state
 from timonel.training.worker.state import callback_state
@@ -174,18 +175,16 @@ class Snapshot:
 def restore_model(
     model: Any, state: FitState, replicas: Replicas, others: ProcessVariables
 ) -> Slots:
-    """Restore the variables of the model, its optimizer, and all others of the process.
-
-    The optimizer's are restored when the training step has created them. They are returned: a state
-    that is saved before its first step includes them.
-    """
+    """Restore the variables of the model, its optimizer, and all others of the process."""
+    # The optimizer's are restored when the training step has created them. They are returned: a
+    # state that is saved before its first step includes them.
     keys, sums = state.extra["model"], int(state.extra["sums"])
     # tf-keras counts them among the model's own.
     others.set_again(model, state.extra["attributes"], {(tuple(key), n) for key, n in keys})
     own, count = building.model_variables(model), len(keys)
     local = state.local[: len(state.local) - sums]
     saved = list(state.extra["others"])
-    if len(own) < count and not building.has_call(model):
+    if len(own) < count and is_without_call(model):
         # The step builds its parts.
         saved += [
             {"key": key, "number": number, "place": "", "values": values}
