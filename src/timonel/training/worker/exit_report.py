@@ -107,10 +107,8 @@ def of_exception(
 def explained(
     error: BaseException, faults: Sequence[TimonelError], *, is_served: bool = False
 ) -> BaseException:
-    """Return the timonel error behind a TensorFlow error, else the error.
-
-    ``faults`` were raised inside TensorFlow operations, which forward only their text.
-    """
+    """Return the timonel error behind a TensorFlow error, else the error."""
+    # ``faults`` were raised inside TensorFlow operations, which forward only their text.
     if any(words in str(error) for words in _OUTSIDE_REPLICAS):
         return SpecError(_OWN_SERVED_LOOP if is_served else _OWN_LOOP)
     if all(words in str(error) for words in _LATE_VARIABLES):
@@ -181,11 +179,9 @@ _SCRIPT_RUNNER = program.__file__
 
 
 def user_traceback(error: BaseException, script: str) -> str:
-    """Return the traceback without the frames around the user's script.
-
-    A `TimonelError` that the script did not raise itself, such as on a full disk, is shown without
-    frames. Any other error that did not pass through the script keeps all its frames.
-    """
+    """Return the traceback without the frames around the user's script."""
+    # A `TimonelError` that the script did not raise itself, such as on a full disk, is shown
+    # without frames. Any other error that did not pass through the script keeps all its frames.
     if isinstance(error, TimonelError) and not _was_raised_by(error, script):
         return f"{error}\n"
     if not _involves_script(error, script):

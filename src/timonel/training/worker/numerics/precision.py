@@ -56,8 +56,7 @@ def compile_with_xla(model: Any) -> None:
         return
     if model.run_eagerly:
         raise TimonelError(
-            "--xla cannot compile a model that runs eagerly",
-            hint="drop run_eagerly=True, or --xla",
+            "--xla cannot compile a model that runs eagerly", hint="drop run_eagerly=True, or --xla"
         )
     model.jit_compile = True
     if not model.jit_compile:

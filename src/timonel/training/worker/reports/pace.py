@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
+import tensorflow as tf
+
 from timonel.tracking import RunWriter
 from timonel.tracking.events import FILE_NAME, EventReader
 from timonel.tracking.pace import PACE, Paces
@@ -48,9 +50,6 @@ class Stopwatch:
     """
 
     def __init__(self) -> None:
-        import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
-
-        self._tf = tf
         with tf.device("CPU:0"):
             # Of this step: last moment, work, waiting, and whether its start is known.
             self._state = tf.Variable([0.0] * 4, trainable=False, dtype=tf.float64)
@@ -76,7 +75,6 @@ class Stopwatch:
 
     def leave(self, sums: list[Any]) -> list[Any]:
         """Record the end of a step; return the sums unchanged."""
-        tf = self._tf
         if self._is_first("sums"):
             now = self._note(sums, _WAIT)
             with tf.device("CPU:0"):
@@ -100,7 +98,6 @@ class Stopwatch:
 
     def _note(self, tensors: list[Any], goes_to: tuple[float, ...]) -> Any:
         """Add the time since the last moment; return that at which the tensors are available."""
-        tf = self._tf
         with tf.control_dependencies([_dense(found) for found in tensors]), tf.device("CPU:0"):
             now = tf.timestamp()
             took = now - self._state.read_value()[0]
@@ -110,9 +107,9 @@ class Stopwatch:
     def _is_first(self, place: str) -> bool:
         if keras_fit.is_deterministic():
             return False  # deterministic operations exclude clocks
-        if self._tf.executing_eagerly():
+        if tf.executing_eagerly():
             return True
-        graph = self._tf.compat.v1.get_default_graph()
+        graph = tf.compat.v1.get_default_graph()
         is_new = graph not in self._seen[place]
         self._seen[place].add(graph)
         return is_new

@@ -15,9 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
 from timonel.errors import SpecError
 from timonel.storage import write_bytes
 from timonel.training.option_values import StepRange
+from timonel.training.worker.private import ps_variables
 
 logger = logging.getLogger(__name__)
 
@@ -147,8 +151,6 @@ class Profiler:
         )
 
     def _start(self) -> None:
-        import tensorflow as tf  # noqa: PLC0415 - only processes that train import it
-
         # In a worker other than the first, TensorFlow can crash when it merges the two ends of an
         # event that began in one thread and ended in another (`SplitEventTracker`). So try only
         # once.
@@ -164,8 +166,6 @@ class Profiler:
         self._is_running = True
 
     def _mark(self, step: int) -> None:
-        import tensorflow as tf  # noqa: PLC0415 - see above
-
         # TensorBoard takes step boundaries from these.
         self._trace = tf.profiler.experimental.Trace("train", step_num=step, _r=1)
         self._trace.__enter__()
@@ -176,8 +176,6 @@ class Profiler:
             self._trace = None
 
     def _save(self) -> None:
-        import tensorflow as tf  # noqa: PLC0415 - see above
-
         self._scratch.mkdir(parents=True, exist_ok=True)
         (self._scratch / _COLLECTING).touch()
         tf.profiler.experimental.stop()
@@ -197,8 +195,6 @@ class Profiler:
         )
 
     def _stop(self) -> None:
-        import tensorflow as tf  # noqa: PLC0415 - see above
-
         with contextlib.suppress(tf.errors.OpError):
             tf.profiler.experimental.stop(save=False)
         self._forget()
@@ -213,13 +209,9 @@ class Profiler:
 
 
 def callback_for(keras: Any, profiler: Profiler, initial_epoch: int) -> Any:
-    """Return a callback of ``keras`` that profiles steps.
-
-    It is not marked as safe beside the training loop, so Keras waits for it: a profiled step starts
-    after the profile does.
-    """
-    import numpy as np  # noqa: PLC0415 - TensorFlow has it
-
+    """Return a callback of ``keras`` that profiles steps."""
+    # It is not marked as safe beside the training loop, so Keras waits for it: a profiled step
+    # starts after the profile does.
     count = StepCount(initial_epoch)
 
     class ProfileCallback(keras.callbacks.Callback):  # type: ignore[misc] # two Kerases, no types
@@ -231,7 +223,7 @@ def callback_for(keras: Any, profiler: Profiler, initial_epoch: int) -> Any:
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
             if not count.has_begun:
                 total, done = count.begin(batch, self.params)
-                profiler.begins(total, _steps_at_once(self.model), done)
+                profiler.begins(total, ps_variables.steps_per_execution(self.model), done)
             profiler.step_begins(count.at(batch))
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -254,10 +246,3 @@ def callback_for(keras: Any, profiler: Profiler, initial_epoch: int) -> Any:
             count.before = state["before"]
 
     return ProfileCallback()
-
-
-def _steps_at_once(model: Any) -> int:
-    found = getattr(model, "steps_per_execution", None)
-    if found is None:
-        found = getattr(model, "_steps_per_execution", None)
-    return 1 if found is None else int(found)

@@ -45,11 +45,9 @@ class Copies:
         self._is_given_up = False
 
     def add(self, kept: Sequence[Path]) -> None:
-        """Mirror the kept checkpoints, the newest first, in the background; return at once.
-
-        An unreachable bucket does not end a job that has everything on its disk: the error is
-        logged, and the next checkpoint retries.
-        """
+        """Mirror the kept checkpoints, the newest first, in the background; return at once."""
+        # An unreachable bucket does not end a job that has everything on its disk: the error is
+        # logged, and the next checkpoint retries.
         if self._uri is None or not kept:
             return
         with self._changed:
@@ -80,9 +78,7 @@ class Copies:
             elif not was_given_up:
                 took_s = time.monotonic() - begun
                 logger.warning(
-                    "The newest checkpoint was not copied to %s within %.0f s.",
-                    self._uri,
-                    took_s,
+                    "The newest checkpoint was not copied to %s within %.0f s.", self._uri, took_s
                 )
 
     def fetch(self, root: Path) -> None:

@@ -24,11 +24,9 @@ def advice(batch_size: int, replicas: int) -> str | None:
 def explained(
     batch_size: int | None, replicas: int, last_words: Path | None = None
 ) -> Iterator[None]:
-    """Add the batch size to out-of-memory errors.
-
-    A process killed by the kernel raises nothing, so the same advice is meanwhile in the file
-    ``last_words``, from which the engine takes the report of a task that ran out of memory.
-    """
+    """Add the batch size to out-of-memory errors."""
+    # A process killed by the kernel raises nothing, so the same advice is meanwhile in the file
+    # ``last_words``, from which the engine takes the report of a task that ran out of memory.
     said = advice(batch_size, replicas) if batch_size else None
     if said is not None and last_words is not None:
         report = {

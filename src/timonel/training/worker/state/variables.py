@@ -148,10 +148,8 @@ class Replicas:
                 part.assign(value)
 
     def _gather(self, values: Any) -> Any:
-        """Return the rows of all replicas; traced once per width.
-
-        Calling the concrete function works with ``tf.config.run_functions_eagerly``, too.
-        """
+        """Return the rows of all replicas; traced once per width."""
+        # Calling the concrete function works with ``tf.config.run_functions_eagerly``, too.
         if self._traced is None:
             self._traced = tf.function(lambda rows: self._strategy.gather(rows, axis=0))
         return self._traced.get_concrete_function(values)(values)
