@@ -74,11 +74,15 @@ def test_content(place: Location) -> None:
     assert (place / "b" / "c.csv").modified() != before
 
 
-def test_a_local_name_that_looks_like_a_pattern(tmp_path: Path) -> None:
-    path = tmp_path / "d[1].csv"
-    path.touch()
-    assert Location(path).is_file()
-    assert not Location(path).is_pattern
+def test_a_name_that_looks_like_a_pattern(place: Location) -> None:
+    ObjectStore(place.uri).write("e [2]/f.csv", b"")
+    file, folder = place / "b/d[1].csv", place / "e [2]"
+    assert (file.is_file(), file.is_pattern, file.exists()) == (True, False, True)
+    assert below(place, file.files()) == ["b/d[1].csv"]
+    assert (folder.is_dir(), folder.is_pattern, folder.exists()) == (True, False, True)
+    assert below(place, folder.files()) == ["e [2]/f.csv"]
+    assert (folder / "f.csv").is_file()
+    assert below(place, (place / "b/[cd]*.csv").files()) == ["b/c.csv", "b/d[1].csv"]
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,7 @@ _WEB = ("http://", "https://")
 
 
 class Location:
-    """A file, a folder, or a pattern such as ``data/*.csv``, local or in a bucket.
-
-    Args:
-        location: Path or URI.
-    """
+    """A file, a folder, or a pattern such as ``data/*.csv``: a local path or a URI of a bucket."""
 
     def __init__(self, location: str | os.PathLike[str]) -> None:
         self.uri = normalise(location)
@@ -57,10 +53,12 @@ class Location:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it is a pattern, and not a local file with such a name."""
+        """Whether it is a pattern, and not a file or folder with such a name."""
         if self.uri.startswith(_WEB) or not glob.has_magic(self.uri):
             return False
-        return not (self.is_local and self.path.exists())
+        if self.is_local:
+            return not self.path.exists()
+        return self._blob is None and not any(self.children)
 
     @property
     def path(self) -> Path:
