@@ -25,6 +25,8 @@ from timonel.tracking.redaction import (
         ("hf-token", "abc"),
         ("accessToken", "12345678901234567890"),
         ("client_secret", "x"),
+        ("X-Goog-Signature", "5ab"),
+        ("sig", "aGVsbG8="),
         ("authorization", "abc"),
     ],
 )
@@ -52,6 +54,7 @@ def test_names_of_secrets(name: str, value: object) -> None:
         ("api_key", ""),
         ("lr", 0.1),
         ("keys", "a,b"),
+        ("signature", "serving_default"),
     ],
 )
 def test_hyperparameters_are_kept(name: str, value: object) -> None:
