@@ -240,6 +240,8 @@ def test_integers_of_64_bits_in_browsers(tmp_path: Path) -> None:
     assert report.comparison.largest_output == 7
     assert [each.dtype for each in (*report.inputs, *report.outputs)] == ["int32", "int32"]
     assert "integers have 32 bits" in report.notes[0]
+    narrow = save(lambda x: {"y": 7 * x}, tmp_path / "narrow", tf.TensorSpec([None], tf.int32, "x"))
+    assert run(narrow, "tfjs").notes == report.notes
     np.savez(tmp_path / "large.npz", x=np.full((5, 4), 2_000_000_000))
     with pytest.raises(ModelError, match="computes something else"):
         run(small, "tfjs", samples=tmp_path / "large.npz")
@@ -305,14 +307,27 @@ def test_labels_belong_to_scores(image_version: ModelVersion) -> None:
     assert load_device_model(image_version.path, several).labels is None
 
 
+def recurrent(keras: Any) -> Any:
+    layers = keras.layers
+    return keras.Sequential([keras.Input((6, 3)), layers.LSTM(4), layers.Dense(2)])
+
+
+def causal(keras: Any) -> Any:
+    given = keras.Input((6, 3))
+    return keras.Model(
+        given, keras.layers.MultiHeadAttention(2, 4)(given, given, use_causal_mask=True)
+    )
+
+
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
-def test_the_script_of_the_page_runs_loops(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [recurrent, causal])
+def test_the_script_of_the_page_computes_the_same(
+    tmp_path: Path, make: Callable[[Any], Any]
+) -> None:
     import keras
 
     keras.utils.set_random_seed(0)
-    layers = keras.layers
-    model = keras.Sequential([keras.Input((6, 3)), layers.LSTM(4), layers.Dense(2)])
-    model.export(str(tmp_path / "model"), verbose=False)
+    make(keras).export(str(tmp_path / "model"), verbose=False)
     report = run(tmp_path / "model", "tfjs")
     facts = {
         "model": demo_page._graph_model(tmp_path / "converted", report),
@@ -337,7 +352,7 @@ def test_the_script_of_the_page_runs_loops(tmp_path: Path) -> None:
     original = load_device_model(tmp_path / "model", None)
     given = (np.arange(18, dtype=np.float32) / 18).reshape(1, 6, 3)
     (expected,) = original.run({original.specs[0].name: given}).values()
-    assert found == pytest.approx(expected[0].tolist(), abs=1e-5)
+    assert found == pytest.approx(expected.ravel().tolist(), abs=1e-5)
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
@@ -398,6 +413,14 @@ def test_missing_operations_are_named_with_their_places(tmp_path: Path, target: 
         run(save(serve, tmp_path, floats(4, 4)), target)
     assert "no operation Betainc (at beta), MatrixInverse (at inverse)" in raised.value.message
     assert "Flex" not in str(raised.value.hint), "it has no such operation either"
+
+
+def test_bands_of_matrices_that_are_no_constants_are_refused(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    model = save(lambda x: {"y": tf.linalg.band_part(x, -1, 0)}, tmp_path, floats(4, 4))
+    with pytest.raises(ModelError, match="has no operation MatrixBandPart"):
+        run(model, "tfjs")
 
 
 def test_operations_that_apps_could_add(tmp_path: Path) -> None:

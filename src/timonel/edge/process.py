@@ -96,14 +96,7 @@ def convert(request: ConversionRequest) -> ConversionReport:
 
 
 class _Conversion(NamedTuple):
-    """What a conversion made.
-
-    Attributes:
-        model: Computes the converted model.
-        files: Names of its files in the request's folder.
-        layers: Errors of the layers of an int8 model.
-        notes: Remarks for the report.
-    """
+    """What a conversion made: the model, its files in the request's folder, and errors of int8."""
 
     model: LiteModel | TfjsModel
     files: tuple[str, ...]
@@ -112,7 +105,7 @@ class _Conversion(NamedTuple):
 
 
 def _tfjs_notes(model: DeviceModel) -> tuple[str, ...]:
-    if not any(spec.dtype.name == "int64" for spec in model.specs):
+    if not any(spec.dtype.name in {"int32", "int64"} for spec in model.specs):
         return ()
     return (
         "integers have 32 bits in TensorFlow.js, and on a GPU they are exact up to 16,777,216 only",

@@ -46,20 +46,10 @@ class _Weight:
 
 
 def write_tfjs(saved_model: Path, folder: Path, quantization: Quantization) -> tuple[str, ...]:
-    """Write a SavedModel with one signature as a graph model.
+    """Write a SavedModel with one signature and a fixed batch as a graph model.
 
-    Args:
-        saved_model: The SavedModel; its batch is fixed.
-        folder: The folder for the files.
-        quantization: ``float16``, or ``dynamic`` for weights of 8 bits; the browser computes with
-            floats.
-
-    Returns:
-        The names of the files, ``model.json`` first.
-
-    Raises:
-        ModelError: TensorFlow.js lacks operations or types of the model.
-        InputError: The folder cannot be written.
+    Weights have 16 bits with ``float16``, 8 with ``dynamic``; the browser computes with floats.
+    Returns the names of the files, ``model.json`` first.
     """
     graph, inputs, outputs = _frozen(saved_model)
     weights = [_weight(node, quantization) for node in graph.node if node.op == "Const"]
@@ -98,6 +88,8 @@ def _frozen(saved_model: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     inputs, outputs = _described(frozen.inputs, given), _described(frozen.outputs, returned)
     keep = [each["name"].partition(":")[0] for each in (*inputs.values(), *outputs.values())]
     graph = _private.optimized(frozen.graph.as_graph_def(), keep)
+    _fold_shapes(graph)
+    graph = _private.optimized(graph, keep)
     _clean_loops(graph, keep)
     _replace_erfc(graph)
     _check_operations(graph)
@@ -132,6 +124,23 @@ def _described(tensors: Sequence[Any], like: Mapping[str, Any]) -> dict[str, Any
         }
         for name, tensor in zip(sorted(like), tensors, strict=True)
     }
+
+
+def _fold_shapes(graph: Any) -> None:
+    """Turn known shapes into constants, and with them what is computed of shapes alone: masks."""
+    with tf.Graph().as_default() as known:
+        tf.import_graph_def(graph, name="")
+    for node in graph.node:
+        if node.op != "Shape":
+            continue
+        operation = known.get_operation_by_name(node.name)
+        shape, dtype = operation.inputs[0].shape, operation.outputs[0].dtype
+        if shape.is_fully_defined():
+            node.Clear()
+            node.op, node.name = "Const", operation.name
+            node.attr["dtype"].type = dtype.as_datatype_enum
+            value = tf.make_tensor_proto(shape.as_list(), dtype, [shape.rank])
+            node.attr["value"].tensor.CopyFrom(value)
 
 
 def _clean_loops(graph: Any, inputs: Collection[str]) -> None:
@@ -280,11 +289,7 @@ def _shards(contents: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class TfjsModel:
-    """A graph model as a browser reads it, computed by TensorFlow.
-
-    Args:
-        folder: The folder of ``model.json``.
-    """
+    """A graph model as a browser reads it, computed by TensorFlow."""
 
     def __init__(self, folder: Path) -> None:
         model = json.loads((folder / MODEL_FILE).read_text())
