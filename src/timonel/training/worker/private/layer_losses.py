@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from timonel.training.worker.private import layer_rows
 from timonel.training.worker.private.attributes import replaced, wrap
 from timonel.training.worker.private.row_means import (
     batch_of,
@@ -39,11 +40,17 @@ def install(keras: Any) -> None:
 
 def _calling_layer(original: Callable[..., Any], keras: Any) -> Callable[..., Any]:
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        if present.layout is None:
+        if present.layout is None or layer_rows.is_operation(layer):
             return original(layer, *args, **kwargs)
         is_outer, inputs = present.inputs is None, tf.nest.flatten((args, kwargs))
-        with replaced(present, inputs=inputs):
+        values: list[Any] = []
+        if not is_outer:
+            present.values += inputs
+        with replaced(present, inputs=inputs, values=values):
             found = original(layer, *args, **kwargs)
+        outputs = tf.nest.flatten(found)
+        layer_rows.examine(keras, layer, inputs, [*values, *outputs])
+        present.computed += outputs
         # It averages over a replica's rows in any case.
         is_normal = isinstance(layer, keras.layers.BatchNormalization)
         if is_normal and replica() is None:

@@ -155,7 +155,8 @@ def _mixes(
             ):
                 return True
     turned = values(lambda found: np.roll(found, 1, axis=0))
-    return not _equal(np.roll(in_rows(before), 1, axis=0), in_rows(turned))
+    is_constant = _equal(before, turned)
+    return not is_constant and not _equal(np.roll(in_rows(before), 1, axis=0), in_rows(turned))
 
 
 def _drawn(chance: Any, source: Any, rows: int, *, is_binary: bool) -> Array:

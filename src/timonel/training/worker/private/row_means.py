@@ -94,7 +94,8 @@ class _Present(threading.local):
 
     ``layout`` is None outside `weighted` and `part_of`. ``inputs`` are those of the innermost
     layer, ``terms`` what each layer adds. ``outputs`` are those of layers that no layer calls, and
-    of BatchNormalization: terms are examined from there on.
+    of BatchNormalization: terms are examined from there on. ``computed`` are those of all layers,
+    ``values`` what the innermost layer gives to others.
 
     ``depth`` is the number of losses and metric functions that call each other here. The outer one
     has ``name``; ``whole`` computes it for the whole batch, and ``batch`` has its arguments.
@@ -104,6 +105,8 @@ class _Present(threading.local):
     layout: Any = None
     inputs: Any = None
     outputs: list[Any]
+    computed: list[Any]
+    values: list[Any]
     terms: dict[int, list[Any]]
     depth = 0
     name = ""
@@ -131,14 +134,14 @@ def warn(line: str) -> None:
 def weighted(rows: Any, *, repeats: bool = False) -> Iterator[Any]:
     """Weigh losses by the replica's share of rows, unless None; yield the rows that count."""
     layout = None if rows is None else _layout_of(rows, repeats=repeats)
-    with replaced(present, layout=layout, outputs=[], terms={}):
+    with replaced(present, layout=layout, outputs=[], computed=[], terms={}):
         yield layout and layout.rows
 
 
 def part_of(share: Any, rows: Any) -> contextlib.AbstractContextManager[None]:
     """Count values of a part of a batch by its share of the rows; gradients are averaged so."""
     layout = Layout(rows, rows, None, 0, share, tf.math.reciprocal_no_nan(share))
-    return replaced(present, layout=layout, outputs=[], terms={})
+    return replaced(present, layout=layout, outputs=[], computed=[], terms={})
 
 
 def replica() -> Layout | None:

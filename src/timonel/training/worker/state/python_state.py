@@ -13,7 +13,6 @@ import importlib
 import io
 import pickle
 import random
-import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from types import ModuleType
@@ -23,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from timonel.errors import TimonelError
-from timonel.training.worker.script_files import is_of_script
+from timonel.training.worker.script_files import is_class_of_script
 from timonel.training.worker.state import checkpoint_format
 
 _MODULES = frozenset(
@@ -128,16 +127,10 @@ def _is_plain(value: Any) -> bool:
 
 def _is_known(value: Any) -> bool:
     """Return whether a value has no state, or state that is saved with the variables."""
-    if isinstance(value, _KNOWN) or (callable(value) and not _is_of_script(type(value))):
+    if isinstance(value, _KNOWN) or (callable(value) and not is_class_of_script(type(value))):
         return True
     kind = type(value)
     return any(base.__module__.partition(".")[0] in {"keras", "tf_keras"} for base in kind.__mro__)
-
-
-def _is_of_script(kind: type) -> bool:
-    """Return whether a class is of the script, or of a module that is not installed."""
-    module = sys.modules.get(kind.__module__)
-    return kind.__module__ == "__main__" or is_of_script(getattr(module, "__file__", None))
 
 
 class _Pickler(pickle.Pickler):
@@ -146,7 +139,7 @@ class _Pickler(pickle.Pickler):
         if not callable(thing) and _is_known(thing):
             raise NotSavedError(f"a {kind.__name__} is not data")
         is_usual = (
-            _is_of_script(kind)
+            is_class_of_script(kind)
             and type(getattr(thing, "__dict__", None)) is dict
             and all(getattr(kind, n) is getattr(object, n) for n in ("__reduce__", "__reduce_ex__"))
             and not issubclass(kind, type | list | dict | set | frozenset | tuple)
@@ -168,7 +161,7 @@ class _Unpickler(pickle.Unpickler):
             is_numpys = is_numpy and issubclass(
                 found, np.generic | np.random.BitGenerator | np.random.SeedSequence | np.dtype
             )
-            if module in _MODULES or is_numpys or _is_of_script(found):
+            if module in _MODULES or is_numpys or is_class_of_script(found):
                 return found
         raise NotSavedError(f"{module}.{name} is not data")
 
