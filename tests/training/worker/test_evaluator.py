@@ -52,7 +52,7 @@ def test_each_result_is_told_once_also_by_a_process_that_goes_on(run: RunWriter)
     summaries = Summaries()
     for _ in range(2):
         report = EvaluationReport(run, "evaluator-0", summaries)  # type: ignore[arg-type] # a fake
-        report.fit_begins(is_shared=False)
+        report.is_shared = False
         for _ in range(2):
             report.tell(0, found("epoch-0002", 1))
             report.tell(0, found("epoch-0002-step-0000003", 2, whole=False))
@@ -65,7 +65,7 @@ def test_each_result_is_told_once_also_by_a_process_that_goes_on(run: RunWriter)
 
 def test_epochs_of_later_calls_are_counted_on(run: RunWriter) -> None:
     report = EvaluationReport(run, "evaluator-0", Summaries())  # type: ignore[arg-type] # a fake
-    report.fit_begins(is_shared=False)
+    report.is_shared = False
     report.fit_ends(final(4))
     report.tell(1, found("epoch-0001", 0))
     (event,) = told(run)
@@ -74,7 +74,7 @@ def test_epochs_of_later_calls_are_counted_on(run: RunWriter) -> None:
 
 def test_what_the_trainers_tell_themselves_is_not_told_again(run: RunWriter) -> None:
     report = EvaluationReport(run, "evaluator-0", Summaries())  # type: ignore[arg-type] # a fake
-    report.fit_begins(is_shared=True)
+    report.is_shared = True
     report.tell(0, found("epoch-0001", 0))
     report.tell(0, found("epoch-0001-step-0000003", 1, whole=False))
     assert [event["checkpoint"] for event in told(run)] == ["epoch-0001-step-0000003"]

@@ -9,12 +9,14 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timonel.errors import SpecError
 from timonel.training.worker.inputs import sharding
 from timonel.training.worker.inputs.sharding import (
     Share,
     _has_rows,
     _split,
     bounds,
+    require_equal_rows,
     share_of,
 )
 
@@ -76,6 +78,22 @@ def test_several_replicas_of_one_worker_get_their_parts_in_turn() -> None:
 def test_static_shapes_stay_static() -> None:
     whole = tf.data.Dataset.range(8).batch(4, drop_remainder=True)
     assert _split(whole, Share((1,), 2), fill=True).element_spec.shape == (2,)
+
+
+def uneven(rows: int | None) -> tf.data.Dataset:
+    """Return batches of queries with another number of rows to compare them with."""
+    spec = {name: tf.TensorSpec([rows and size], tf.int64) for name, size in (("q", 4), ("s", 3))}
+    batch = {"q": np.arange(4), "s": np.arange(3)}
+    return tf.data.Dataset.from_generator(lambda: iter([batch]), output_signature=spec)
+
+
+def test_a_batch_whose_tensors_differ_in_rows_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"different numbers of rows.*: 4, 3"):
+        _split(uneven(4), Share((0,), 2), fill=True)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="different numbers of rows"):
+        list(_split(uneven(None), Share((0,), 2), fill=True))
+    with pytest.raises(SpecError, match=r"different numbers of rows.*: 4, 3"):
+        require_equal_rows({"q": tf.zeros(4), "s": tf.zeros(3)})
 
 
 def test_what_has_no_rows() -> None:

@@ -19,7 +19,11 @@ from typing import Any
 import tensorflow as tf
 
 from timonel.data import load_registry
+from timonel.errors import SpecError
 from timonel.training.worker.private import row_means, tf_data
+
+_UNEQUAL = "the tensors of a batch have different numbers of rows, so replicas cannot divide it"
+_CURE = "give all of them the same first axis, or train with one worker and one device"
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,17 @@ def distribute(strategy: Any, dataset: Any, *, sharded: bool, fill: bool) -> Any
     return strategy.distribute_datasets_from_function(local)
 
 
+def require_equal_rows(batch: Any) -> None:
+    """Check that the tensors of a batch, or their specs, have as many rows as far as is known."""
+    shapes = [getattr(value, "shape", None) for value in tf.nest.flatten(batch)]  # None has none
+    known = dict.fromkeys(int(shape[0]) for shape in shapes if shape and shape[0] is not None)
+    if len(known) > 1:
+        raise SpecError(f"{_UNEQUAL}: {', '.join(map(str, known))}", hint=_CURE)
+
+
 def _split(dataset: Any, share: Share, *, fill: bool) -> Any:
+    require_equal_rows(dataset.element_spec)
+
     def take(batch: Any, part: int) -> Any:
         rows = _rows(batch)
         begin, end = bounds(rows, part, share.total)
@@ -132,7 +146,11 @@ def _of_each(function: Callable[[Any], Any], batch: Any) -> Any:
 
 
 def _rows(batch: Any) -> Any:
-    first = next(value for value in tf.nest.flatten(batch) if value is not None)
+    first, *others = (value for value in tf.nest.flatten(batch) if value is not None)
+    for other in others:
+        if first.shape[0] is None or other.shape[0] is None:
+            sizes = tf.shape(first)[0], tf.shape(other)[0]
+            tf.debugging.assert_equal(*sizes, f"{_UNEQUAL}: {_CURE}")
     known = first.shape[0]
     return int(known) if known is not None else tf.shape(first, out_type=tf.int64)[0]
 

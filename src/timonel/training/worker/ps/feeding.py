@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from timonel.errors import TimonelError
-from timonel.training.worker.inputs.sharding import bounds
+from timonel.training.worker.inputs.sharding import bounds, require_equal_rows
 from timonel.training.worker.ps import tracing
 from timonel.training.worker.ps.dispatcher import Counted, Dispatcher
 from timonel.training.worker.ps.gradient_buffers import Applier
@@ -156,6 +156,8 @@ class LoopPhase:
         self._prepare(batch)
         rows = _rows(batch)
         parts = min(rows, self.policy.needed)
+        if parts > 1:
+            require_equal_rows(batch)
         self._batches += 1
         for part in range(parts):
             begin, end = bounds(rows, part, parts)
