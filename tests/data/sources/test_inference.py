@@ -55,6 +55,12 @@ def test_only_a_column_of_that_name_assigns_splits() -> None:
     assert infer(Kinds.of(pa.array(["left", "right"])), "split").role == "categorical"
 
 
+def test_a_column_of_splits_with_an_unknown_name_is_dropped_with_a_warning() -> None:
+    found = infer(Kinds.of(pa.array(["train", "test", "holdout"])), "split")
+    assert (found.role, found.is_doubtful) == ("drop", True)
+    assert found.note == "names of splits, but also 'holdout', so that it assigns none"
+
+
 def test_mixed_columns_are_named_with_their_first_word() -> None:
     found = infer(Kinds.of(pa.array(["1", "2", "x", "y"])))
     assert (found.role, found.first_bad, found.is_doubtful) == ("categorical", 2, True)

@@ -193,6 +193,13 @@ def test_a_folder_or_pattern_of_files_is_one_table(tmp_path: Path) -> None:
         scanned(folder)
 
 
+def test_numbers_of_the_type_text_are_classes() -> None:
+    table = pa.table({"x": rows()["x"], "y": ["0", "1"] * (ROWS // 2)})
+    _, scan, entries = scanned(MemoryTable(table))
+    assert scan.task == "classification"
+    assert {entry.label for entry in entries} == {"0", "1"}
+
+
 def test_names_of_files_assign_splits(tmp_path: Path) -> None:
     for split in ("train", "test"):
         pq.write_table(rows(4), tmp_path / f"{split}-0.parquet")

@@ -84,8 +84,8 @@ def infer(kinds: Kinds, name: str = "", *, is_typed: bool = False) -> Inference:
     numbers, infinite, bad = count(kinds.number), count(kinds.infinite), count(kinds.bad)
     if not numbers + bad:
         return Inference("drop", "no finite values" if infinite else "no values", True)
-    if name.strip().lower() == "split" and not unassigned(kinds.values):
-        return Inference("split", "the split of each row")
+    if name.strip().lower() == "split" and (splits := _splits(kinds, name)) is not None:
+        return splits
     if not kinds.is_text:
         return _numeric(kinds, name, known)
     codes = has_codes(kinds)
@@ -95,6 +95,19 @@ def infer(kinds: Kinds, name: str = "", *, is_typed: bool = False) -> Inference:
     if count(pc.match_substring_regex(kinds.values, _IMAGE)) == known:
         return Inference("image", "names of image files")
     return _words(kinds, name, known, numbers, codes=codes)
+
+
+def _splits(kinds: Kinds, name: str) -> Inference | None:
+    """Return the inference of a column with names of splits; None if it has none."""
+    others = unassigned(kinds.values)
+    if not others:
+        return Inference("split", "the split of each row")
+    if not any(map(split_named, pc.unique(trim(kinds.values)).to_pylist())):
+        return None
+    # As a category, it would tell a model the split of each row.
+    note = f"names of splits, but also {shorten(others[0])}, so that it assigns none"
+    cure = f"write train, validation, test or discard, or use {columns_option(name, 'category')}"
+    return Inference("drop", note, True, cure=cure)
 
 
 def _numeric(kinds: Kinds, name: str, known: int) -> Inference:

@@ -110,7 +110,7 @@ class LabelColumn:
 
     def _check_words(self, kinds: Kinds) -> None:
         """Reject an unusable label column, such as free text or formatted numbers."""
-        found, name = infer(kinds), self._name
+        found, name = infer(kinds, is_typed=self._file.is_typed), self._name
         is_number = found.cure == PLAIN_NUMBERS
         is_usable = found.role in {"categorical", "image"} or found.note == "no values"
         if self._task is None and (is_number or not is_usable):
