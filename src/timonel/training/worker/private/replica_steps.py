@@ -20,7 +20,13 @@ from tensorflow.python.autograph.impl import api
 from tensorflow.python.framework import ops
 
 from timonel.errors import SpecError
-from timonel.training.worker.private import hidden_state, loss_terms, losses, row_means
+from timonel.training.worker.private import (
+    hidden_state,
+    loss_terms,
+    losses,
+    metric_sums,
+    row_means,
+)
 from timonel.training.worker.private.attributes import replaced, wrap
 
 logger = logging.getLogger(__name__)
@@ -105,7 +111,7 @@ def _run_single_steps(model: Any) -> None:
     if isinstance(steps, int) and steps > 1:
         row_means.warn(
             f"steps_per_execution={steps} does not work with several replicas: each step runs "
-            "alone, with the same result. Remove it from compile()."
+            "alone, so that an epoch has as many steps as you ask for. Remove it from compile()."
         )
         model.steps_per_execution = 1
 
@@ -168,10 +174,21 @@ def _train(model: Any, original: Step, data: Any) -> Any:
         undoes = _may_be_none(rows) and not _shares_variables()
         restore = _restoring(model, rows) if undoes else lambda: None
         with _results_of_all(model, "train_step", restore):
-            logs = _as_tensors(original(data))
+            logs = _as_tensors(_run(original, data))
     if seen.has_own_terms and (_is_own(model, "train_step") or _is_own(model, "compute_loss")):
         row_means.warn(_own_loss_warning(model))
     restore()
+    return logs
+
+
+def _run(original: Step, data: Any) -> Any:
+    """Run a step, and check what it does to metrics when it is traced."""
+    if tf.executing_eagerly():
+        return original(data)
+    graph = ops.get_default_graph()
+    known = [each.name for each in graph.get_operations()]
+    logs = original(data)
+    metric_sums.require_sums(list(_metrics), graph, known)
     return logs
 
 
@@ -194,7 +211,7 @@ def _test(model: Any, original: Step, data: Any) -> Any:
     rows = _rows(data)
     restore = _restoring(model, rows) if _may_be_none(rows) else lambda: None
     with row_means.weighted(rows), _results_of_all(model, "test_step", restore):
-        logs = _as_tensors(original(with_a_row(data)))
+        logs = _as_tensors(_run(original, with_a_row(data)))
     restore()
     return logs
 

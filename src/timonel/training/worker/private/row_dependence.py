@@ -59,6 +59,33 @@ def mixes_rows(value: Any, given: Sequence[Any], rows: Any) -> bool | None:
     return True if True in found else False if False in found else None
 
 
+def adds(value: Any, before: Sequence[Any]) -> bool | None:
+    """Return whether a value is that of before plus something that does not depend on it.
+
+    Args:
+        value: A tensor of the step that is traced.
+        before: Tensors of the step with the value of before.
+
+    Returns:
+        None if unknown, as for `mixes_rows`.
+    """
+    names = {each.name for each in before}
+    with contextlib.suppress(Exception), tf.init_scope(), tf.device("CPU:0"):
+        compute, sources = _part(value, before)
+        chance = np.random.default_rng(0)
+        drawn = [_drawn(chance, source, _ROWS, is_binary=False) for source in sources]
+
+        def at(shift: int) -> Array:
+            moved = [
+                each + shift if source.name in names else each
+                for each, source in zip(drawn, sources, strict=True)
+            ]
+            return np.asarray(compute(*map(_converted, moved, sources)))
+
+        return all(_equal(at(shift), at(0) + shift) for shift in (30, -30))
+    return None
+
+
 def _part(value: Any, given: Sequence[Any]) -> tuple[Function, list[Any]]:
     """Return a function that computes a tensor, and the tensors of the step that it takes."""
     known = {each.name for each in given if each.graph is value.graph}

@@ -94,9 +94,10 @@ class Snapshot:
             slots, sums = building.optimizer_variables(optimizer), gradient_sums.sums_of(optimizer)
             awaited = _NO_SLOTS
         local = [*model.non_trainable_variables, *sums]
-        metrics = hidden_state.metric_variables(model) if progress.step else []
+        counts = hidden_state.metric_variables(model)  # the next epoch begins them anew
+        metrics = counts if progress.step else []
         values = self._replicas.read([*local, *metrics])
-        owned = hidden_state.identities([*own, *slots, *metrics])
+        owned = hidden_state.identities([*own, *slots, *(() if progress.finished else counts)])
         callbacks, lost = callback_state.capture(self._callbacks)
         validation = self._feed.validation
         extra: dict[str, Any] = {
