@@ -80,7 +80,7 @@ def draw(tables: Mapping[str, Mapping[str, Any]], picture: Path) -> None:
     )  # fmt: skip
     figure.supxlabel("requests/s", color=INK, fontsize=8, y=0.3 / figure.get_figheight())
     figure.tight_layout(rect=(0, 0.25 / figure.get_figheight(), 1, 1))
-    figure.savefig(picture, transparent=True, metadata={"Date": None})
+    figure.savefig(picture, transparent=True, bbox_inches="tight", metadata={"Date": None})
     plt.close(figure)
 
 
