@@ -127,6 +127,40 @@ try:
     results(root)
 except SpecError as error:
     found.append(str(error))
+
+
+class Own(keras.metrics.Metric):
+    def __init__(self, next):
+        super().__init__(name=next.__name__)
+        self.next = next
+        self.state = self.add_weight(name="state", shape=(), initializer="zeros")
+
+    def update_state(self, y, p, sample_weight=None):
+        self.state.assign(self.next(self.state + 0.0, tf.reshape(p, [-1])))
+
+    def result(self):
+        return self.state
+
+
+def adding(old, p):
+    return old + tf.reduce_sum(p)
+
+
+def largest(old, p):
+    return tf.maximum(old, tf.reduce_max(p))
+
+
+for function in (adding, largest):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=[Own(function)])
+    batch = tf.ones((4, 3)), tf.ones((4, 1))
+    tracing.build(model, strategy, batch, training=True)
+    try:
+        tracing.trace(model, strategy, batch, training=True, name=function.__name__)
+        found.append(None)
+    except SpecError as error:
+        found.append(str(error))
 print(json.dumps(found))
 """
 
@@ -137,9 +171,13 @@ def test_parts_of_a_batch_count_as_the_batch() -> None:
         [sys.executable, "-c", PROGRAM], check=False, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    *counted, masked, some, total, refusal = json.loads(done.stdout.splitlines()[-1])
+    *counted, masked, some, total, refusal, adding, largest = json.loads(
+        done.stdout.splitlines()[-1]
+    )
     for lines, names in ((masked, ["normal", "masked"]), (some, ["some"]), (total, [])):
         assert [line.partition(": averages over the part")[0] for line in lines] == names
     for seen, count, whole in counted:
         assert (seen, count) == (pytest.approx(whole), 1)
     assert refusal.startswith("root is neither a mean nor a sum over the rows")
+    assert adding is None
+    assert largest.startswith("the metric largest sets its variable")

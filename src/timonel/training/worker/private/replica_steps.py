@@ -186,9 +186,9 @@ def _run(original: Step, data: Any) -> Any:
     if tf.executing_eagerly():
         return original(data)
     graph = ops.get_default_graph()
-    known = [each.name for each in graph.get_operations()]
+    ours = {each.name for each in graph.get_operations()}
     logs = original(data)
-    metric_sums.require_sums(list(_metrics), graph, known)
+    metric_sums.require_sums(list(_metrics), graph, metric_sums.captured(graph), ours)
     return logs
 
 

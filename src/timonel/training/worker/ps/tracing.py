@@ -20,7 +20,7 @@ import tensorflow as tf
 from timonel.errors import TimonelError
 from timonel.models.keras_model import is_without_call
 from timonel.training.worker.inputs.fit_data import unpack
-from timonel.training.worker.private import ps_variables, row_means
+from timonel.training.worker.private import metric_sums, ps_variables, row_means
 from timonel.training.worker.ps.gradient_buffers import StagedGradient, stage
 from timonel.training.worker.ps.refusals import READS, refuse_python, refuse_writes
 from timonel.training.worker.ps.states import StepState, begin, change_of, states_of
@@ -72,6 +72,7 @@ def trace(
     ps_variables.leave_out_unused_loss(model, assigned)
     refuse_python(traced.graph)
     refuse_writes(traced.graph, {id(ps_variables.raw(v)): v for v in model.variables})
+    _require_sums(model, traced)
     return traced.step
 
 
@@ -80,6 +81,25 @@ class _Traced:
     step: Step
     graph: Any
     temporary: dict[int, Any]
+
+
+def _require_sums(model: Any, traced: _Traced) -> None:
+    """Check that the step adds to the variables of the script's metrics."""
+    handles = {key: handle.name for key, handle in traced.temporary.items()}
+    begins: dict[str, str] = {}  # the first assignment of each is ours
+    for each in traced.graph.get_operations():
+        if each.type == "AssignVariableOp":
+            begins.setdefault(each.inputs[0].name, each.name)
+    # Keras 3 lists those of compile as one.
+    metrics = [m for each in model.metrics for m in (each, *getattr(each, "metrics", ()))]
+    metric_sums.require_sums(
+        metrics,
+        traced.graph,
+        lambda variable: [
+            handles[key] for key in [id(ps_variables.raw(variable))] if key in handles
+        ],
+        set(begins.values()),
+    )
 
 
 def _traced(
