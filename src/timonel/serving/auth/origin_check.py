@@ -71,7 +71,7 @@ def is_host_allowed(host: bytes, hosts: frozenset[str] | None) -> bool:
     if hosts is None or not host:
         return True
     name = _name(host.decode("latin-1").lower()).removesuffix(".")
-    return name in hosts or is_loopback(name)
+    return name in hosts or name.endswith(".localhost") or is_loopback(name)
 
 
 def _name(authority: str) -> str:
@@ -95,7 +95,7 @@ def is_loopback(name: str) -> bool:
     try:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
-        return name == "localhost" or name.endswith(".localhost")
+        return name == "localhost"  # resolvers may ask others for names below it
 
 
 def _shown(value: bytes) -> str:

@@ -92,6 +92,11 @@ def wrapped(variable: Any) -> Iterator[Any]:
         inner = content.get("_v", content.get("_variable"))
 
 
+def is_kerases(thing: Any) -> bool:
+    """Return whether a class or function belongs to either Keras, not to a script."""
+    return str(getattr(thing, "__module__", "")).startswith(("keras.", "tf_keras."))
+
+
 def identities(variables: Iterable[Any]) -> set[int]:
     """Return ``id`` of TensorFlow's variables behind those of a model, and of their wrappers."""
     return {id(inner) for variable in variables for inner in wrapped(variable)}

@@ -15,6 +15,7 @@ import tensorflow as tf
 from timonel.errors import SpecError
 from timonel.training.worker.private import layer_losses, loss_terms, row_means
 from timonel.training.worker.private.attributes import replaced, wrap
+from timonel.training.worker.private.hidden_state import is_kerases
 from timonel.training.worker.private.loss_terms import Kind
 from timonel.training.worker.private.row_means import (
     batch_of,
@@ -142,21 +143,17 @@ def _calling(
         # Scaling weighs the gradient as one of this replica's mean.
         return with_gradient(found, layout.ratio)
 
-    is_independent = _is_kerases(own) and own.__name__ not in _OF_PAIRS
+    is_independent = is_kerases(own) and own.__name__ not in _OF_PAIRS
     batch = layout and batch_of(name, given, is_independent=is_independent)
     with replaced(present, depth=depth, name=name, whole=whole, batch=batch):
         yield
-
-
-def _is_kerases(function: Any) -> bool:
-    return str(getattr(function, "__module__", "")).startswith(("keras.", "tf_keras."))
 
 
 def _calling_loss(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         if not getattr(loss, "_allow_sum_over_batch_size", True):
             return original(loss, y_true, y_pred, sample_weight)  # tf-keras: the script scales it
-        own = getattr(loss, "fn", None) if _is_kerases(loss.call) else loss.call
+        own = getattr(loss, "fn", None) if is_kerases(loss.call) else loss.call
         with _calling(loss.name, loss.call, y_true, y_pred, own=own):
             return original(loss, y_true, y_pred, sample_weight)
 

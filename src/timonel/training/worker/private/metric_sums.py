@@ -10,8 +10,6 @@ import tensorflow as tf
 from timonel.errors import SpecError
 from timonel.training.worker.private import hidden_state, row_dependence
 
-_KERASES = ("keras.", "tf_keras.")
-
 
 def require_sums(
     metrics: Iterable[Any], graph: Any, handles: Callable[[Any], Collection[str]], ours: set[str]
@@ -29,7 +27,7 @@ def require_sums(
     """
     operations = [each for each in graph.get_operations() if each.inputs and each.name not in ours]
     for metric in metrics:
-        if type(metric).__module__.startswith(_KERASES):
+        if hidden_state.is_kerases(type(metric)):
             continue
         for variable in metric.variables:
             names = handles(variable)

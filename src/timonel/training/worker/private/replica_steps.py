@@ -332,7 +332,7 @@ def _restoring(model: Any, rows: Any) -> Callable[[], None]:
 
 def _is_own(model: Any, name: str) -> bool:
     """Whether the script overrides the step of that name."""
-    return not getattr(model, name).__module__.startswith(("keras.", "tf_keras."))
+    return not hidden_state.is_kerases(getattr(model, name))
 
 
 def _value(variable: Any) -> Any:
