@@ -1,1 +1,0 @@
-"""Demo of the whole path, with the commands a user would type."""
