@@ -31,7 +31,7 @@ $(DEMO_VENV)/.ready: pyproject.toml $(COMPILED) requirements/bootstrap.txt requi
 	@touch $@
 
 demo: $(DEMO_VENV)/.ready ## set up and run the whole path on real digits
-	$(DEMO_VENV)/bin/timonel demo
+	$(DEMO_VENV)/bin/python scripts/demo.py
 
 # Which tests run where: "Tests" in CONTRIBUTING.md.
 ELSEWHERE := not soak and not browser and not beam and not cluster

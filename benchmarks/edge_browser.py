@@ -100,7 +100,7 @@ def measure_part(folder: Path, quantizations: Mapping[str, str], *, quick: bool)
 def _page(folder: Path, target: str, quantization: str) -> Path:
     output = folder / f"{target}-{quantization}"
     run_command(
-        folder, "models", "convert", "catsdogs", "--to", target, "--quantize", quantization,
+        folder, "models", "convert", "catsdogs", "--format", target, "--quantize", quantization,
         "--page", "--output", str(output),
     )  # fmt: skip
     return output / "demo.html"

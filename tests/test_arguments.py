@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import pytest
 
-from timonel.data.arguments import checked
+from timonel.arguments import checked
 from timonel.errors import SpecError
 
 
@@ -19,7 +19,7 @@ class _Named(Protocol):
     def name(self) -> str: ...
 
 
-@checked
+@checked()
 def read(
     path: str | os.PathLike[str] | _Named,
     *,

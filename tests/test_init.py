@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,9 @@ import timonel
 from timonel.cli.commands.convert import parse_splits
 from timonel.cli.commands.predict import BATCH_OPTIONS, SINGLE_OPTIONS
 from timonel.cli.main import app
+from timonel.errors import SpecError
+from timonel.storage import Workspace
+from timonel.tracking import start_run
 
 NAMES = [
     "Artifact",
@@ -88,8 +93,6 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_no_name_is_a_packages_name() -> None:
-    from pathlib import Path
-
     folder = Path(timonel.__file__).parent
     packages = {path.stem for path in folder.iterdir()}
     assert not packages & set(NAMES)
@@ -159,3 +162,49 @@ def plain(parameter: str, default: Any) -> Any:
     if parameter == "goal" and default is None:
         return "maximize"  # the command line takes a list, whose default is in the help
     return None if default in ([], (), {}) else default
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: timonel.train("train.py", epochs=1),  # type: ignore[call-arg]
+            "no argument 'epochs': give parameters of the script as params={'epochs': 1}",
+        ),
+        (lambda: timonel.train("train.py", wrokers=2), "did you mean 'workers'?"),  # type: ignore[call-arg]
+        (lambda: timonel.train(3), "expected entry= as text or a path or a function"),  # type: ignore[arg-type]
+        (lambda: timonel.train("train.py", ps="many"), "expected ps= as a whole number"),  # type: ignore[arg-type]
+        (lambda: timonel.tune("train.py"), "missing a required argument: 'space'"),  # type: ignore[call-arg]
+        (lambda: timonel.serve("digits", rest_prot=1), "did you mean 'rest_port'?"),  # type: ignore[call-arg]
+        (lambda: timonel.deploy(object()), "expected model= as text, got"),  # type: ignore[arg-type]
+        (lambda: timonel.predict(object(), []), "expected model_or_url= as text or a path"),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_arguments_get_one_line(call: Any, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        call()
+    assert message in str(caught.value)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["data", "testing", "tracking", "training"])
+def test_public_modules_need_no_import_of_their_own(name: str) -> None:
+    code = f"import timonel; print(timonel.{name}.__name__, {name!r} in dir(timonel))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [f"timonel.{name}", "True"]
+
+
+def test_runs_are_found_sorted_and_chosen(workspace: Workspace) -> None:
+    for name, loss in (("a", 0.5), ("b", 0.25), ("c", 2.0)):
+        with start_run(workspace, "train", name=name) as run:
+            run.metrics({"loss": loss})
+    found = timonel.list_runs(workspace.root, where=["loss < 1"], sort="loss")
+    assert [run.name for run in found] == ["b", "a"]
+    assert repr(found[0]).endswith(" 'b' succeeded {'loss': 0.25}>")
+    assert len(repr(found[0])) < 100
+
+
+def test_a_version_is_given_as_a_path_and_has_a_short_name(tmp_path: Path) -> None:
+    version = timonel.ModelVersion(name="cats", number=2, path=tmp_path)
+    assert os.fspath(version) == str(tmp_path)
+    assert repr(version) == f"ModelVersion('cats/2', '{tmp_path}')"

@@ -1,6 +1,6 @@
 """Draws path.svg from what a run of the demo has left.
 
-timonel demo --folder demo && python docs/pictures/make_path.py demo
+python scripts/demo.py demo && python docs/pictures/make_path.py demo
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(folder: Path, picture: Path) -> None:
         )  # fmt: skip
     total = format_seconds(sum(report["took_s"].values()))
     figure.text(
-        0.5, 0.01, f"one run of 'timonel demo': all of it, twice, in {total} on two cores",
+        0.5, 0.01, f"one run of 'make demo': all of it, twice, in {total} on two cores",
         ha="center", color=INK,
     )  # fmt: skip
     figure.subplots_adjust(left=0.02, right=0.985, top=0.84, bottom=0.25, wspace=0.42)

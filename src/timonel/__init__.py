@@ -78,4 +78,5 @@ __getattr__, __dir__ = lazy_names(
         "training": ("Job", "Run", "train"),
         "tuning": ("Study", "tune"),
     },
+    modules=("data", "testing", "tracking", "training"),
 )

@@ -32,38 +32,57 @@ _WORDS = {
 }
 
 
-def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return ``function`` with checks of the names and types of its arguments.
+def checked(unknown: str = "") -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Return a decorator that checks the names and types of a function's arguments.
 
-    It raises SpecError for them, before anything else. Protocols are not checked.
+    The function raises SpecError for them, before anything else. Protocols are not checked.
+
+    Args:
+        unknown: Cure for an argument that does not exist and resembles none, with ``{name}`` and
+            ``{value}``.
     """
-    signature = inspect.signature(function)
-    annotations: dict[str, Any] = {}  # evaluated on demand: that takes time
 
-    @functools.wraps(function)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        signature = inspect.signature(function)
+        annotations: dict[str, Any] = {}  # evaluated on demand: that takes time
         help_ = f"see help({function.__name__})"
-        for name in kwargs:
-            if name not in signature.parameters:
-                raise SpecError(
-                    f"{function.__name__}() has no argument {name!r}",
-                    hint=did_you_mean(name, signature.parameters) or help_,
-                )
-        try:
-            given = signature.bind(*args, **kwargs).arguments
-        except TypeError as error:
-            raise SpecError(f"{function.__name__}(): {error}", hint=help_) from None
-        annotations.update(annotations or get_type_hints(function))
-        for name, value in given.items():
-            if not _fits(value, annotations.get(name, Any)):
-                words = " or ".join(_words(annotations[name]))
-                raise SpecError(
-                    f"expected {name}= as {words}, got {reprlib.repr(value)}",
-                    hint=_cure(value, annotations[name]) or help_,
-                )
-        return function(*args, **kwargs)
 
-    return call
+        @functools.wraps(function)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            for name, value in kwargs.items():
+                if name not in signature.parameters:
+                    cure = unknown.format(name=name, value=reprlib.repr(value)) or help_
+                    raise SpecError(
+                        f"{function.__name__}() has no argument {name!r}",
+                        hint=did_you_mean(name, signature.parameters) or cure,
+                    )
+            try:
+                given = signature.bind(*args, **kwargs).arguments
+            except TypeError as error:
+                raise SpecError(f"{function.__name__}(): {error}", hint=help_) from None
+            annotations.update(annotations or _annotations(function, signature))
+            for name, value in given.items():
+                if not _fits(value, annotations.get(name, Any)):
+                    words = " or ".join(_words(annotations[name]))
+                    raise SpecError(
+                        f"expected {name}= as {words}, got {reprlib.repr(value)}",
+                        hint=_cure(value, annotations[name]) or help_,
+                    )
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def _annotations(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, Any]:
+    """Return the types of the arguments, also of the options that `documented` has added."""
+    added = {
+        name: parameter.annotation
+        for name, parameter in signature.parameters.items()
+        if not isinstance(parameter.annotation, str)
+    }
+    return {**added, **get_type_hints(function)}
 
 
 def _fits(value: Any, expected: Any) -> bool:

@@ -144,7 +144,11 @@ class Interrupted(TimonelError):  # noqa: N818 - the word the field uses
         self.is_reported = is_reported
 
 
+_CLOSE = 0.7
+"""Similarity, from 0 to 1, from which a word may be meant: ``epochs`` is not ``warmup_epochs``."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """Return a question with the closest known word, or None."""
-    close = difflib.get_close_matches(word, list(known), n=1)
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=_CLOSE)
     return f"did you mean '{close[0]}'?" if close else None

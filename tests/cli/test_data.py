@@ -169,9 +169,9 @@ def test_differences_can_fail_a_command(here: Path, timonel: Timonel) -> None:
     assert set(value) == {"schema", "distances"}
     assert value["distances"][0]["column"] == "size"
     assert value["distances"][0]["differs"] is True
-    outcome = timonel("data", "diff", "old", "--threshold", "7")
+    outcome = timonel("data", "diff", "old", "--min-distance", "7")
     assert outcome.exit_code == 2
-    assert "threshold from 0 to 1" in outcome.error_line
+    assert "distance from 0 to 1" in outcome.error_line
 
 
 def test_lineage_leads_back_to_the_raw_files(timonel: Timonel, digits: Path) -> None:

@@ -63,7 +63,7 @@ def test_each_kind_of_option(timonel: Timonel, here: Path) -> None:
     [
         ("[serv]", "did you mean 'serve'?"),
         ("workers = 2", "workers is not in a command's table: put options under their command"),
-        ("[nothing]", "unknown command nothing: it is one of init, demo"),
+        ("[nothing]", "unknown command nothing: it is one of init, convert"),
         ("serve = 1", "serve is not a table: write [serve]"),
         ("[serve]\nrestport = 1", "did you mean 'rest-port'?"),
         ("[serve]\npage = 'x'", "serve.page must be true or false"),

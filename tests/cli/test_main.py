@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from PIL import Image
 from tests.cli.conftest import Timonel
 from timonel.cli import main as main_module
 from timonel.cli.catalogue import ENTRIES
+from timonel.cli.daily import DAILY, EXAMPLES, MOST
 from timonel.errors import InputError, Interrupted, ModelError, UserCodeError
 from timonel.storage import find_workspace
 
@@ -81,10 +83,52 @@ def test_the_catalogue_says_what_the_command_says(entry, timonel: Timonel) -> No
     assert timonel(entry.name, "--help").exit_code == 0
 
 
+def every_command():
+    """Return each command that runs something, by its path."""
+    group = typer.main.get_command(main_module.app)
+    return {" ".join(path): command for path, command in leaves(group, typer.Context(group))}
+
+
+def test_help_shows_an_example_and_at_most_the_daily_options(timonel: Timonel) -> None:
+    commands = every_command()
+    assert set(EXAMPLES) == set(commands)
+    for path, command in commands.items():
+        flags = {word for param in command.params for word in param.opts if word.startswith("--")}
+        out = timonel(*path.split(), "--help").out
+        shown = set(re.findall(r"--[a-z][a-z-]*", out.partition("Example:")[0])) & flags
+        assert len(shown) <= MOST, path
+        assert f"Example:\n  {EXAMPLES[path]}\n" in out
+        everything = timonel(*path.split(), "--help-all").out
+        assert all(flag in everything for flag in flags), path
+        assert ("--help-all' shows" in out) == (path in DAILY), path
+
+
+@pytest.mark.parametrize("path", DAILY)
+def test_daily_options_exist(path: str) -> None:
+    flags = {word for param in every_command()[path].params for word in param.opts}
+    assert {f"--{name}" for name in DAILY[path].split()} <= flags
+
+
+@pytest.mark.parametrize("path", EXAMPLES)
+def test_examples_are_valid(path: str) -> None:
+    program, *words = shlex.split(EXAMPLES[path].partition(" > ")[0])
+    assert program == "timonel"
+    command, context = typer.main.get_command(main_module.app), None
+    while hasattr(command, "list_commands"):
+        context = typer.Context(command, parent=context)
+        name = words.pop(0) if words and words[0] in command.list_commands(context) else "list"
+        command = command.get_command(context, name)
+    command.make_context(path, words)
+
+
+def test_help_all_belongs_to_the_script_after_dashes(timonel: Timonel) -> None:
+    assert "no script at" in timonel("train", "none.py", "--", "--help-all").error_line
+
+
 @pytest.mark.parametrize("command", ["train", "serve"])
 def test_options_of_large_commands_are_in_sections(command, timonel, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    help_text = timonel(command, "--help").out
+    help_text = timonel(command, "--help-all").out.partition("Example:")[0]
     sections = re.split(r"^(?=\S.*:$)", help_text, flags=re.MULTILINE)[1:]
     assert sections[0].startswith("Arguments:")
     assert sections[-1].startswith("Options:")
@@ -131,7 +175,7 @@ def test_commands_have_json() -> None:
         for path, command in leaves(group, typer.Context(group))
         if not any("--json" in param.opts for param in command.params)
     }
-    assert without == {"init", "demo", "serve"}
+    assert without == {"init", "serve"}
 
 
 def test_version(timonel: Timonel) -> None:
@@ -151,9 +195,16 @@ def test_version(timonel: Timonel) -> None:
         (["init", "imag"], "'imag' is not one of 'image', 'table': did you mean 'image'?"),
         (["train", "t.py", "--strategy", "miror"], "'tpu': did you mean 'mirrored'?"),
         (["convert", "a", "b", "--splits", "0.8", "0.1", "0.1"], "such as --splits 0.8,0.1,0.1"),
-        (["train", "train.py", "--epochs", "3"], "timonel train train.py -- --epochs 3"),
+        (["train", "train.py", "--epochs", "3"], "timonel train train.py -- --epochs"),
+        (
+            ["train", "train.py", "--worker", "3"],
+            "No such option: --worker: did you mean '--workers'?",
+        ),
+        (["tune", "train.py", "--hidden", "3"], "timonel tune train.py -- --hidden"),
+        (["runs", "list", "--limt", "3"], "No such option: --limt: did you mean '--limit'?"),
+        (["runs", "list", "--zzz"], "see 'timonel runs list --help'"),
         (["deploy", "digits", "--batching", "x"], "timonel deploy MODEL -- --batching"),
-        (["deploy", "digits", "--batchin", "x"], "see 'timonel deploy --help'"),
+        (["deploy", "digits", "--batchin", "x"], "did you mean '--batching'?"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(argv, part, timonel: Timonel) -> None:

@@ -19,7 +19,7 @@ from timonel.tracking import start_run
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("convert", "model", "--to", "tfjs", "--c-header"), "--c-header is for LiteRT"),
+        (("convert", "model", "--format", "tfjs", "--c-header"), "--c-header is for LiteRT"),
         (("convert", "other"), "no workspace"),
         (("bench", "model", "--formats", "litert8", "--data", "d"), "unknown format 'litert8'"),
         (("convert", "model", "--page"), "--page needs a model of images"),

@@ -22,7 +22,7 @@ from tests.cli.conftest import Timonel
 from tests.engines.kubernetes.memory_api import MemoryApi
 from tests.waiting import until
 from timonel.cli import project
-from timonel.cli.commands.train import _ended
+from timonel.cli.commands.train import _ended, parse_params
 from timonel.cli.options import parse_data
 from timonel.engines import JobState, JobStatus, TaskStatus
 from timonel.engines.kubernetes.api import Api
@@ -60,7 +60,7 @@ def nothing_started(folder: Path) -> bool:
         (["train.py", "--workers", "0"], "--workers must be at least 1"),
         (["train.py", "--devices-per-worker", "0"], "at least 1"),
         (["train.py", "--strategy", "magic"], "'magic'"),
-        (["train.py", "--set", "lr"], "--set takes NAME=VALUE"),
+        (["train.py", "--set", "=3"], "--set takes NAME=VALUE"),
         (["train.py", "--set", "a b=1"], "'a b'"),
         (["train.py", "--set", "lr=1", "--set", "lr=2"], "--set lr is repeated"),
         (["train.py", "--max-restarts", "-1"], "--max-restarts must be at least 0"),
@@ -378,3 +378,11 @@ def test_in_a_pipe_the_reason_for_waiting_is_a_line_of_its_own() -> None:
     ended = _ended(run, TrainingView(), Console(file=file, width=40))
     assert not any(ended() for _ in range(4))
     assert file.getvalue().splitlines() == ["chief pending", message]
+
+
+def test_a_switch_needs_no_value() -> None:
+    assert parse_params(["augment", "lr=0.1", "empty="]) == {
+        "augment": "true",
+        "lr": "0.1",
+        "empty": "",
+    }

@@ -109,7 +109,7 @@ def test_the_page_predicts_what_the_original_does(
     import tensorflow as tf
 
     target, quantize, difference, runtime = case
-    made = converted(to=target, quantize=quantize)
+    made = converted(format=target, quantize=quantize)
     serve = tf.saved_model.load(str(image_version.path)).signatures["serving_default"]
     expected = serve(tf.constant(held_out))["scores"].numpy()
     assert len(expected) == 100
@@ -151,7 +151,7 @@ def test_images_are_resized_like_the_training_data(
       facts.resize = method;
       return Array.from(resized(data, width, height));
     }"""
-    with opened(browser, converted(to="litert", quantize="none")) as page:
+    with opened(browser, converted(format="litert", quantize="none")) as page:
         for method, shape in itertools.product(("bilinear", "nearest"), shapes):
             pixels = generator.integers(0, 256, (*shape, 4), np.uint8)
             expected = tf.image.resize(pixels[..., :3], (12, 12), method=method).numpy()
@@ -165,7 +165,7 @@ def test_files_and_the_camera(
 ) -> None:
     from playwright.sync_api import expect
 
-    made = converted(to=target, quantize="none")
+    made = converted(format=target, quantize="none")
     photo, text = tmp_path / "photo.png", tmp_path / "text.png"
     photo.write_bytes(png(np.full((20, 40, 3), 250)))
     text.write_text("no image")
@@ -185,7 +185,7 @@ def test_files_and_the_camera(
 def test_labels_are_only_text(
     browser: Any, converted: Callable[..., Conversion], held_out: list[bytes], tmp_path: Path
 ) -> None:
-    made = converted(to="litert", quantize="none")
+    made = converted(format="litert", quantize="none")
     labels = ("</script><!--<script>", "<b>second</b>")
     report = made.report.model_copy(update={"labels": labels})
     shutil.copy(made.folder / "model.tflite", tmp_path)

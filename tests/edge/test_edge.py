@@ -45,7 +45,7 @@ def test_images_to_litert(litert: Conversion) -> None:
 
 
 def test_images_to_tensorflow_js(image_version: ModelVersion, tmp_path: Path) -> None:
-    made = convert(image_version, tmp_path, to="tfjs", page=True)
+    made = convert(image_version, tmp_path, format="tfjs", page=True)
     assert made.report.files == ("model.json", "group1-shard1of1.bin", "demo.html", "labels.txt")
     assert made.report.timings == ()
     assert made.report.comparison.max_difference < 1e-5
@@ -91,7 +91,7 @@ def sums(tmp_path_factory: pytest.TempPathFactory) -> ModelVersion:
         ({"integer_io": True}, "--integer-io needs integers"),
         ({"max_accuracy_drop": "1%"}, "is for --quantize int8"),
         ({"quantize": "int8", "max_accuracy_drop": "much"}, "a share such as"),
-        ({"to": "tfjs", "quantize": "int8"}, "unknown format tfjs-int8"),
+        ({"format": "tfjs", "quantize": "int8"}, "unknown format tfjs-int8"),
         ({"page": True, "quantize": "int16x8", "integer_io": True}, "no inputs of 16 bits"),
     ],
 )

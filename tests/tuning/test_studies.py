@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -77,6 +78,30 @@ def test_more_trials_continue_a_study(workspace: Workspace) -> None:
     assert [trial.status for trial in found.trials] == ["succeeded"] * 2
     assert len({trial.params["x"] for trial in found.trials}) == 2
     assert open_study(workspace, "more").settings.trials == 2
+
+
+def test_a_study_of_a_function_is_resumed_with_the_same_function(workspace: Workspace) -> None:
+    offset = 0.3
+
+    def parabola(x: float, count: int) -> None:
+        from timonel.training import report
+
+        assert isinstance(count, int)
+        report({"score": -((x - offset) ** 2)}, step=0)
+
+    found = tune(
+        parabola, [X, "count=2"], "score", study="function", trials=1, algorithm="random", seed=1,
+        workspace=workspace,
+    )  # fmt: skip
+    del parabola
+    offset = math.nan  # the trials have their own
+    found = resume("function", trials=2, workspace=workspace)
+    for trial in found.trials:
+        assert trial.values == pytest.approx((-((float(trial.params["x"]) - 0.3) ** 2),))
+    assert found.facts(found.trials)["script"].endswith("parabola")
+    with pytest.raises(SpecError, match="do not match the arguments"):
+        tune(lambda y: None, [X], "score", study="wrong", workspace=workspace)
+    assert "wrong" not in [each.name for each in list_studies(workspace)]
 
 
 def test_a_study_is_resumed_where_it_was_started(

@@ -17,6 +17,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from timonel.arguments import checked
 from timonel.batch.columns import check_outputs, images_of, match_columns
 from timonel.batch.destination import (
     Output,
@@ -35,7 +36,6 @@ from timonel.batch.readers import ReadImage
 from timonel.batch.remote import PortablePrediction
 from timonel.batch.shards import PredictionJournal, predict_all
 from timonel.batch.writers import output_format
-from timonel.data.arguments import checked
 from timonel.data.journal import locked
 from timonel.data.manifest import Rejected
 from timonel.data.progress import Progress, ShardProgress
@@ -106,7 +106,7 @@ class _Request:
     op_libraries: tuple[str, ...]
 
 
-@checked
+@checked()
 def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
     model: str | os.PathLike[str],
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],

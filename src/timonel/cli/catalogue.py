@@ -31,7 +31,6 @@ class CommandEntry:
 
 ENTRIES = (
     CommandEntry("init", DAILY, "Create a sample project with a training script."),
-    CommandEntry("demo", DAILY, "Run the whole path on real handwritten digits."),
     CommandEntry("convert", DAILY, "Convert a folder of images or a table to a dataset."),
     CommandEntry("train", DAILY, "Run a script, notebook or module on one or more workers."),
     CommandEntry("tune", DAILY, "Search for the best parameters of a script in parallel trials."),

@@ -15,10 +15,13 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from timonel._version import __version__
+from timonel.cli.daily import MOST
+from timonel.cli.groups import HELP_ALL
 from timonel.cli.settings import GlobalOptions
 from timonel.errors import (
     InputError,
@@ -126,6 +129,8 @@ def _as_input_error(error: OSError) -> TimonelError:
 def _usage_problem(error: typer.TyperException) -> str:
     """Return the message of a wrong option, without the words of pydantic, which validates it."""
     param, cause = getattr(error, "param", None), error.__cause__
+    if hasattr(error, "possibilities"):
+        return str(error.message)  # without its suggestions: the hint has the nearest
     if param is None or cause is None or not hasattr(cause, "errors"):
         return error.format_message().rstrip(".")
     found = cause.errors()[0]
@@ -144,17 +149,30 @@ def _usage_hint(error: typer.TyperException, message: str) -> str:
             return suggestion
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "timonel"
-    if path == "timonel train" and "No such option" in message:
-        return "options of the script follow '--', as in: timonel train train.py -- --epochs 3"
-    if path == "timonel deploy" and "No such option" in message:
-        from timonel.serving.serve_options import ServeOptions
-
-        flag = getattr(error, "option_name", "")
-        if flag.removeprefix("--").replace("-", "_") in ServeOptions.__annotations__:
-            return f"options of 'timonel serve' follow '--', as in: timonel deploy MODEL -- {flag}"
+    if flag := getattr(error, "option_name", None):
+        return _option_hint(context, path, flag)
     if path == "timonel convert" and _NUMBERS.search(message):
         return "separate fractions and sizes with commas, such as --splits 0.8,0.1,0.1"
     return f"see '{path} --help'"
+
+
+def _option_hint(context: Any, path: str, flag: str) -> str:
+    """Return the cure for an option that a command does not have."""
+    params = [] if context is None else context.command.params
+    known = [word[2:] for param in params for word in param.opts if word.startswith("--")]
+    served: list[str] = []
+    if path == "timonel deploy":
+        from timonel.serving.serve_options import ServeOptions
+
+        served = [name.replace("_", "-") for name in ServeOptions.__annotations__]
+    name = flag.removeprefix("--")
+    if name in served:
+        return f"options of 'timonel serve' follow '--', as in: timonel deploy MODEL -- {flag}"
+    if close := did_you_mean(name, [*known, *served]):
+        return close.replace("'", "'--", 1)
+    if path in {"timonel train", "timonel tune"}:
+        return f"options of the script follow '--', as in: {path} train.py -- {flag}"
+    return f"see '{path} {HELP_ALL if len(known) > MOST else '--help'}'"
 
 
 def _report_bug(error: BaseException, args: Sequence[str]) -> int:

@@ -14,9 +14,11 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from timonel.cli.catalogue import BY_NAME, ENTRIES
+from timonel.cli.daily import DAILY, EXAMPLES
 from timonel.errors import Interrupted, SpecError, did_you_mean
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+HELP_ALL = "--help-all"
 MAX_HELP_WIDTH = 120
 """Maximum help width: longer lines are hard to read."""
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": MAX_HELP_WIDTH}
@@ -27,11 +29,44 @@ _TERM = re.compile(r"^  (-\S+(?:, -\S+)*|[a-z]+)(?=\s)", re.MULTILINE)
 
 
 class StyledCommand(TyperCommand):
-    """Command whose help has option sections, and colours on a terminal."""
+    """Command whose help has option sections, an example, and colours on a terminal.
+
+    Of many options, ``--help`` shows the daily ones and ``--help-all`` all.
+    """
+
+    _shows_all = False
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse ``args``; ``--help-all`` prints the whole help and ends the command."""
+        if HELP_ALL in args[: args.index("--") if "--" in args else None]:
+            self._shows_all = True
+            typer.echo(self.get_help(ctx))
+            ctx.exit()
+        return super().parse_args(ctx, args)
 
     def get_help(self, ctx: Any) -> str:
         """Return the help text."""
         return colour(super().get_help(ctx))
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the example, and how many options are not shown."""
+        with formatter.section("Example"):
+            # Not wrapped, so that it can be copied.
+            formatter.write(f"{'':{formatter.current_indent}}{EXAMPLES[_path(ctx)]}\n")
+        if hidden := len(self.get_params(ctx)) - len(self._shown(ctx)):
+            formatter.write_paragraph()
+            formatter.write_text(f"'{ctx.command_path} {HELP_ALL}' shows {hidden} more options.")
+
+    def _shown(self, ctx: Any) -> list[Any]:
+        """Return the parameters that the help shows."""
+        params = self.get_params(ctx)
+        daily = DAILY.get(_path(ctx), "").split()
+        if self._shows_all or not daily:
+            return params
+        words = {"--help", *(f"--{name}" for name in daily)}
+        return [
+            each for each in params if each.param_type_name == "argument" or words & {*each.opts}
+        ]
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the usage: arguments in capitals, optional ones in brackets."""
@@ -46,7 +81,7 @@ class StyledCommand(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments first, then option panels in order of first use."""
         sections: dict[str, list[tuple[str, str]]] = {}
-        for param in self.get_params(ctx):
+        for param in self._shown(ctx):
             record = help_record(param, ctx)
             is_option = param.param_type_name == "option"
             title = getattr(param, "rich_help_panel", None) or (
@@ -68,6 +103,11 @@ def help_record(param: Any, ctx: Any) -> tuple[str, str] | None:
     if param.param_type_name == "argument":
         return _name(param), text
     return _TYPE.sub(lambda match: _METAVARS[match[1]], term), text
+
+
+def _path(ctx: Any) -> str:
+    """Return the command's name below the program, such as ``runs list``."""
+    return str(ctx.command_path.partition(" ")[2])
 
 
 def _name(argument: Any) -> str:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import typer
 
+from timonel.cli import completion
 from timonel.errors import SpecError
 from timonel.options import Option, flag_of, options_of
 from timonel.training.train_options import JOB, PROGRAM
@@ -29,6 +30,7 @@ DataOption = Annotated[
         help="Dataset for timonel.data.load(); repeat it with names.",
         metavar="[NAME=]FOLDER",
         rich_help_panel=PROGRAM,
+        autocompletion=completion.datasets,
     ),
 ]
 EngineOption = Annotated[

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from timonel._version import __version__
-from timonel.data.arguments import checked
+from timonel.arguments import checked
 from timonel.data.assignment import assign
 from timonel.data.catalogue import Catalogue
 from timonel.data.dataset import Dataset
@@ -86,7 +86,7 @@ class _Request:
     scanning: Progress | None
 
 
-@checked
+@checked()
 def convert(  # noqa: PLR0913 - the façade of the command line's options
     source: str | os.PathLike[str] | Frame,
     destination: str | os.PathLike[str],

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from timonel.data.arguments import checked
+from timonel.arguments import checked
 from timonel.data.preprocessing import Preprocessing
 from timonel.data.schedule import Indices, InputShard, Schedule
 from timonel.data.schema import Split, Task
@@ -91,7 +91,7 @@ class Stream:
         """Epoch of the next iterator."""
         return self._epoch
 
-    @checked
+    @checked()
     def seek(self, epoch: int, step: int = 0) -> None:
         """Start the next iterator at ``epoch`` and ``step``; later ones follow.
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
+from timonel.arguments import checked
 from timonel.data import load_registry
-from timonel.data.arguments import checked
 from timonel.data.dataset import Dataset, check_split
 from timonel.data.load_options import (
     channels_of,
@@ -56,7 +56,7 @@ _CACHE_FORMAT = 1
 _PREFETCHED_BATCHES = 2
 
 
-@checked
+@checked()
 def load(  # noqa: PLR0913 - one call says all; each option has a default that fits
     path: str | os.PathLike[str] | Dataset | None = None,
     *,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from timonel.data.arguments import checked
+from timonel.arguments import checked
 from timonel.data.conversion import convert
 from timonel.data.dataset import Dataset
 from timonel.data.sources.frames import locate
@@ -50,7 +50,7 @@ class TFRecorderAccessor:
     def __init__(self, frame: pd.DataFrame) -> None:
         self._frame = frame
 
-    @checked
+    @checked()
     def to_tfr(  # noqa: PLR0913, PLR0917 - TFRecorder's arguments
         self,
         output_dir: str | os.PathLike[str],

@@ -45,7 +45,7 @@ def compare_formats(
             try:
                 made = convert_version(
                     version,
-                    to=target,
+                    format=target,
                     quantize=quantization,
                     output=str(Path(folder, "model")),
                     **options,

@@ -39,7 +39,7 @@ class ExampleOptions(TypedDict, total=False):
 class ModelOptions(TypedDict, total=False):
     """Options of the converted model."""
 
-    to: Annotated[
+    format: Annotated[
         Target,
         Option("litert", "Format: LiteRT for phones, TensorFlow.js for browsers.", MODEL),
     ]

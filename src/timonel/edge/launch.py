@@ -62,7 +62,7 @@ def convert_version(version: ModelVersion, **options: Unpack[ConvertOptions]) ->
     """
     given = with_defaults(ConvertOptions, options)
     request = _request(version, given)
-    name = format_id(given["to"], given["quantize"])
+    name = format_id(given["format"], given["quantize"])
     target = Path(given["output"] or f"{version.name}-{version.number}-{name}")
     if target.exists() and not given["overwrite"]:
         raise AlreadyExistsError(
@@ -95,7 +95,7 @@ def convert_version(version: ModelVersion, **options: Unpack[ConvertOptions]) ->
 def _request(version: ModelVersion, given: ConvertOptions) -> ConversionRequest:
     if version.is_python:
         raise SpecError(f"{version} is a Python class, which devices cannot run")
-    name = format_id(given["to"], given["quantize"])
+    name = format_id(given["format"], given["quantize"])
     if name not in FORMATS:
         raise SpecError(f"unknown format {name}", hint=f"the formats are {', '.join(FORMATS)}")
     if given["integer_io"] and given["quantize"] not in INTEGERS:
@@ -103,14 +103,14 @@ def _request(version: ModelVersion, given: ConvertOptions) -> ConversionRequest:
             f"--integer-io needs integers, but --quantize is {given['quantize']}",
             hint="add --quantize int8",
         )
-    if given["c_header"] and given["to"] != "litert":
-        raise SpecError("--c-header is for LiteRT", hint="remove it, or --to tfjs")
+    if given["c_header"] and given["format"] != "litert":
+        raise SpecError("--c-header is for LiteRT", hint="remove it, or --format tfjs")
     if given["page"] and given["integer_io"] and given["quantize"] == "int16x8":
         raise SpecError("LiteRT.js has no inputs of 16 bits", hint="remove --page or --integer-io")
     if given["max_accuracy_drop"] is not None and given["quantize"] != "int8":
         raise SpecError("--max-accuracy-drop is for --quantize int8")
     export = version.document.export if version.document else None
-    if given["to"] == "litert" and export is not None and export.model.precision == "float16":
+    if given["format"] == "litert" and export is not None and export.model.precision == "float16":
         raise SpecError(
             f"{version} was trained with --precision float16, which LiteRT does not compute",
             hint="train in float32 or bfloat16; --quantize float16 halves the file",
@@ -123,7 +123,7 @@ def _request(version: ModelVersion, given: ConvertOptions) -> ConversionRequest:
         saved_model=version.path.absolute(),
         output=Path(),
         export=export,
-        target=given["to"],
+        target=given["format"],
         quantization=given["quantize"],
         integer_io=given["integer_io"],
         dataset=None if samples else _dataset(version, given["data"]),

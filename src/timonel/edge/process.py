@@ -207,7 +207,7 @@ def _check_options(request: ConversionRequest, model: DeviceModel, *, aware: boo
 
 def _check_simulated(request: ConversionRequest) -> None:
     """Refuse options that contradict a training with simulated integers."""
-    hint = "convert the version before it, or use --to litert --quantize int8"
+    hint = "convert the version before it, or use --format litert --quantize int8"
     trained = "the model was trained with simulated 8-bit integers"
     if request.target == "tfjs":
         # It passes values through, so the browser's outputs would differ from the comparison's.

@@ -7,6 +7,7 @@ import socket
 from typing import Unpack
 from urllib.parse import quote, urlsplit
 
+from timonel.arguments import checked
 from timonel.endpoints.engine import engine_of
 from timonel.endpoints.handle import Endpoint, reachable_endpoints
 from timonel.errors import NotFoundError, ServingError
@@ -19,6 +20,7 @@ from timonel.storage import Workspace, find_workspace
 _CONNECT_S = 5.0
 
 
+@checked()
 @documented(TrustOptions)
 def predict(
     model_or_url: str | os.PathLike[str],

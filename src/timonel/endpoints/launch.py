@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Unpack
 
+from timonel.arguments import checked
 from timonel.endpoints.access_documents import AccessDocuments
 from timonel.endpoints.autoscaling.policy import ScalingPolicy
 from timonel.endpoints.autoscaling.policy_files import read_policy
@@ -38,6 +39,7 @@ from timonel.units import parse_bytes
 _ANY = "0.0.0.0"  # noqa: S104 - of a pod, say, whose network is the cluster's
 
 
+@checked()
 @documented(DeployOptions)
 def deploy(
     model: str,

@@ -43,6 +43,13 @@ class ModelVersion(BaseModel):
     def __str__(self) -> str:
         return f"{self.name}/{self.number}"
 
+    def __repr__(self) -> str:
+        return f"ModelVersion({str(self)!r}, {self.uri!r})"
+
+    def __fspath__(self) -> str:
+        """Return its folder: a version can be given where the path of one can."""
+        return self.uri
+
     @property
     def uri(self) -> str:
         """The folder of the version, as a string."""

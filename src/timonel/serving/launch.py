@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
+from timonel.arguments import checked
 from timonel.errors import ServingError
 from timonel.options import documented
 from timonel.processes.spawn import describe_exit
@@ -37,6 +38,7 @@ _WARNING = re.compile(r"[\d-]+ [\d:,]+ WARNING timonel\.[\w.]+: (?P<message>.+)"
 """A warning in the log of a server."""
 
 
+@checked()
 @documented(ServeOptions)
 def serve(
     model: Reference | Sequence[Reference] = (),

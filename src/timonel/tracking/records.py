@@ -132,6 +132,10 @@ class RunRecord(_Read):
     machine: str | None = Field(default=None, description="Machine that ran it last.")
     skipped_lines: int = Field(default=0, description="Number of unusable event lines.")
 
+    def __repr__(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        return f"<run {self.id}{name} {self.status} {self.metrics}>"
+
     @property
     def id(self) -> str:
         """ID of the run."""
@@ -146,6 +150,11 @@ class RunRecord(_Read):
     def name(self) -> str | None:
         """Name given by the user, if any."""
         return self.header.name
+
+    @property
+    def script(self) -> str | None:
+        """Name of the file or module that it runs, if any."""
+        return next((item.label for item in self.inputs if item.type == "source"), None)
 
     @property
     def job_id(self) -> str | None:

@@ -162,6 +162,16 @@ class Run:
         return read_run(self.workspace, self.id)
 
     @property
+    def status(self) -> str:
+        """Status: running, succeeded, failed, stopped or lost."""
+        return self.record.status
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """All parameters."""
+        return self.record.params
+
+    @property
     def metrics(self) -> dict[str, float]:
         """Last value of each metric."""
         return self.record.metrics

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Unpack, cast
 
+from timonel.arguments import checked
 from timonel.engines import Engine, PreviewingEngine, get_engine
 from timonel.errors import Interrupted, SpecError
 from timonel.options import documented, with_defaults
@@ -32,6 +33,7 @@ _logger = logging.getLogger(__name__)
 Progress = Callable[[Mapping[str, Any]], None]
 
 
+@checked(unknown="give parameters of the script as params={{{name!r}: {value}}}")
 @documented(TrainOptions)
 def train(  # noqa: PLR0913 - the public function: all but one are optional
     entry: Entry | None = None,

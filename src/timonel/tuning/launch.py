@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import os
+import pickle
 import shlex
 import time
 import uuid
@@ -14,12 +16,15 @@ from typing import Unpack, cast
 
 import optuna
 
+from timonel.arguments import checked
 from timonel.engines import DEFAULT_ENGINE, Engine, get_engine
 from timonel.errors import Interrupted, SpecError
 from timonel.options import documented, with_defaults
 from timonel.processes.cores import usable_cores
 from timonel.storage import Workspace, digest_bytes, find_workspace
 from timonel.storage.locks import LockedError
+from timonel.training.entries import Entry
+from timonel.training.functions import by_value, call_of, described
 from timonel.training.handles import Run
 from timonel.training.job import roles
 from timonel.training.launch import submit
@@ -44,9 +49,10 @@ logger = logging.getLogger(__name__)
 _UNSUPPORTED = ("cluster", "task_type", "task_index", "launcher")
 
 
+@checked()
 @documented(TuneOptions)
 def tune(  # noqa: PLR0913 - the public function: all but three are optional
-    entry: str | os.PathLike[str],
+    entry: Entry,
     space: SearchSpace | Sequence[str] | Mapping[str, str],
     metric: str | Sequence[str],
     *,
@@ -59,10 +65,11 @@ def tune(  # noqa: PLR0913 - the public function: all but three are optional
 ) -> Study:
     """Search for the best parameters of a training program.
 
-    Each trial is a training job that receives its parameters as flags: ``--lr=0.01``.
+    Each trial is a training job that receives its parameters as flags: ``--lr=0.01``; a function
+    receives them as keywords, and records metrics as a script does.
 
     Args:
-        entry: A script, a notebook, or the name of a module.
+        entry: A script, a notebook, the name of a module, or a function.
         space: A search space, or texts such as ``lr=log(1e-4,1e-1)``.
         metric: The recorded metric to optimize, or several.
         data: A converted dataset, or several by name.
@@ -86,7 +93,8 @@ def tune(  # noqa: PLR0913 - the public function: all but three are optional
         id=uuid.uuid4().hex,
         name=given["study"] or time.strftime("study-%Y%m%d-%H%M%S", time.gmtime()),
         created_at=time.time(),
-        entry=os.fspath(entry),
+        entry=described(entry) if callable(entry) else os.fspath(entry),
+        function=base64.encodebytes(by_value(entry, {})) if callable(entry) else None,
         working_dir=str(Path.cwd()),
         data=_texts(data),
         args=tuple(args),
@@ -189,7 +197,7 @@ def _controller(study: Study, earlier_trials: int, notify: Notify | None) -> Con
         _warn_of_cores(processes)
 
     def start(values: Mapping[str, Value], run_id: str, slot: int) -> Run:
-        trial = replace(request, params={name: str(value) for name, value in values.items()})
+        trial = _trial(request, values)
         share = gpus_of_slot(gpus, slot, options["parallel"])
         return submit(
             trial,
@@ -206,6 +214,13 @@ def _controller(study: Study, earlier_trials: int, notify: Notify | None) -> Con
         )
 
     return Controller(study, engine, sampler, start, rule, notify)
+
+
+def _trial(request: Request, values: Mapping[str, Value]) -> Request:
+    """Return the request of a trial: a function takes the values, a program their texts."""
+    if (function := request.program.function) is not None:
+        return replace(request, params=dict(values), call=call_of(function, values))
+    return replace(request, params={name: str(value) for name, value in values.items()})
 
 
 def _is_moved(settings: StudySettings, engine: Engine) -> bool:
@@ -259,7 +274,7 @@ def _request(
         share = threads_per_process(usable_cores(), given["parallel"], processes)
         training = settings_of({**given, "threads": share})
     request = check_request(
-        settings.entry,
+        _entry(settings),
         data=settings.data,
         settings=training,
         params=example,
@@ -267,6 +282,14 @@ def _request(
         pass_job_dir=bool(given["pass_job_dir"]),
     )
     return request, JobOptions.of(given)
+
+
+def _entry(settings: StudySettings) -> Entry:
+    if settings.function is None:
+        return settings.entry
+    # The workspace belongs to the user, and its jobs run their programs from it as well.
+    function, _ = pickle.loads(settings.function)  # noqa: S301
+    return cast("Entry", function)
 
 
 def _warn_of_cores(processes: int) -> None:

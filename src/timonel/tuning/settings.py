@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, field_validator
 
 from timonel.engines import DEFAULT_ENGINE
 from timonel.options import with_defaults
@@ -22,7 +22,10 @@ class StudySettings(BaseModel):
     id: str = Field(default="", description="Unique ID, which names the journal in a bucket.")
     name: str = Field(description="Name of the study.")
     created_at: float = Field(description="Start time, in Unix seconds.")
-    entry: str = Field(description="Script, notebook or module of the trials.")
+    entry: str = Field(description="Script, notebook, module or function of the trials.")
+    function: Base64Bytes | None = Field(
+        default=None, description="The function, pickled; of a program that is one."
+    )
     working_dir: str = Field(description="Folder in which the study was started.")
     data: str | dict[str, str] | None = Field(default=None, description="Dataset of the trials.")
     args: tuple[str, ...] = Field(default=(), description="Further arguments of the script.")

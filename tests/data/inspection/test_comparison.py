@@ -47,7 +47,7 @@ def test_drift_of_numbers_words_and_missing_values(
     assert found.fails("drift")
     assert found.fails("any")
     assert not found.fails("schema")
-    assert diff(old, new, threshold=1).drift == ()
+    assert diff(old, new, min_distance=1).drift == ()
 
 
 def test_tiny_datasets_do_not_alarm(make_csv: MakeCsv, tmp_path: Path, workspace: Workspace):
@@ -136,7 +136,7 @@ def test_sizes_of_images(make_images: MakeImages, tmp_path: Path, workspace: Wor
 
 def test_wrong_requests(make_csv: MakeCsv, tmp_path: Path, workspace: Workspace) -> None:
     old = table(make_csv, tmp_path / "old", workspace)
-    for options in ({"threshold": 2}, {"split": "tset"}):
+    for options in ({"min_distance": 2}, {"split": "tset"}):
         with pytest.raises(SpecError):
             diff(old, old, **options)
     lines = [f"{line},TRAIN" for line in rows(0, 0.5, 40)[1:]]

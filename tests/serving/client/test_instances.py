@@ -179,6 +179,25 @@ def test_tensors(tmp_path):
         values([[[1, 2]]], TENSOR)
 
 
+def test_files_of_numpy(tmp_path):
+    file = tmp_path / "x.npy"
+    np.save(file, np.array([[1, 2], [3, 4]]))
+    assert values(file, TENSOR) == values(str(file), TENSOR) == [[1, 2], [3, 4]]
+    np.save(file, np.array([1.5, 2.5]))
+    assert values(file, NUMBER) == [{"x": 1.5}, {"x": 2.5}]
+    rows = tmp_path / "rows.npz"
+    np.savez(rows, age=np.array([1.5]), name=np.array(["Ada"]), n=np.array([2]))
+    assert values(rows, TABLE) == [SENT]
+    with pytest.raises(NotFoundError, match=r"no file at .*y\.npy"):
+        values(tmp_path / "y.npy", TENSOR)
+    np.save(file, np.array([{"a": 1}]), allow_pickle=True)
+    with pytest.raises(DataError, match=r"x\.npy is not a NumPy array"):
+        values(file, TENSOR)
+    file.write_bytes(b"")
+    with pytest.raises(DataError, match=r"x\.npy is not a NumPy array"):
+        values(file, TENSOR)
+
+
 def test_what_is_not_there_or_no_image(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("no image")

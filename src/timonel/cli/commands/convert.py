@@ -98,7 +98,7 @@ def convert(
     ] = None,
     image_format: Annotated[
         Literal["jpeg", "png", "webp"] | None,
-        typer.Option("--format", help="Re-encode images of other formats."),
+        typer.Option("--image-format", help="Re-encode images of other formats."),
     ] = None,
     quality: Annotated[
         int | None, typer.Option(help="Re-encode JPEG and WebP images with this quality (1-100).")

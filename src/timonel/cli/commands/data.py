@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from timonel.cli import completion
 from timonel.cli.commands.convert import convert, parse_columns, parse_names
 from timonel.cli.groups import Json, StyledCommand, noun
 from timonel.cli.settings import GlobalOptions
@@ -13,7 +14,9 @@ from timonel.cli.settings import GlobalOptions
 app = noun("Convert, list, show, verify, inspect and compare datasets.")
 app.command("convert", cls=StyledCommand)(convert)
 
-DATASET = typer.Argument(help="Folder of the dataset, or its URI in a bucket.")
+DATASET = typer.Argument(
+    help="Folder of the dataset, or its URI in a bucket.", autocompletion=completion.datasets
+)
 
 
 @app.command("list", cls=StyledCommand)
@@ -154,7 +157,7 @@ def inspect(
         typer.Option(help="Split of the records. [default: train, or all for a key]"),
     ] = None,
     start: Annotated[int, typer.Option(help="Number of the first record, from 0.", min=0)] = 0,
-    number: Annotated[int, typer.Option("--number", "-n", help="Number of records.", min=0)] = 5,
+    count: Annotated[int, typer.Option("--count", "-n", help="Number of records.", min=0)] = 5,
     label: Annotated[str | None, typer.Option(help="Only records with this label.")] = None,
     key: Annotated[str | None, typer.Option(help="Only the record with this key.")] = None,
     out: Annotated[
@@ -177,7 +180,7 @@ def inspect(
             path,
             split=split,
             start=start,
-            number=number,
+            number=count,
             label=label,
             key=key,
             out=out,
@@ -248,7 +251,7 @@ def report(
 @app.command(cls=StyledCommand)
 def diff(
     ctx: typer.Context,
-    old: Annotated[str, typer.Argument(help="Folder of a dataset, or its URI in a bucket.")],
+    old: Annotated[str, DATASET],
     new: Annotated[
         str | None, typer.Argument(help="Another dataset. [default: compare the splits of OLD]")
     ] = None,
@@ -259,7 +262,7 @@ def diff(
             help="Split to compare; of one dataset, with train. [default: train of both, or all]"
         ),
     ] = None,
-    threshold: Annotated[
+    min_distance: Annotated[
         float, typer.Option(help="Smallest distance that counts as drift, from 0 to 1.")
     ] = 0.05,
     fail_on: Annotated[
@@ -281,7 +284,7 @@ def diff(
 
     remarks = GlobalOptions.of(ctx).remarks(stderr=True)
     with Counter(remarks, "reading", "records") as progress:
-        found = diff(old, new, split=split, threshold=threshold, progress=progress)
+        found = diff(old, new, split=split, min_distance=min_distance, progress=progress)
     if json:
         print_json(render.comparison_json(found))
     else:

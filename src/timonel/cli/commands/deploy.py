@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from timonel.cli import completion
 from timonel.cli.exposure import exposure
 from timonel.cli.groups import Json, StyledCommand, single
 from timonel.cli.options import is_given, takes
 from timonel.cli.settings import GlobalOptions
 from timonel.endpoints.deploy_options import DeployOptions
 from timonel.errors import TimonelError
-
-if TYPE_CHECKING:
-    from timonel.endpoints.folder import EndpointStatus
 
 app = single()
 
@@ -24,7 +22,13 @@ app = single()
 @takes(DeployOptions)
 def deploy(
     ctx: typer.Context,
-    model: Annotated[str, typer.Argument(help="Model: name, name/version, or folder of versions.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="Model: name, name/version, or folder of versions.",
+            autocompletion=completion.models,
+        ),
+    ],
     server_args: Annotated[
         list[str] | None,
         typer.Argument(help="Arguments after '--' go to 'timonel serve'.", metavar="[-- ARGS]"),
@@ -62,17 +66,12 @@ def deploy(
         print_objects(objects, as_json=json)
         return
     remarks = settings.remarks(stderr=json)
-
-    def show_change(status: EndpointStatus) -> None:
-        if status.message:
-            remarks.print(status.message, style="dim", soft_wrap=True, markup=False)
-
     endpoint = timonel.deploy(
         model,
         workspace=settings.workspace,
         server_args=server_args or (),
         wait=wait,
-        on_change=show_change,
+        on_change=render.printer_of_messages(remarks),
         **given,
     )
     if json:

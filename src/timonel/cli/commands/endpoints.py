@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from timonel.cli import completion
 from timonel.cli.groups import Json, StyledCommand, noun
 from timonel.cli.settings import GlobalOptions
-from timonel.errors import NotFoundError, SpecError, TimonelError
+from timonel.errors import NotFoundError, SpecError
 
 if TYPE_CHECKING:
     from timonel.endpoints import Endpoint
@@ -17,7 +18,14 @@ if TYPE_CHECKING:
 
 app = noun("List, show, scale, split, roll out, roll back, simulate and delete endpoints.")
 
-EndpointRef = Annotated[str, typer.Argument(help="Name of the endpoint.", metavar="ENDPOINT")]
+EndpointRef = Annotated[
+    str,
+    typer.Argument(
+        help="Name of the endpoint.", metavar="ENDPOINT", autocompletion=completion.endpoints
+    ),
+]
+
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the change is in effect.")]
 
 
 @app.command("list", cls=StyledCommand)
@@ -60,13 +68,14 @@ def scale(
     most: Annotated[
         int | None, typer.Option("--max", min=1, help="Largest number of replicas.")
     ] = None,
+    wait: Wait = True,
     json: Json = False,
 ) -> None:
     """Change how many replicas an endpoint has at least and at most."""
     if least is None and most is None:
         raise SpecError("nothing to change", hint="give --min or --max")
     found = _open(ctx, endpoint)
-    _print_revision(found, found.scale(least, most), json=json)
+    _print_revision(ctx, found, found.scale(least, most), wait=wait, json=json)
 
 
 @app.command(cls=StyledCommand)
@@ -80,7 +89,7 @@ def split(
         ),
     ] = None,
     *,
-    label: Annotated[
+    route: Annotated[
         list[str] | None,
         typer.Option(
             help="Version for requests with the header x-timonel-label: LABEL; repeat it.",
@@ -111,6 +120,7 @@ def split(
     plain: Annotated[
         bool, typer.Option("--plain", help="Remove the rules that are not given here.")
     ] = False,
+    wait: Wait = True,
     json: Json = False,
 ) -> None:
     """Distribute requests over versions, such as 3=90 4=10.
@@ -119,12 +129,12 @@ def split(
     """
     from timonel.cli.traffic import percentages, rules
 
-    given = rules(label or (), match or (), cookie, header, shadow)
+    given = rules(route or (), match or (), cookie, header, shadow)
     if not (shares or given or plain):
         raise SpecError("nothing to change", hint="give percentages such as 3=90 4=10")
     found = _open(ctx, endpoint)
     revision = found.split(percentages(shares) if shares else None, plain=plain, **given)
-    _print_revision(found, revision, json=json)
+    _print_revision(ctx, found, revision, wait=wait, json=json)
 
 
 @app.command(cls=StyledCommand)
@@ -132,12 +142,13 @@ def rollback(
     ctx: typer.Context,
     endpoint: EndpointRef,
     *,
-    to: Annotated[
+    revision: Annotated[
         int | None,
         typer.Option(
             help="Number of the revision. [default: the last one that differs]", metavar="N"
         ),
     ] = None,
+    wait: Wait = True,
     json: Json = False,
 ) -> None:
     """Return to an earlier revision, which gets a new number.
@@ -145,7 +156,7 @@ def rollback(
     The address, TLS, keys and tokens stay as they are.
     """
     found = _open(ctx, endpoint)
-    _print_revision(found, found.rollback(to), json=json)
+    _print_revision(ctx, found, found.rollback(revision), wait=wait, json=json)
 
 
 @app.command(cls=StyledCommand)
@@ -384,17 +395,18 @@ def _steps(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def _print_revision(endpoint: Endpoint, revision: Revision, *, json: bool) -> None:
+def _print_revision(
+    ctx: typer.Context, endpoint: Endpoint, revision: Revision, *, wait: bool, json: bool
+) -> None:
+    """Print a change, once it is in effect if ``wait`` is true."""
     from timonel.cli.render import endpoints as render
     from timonel.cli.render.output import print_json
 
+    if wait:
+        remarks = GlobalOptions.of(ctx).remarks(stderr=True)
+        endpoint.wait(on_change=render.printer_of_messages(remarks))
     if json:
         print_json(render.revision_json(revision))
         return
-    typer.echo(f"{endpoint.name} is revision {revision.number}: {revision.cause}")
-    try:
-        message = endpoint.status.message
-    except TimonelError:
-        return
-    if message:
-        typer.echo(message)
+    effect = "" if wait else "; 'timonel endpoints show' tells when it is in effect"
+    typer.echo(f"{endpoint.name} is revision {revision.number}: {revision.cause}{effect}")

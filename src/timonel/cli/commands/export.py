@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from timonel.cli import completion
 from timonel.cli.groups import Json, StyledCommand, single
 from timonel.cli.settings import GlobalOptions
 
@@ -21,7 +22,10 @@ def export(
     ctx: typer.Context,
     run: Annotated[
         str,
-        typer.Argument(help="Run: ID, ID prefix, name, or 'last', the newest run with a model."),
+        typer.Argument(
+            help="Run: ID, ID prefix, name, or 'last', the newest run with a model.",
+            autocompletion=completion.runs,
+        ),
     ] = "last",
     *,
     name: Annotated[str, typer.Option(help="Model name.")],
@@ -69,6 +73,9 @@ def export(
         )
     if json:
         print_json(render.version_json(version))
+        return
+    if settings.quiet:
+        typer.echo(f"{version.name}/{version.number}")
         return
     console().print(render.version_page(version, workspace.uri_of(version.uri)))
     line = f"next: {_next_command(workspace, version)}"

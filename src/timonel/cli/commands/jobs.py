@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from timonel.cli import completion
 from timonel.cli.groups import Json, StyledCommand, noun
 from timonel.cli.settings import GlobalOptions
 from timonel.errors import JobError, TimonelError
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 app = noun("List, show, scale, resume and stop jobs.")
 
-JobRef = Annotated[str, typer.Argument(help="Job ID, ID prefix, or 'last'.")]
+JobRef = Annotated[
+    str, typer.Argument(help="Job ID, ID prefix, or 'last'.", autocompletion=completion.jobs)
+]
 _STOP_S = 120.0
 """Each task is killed after its grace period, which is much shorter."""
 
@@ -123,7 +126,7 @@ def logs(
     ctx: typer.Context,
     job: JobRef = "last",
     task: Annotated[
-        str | None, typer.Option(help="Only the output of this task, such as chief-0 or worker-0.")
+        str | None, typer.Argument(help="Task, such as chief-0 or worker-0. [default: all]")
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Follow the output until the job ends.")

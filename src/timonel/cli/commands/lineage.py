@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from timonel.cli import completion
 from timonel.cli.groups import Json, StyledCommand, single
 from timonel.cli.settings import GlobalOptions
 
@@ -17,7 +18,10 @@ def lineage(
     ctx: typer.Context,
     ref: Annotated[
         str,
-        typer.Argument(help="Run, model, model/version, digest, or path of a dataset or raw file."),
+        typer.Argument(
+            help="Run, model, model/version, digest, or path of a dataset or raw file.",
+            autocompletion=completion.runs,
+        ),
     ] = "last",
     direction: Annotated[
         Literal["both", "upstream", "downstream"],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from timonel.cli import completion
 from timonel.cli.groups import Json, StyledCommand, noun
 from timonel.cli.options import given, takes
 from timonel.cli.settings import GlobalOptions
@@ -18,13 +19,18 @@ if TYPE_CHECKING:
 
 app = noun("List, show, add, check, convert, compare, optimize and delete model versions.")
 
-MODEL = typer.Argument(help="Model, model/version, or folder of a SavedModel.")
+MODEL = typer.Argument(
+    help="Model, model/version, or folder of a SavedModel.", autocompletion=completion.models
+)
 
 
 @app.command("list", cls=StyledCommand)
 def list_(
     ctx: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Only versions of this model.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Only versions of this model.", autocompletion=completion.model_names),
+    ] = None,
     json: Json = False,
 ) -> None:
     """List the versions of all models, or of one."""
@@ -50,7 +56,7 @@ def show(ctx: typer.Context, model: Annotated[str, MODEL], json: Json = False) -
     from timonel.cli.render import models as render
     from timonel.cli.render.output import console, print_json
 
-    version = _repository(ctx).resolve(model)
+    version = _version(ctx, model)
     if json:
         print_json(version.describe())
     else:
@@ -209,7 +215,12 @@ def optimize(
 @app.command(cls=StyledCommand)
 def delete(
     ctx: typer.Context,
-    model: Annotated[str, typer.Argument(help="Version to delete, such as digits/2.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="Version to delete, such as digits/2.", autocompletion=completion.models
+        ),
+    ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     json: Json = False,
 ) -> None:

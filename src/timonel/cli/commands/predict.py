@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from timonel.cli import completion
 from timonel.cli.groups import Json, StyledCommand, single
 from timonel.cli.options import given, is_given, takes
 from timonel.cli.settings import GlobalOptions
@@ -33,12 +34,15 @@ def predict(
         str,
         typer.Argument(
             help="Endpoint, model, model/version, or server as http://HOST:PORT; with --batch a "
-            "model, model/version, run, or folder of a SavedModel."
+            "model, model/version, run, or folder of a SavedModel.",
+            autocompletion=completion.models,
         ),
     ],
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(help="Image files, a CSV or JSON file of rows, rows as JSON, or texts."),
+        typer.Argument(
+            help="Image files, a CSV, JSON or .npy file of rows, rows as JSON, or texts."
+        ),
     ] = None,
     *,
     version: Annotated[

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from timonel.cli import completion
 from timonel.cli.groups import Json, StyledCommand, noun
 from timonel.cli.settings import GlobalOptions
 from timonel.errors import SpecError
@@ -44,17 +45,33 @@ def list_(
             help="Only runs that started since a date or within a time: 2026-01-31, 12h, 7d."
         ),
     ] = None,
-    limit: Annotated[
-        int, typer.Option(help="Maximum number to show, newest first; 0 for all.")
-    ] = 20,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only runs that meet this condition: 'params.lr < 0.01', 'val_accuracy > 0.9'; "
+            "repeat it.",
+            metavar="CONDITION",
+        ),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            help="Sort by a metric, params.NAME, name, script, status, started_at or duration_s, "
+            "largest first with -. [default: newest first]",
+            metavar="[-]KEY",
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Maximum number to show; 0 for all.")] = 20,
     json: Json = False,
 ) -> None:
-    """List the runs of the workspace, newest first."""
+    """List the runs of the workspace."""
     from timonel.cli.render import runs as render
     from timonel.cli.render.output import console, print_json
     from timonel.tracking import list_runs
+    from timonel.tracking.queries import Condition, sort_runs
     from timonel.training.outcomes import with_outcomes
 
+    conditions = [Condition.parse(each) for each in where or ()]
     earliest = _parse_since(since)
     workspace = GlobalOptions.of(ctx).find()
     every = with_outcomes(workspace, list_runs(workspace))
@@ -67,7 +84,10 @@ def list_(
         and (name is None or fnmatch.fnmatchcase(run.name or "", name))
         and (model is None or _made(models.get(run.id, ()), model))
         and (earliest is None or run.started_at >= earliest)
+        and all(condition.holds(run) for condition in conditions)
     ]
+    if sort is not None:
+        found = sort_runs(found, sort)
     shown = found[:limit] if limit > 0 else found
     if json:
         print_json({"runs": [render.run_json(run) for run in shown]})
@@ -77,7 +97,7 @@ def list_(
         out = console()
         out.print(render.run_list(shown, models, out.width))
         if len(shown) < len(found):
-            typer.echo(f"and {len(found) - len(shown)} older ones: --limit 0 shows all")
+            typer.echo(f"and {len(found) - len(shown)} more: --limit 0 shows all")
     else:
         typer.echo("No runs. 'timonel convert' and 'timonel train' create them.")
 
@@ -85,7 +105,10 @@ def list_(
 @app.command(cls=StyledCommand)
 def show(
     ctx: typer.Context,
-    run: Annotated[str, typer.Argument(help="Run ID, ID prefix, name, or 'last'.")] = "last",
+    run: Annotated[
+        str,
+        typer.Argument(help="Run ID, ID prefix, name, or 'last'.", autocompletion=completion.runs),
+    ] = "last",
     json: Json = False,
 ) -> None:
     """Show a run: parameters, metrics, inputs and outputs."""
@@ -105,7 +128,12 @@ def show(
 @app.command(cls=StyledCommand)
 def compare(
     ctx: typer.Context,
-    runs: Annotated[list[str], typer.Argument(help="Two or more runs: IDs, ID prefixes or names.")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Two or more runs: IDs, ID prefixes or names.", autocompletion=completion.runs
+        ),
+    ],
     json: Json = False,
 ) -> None:
     """Compare runs: different parameters, and last values of metrics."""

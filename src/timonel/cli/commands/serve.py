@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from timonel.cli import completion
 from timonel.cli.exposure import exposure
 from timonel.cli.groups import StyledCommand, single
 from timonel.cli.options import given, takes
@@ -39,7 +40,10 @@ def serve(
     ctx: typer.Context,
     model: Annotated[
         list[str] | None,
-        typer.Argument(help="Models: name, name/version, folder of versions, or bucket URI."),
+        typer.Argument(
+            help="Models: name, name/version, folder of versions, or bucket URI.",
+            autocompletion=completion.models,
+        ),
     ] = None,
     foreground: Annotated[
         bool,

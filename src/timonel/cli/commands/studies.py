@@ -7,12 +7,18 @@ from typing import Annotated
 
 import typer
 
+from timonel.cli import completion
 from timonel.cli.groups import Json, StyledCommand, noun
 from timonel.cli.settings import GlobalOptions
 
 app = noun("List, show, resume and stop studies; export their best model.")
 
-StudyRef = Annotated[str, typer.Argument(help="Name of the study, or 'last'.", metavar="STUDY")]
+StudyRef = Annotated[
+    str,
+    typer.Argument(
+        help="Name of the study, or 'last'.", metavar="STUDY", autocompletion=completion.studies
+    ),
+]
 
 
 @app.command("list", cls=StyledCommand)

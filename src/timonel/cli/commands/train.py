@@ -79,8 +79,8 @@ def train(
         list[str] | None,
         typer.Option(
             "--set",
-            help="Parameter, passed to the script as --NAME=VALUE.",
-            metavar="NAME=VALUE",
+            help="Parameter, passed to the script as --NAME=VALUE; a switch needs no value.",
+            metavar="NAME[=VALUE]",
             rich_help_panel=PROGRAM,
         ),
     ] = None,
@@ -254,20 +254,20 @@ def _live(screen: Console, view: TrainingView) -> Iterator[None]:
 
 
 def parse_params(words: list[str] | None) -> dict[str, Any]:
-    """Parse ``NAME=VALUE`` words into a dict.
+    """Parse ``NAME=VALUE`` words, and names of switches, into a dict.
 
     Raises:
-        SpecError: A word has no ``=`` or no name, or a name is repeated.
+        SpecError: A word has no name, or a name is repeated.
     """
     found: dict[str, Any] = {}
     for word in words or []:
         name, equals, value = word.partition("=")
-        if not equals or not name:
+        if not name:
             raise SpecError(f"--set takes NAME=VALUE, got {word!r}", hint="as in --set lr=0.01")
         if name in found:
             raise SpecError(
                 f"--set {name} is repeated, with {found[name]!r} and {value!r}",
                 hint="remove one of them",
             )
-        found[name] = value
+        found[name] = value if equals else "true"
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
@@ -13,15 +13,25 @@ from timonel.cli.render.tables import pairs, status, table
 from timonel.errors import TimonelError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
     from timonel.endpoints import Endpoint
-    from timonel.endpoints.folder import Revision
+    from timonel.endpoints.folder import EndpointStatus, Revision
 
 _SHOWN_REVISIONS = 10
 _UNREADABLE = "unreadable"
 _NO_PAGE = "none while the control plane is away"
+
+
+def printer_of_messages(remarks: Console) -> Callable[[EndpointStatus], None]:
+    """Return a callback that prints the message of each new status."""
+
+    def show(status: EndpointStatus) -> None:
+        if status.message:
+            remarks.print(status.message, style="dim", soft_wrap=True, markup=False)
+
+    return show
 
 
 def endpoint_list(endpoints: Iterable[Endpoint]) -> Table:

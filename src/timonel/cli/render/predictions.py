@@ -41,7 +41,7 @@ def prediction_json(prediction: Prediction) -> dict[str, Any]:
         "label": prediction.label,
         "scores": dict(prediction.scores),
         "value": prediction.value,
-        "outputs": dict(prediction.outputs) if not (prediction.scores or prediction.label) else {},
+        "outputs": dict(prediction.outputs),
     }
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from timonel.cli.render.output import clock, iso
-from timonel.cli.render.tables import pairs, sparkline, status, table
+from timonel.cli.render.tables import pairs, printable, sparkline, status, table
 from timonel.styles import number
 from timonel.tracking.pace import Paces, format_ms
 from timonel.units import format_seconds
@@ -31,11 +31,11 @@ def run_list(
     Args:
         runs: The runs.
         models: The model versions made from each run, by run id.
-        width: Width of the terminal in columns; names and durations are left out if it is narrow.
+        width: Width of the terminal in columns; times are left out if it is narrow.
     """
     columns = {
         "RUN": [run.id for run in runs],
-        "NAME": [run.name for run in runs],
+        "NAME": [run.name or _dim(run.script) for run in runs],
         "STATUS": [status(run.status) for run in runs],
         "STARTED": [clock(run.started_at)[:-3] for run in runs],
         "TIME": [_time(run) for run in runs],
@@ -43,15 +43,16 @@ def run_list(
         "RESULT": [result(run) for run in runs],
     }
     if width < _WIDE:
-        del columns["NAME"], columns["TIME"]
+        del columns["STARTED"], columns["TIME"]
     rows = zip(*columns.values(), strict=True)
     return table(tuple(columns), rows, wide=len(columns) - 1)
 
 
 def comparison(runs: Sequence[RunRecord]) -> RenderableType:
     """Render runs side by side, one column each: differing parameters, then metrics."""
-    ids = [run.id for run in runs]
+    ids = [run.name or run.id for run in runs]
     facts = [
+        *([("id", *(run.id for run in runs))] if any(run.name for run in runs) else []),
         ("status", *(status(run.status) for run in runs)),
         ("started", *(clock(run.started_at)[:-3] for run in runs)),
         ("took", *(_time(run) for run in runs)),
@@ -216,6 +217,10 @@ def _metric_order(name: str) -> tuple[str, bool]:
 def _artifacts(items: Sequence[Artifact]) -> Table:
     rows = [(item.type, item.label, item.short_digest or None, item.uri) for item in items]
     return table(("TYPE", "NAME", "DIGEST", "WHERE"), rows, wide=3)
+
+
+def _dim(text: str | None) -> Text | None:
+    return None if text is None else printable(text, "dim")
 
 
 def _title(text: str) -> Text:

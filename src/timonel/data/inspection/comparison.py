@@ -2,8 +2,8 @@
 
 Words differ by the L-infinity distance: the largest difference of a word's share. Numbers differ by
 the Jensen-Shannon divergence (base 2, from 0 to 1) of up to 20 bins with equal shares of both.
-A difference is reported above a threshold, and only if it is larger than what two samples of these
-sizes from one distribution have with a probability of 0.99, over all columns together.
+A difference is reported above a smallest distance, and only if it is larger than what two samples
+of these sizes from one distribution have with a probability of 0.99, over all columns together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from timonel.data.schema import COLUMN_PREFIX, ImageSchema, Split, type_word
 from timonel.errors import DataError, SpecError
 
 FailOn = Literal["none", "schema", "drift", "any"]
-DEFAULT_THRESHOLD = 0.05
+MIN_DISTANCE = 0.05
 _FALSE_ALARMS = 0.01
 _NAMED = 3
 _RATIOS = 17.5
@@ -56,7 +56,7 @@ class Distance:
         samples: Their names, such as ``train`` and ``test``.
         measure: What is compared.
         distance: The distance, from 0 to 1.
-        limit: The threshold, or more for small samples.
+        limit: The smallest distance that counts, or more for small samples.
         counts: Number of values in each sample.
         text: The largest difference in words.
     """
@@ -103,7 +103,7 @@ def diff(
     new: Dataset | str | os.PathLike[str] | None = None,
     *,
     split: str | None = None,
-    threshold: float = DEFAULT_THRESHOLD,
+    min_distance: float = MIN_DISTANCE,
     progress: Progress | None = None,
 ) -> Comparison:
     """Compare two datasets, or the training split of one with its other splits.
@@ -113,15 +113,17 @@ def diff(
         new: Another one; without it, the splits of ``old`` are compared.
         split: The split to compare in both datasets [default: train]; or the one to compare with
             train [default: all].
-        threshold: Smallest distance that counts as drift or skew, from 0 to 1.
+        min_distance: Smallest distance that counts as drift or skew, from 0 to 1.
         progress: Called with the number of read and of all records of a dataset.
 
     Raises:
         SpecError: An option is wrong.
         DataError: There is nothing to compare.
     """
-    if not 0 <= threshold <= 1:
-        raise SpecError(f"expected a threshold from 0 to 1, got {threshold:g}", hint="such as 0.05")
+    if not 0 <= min_distance <= 1:
+        raise SpecError(
+            f"expected a distance from 0 to 1, got {min_distance:g}", hint="such as 0.05"
+        )
     one = _opened(old)
     if new is None:
         found = stats(one, progress=progress)
@@ -132,12 +134,12 @@ def diff(
                 hint="compare it with another dataset",
             )
         pairs: list[_Pair] = [(("train", each), found["train"], found[each]) for each in others]
-        return Comparison((), _distances(pairs, threshold))
+        return Comparison((), _distances(pairs, min_distance))
     other = _opened(new)
     chosen = check_split(split or "train")
     profiles = [_profile(each, chosen, progress) for each in (one, other)]
     pairs = [((f"old {chosen}", f"new {chosen}"), profiles[0], profiles[1])]
-    return Comparison(tuple(_schema_changes(one, other)), _distances(pairs, threshold))
+    return Comparison(tuple(_schema_changes(one, other)), _distances(pairs, min_distance))
 
 
 def _opened(dataset: Dataset | str | os.PathLike[str]) -> Dataset:
@@ -205,7 +207,7 @@ def _some(words: Sequence[str]) -> str:
 _Pair = tuple[tuple[str, str], Profile, Profile]
 
 
-def _distances(pairs: Sequence[_Pair], threshold: float) -> tuple[Distance, ...]:
+def _distances(pairs: Sequence[_Pair], min_distance: float) -> tuple[Distance, ...]:
     shared = [
         (name, samples, _found(one, name, other), _found(other, name, one))
         for samples, one, other in pairs
@@ -219,7 +221,7 @@ def _distances(pairs: Sequence[_Pair], threshold: float) -> tuple[Distance, ...]
             samples,
             each.measure,
             each.distance,
-            max(threshold, each.noise),
+            max(min_distance, each.noise),
             (one.count, other.count),
             each.text,
         )

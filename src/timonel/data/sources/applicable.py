@@ -56,7 +56,7 @@ def check_applicable(source: Source, scan: Scan) -> None:
 
 def _option(name: str) -> str:
     """Return the option of the command line that sets a field."""
-    names = {"image_format": "--format", "vocabularies": "a vocabulary in the schema"}
+    names = {"image_format": "--image-format", "vocabularies": "a vocabulary in the schema"}
     return names.get(name, f"--{name.replace('_', '-')}")
 
 

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from timonel.errors import DataError, InputError, NotFoundError
+from timonel.serving.client.array_files import SUFFIXES, opened
 from timonel.serving.client.connection import ClientSignature, Input, InstanceKind
 from timonel.serving.signature import STRING
 
 _IMAGE_STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
 _CSV_SUFFIXES = {".csv", ".tsv"}
 _TABLE_SUFFIXES = _CSV_SUFFIXES | {".json", ".jsonl", ".ndjson"}
-_FILE_SUFFIXES = _TABLE_SUFFIXES | {".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp"}
+_FILE_SUFFIXES = _TABLE_SUFFIXES | SUFFIXES | {".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp"}
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 _VALUES = (bytes, int, float, list, tuple, np.ndarray, np.generic)
 _FLOATS = {"DT_FLOAT", "DT_DOUBLE", "DT_HALF", "DT_BFLOAT16"}
@@ -44,10 +45,10 @@ def instances(
     """Return one instance per image, row or tensor in ``inputs``.
 
     Args:
-        inputs: Paths of images, a CSV or JSON; encoded images as bytes; rows as dicts; JSON text; a
-            pandas DataFrame; an array or nested lists; bare values, such as texts, for a model with
-            one input. Cells of a CSV that `convert` treats as missing numbers become NaN; None is
-            sent as null.
+        inputs: Paths of images, a CSV, a JSON or NumPy file; encoded images as bytes; rows as
+            dicts; JSON text; a pandas DataFrame; an array or nested lists; bare values, such as
+            texts, for a model with one input. Cells of a CSV that `convert` treats as missing
+            numbers become NaN; None is sent as null.
         signature: The model's signature.
         notify: Called with a line on how a CSV was read, if that is not obvious.
 
@@ -57,6 +58,7 @@ def instances(
         InputError: The model takes another kind of input, or other columns.
     """
     check_files(inputs)
+    inputs = opened(inputs)
     if signature.kind is InstanceKind.IMAGE:
         found = [_image(item, signature) for item in _as_list(inputs)]
     elif signature.kind is InstanceKind.ROW:
