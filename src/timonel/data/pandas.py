@@ -40,7 +40,7 @@ class TimonelAccessor:
             InputError: A path or an option is wrong.
             DataError: The rows cannot be used.
         """
-        return checked(convert)(self._frame, destination, **options)
+        return checked()(convert)(self._frame, destination, **options)
 
 
 @pd.api.extensions.register_dataframe_accessor("tensorflow")
