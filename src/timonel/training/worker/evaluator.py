@@ -11,6 +11,7 @@ import functools
 import importlib
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,42 +101,39 @@ class EvaluationReport:
                     self._reported.add((int(event["fit"]), str(event["checkpoint"])))
 
 
+@dataclass(eq=False)
 class EvaluatorFits:
     """``fit`` calls of an evaluator. Not thread-safe: scripts call ``fit`` from one thread."""
 
-    def __init__(
-        self, keras: Any, follower: Follower, records: EvaluationRecords, report: EvaluationReport
-    ) -> None:
-        self._keras = keras
-        self._follower = follower
-        self._records = records
-        self._report = report
-        self.count = 0
-        """Number of ``fit`` calls so far."""
+    keras: Any
+    follower: Follower
+    records: EvaluationRecords
+    report: EvaluationReport
+    count: int = 0  # of calls so far
 
     def install(self) -> None:
         """Replace ``fit`` of this process's Keras."""
-        replace_method(self._keras.Model, "fit", lambda _, *given: self._fit(*given))
+        replace_method(self.keras.Model, "fit", lambda _, *given: self._fit(*given))
 
     def _fit(self, model: Any, arguments: dict[str, Any]) -> Any:
         number, self.count = self.count, self.count + 1
         wanted = trainers.evaluation_of(arguments)
-        looks = trainers.who_validates(self._keras, arguments.get("callbacks"))
-        self._report.is_shared = looks is not None
+        looks = trainers.who_validates(self.keras, arguments.get("callbacks"))
+        self.report.is_shared = looks is not None
         if wanted is None:
             logger.info("fit %d has no validation data. The evaluator has nothing to do.", number)
-        building.ensure_built(self._keras, model, arguments.get("x"))
+        building.ensure_built(self.keras, model, arguments.get("x"))
         evaluate = None if wanted is None else functools.partial(_evaluate, model, wanted)
-        final = self._follower.follow(number, evaluate)
+        final = self.follower.follow(number, evaluate)
         if final is None:
             logger.warning("The trainers finished without fit %d. The evaluator ends.", number)
             raise SystemExit(0)
         restore_weights(model, final)
-        record = self._records.read(number)
+        record = self.records.read(number)
         if record.skipped:
             logger.info("fit %d: skipped %d checkpoints for newer ones.", number, record.skipped)
-        self._report.fit_ends(final)
-        history = replayed_history(self._keras, model, final.progress)
+        self.report.fit_ends(final)
+        history = replayed_history(self.keras, model, final.progress)
         add_to_history(history, record)
         return history
 

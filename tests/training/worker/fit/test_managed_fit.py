@@ -27,6 +27,6 @@ def test_the_reported_learning_rate_is_that_of_the_present_optimizer(tmp_path: P
     model.compile(keras.optimizers.SGD(0.5), "mse")
     reporter = Fits(services).reporter(FitCall(0, model, {}, Progress(), None), None)
     assert reporter is not None
-    assert reporter._learning_rate() == 0.5
+    assert reporter.learning_rate() == 0.5
     model.compile(keras.optimizers.SGD(0.25), "mse")  # in a callback
-    assert reporter._learning_rate() == 0.25
+    assert reporter.learning_rate() == 0.25

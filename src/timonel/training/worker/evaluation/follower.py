@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ class EvaluationPolicy:
     ask_to_stop: Callable[[int], None] = lambda _: None
 
 
+@dataclass(eq=False)
 class Follower:
     """Evaluates the checkpoints of one ``fit`` call after another as they appear.
 
@@ -51,24 +52,15 @@ class Follower:
     of all checkpoints of a call that the run knows.
     """
 
-    def __init__(
-        self,
-        checkpoints: Checkpoints,
-        records: EvaluationRecords,
-        policy: EvaluationPolicy,
-        *,
-        tell: Callable[[int, CheckpointEvaluation], None],
-        saved: Callable[[int], Collection[str]],
-        sleep: Callable[[float], Any] = time.sleep,
-    ) -> None:
-        self._checkpoints = checkpoints
-        self._records = records
-        self._policy = policy
-        self._tell = tell
-        self._saved = saved
-        self._sleep = sleep
-        self._left_out: set[Path] = set()
-        self._asked: set[int] = set()
+    checkpoints: Checkpoints
+    records: EvaluationRecords
+    policy: EvaluationPolicy
+    _: KW_ONLY
+    tell: Callable[[int, CheckpointEvaluation], None]
+    saved: Callable[[int], Collection[str]]
+    sleep: Callable[[float], Any] = time.sleep
+    _left_out: set[Path] = field(default_factory=set)
+    _asked: set[int] = field(default_factory=set)
 
     def follow(self, fit: int, evaluate: Evaluate | None) -> Checkpoint | None:
         """Evaluate a call's checkpoints until it is finished; return the last one.
@@ -78,8 +70,8 @@ class Follower:
         self._go_on(fit)
         while True:
             # Checked first: once trainers have finished, all their checkpoints exist.
-            is_over = self._records.is_trained
-            folder = self._checkpoints.newest_folder(fit)
+            is_over = self.records.is_trained
+            folder = self.checkpoints.newest_folder(fit)
             is_last = folder is not None and folder.name == FINAL
             found = None
             if folder is not None and (is_last or evaluate is not None):
@@ -91,25 +83,25 @@ class Follower:
             if found is None:
                 if is_over and not is_last:
                     return None
-                self._sleep(_POLL_S)
+                self.sleep(_POLL_S)
 
     def _go_on(self, fit: int) -> None:
         """Complete what a killed process left undone after its last evaluation."""
-        record = self._records.read(fit)
+        record = self.records.read(fit)
         for done in record.done:
-            self._tell(fit, done)
+            self.tell(fit, done)
         self._stop_if_due(fit, record)
 
     def _next(self, fit: int, folder: Path, *, holds: bool) -> Checkpoint | None:
         """Read a checkpoint, unless it was evaluated and is not the last."""
         is_last = folder.name == FINAL
-        record = self._records.read(fit)
+        record = self.records.read(fit)
         is_done = record.has(folder.name)
         if folder in self._left_out or (is_done and not is_last):
             return None
         if holds and not is_done:
             # Before reading, so that it is not deleted meanwhile.
-            self._records.write(fit, record.model_copy(update={"evaluating": folder.name}))
+            self.records.write(fit, record.model_copy(update={"evaluating": folder.name}))
         try:
             return checkpoint_format.read(folder)
         except (NotFoundError, CorruptError) as error:
@@ -122,7 +114,7 @@ class Follower:
 
     def _evaluate(self, fit: int, found: Checkpoint, evaluate: Evaluate) -> None:
         name, progress = found.folder.name, found.progress
-        record = self._records.read(fit)
+        record = self.records.read(fit)
         if record.has(name):
             return  # the last one, by an earlier process of this evaluator
         began = time.monotonic()
@@ -137,25 +129,25 @@ class Follower:
         )
         self._require_metrics(done)
         every = (*record.done, done)
-        best = None if self._policy.best is None else best_of(every, self._policy.best)
+        best = None if self.policy.best is None else best_of(every, self.policy.best)
         update = {
             "evaluating": None,
             "best": None if best is None else best.checkpoint,
-            "skipped": len(passed_over(self._saved(fit), [one.checkpoint for one in every])),
+            "skipped": len(passed_over(self.saved(fit), [one.checkpoint for one in every])),
             "done": every,
         }
         after = record.model_copy(update=update)
         # Before reporting: if this process is killed in between, the next one reports it.
-        self._records.write(fit, after)
+        self.records.write(fit, after)
         # With progress, a lost process restarts without limit.
-        self._checkpoints.note_steps(done.step, resting=True)
-        self._tell(fit, done)
+        self.checkpoints.note_steps(done.step, resting=True)
+        self.tell(fit, done)
         self._stop_if_due(fit, after)
 
     def _require_metrics(self, done: CheckpointEvaluation) -> None:
-        stopping = self._policy.stopping
+        stopping = self.policy.stopping
         asked: dict[str, Best | None] = {
-            "keep_best": self._policy.best,
+            "keep_best": self.policy.best,
             "early_stopping": None if stopping is None else stopping.by,
         }
         for option, by in asked.items():
@@ -166,7 +158,7 @@ class Follower:
                 )
 
     def _stop_if_due(self, fit: int, record: FitEvaluations) -> None:
-        stopping = self._policy.stopping
+        stopping = self.policy.stopping
         if stopping is None or record.has(FINAL) or not should_stop(record.done, stopping):
             return
         if fit not in self._asked:
@@ -178,7 +170,7 @@ class Follower:
         # Repeated with each evaluation: a trainer that was killed may have consumed the first
         # request.
         self._asked.add(fit)
-        self._policy.ask_to_stop(fit)
+        self.policy.ask_to_stop(fit)
 
 
 def passed_over(saved: Collection[str], done: Collection[str]) -> set[str]:

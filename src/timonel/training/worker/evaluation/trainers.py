@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -96,26 +97,19 @@ _POLL_S = 0.2
 _CLOCKS_APART_S = 5.0
 
 
+@dataclass(eq=False)
 class Trainers(FitPlugin):
     """Validation of a task's ``fit`` calls. Not thread-safe."""
 
-    def __init__(
-        self,
-        keras: Any,
-        records: EvaluationRecords,
-        task_dir: Path,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Any] = time.sleep,
-    ) -> None:
-        self._keras = keras
-        self._records = records
-        self._alive = task_dir.with_name(TASK) / "alive"
-        self._clock = clock
-        self._sleep = sleep
-        self._fit = -1
-        self._is_left = False
-        # Not checked at the start of a call: workers might come to different results and diverge.
-        self._is_gone = False
+    keras: Any
+    records: EvaluationRecords
+    task_dir: Path
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Any] = time.sleep
+    _fit: int = -1
+    _is_left: bool = False
+    # Not checked at the start of a call: workers might come to different results and diverge.
+    _is_gone: bool = False
 
     def fit_begins(self, model: Any, arguments: dict[str, Any]) -> None:  # noqa: ARG002 - the seam's
         """Disable a call's validation if the evaluator can do it alone."""
@@ -123,7 +117,7 @@ class Trainers(FitPlugin):
         self._is_left = False
         if evaluation_of(arguments) is None:
             return
-        looks = who_validates(self._keras, arguments.get("callbacks"))
+        looks = who_validates(self.keras, arguments.get("callbacks"))
         if looks is not None:
             logger.info(
                 "fit %d: the trainers validate too, as the callback %s may use the results.",
@@ -140,12 +134,12 @@ class Trainers(FitPlugin):
         """Wait for the last evaluation; add results to the ``History``."""
         if self._is_left:
             self._wait()
-            add_to_history(history, self._records.read(self._fit))
+            add_to_history(history, self.records.read(self._fit))
 
     def _wait(self) -> None:
-        begun = seen = self._clock()
-        while not (record := self._records.read(self._fit)).has(FINAL):
-            now = self._clock()
+        begun = seen = self.clock()
+        while not (record := self.records.read(self._fit)).has(FINAL):
+            now = self.clock()
             if self._is_alive():
                 seen, self._is_gone = now, False
             if now - seen > (0 if self._is_gone else GONE_S):
@@ -161,11 +155,12 @@ class Trainers(FitPlugin):
                     self._fit,
                 )
                 return
-            self._sleep(_POLL_S)
+            self.sleep(_POLL_S)
 
     def _is_alive(self) -> bool:
         try:
-            return time.time() - self._alive.stat().st_mtime < _CLOCKS_APART_S
+            alive = self.task_dir.with_name(TASK) / "alive"
+            return time.time() - alive.stat().st_mtime < _CLOCKS_APART_S
         except OSError:
             return False
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ class TaskAction(Enum):
     """End the job because the loss is NaN or infinite."""
 
 
+@dataclass(eq=False)
 class Agreement:
     """Pending requests. Signal handlers and other threads may call `ask`.
 
@@ -50,24 +52,17 @@ class Agreement:
     ``requests``.
     """
 
-    def __init__(
-        self,
-        exchange: Exchange | None = None,
-        *,
-        is_chief: bool = True,
-        requests: Path | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._exchange = exchange
-        self._is_chief = is_chief
-        self._requests = requests
-        self._clock = clock
-        self._pending: set[TaskAction] = set()
-        self._fit = 0
-        self._boundary = 0
-        self._next = 1
-        self._last: tuple[int, float] | None = None
-        self._look_at = 0.0
+    exchange: Exchange | None = None
+    _: KW_ONLY
+    is_chief: bool = True
+    requests: Path | None = None
+    clock: Callable[[], float] = time.monotonic
+    _pending: set[TaskAction] = field(default_factory=set)
+    _fit: int = 0
+    _boundary: int = 0
+    _next: int = 1
+    _last: tuple[int, float] | None = None
+    _look_at: float = 0.0
 
     @property
     def pending(self) -> frozenset[TaskAction]:
@@ -91,9 +86,9 @@ class Agreement:
 
     def is_due(self) -> bool:
         """Tell whether the next boundary has an exchange or a request."""
-        if self._exchange is not None:
+        if self.exchange is not None:
             return self._boundary + 1 >= self._next
-        return bool(self._pending) or self._clock() >= self._look_at
+        return bool(self._pending) or self.clock() >= self._look_at
 
     def at_boundary(self, actions: Sequence[TaskAction] = ()) -> frozenset[TaskAction]:
         """Return the actions for all tasks. All workers must call this equally often."""
@@ -103,12 +98,12 @@ class Agreement:
             return frozenset()
         requested = {*self._pending, *actions, *self._requested()}
         self._pending -= requested
-        return frozenset(requested) if self._exchange is None else self._agree(requested)
+        return frozenset(requested) if self.exchange is None else self._agree(requested)
 
     def _agree(self, requested: set[TaskAction]) -> frozenset[TaskAction]:
-        assert self._exchange is not None
-        following = self._next_exchange() if self._is_chief else 0
-        numbers = self._exchange(
+        assert self.exchange is not None
+        following = self._next_exchange() if self.is_chief else 0
+        numbers = self.exchange(
             [*(float(action in requested) for action in TaskAction), float(following)]
         )
         self._next = round(numbers[-1])
@@ -118,7 +113,7 @@ class Agreement:
 
     def _next_exchange(self) -> int:
         """Return the boundary of the next exchange, about `INTERVAL_S` from now."""
-        now = self._clock()
+        now = self.clock()
         before, self._last = self._last, (self._boundary, now)
         if before is None:
             return self._boundary + 1
@@ -127,10 +122,10 @@ class Agreement:
         return self._boundary + max(1, min(target, passed * _GROWTH))
 
     def _requested(self) -> set[TaskAction]:
-        self._look_at = self._clock() + INTERVAL_S
-        if self._requests is None or not self._is_chief or not self._requests.is_dir():
+        self._look_at = self.clock() + INTERVAL_S
+        if self.requests is None or not self.is_chief or not self.requests.is_dir():
             return set()
-        return {action for action in TaskAction if self._take(self._requests / action.value)}
+        return {action for action in TaskAction if self._take(self.requests / action.value)}
 
     def _take(self, path: Path) -> bool:
         """Consume a request file; tell whether it concerns the current call."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from timonel.training.worker.private import ps_variables
@@ -33,26 +33,20 @@ class Counted:
     result: Any
 
 
+@dataclass(eq=False)
 class Dispatcher:
     """Dispatches pieces of its ledger to workers, and observes their durations. Thread-safe."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        worker: Callable[[], int] = ps_variables.worker_index,
-        clock: Callable[[], float] = time.monotonic,
-        observe: Observe = lambda *_: None,
-    ) -> None:
-        self.ledger = ledger
-        self._observe = observe
-        self._worker = worker
-        self._clock = clock
-        self._changed = threading.Condition()
-        self._work: dict[int, tuple[Compute, bool]] = {}
-        self._results: dict[int, Any] = {}
-        self._uncounted: list[int] = []
-        self._pieces = 0
-        self._is_open = True
+    ledger: Ledger
+    worker: Callable[[], int] = ps_variables.worker_index
+    clock: Callable[[], float] = time.monotonic
+    observe: Observe = lambda *_: None
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _work: dict[int, tuple[Compute, bool]] = field(default_factory=dict)
+    _results: dict[int, Any] = field(default_factory=dict)
+    _uncounted: list[int] = field(default_factory=list)
+    _pieces: int = 0
+    _is_open: bool = True
 
     def add(self, compute: Compute, *, leaves: bool = False) -> int:
         """Add a piece; return its number. An uncounted attempt ``leaves`` data to discard."""
@@ -65,7 +59,7 @@ class Dispatcher:
 
     def serve(self) -> None:
         """Compute pieces until the dispatcher is closed; called by each worker's thread."""
-        worker = self._worker()
+        worker = self.worker()
         while (attempt := self._next(worker)) is not None:
             compute, leaves = self._work_of(attempt)
             try:
@@ -75,7 +69,7 @@ class Dispatcher:
                 raise
             self._finished(attempt, result, leaves=leaves)
             if result is not None:
-                self._observe(worker, self._clock() - attempt.since)
+                self.observe(worker, self.clock() - attempt.since)
 
     def wait(self, check: Callable[[], object]) -> list[Counted]:
         """Wait for the gradients of the next update; ``check`` raises errors of the workers."""
@@ -115,7 +109,7 @@ class Dispatcher:
     def _next(self, worker: int) -> Attempt | None:
         with self._changed:
             while self._is_open:
-                now = self._clock()
+                now = self.clock()
                 attempt = self.ledger.take(worker, now)
                 if attempt is not None:
                     return attempt
@@ -129,7 +123,7 @@ class Dispatcher:
 
     def _finished(self, attempt: Attempt, result: Any, *, leaves: bool) -> None:
         with self._changed:
-            if self.ledger.finish(attempt, self._clock()):
+            if self.ledger.finish(attempt, self.clock()):
                 self._results[attempt.number] = result
             elif leaves:
                 self._uncounted.append(attempt.number)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -48,43 +48,34 @@ class Horizon:
         return min(known) if known else None
 
 
+@dataclass(eq=False)
 class LoopPhase:
     """Training or evaluation steps over the batches of successive iterators."""
 
-    def __init__(
-        self,
-        model: Any,
-        strategy: Any,
-        dispatcher: Dispatcher,
-        workers: int,
-        *,
-        training: bool,
-        divides: bool,
-        name: str,
-    ) -> None:
-        self.policy = Policy()
-        self.horizon = Horizon()
-        self.is_settling = False
-        self._model = model
-        self._strategy = strategy
-        self._dispatcher = dispatcher
-        self._workers = workers
-        self._training = training
-        self._divides = divides
-        self._name = name
-        self._step: tracing.Step | None = None
-        self._step_results: StepResults | None = None
-        self._shapes: Any = None
-        self._kept: Any = None
-        self._applier: Applier | None = None
-        self._rows: dict[int, int] = {}
-        self._batches: int = 0
-        self._since_rest = 0
-        self._is_exhausted = False
+    model: Any
+    strategy: Any
+    dispatcher: Dispatcher
+    workers: int
+    _: KW_ONLY
+    training: bool
+    divides: bool
+    name: str
+    policy: Policy = field(default_factory=Policy)
+    horizon: Horizon = field(default_factory=Horizon)
+    is_settling: bool = False
+    _step: tracing.Step | None = None
+    _step_results: StepResults | None = None
+    _shapes: Any = None
+    _kept: Any = None
+    _applier: Applier | None = None
+    _rows: dict[int, int] = field(default_factory=dict)
+    _batches: int = 0
+    _since_rest: int = 0
+    _is_exhausted: bool = False
 
     @property
     def _ledger(self) -> Ledger:
-        return self._dispatcher.ledger
+        return self.dispatcher.ledger
 
     @property
     def is_settled(self) -> bool:
@@ -103,9 +94,9 @@ class LoopPhase:
         self._take_ahead(iterator)
         if self._ledger.is_idle:
             raise tf.errors.OutOfRangeError(None, None, "End of sequence")
-        found = self._dispatcher.wait(check)
+        found = self.dispatcher.wait(check)
         logs = self._count(found)
-        self._dispatcher.counted(found, as_update=self._training)
+        self.dispatcher.counted(found, as_update=self.training)
         self._batches -= 1
         self._rest()
         steps = None if self.horizon.steps is None else self.horizon.steps - 1
@@ -141,11 +132,11 @@ class LoopPhase:
         limit = self.horizon.limit()
         if limit is not None and self._batches >= limit:
             return False
-        return self._ledger.unsettled < max(self.policy.needed, BATCHES_AHEAD * self._workers)
+        return self._ledger.unsettled < max(self.policy.needed, BATCHES_AHEAD * self.workers)
 
     def _may_overlap(self) -> bool:
         """Tell whether a batch may start before the previous one has counted."""
-        spare = self._workers > self.policy.needed
+        spare = self.workers > self.policy.needed
         return self.policy.attempts is None and (not self.policy.synchronous or spare)
 
     def _may_join(self, batch: Any) -> bool:
@@ -164,7 +155,7 @@ class LoopPhase:
             rows_of = operator.itemgetter(slice(begin, end))
             mine = batch if parts == 1 else tf.nest.map_structure(rows_of, batch)
             compute = self._computing(mine, part, (end - begin) / rows)
-            piece = self._dispatcher.add(compute, leaves=self._training)
+            piece = self.dispatcher.add(compute, leaves=self.training)
             self._rows[piece] = end - begin
         self._since_rest += 1
 
@@ -190,22 +181,22 @@ class LoopPhase:
                 hint="map ragged and sparse tensors to dense ones in the dataset",
             )
         if self._step is None:
-            tracing.build(self._model, self._strategy, batch, training=self._training)
+            tracing.build(self.model, self.strategy, batch, training=self.training)
         self._shapes = _joint(shapes, self._shapes)
         step = self._step = tracing.trace(
-            self._model,
-            self._strategy,
+            self.model,
+            self.strategy,
             self._shapes,
-            training=self._training,
-            name=self._name,
-            divides=self._divides,
+            training=self.training,
+            name=self.name,
+            divides=self.divides,
         )
-        self._step_results = StepResults(self._model, step)
-        if self._training:
+        self._step_results = StepResults(self.model, step)
+        if self.training:
             if self._applier is not None:
                 self._applier.clear()
             self._applier = Applier(
-                self._strategy, step.optimizer, step.variables, step.entries, self._name
+                self.strategy, step.optimizer, step.variables, step.entries, self.name
             )
 
     def _count(self, found: Sequence[Counted]) -> dict[str, Any]:
@@ -219,7 +210,7 @@ class LoopPhase:
                 each.gradient.weight * share for each, share in zip(found, shares, strict=True)
             ]
             self._applier.apply([attempt.number for attempt in attempts], weights, shares)
-            for number in self._dispatcher.take_uncounted():
+            for number in self.dispatcher.take_uncounted():
                 self._applier.discard(number)
         results = [each.result for each in found]
         self._step_results.add(results, shares)

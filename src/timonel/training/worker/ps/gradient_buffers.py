@@ -12,7 +12,7 @@ never pass through it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -133,18 +133,18 @@ def add_change(variable: Any, change: Any) -> None:
         variable.assign_add(tf.cast(change, variable.dtype))
 
 
+@dataclass(eq=False)
 class Applier:
     """Applies staged results. Used only by the chief's thread."""
 
-    def __init__(
-        self, strategy: Any, optimizer: Any, variables: Sequence[Any], staged: Staged, name: str
-    ) -> None:
-        self._strategy = strategy
-        self._optimizer = optimizer
-        self._variables = variables
-        self._staged = staged
-        self._name = name
-        self._functions: dict[int, Any] = {}
+    strategy: Any
+    optimizer: Any
+    variables: Sequence[Any]
+    staged: Staged
+    name: str
+    _functions: dict[int, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         self._discard = tf.function(self._take, autograph=False)
 
     def apply(
@@ -154,7 +154,7 @@ class Applier:
         count = len(attempts)
         if count not in self._functions:
             update, spec = tf.function(self._update, autograph=False), tf.TensorSpec([count])
-            with ps_variables.inside_scope(self._strategy):
+            with ps_variables.inside_scope(self.strategy):
                 self._functions[count] = update.get_concrete_function(
                     tf.TensorSpec([count], tf.int64), spec, spec
                 )
@@ -170,20 +170,20 @@ class Applier:
 
     def clear(self) -> None:
         """Discard all staged results, such as those of lost workers."""
-        for device, entries in self._staged.items():
+        for device, entries in self.staged.items():
             packed = _dtypes(entries)
             with tf.device(device):
-                tf.raw_ops.MapClear(dtypes=packed, shared_name=self._name)
+                tf.raw_ops.MapClear(dtypes=packed, shared_name=self.name)
 
     def _take(self, attempt: Any) -> None:
-        for device, entries in self._staged.items():
-            take(entries, device, attempt, self._name)
+        for device, entries in self.staged.items():
+            take(entries, device, attempt, self.name)
 
     def _update(self, attempts: Any, weights: Any, shares: Any) -> None:
-        gradients: list[Any] = [None] * len(self._variables)
-        for device, entries in self._staged.items():
+        gradients: list[Any] = [None] * len(self.variables)
+        for device, entries in self.staged.items():
             taken = [
-                take(entries, device, attempts[n], self._name) for n in range(attempts.shape[0])
+                take(entries, device, attempts[n], self.name) for n in range(attempts.shape[0])
             ]
             with tf.device(device):
                 for number, entry in enumerate(entries):
@@ -193,12 +193,12 @@ class Applier:
                         add_change(entry.variable, value)
                     else:
                         gradients[entry.place] = value
-        if self._optimizer is not None:
-            with ps_variables.as_one_replica(self._strategy):
-                self._strategy.run(self._step, args=(gradients,))
+        if self.optimizer is not None:
+            with ps_variables.as_one_replica(self.strategy):
+                self.strategy.run(self._step, args=(gradients,))
 
     def _step(self, gradients: Sequence[Any]) -> None:
-        self._optimizer.apply_gradients(zip(gradients, self._variables, strict=True))
+        self.optimizer.apply_gradients(zip(gradients, self.variables, strict=True))
 
 
 def _dtypes(entries: Sequence[StagedGradient]) -> list[Any]:

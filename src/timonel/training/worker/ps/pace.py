@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from timonel.tracking import RunWriter
@@ -22,29 +22,25 @@ class _Sums:
     work_s: float = 0.0
 
 
+@dataclass(eq=False)
 class WorkerPaceReporter(FitPlugin):
     """Reports each worker's pace to the run. The workers' threads call `note`."""
 
-    def __init__(
-        self,
-        run: RunWriter,
-        *,
-        parts: int,
-        loop: Any = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.batch_size: int | None = None
-        self._loop = loop
-        self._run = run
-        self._parts = parts
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._sums: dict[int, _Sums] = {}
-        self._slowest = StragglerWarning(run)
+    run: RunWriter
+    _: KW_ONLY
+    parts: int
+    loop: Any = None
+    clock: Callable[[], float] = time.monotonic
+    batch_size: int | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _sums: dict[int, _Sums] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._slowest = StragglerWarning(self.run)
 
     def install(self) -> None:
         """Observe the chief's loop."""
-        self._loop.observe = self.note
+        self.loop.observe = self.note
 
     def fit_begins(self, model: Any, arguments: dict[str, Any]) -> None:  # noqa: ARG002
         """Note the call's batch size."""
@@ -53,7 +49,7 @@ class WorkerPaceReporter(FitPlugin):
     def note(self, worker: int, took_s: float) -> None:
         """Record the duration of a worker's part in seconds; report if due."""
         with self._lock:
-            now = self._clock()
+            now = self.clock()
             sums = self._sums.setdefault(worker, _Sums(now - took_s))
             sums.pieces += 1
             sums.work_s += took_s
@@ -64,7 +60,7 @@ class WorkerPaceReporter(FitPlugin):
     def _tell(self, worker: int, sums: _Sums, seconds: float) -> None:
         fields = {"steps": sums.pieces, "step_ms": round(sums.work_s / sums.pieces * 1000, 3)}
         if self.batch_size is not None:
-            rate = sums.pieces * self.batch_size / self._parts / seconds
+            rate = sums.pieces * self.batch_size / self.parts / seconds
             fields["examples_per_s"] = round(rate, 3)
-        self._run.event(PACE, task=f"worker-{worker}", **fields)
+        self.run.event(PACE, task=f"worker-{worker}", **fields)
         self._slowest.look()

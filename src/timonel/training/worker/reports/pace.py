@@ -13,7 +13,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 from weakref import WeakSet
 
@@ -115,41 +115,36 @@ class Stopwatch:
         return is_new
 
 
+@dataclass(eq=False)
 class PaceReporter:
     """Reports a stopwatch's readings to the run. Callable from any thread.
 
     ``share`` is this task's share of each batch. ``names_slowest``: it compares all tasks.
     """
 
-    def __init__(
-        self,
-        run: RunWriter,
-        task: str,
-        read: Callable[[], Reading],
-        *,
-        share: float,
-        names_slowest: bool,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.batch_size: int | None = None
-        self._run = run
-        self._task = task
-        self._read = read
-        self._share = share
-        self._clock = clock
-        self._due = clock() + INTERVAL_S
-        self._slowest = StragglerWarning(run, consequence=_ALL_WAIT) if names_slowest else None
+    run: RunWriter
+    task: str
+    read: Callable[[], Reading]
+    _: KW_ONLY
+    share: float
+    names_slowest: bool
+    clock: Callable[[], float] = time.monotonic
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        self._due = self.clock() + INTERVAL_S
+        self._slowest = StragglerWarning(self.run, consequence=_ALL_WAIT)
 
     def tick(self) -> None:
         """Report if due."""
-        now = self._clock()
+        now = self.clock()
         if now < self._due:
             return
         self._due = now + INTERVAL_S
-        reading = self._read()
+        reading = self.read()
         if reading.steps > 0:
-            self._run.event(PACE, task=self._task, **self._fields(reading))
-        if self._slowest is not None:
+            self.run.event(PACE, task=self.task, **self._fields(reading))
+        if self.names_slowest:
             self._slowest.look()
 
     def _fields(self, reading: Reading) -> Mapping[str, Any]:
@@ -160,7 +155,7 @@ class PaceReporter:
             "wait_ms": round(reading.wait_s / reading.steps * 1000, 3),
         }
         if self.batch_size is not None and seconds > 0:
-            rate = reading.steps * self.batch_size * self._share / seconds
+            rate = reading.steps * self.batch_size * self.share / seconds
             fields["examples_per_s"] = round(rate, 3)
         return fields
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,7 @@ _COLLECTING = "collecting"
 Tell = Callable[[str, dict[str, Any]], None]
 
 
+@dataclass(eq=False)
 class Profiler:
     """Profiles steps of a ``fit`` call. Used by the training thread.
 
@@ -66,25 +67,16 @@ class Profiler:
     fields if there is one. ``marks_steps`` is false if others mark step boundaries in the profile.
     """
 
-    def __init__(
-        self,
-        steps: StepRange,
-        logdir: Path,
-        host: str,
-        *,
-        scratch: Path,
-        tell: Tell,
-        marks_steps: bool = True,
-    ) -> None:
-        self._steps = steps
-        self._logdir = logdir
-        self._host = host
-        self._scratch = scratch
-        self._tell = tell
-        self._marks_steps = marks_steps
-        self._is_running = False
-        self._trace: Any = None
-        self._is_over = False
+    steps: StepRange
+    logdir: Path
+    host: str
+    _: KW_ONLY
+    scratch: Path
+    tell: Tell
+    marks_steps: bool = True
+    _is_running: bool = False
+    _trace: Any = None
+    _is_over: bool = False
 
     def begins(self, total: int | None, per_call: int, done: int | None) -> None:
         """Check the call's steps before the first one.
@@ -92,7 +84,7 @@ class Profiler:
         ``per_call`` are the steps per execution, ``done`` those of earlier generations, None if
         unknown.
         """
-        first, last = self._steps.first, self._steps.last
+        first, last = self.steps.first, self.steps.last
         if (first - 1) % per_call or last % per_call:
             raise SpecError(
                 f"The model runs {per_call} steps at once, but --profile {first}:{last} splits "
@@ -114,22 +106,20 @@ class Profiler:
         """Record the start of a step."""
         if self._is_over:
             return
-        if step == self._steps.first:
+        if step == self.steps.first:
             self._start()
         # If others mark steps, these two are still open when the profile starts and ends.
-        if self._is_running and (
-            self._marks_steps or step in {self._steps.first, self._steps.last}
-        ):
+        if self._is_running and (self.marks_steps or step in {self.steps.first, self.steps.last}):
             self._mark(step)
 
     def step_ends(self, step: int, finish: Callable[[], object]) -> None:
         """Record the end of a step; ``finish`` waits until the device has completed it."""
         if not self._is_running:
             return
-        if step >= self._steps.last:
+        if step >= self.steps.last:
             finish()
         self._unmark()
-        if step >= self._steps.last:
+        if step >= self.steps.last:
             self._save()
 
     def ends(self) -> None:
@@ -144,22 +134,22 @@ class Profiler:
     @property
     def _path(self) -> Path:
         return (
-            self._logdir
+            self.logdir
             / _LAYOUT
-            / f"steps_{self._steps.first}_to_{self._steps.last}"
-            / f"{self._host}{_ENDING}"
+            / f"steps_{self.steps.first}_to_{self.steps.last}"
+            / f"{self.host}{_ENDING}"
         )
 
     def _start(self) -> None:
         # In a worker other than the first, TensorFlow can crash when it merges the two ends of an
         # event that began in one thread and ended in another (`SplitEventTracker`). So try only
         # once.
-        if (self._scratch / _COLLECTING).exists():
+        if (self.scratch / _COLLECTING).exists():
             self._give_up("TensorFlow has crashed when it collected them")
             return
         self._forget()  # of a task that was killed while profiling
         try:
-            tf.profiler.experimental.start(str(self._scratch))
+            tf.profiler.experimental.start(str(self.scratch))
         except tf.errors.AlreadyExistsError:
             self._give_up("the script profiles by itself")
             return
@@ -176,21 +166,21 @@ class Profiler:
             self._trace = None
 
     def _save(self) -> None:
-        self._scratch.mkdir(parents=True, exist_ok=True)
-        (self._scratch / _COLLECTING).touch()
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        (self.scratch / _COLLECTING).touch()
         tf.profiler.experimental.stop()
-        (made,) = self._scratch.rglob(f"*{_ENDING}")
+        (made,) = self.scratch.rglob(f"*{_ENDING}")
         self._path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(self._path, made.read_bytes())
         self._forget()
         self._is_over = True
-        self._tell(
-            f"profiled steps {self._steps.first} to {self._steps.last}",
+        self.tell(
+            f"profiled steps {self.steps.first} to {self.steps.last}",
             {
-                "first_step": self._steps.first,
-                "last_step": self._steps.last,
+                "first_step": self.steps.first,
+                "last_step": self.steps.last,
                 "path": str(self._path),
-                "logdir": str(self._logdir),
+                "logdir": str(self.logdir),
             },
         )
 
@@ -201,11 +191,11 @@ class Profiler:
 
     def _forget(self) -> None:
         self._is_running = False
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
     def _give_up(self, why: str) -> None:
         self._is_over = True
-        self._tell(f"no profile of steps {self._steps.first} to {self._steps.last}: {why}", {})
+        self.tell(f"no profile of steps {self.steps.first} to {self.steps.last}: {why}", {})
 
 
 def callback_for(keras: Any, profiler: Profiler, initial_epoch: int) -> Any:

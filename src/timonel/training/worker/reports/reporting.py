@@ -91,31 +91,25 @@ def eta_s(plan: FitPlan, *, epoch: int, step: int, rate: float | None) -> float 
     return max(0, (plan.epochs - epoch) * plan.steps - step) / rate
 
 
+@dataclass(eq=False)
 class Reporter:
     """Reports one ``fit`` call to a run. `batch` may be called from any thread."""
 
-    def __init__(
-        self,
-        run: RunWriter,
-        summaries: Summaries,
-        plan: FitPlan,
-        clock: Callable[[], float] = time.monotonic,
-        learning_rate: Callable[[], float | None] = lambda: None,
-    ) -> None:
-        self.plan = plan
-        self.beside: Callable[[], Mapping[str, float]] = dict
-        """Returns further values to report, which Keras does not know."""
-        self._run = run
-        self._summaries = summaries
-        self._clock = clock
-        self._learning_rate = learning_rate
-        self._epoch = plan.first_epoch
-        self._epoch_begun = 0.0
-        self._due = 0.0
-        self._steps_before_epoch = 0
-        # Time and step count at which measuring began: for the call, and for this epoch.
-        self._call_mark: tuple[float, int] | None = None
-        self._epoch_mark: tuple[float, int] | None = None
+    run: RunWriter
+    summaries: Summaries
+    plan: FitPlan
+    clock: Callable[[], float] = time.monotonic
+    learning_rate: Callable[[], float | None] = lambda: None
+    beside: Callable[[], Mapping[str, float]] = dict  # values that Keras does not know
+    _epoch_begun: float = 0.0
+    _due: float = 0.0
+    _steps_before_epoch: int = 0
+    # Time and step count at which measuring began: for the call, and for this epoch.
+    _call_mark: tuple[float, int] | None = None
+    _epoch_mark: tuple[float, int] | None = None
+
+    def __post_init__(self) -> None:
+        self._epoch = self.plan.first_epoch
 
     def expect_steps(self, steps: int | None) -> None:
         """Set the number of steps per epoch, once Keras knows it."""
@@ -123,17 +117,17 @@ class Reporter:
 
     def saved(self, folder: Path, epochs: int) -> None:
         """Report a checkpoint after ``epochs`` epochs."""
-        self._run.event("checkpoint", fit=self.plan.fit, epochs=epochs, path=str(folder))
+        self.run.event("checkpoint", fit=self.plan.fit, epochs=epochs, path=str(folder))
 
     def epoch_begins(self, epoch: int) -> None:
         """Record the start of an epoch, from 0."""
-        self._epoch, self._epoch_begun = epoch, self._clock()
+        self._epoch, self._epoch_begun = epoch, self.clock()
         if self._call_mark is not None:
             self._epoch_mark = self._epoch_begun, self._steps_before_epoch
 
     def batch(self, step: int, logs: Mapping[str, Any]) -> None:
         """Report progress after ``step`` steps of the epoch, if due."""
-        now = self._clock()
+        now = self.clock()
         if now < self._due:
             return
         self._due = now + INTERVAL_S
@@ -151,23 +145,23 @@ class Reporter:
         self._steps_before_epoch += steps
         taken = steps - (self.plan.first_step if epoch == self.plan.first_epoch else 0)
         # Validation and callbacks after the last step do not count towards its pace.
-        ended = min(self._clock(), self._epoch_begun + took_s)
+        ended = min(self.clock(), self._epoch_begun + took_s)
         rate = _rate(self._epoch_mark, ended, self._steps_before_epoch)
         rate = rate or _rate((0.0, 0), took_s, taken)
         # The learning rate used by updates: a callback may have written its own to the logs.
         values |= ({"step_ms": 1000 / rate} if rate else {}) | self._speeds(rate)
-        self._run.metrics(
+        self.run.metrics(
             values, step=self.plan.steps_before + self._steps_before_epoch, epoch=number
         )
         self._tell(steps, logs, rate, self._steps_before_epoch)
-        self._summaries.epoch(values, number)
+        self.summaries.epoch(values, number)
 
     def _tell(self, step: int, logs: Mapping[str, Any], rate: float | None, total: int) -> None:
         metrics, speeds = {**_finite(logs), **self.beside()}, self._speeds(rate)
         trained = {name: value for name, value in metrics.items() if not name.startswith("val_")}
-        self._summaries.step(trained | speeds, self.plan.steps_before + total)
+        self.summaries.step(trained | speeds, self.plan.steps_before + total)
         # The remaining time includes validation, and so does the time since the call began.
-        whole = _rate(self._call_mark, self._clock(), total)
+        whole = _rate(self._call_mark, self.clock(), total)
         fields = {
             "fit": self.plan.fit,
             "epoch": self._epoch + 1,
@@ -181,12 +175,12 @@ class Reporter:
             "eta_s": eta_s(self.plan, epoch=self._epoch, step=step, rate=whole),
         }
         known = {name: value for name, value in fields.items() if value is not None}
-        self._run.event("progress", **known)
+        self.run.event("progress", **known)
 
     def _speeds(self, rate: float | None) -> dict[str, float]:
         size = self.plan.batch_size
         examples = None if rate is None or size is None else rate * size
-        found = {"examples_per_s": examples, "learning_rate": self._learning_rate()}
+        found = {"examples_per_s": examples, "learning_rate": self.learning_rate()}
         return {name: value for name, value in found.items() if value is not None}
 
 

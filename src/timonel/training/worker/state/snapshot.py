@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -61,33 +61,27 @@ class Slots:
 _NO_SLOTS = Slots()
 
 
+@dataclass(eq=False)
 class Snapshot:
     """State of a ``fit`` call. All tasks of a job capture and restore it at the same steps."""
 
-    def __init__(
-        self,
-        model: Any,
-        callbacks: Sequence[Any],
-        replicas: Replicas,
-        feed: Feed,
-        others: ProcessVariables,
-        warn: Callable[[str], object],
-    ) -> None:
-        self._model = model
-        self._callbacks = callbacks
-        self._replicas = replicas
-        self._feed = feed
-        self._others = others
-        self._warn = warn
-        self._compiled = hidden_state.compiled_parts(model)
-        self._warned: set[tuple[str, str]] = set()
-        self._held: list[Array] | None = None
-        self._awaited = _NO_SLOTS
-        self._trained = 0
+    model: Any
+    callbacks: Sequence[Any]
+    replicas: Replicas
+    feed: Feed
+    others: ProcessVariables
+    warn: Callable[[str], object]
+    _warned: set[tuple[str, str]] = field(default_factory=set)
+    _held: list[Array] | None = None
+    _awaited: Slots = _NO_SLOTS
+    _trained: int = 0
+
+    def __post_init__(self) -> None:
+        self._compiled = hidden_state.compiled_parts(self.model)
 
     def take(self, progress: Progress, trained: int) -> FitState:
         """Return the state after ``trained`` steps, copied to host memory."""
-        model, optimizer = self._model, getattr(self._model, "optimizer", None)
+        model, optimizer = self.model, getattr(self.model, "optimizer", None)
         own, slots, sums = building.model_variables(model), [], []
         awaited = self._awaited
         if hidden_state.has_slots(optimizer):
@@ -96,30 +90,30 @@ class Snapshot:
         local = [*model.non_trainable_variables, *sums]
         counts = hidden_state.metric_variables(model)  # the next epoch begins them anew
         metrics = counts if progress.step else []
-        values = self._replicas.read([*local, *metrics])
+        values = self.replicas.read([*local, *metrics])
         owned = hidden_state.identities([*own, *slots, *(() if progress.finished else counts)])
-        callbacks, lost = callback_state.capture(self._callbacks)
-        validation = self._feed.validation
+        callbacks, lost = callback_state.capture(self.callbacks)
+        validation = self.feed.validation
         extra: dict[str, Any] = {
             "trained": trained,
             "is_recompiled": self._is_recompiled,
-            "model": self._others.keys_of(own),
-            "attributes": self._others.attributes_of(model),
+            "model": self.others.keys_of(own),
+            "attributes": self.others.attributes_of(model),
             "sums": len(sums) + len(awaited.sums),
-            "others": self._others.capture(owned),
+            "others": self.others.capture(owned),
             "callbacks": callbacks,
             "random": capture_random_state(),
-            "data": self._feed.position(trained),
+            "data": self.feed.position(trained),
             "validation": None if validation is None else validation.position(trained),
         }
-        self._tell(NOT_SAVED, [*lost, *self._feed.lost])
+        self._tell(NOT_SAVED, [*lost, *self.feed.lost])
         if extra["is_recompiled"]:
             self._tell("a callback has compiled the model", ["an interrupted job cannot resume"])
         if not progress.step and trained > self._trained:
-            self._tell(_NOT_RESTORED, self._others.missing)
+            self._tell(_NOT_RESTORED, self.others.missing)
         return FitState(
             progress,
-            [*self._replicas.read_first([*own, *slots]), *awaited.values],
+            [*self.replicas.read_first([*own, *slots]), *awaited.values],
             [*values[: len(local)], *awaited.sums],
             self._held if self._held is not None and metrics else values[len(local) :],
             extra,
@@ -132,19 +126,19 @@ class Snapshot:
                 "cannot resume: a callback has compiled the model before the checkpoint",
                 hint="call compile between two calls of fit, or change the optimizer's values",
             )
-        self._awaited = restore_model(self._model, state, self._replicas, self._others)
+        self._awaited = restore_model(self.model, state, self.replicas, self.others)
         self._trained = int(state.extra["trained"])
-        hidden_state.count_steps(self._model, self._trained)
+        hidden_state.count_steps(self.model, self._trained)
         self._tell(_NOT_RESTORED, self.restore_callbacks(state))
         restore_random_state(state.extra["random"])
 
     def restore_callbacks(self, state: FitState) -> list[str]:
         """Restore the callbacks' state; return what starts fresh."""
-        return callback_state.restore(self._callbacks, state.extra["callbacks"])
+        return callback_state.restore(self.callbacks, state.extra["callbacks"])
 
     def hold_metrics(self) -> None:
         """Keep the epoch's current metrics: validation uses the same variables."""
-        self._held = self._replicas.read(hidden_state.metric_variables(self._model))
+        self._held = self.replicas.read(hidden_state.metric_variables(self.model))
 
     def release_metrics(self) -> None:
         """Drop the kept metrics as another epoch begins."""
@@ -152,16 +146,16 @@ class Snapshot:
 
     def restore_metrics(self, state: FitState) -> None:
         """Restore the metrics of an interrupted epoch."""
-        found = hidden_state.metric_variables(self._model)
+        found = hidden_state.metric_variables(self.model)
         if len(found) != len(state.metrics):
             self._tell(_NOT_RESTORED, ["the metrics of the epoch that was interrupted"])
             return
-        self._replicas.assign(found, state.metrics, sums=True)
+        self.replicas.assign(found, state.metrics, sums=True)
 
     @property
     def _is_recompiled(self) -> bool:
         """Whether the model was compiled since the call began."""
-        found = hidden_state.compiled_parts(self._model)
+        found = hidden_state.compiled_parts(self.model)
         pairs = zip(found, self._compiled, strict=True)
         return any(before is not None and now is not before for now, before in pairs)
 
@@ -170,7 +164,7 @@ class Snapshot:
         new = [name for name in sorted(set(names)) if (what, name) not in self._warned]
         self._warned.update((what, name) for name in new)
         if new:
-            self._warn(f"{what}: {', '.join(new)}")
+            self.warn(f"{what}: {', '.join(new)}")
 
 
 def restore_model(
